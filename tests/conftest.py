@@ -1,0 +1,36 @@
+"""Settings of the whole suite: thread pools, seeds, hypothesis profiles."""
+
+from __future__ import annotations
+
+import os
+
+# Set before TVM or torch is imported, since both read it once: the workers of a parallel run share the cores. With two
+# workers of two threads on two cores, one worker's thread pool spins on the core that the other computes on.
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_THREADS = str(max(1, (os.cpu_count() or 1) // _WORKERS))
+for _name in ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, _THREADS)
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import random  # noqa: E402
+from collections.abc import Iterator  # noqa: E402
+
+import hypothesis  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+# Compiling makes the first example slow, so no deadline. CI draws the same examples at every run, a developer fresh ones.
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers_for_every_test() -> Iterator[None]:
+    """Seed the global generators, so that a test's data do not depend on which tests ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch = pytest.importorskip("torch", reason="the tests compare with torch")
+    torch.manual_seed(0)
+    yield
