@@ -1,0 +1,109 @@
+"""What a matrix product kernel computes: frozen descriptions that equal products share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autocast.errors import UnsupportedError
+
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
+STORAGE_DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is done to a product, in float32, before it is stored: `activation(scale * (A @ B) + bias) + residual`.
+
+    Attributes
+    ----------
+    scale
+        A factor of the product; None: no scaling.
+    bias
+        Dtype of a bias vector of shape (n,); None: no bias.
+    activation
+        None, `relu`, `gelu` (erf), `gelu_tanh`, `silu`, `tanh` or `sigmoid`.
+    residual
+        Dtype of a tensor of the output's shape that is added; None: no residual.
+    residual_first
+        Add the residual before the activation instead of after it.
+    """
+
+    scale: float | None = None
+    bias: str | None = None
+    activation: str | None = None
+    residual: str | None = None
+    residual_first: bool = False
+
+    def __post_init__(self) -> None:
+        _check("Epilogue.bias", self.bias, (None, *STORAGE_DTYPES))
+        _check("Epilogue.residual", self.residual, (None, *STORAGE_DTYPES))
+        _check("Epilogue.activation", self.activation, (None, *ACTIVATIONS))
+
+
+@dataclass(frozen=True)
+class Product:
+    """`out = epilogue(op(A) @ op(B))`, op being the identity or the transposition of the last two dimensions.
+
+    Attributes
+    ----------
+    m, n, k
+        Rows of op(A), columns of op(B), and the dimension that is summed; None: known at run time.
+    a_dtype, b_dtype, out_dtype
+        Storage dtypes: float32, bfloat16 or float16. Sums are float32.
+    transpose_a, transpose_b
+        Whether A is stored as (k, m), and B as (n, k).
+    batch
+        The leading dimension, or a tuple of them, of those operands that are batched; None: known at run time.
+    a_batched, b_batched
+        Which operands have the leading dimensions; the other is shared by the whole batch. The output has them if either has.
+    epilogue
+        What is done to the sums before they are stored.
+    compute
+        `bfloat16`: both operands are rounded to bfloat16 while they are packed, and their products are summed in float32.
+        `float32`: both are widened. None: bfloat16 if both are stored so, else float32.
+    """
+
+    m: int | None
+    n: int | None
+    k: int | None
+    a_dtype: str = "float32"
+    b_dtype: str = "float32"
+    out_dtype: str = "float32"
+    transpose_a: bool = False
+    transpose_b: bool = False
+    batch: int | None | tuple[int | None, ...] = 1
+    a_batched: bool = False
+    b_batched: bool = False
+    epilogue: Epilogue = field(default_factory=Epilogue)
+    compute: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("a_dtype", "b_dtype", "out_dtype"):
+            _check(f"Product.{name}", getattr(self, name), STORAGE_DTYPES)
+        _check("Product.compute", self.compute, (None, "float32", "bfloat16"))
+        if self.compute == "bfloat16" and "float16" in (self.a_dtype, self.b_dtype):
+            raise UnsupportedError(
+                "Product: compute='bfloat16' with a float16 operand would lose three bits; use compute='float32'"
+            )
+        for name, extent in (("m", self.m), ("n", self.n), ("k", self.k), *(("batch", d) for d in self.batch_dims)):
+            if extent is not None and extent < 1:
+                raise UnsupportedError(f"Product.{name}: got {extent}, expected at least 1, or None for run time")
+
+    @property
+    def batch_dims(self) -> tuple[int | None, ...]:
+        """The leading dimensions of batched operands and of the output; empty for a plain matrix product."""
+        if not (self.a_batched or self.b_batched):
+            return ()
+        return self.batch if isinstance(self.batch, tuple) else (self.batch,)
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype that operands have when they are multiplied."""
+        if self.compute:
+            return self.compute
+        return "bfloat16" if self.a_dtype == self.b_dtype == "bfloat16" else "float32"
+
+
+def _check(where: str, got: object, legal: tuple) -> None:
+    if got not in legal:
+        raise UnsupportedError(f"{where}: got {got!r}, expected one of {', '.join(map(str, legal))}")

@@ -1,0 +1,83 @@
+"""The machine that code is generated for: its LLVM target, and what its vector unit offers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import tvm
+from tvm.target import codegen
+
+from autocast import settings
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """What the generators of kernels need to know of a vector unit.
+
+    Attributes
+    ----------
+    name
+        `avx512bf16`, `avx512`, `avx2` or `generic`.
+    lanes
+        float32 numbers in one vector register.
+    registers
+        Vector registers.
+    bf16_dot
+        Whether one instruction multiplies pairs of bfloat16 and accumulates them in float32.
+    float16_convert
+        Whether float16 is converted to and from float32 by one instruction.
+    """
+
+    name: str
+    lanes: int
+    registers: int
+    bf16_dot: bool = False
+    float16_convert: bool = False
+
+
+#: Best first: an instruction set and the LLVM features that it takes.
+_INSTRUCTION_SETS = (
+    (
+        InstructionSet("avx512bf16", lanes=16, registers=32, bf16_dot=True, float16_convert=True),
+        ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512bf16"),
+    ),
+    (
+        InstructionSet("avx512", lanes=16, registers=32, float16_convert=True),
+        ("avx512f", "avx512bw", "avx512vl", "avx512dq"),
+    ),
+    (InstructionSet("avx2", lanes=8, registers=16, float16_convert=True), ("avx2", "fma", "f16c")),
+)
+_GENERIC = InstructionSet("generic", lanes=4, registers=16)
+
+
+def detect_target() -> tvm.target.Target:
+    """The LLVM target of this machine; the setting AUTOCAST_TARGET names another CPU.
+
+    Returns
+    -------
+    tvm.target.Target
+        An `llvm` target with `mcpu` (from LLVM's host detection) and `num-cores` (those that this process may use).
+    """
+    cpu = str(settings.get("AUTOCAST_TARGET")) or codegen.llvm_get_system_cpu()
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": usable_cores()})
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity mask, or AUTOCAST_NUM_THREADS where that is set and smaller."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = settings.get("AUTOCAST_NUM_THREADS")
+    return min(cores, limit) if isinstance(limit, int) and limit > 0 else cores
+
+
+def instruction_set(target: tvm.target.Target) -> InstructionSet:
+    """The best instruction set that `target` has; `generic` (any LLVM CPU) where it has none of the known ones."""
+    for candidate, features in _INSTRUCTION_SETS:
+        if all(codegen.llvm_cpu_has_features(feature, target) for feature in features):
+            return candidate
+    return _GENERIC
+
+
+def cores(target: tvm.target.Target) -> int:
+    """The number of cores that `target` names; this machine's where it names none."""
+    return int(target.attrs.get("num-cores", 0)) or usable_cores()
