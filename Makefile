@@ -40,7 +40,7 @@ test: $(INSTALLED) ## the test suite
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --durations 15 $(PYTEST_ARGS)
 
 lint: $(INSTALLED) ## formatting, lint and types, as pre-commit runs them
-	@$(BIN)/pre-commit run --all-files --show-diff-on-failure
+	@$(BIN)/pre-commit run --all-files
 
 format: $(INSTALLED) ## format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .

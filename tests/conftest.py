@@ -20,7 +20,7 @@ import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-# Compiling makes the first example slow, so no deadline. CI draws the same examples at every run, a developer fresh ones.
+# Compiling makes the first example slow: no deadline. CI draws the same examples at every run, a developer fresh ones.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
