@@ -1,0 +1,6 @@
+"""How operators become fast code on a target."""
+
+from autocast.kernels.pipeline import Plan, build, finish, lower, plan
+from autocast.kernels.target import detect_target
+
+__all__ = ["Plan", "build", "detect_target", "finish", "lower", "plan"]

@@ -1,0 +1,125 @@
+"""The lowering pipeline: a flat list of named phases, each a pure function from module to module."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import tvm
+from tvm import relax
+
+from autocast import settings
+from autocast.kernels.attention import decompose_attention
+from autocast.kernels.widen import compute_in_float32
+
+
+class Phase(NamedTuple):
+    """One step of the pipeline: the name that debugging output shows, and what it does to a module for a target."""
+
+    name: str
+    run: Callable[[tvm.IRModule, tvm.target.Target], tvm.IRModule]
+
+
+def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target.Target], tvm.IRModule]:
+    def run(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+        with target:
+            return tvm.transform.Sequential(list(passes))(mod)
+
+    return run
+
+
+#: In this order, because: attention is decomposed before the operators it decomposes to are widened; kernels look for patterns of
+#: whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs; schedules see fused groups.
+LOWERING = (
+    Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
+    Phase("decompose_attention", lambda mod, target: decompose_attention(mod)),
+    Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
+    Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
+    Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),
+    Phase(
+        "fuse", _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination())
+    ),
+)
+
+#: What TVM's own build pipeline does after fusion, up to and including the memory plan.
+PLANNING = (
+    relax.transform.RewriteDataflowReshape(),
+    relax.transform.ToNonDataflow(),
+    relax.transform.RemovePurityChecking(),
+    relax.transform.CallTIRRewrite(),
+    relax.transform.StaticPlanBlockMemory(),
+)
+
+#: The rest of TVM's build pipeline: from planned storage to what the virtual machine executes.
+FINISHING = (
+    relax.transform.LowerAllocTensor(),
+    relax.transform.KillAfterLastUse(),
+    relax.transform.LowerRuntimeBuiltin(),
+    relax.transform.ComputePrimValue(),
+    relax.transform.VMShapeLower(),
+    relax.transform.AttachGlobalSymbol(),
+)
+
+
+class Plan(NamedTuple):
+    """A module on its way to an executable.
+
+    `lowered` holds calls of scheduled PrimFuncs in dataflow form; `planned` is the same program with explicit
+    `relax.memory.alloc_storage` and `alloc_tensor`: what the virtual machine really allocates.
+    """
+
+    lowered: tvm.IRModule
+    planned: tvm.IRModule
+
+
+def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Turn operators into scheduled PrimFuncs for `target`.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Any well-formed module: static or symbolic shapes, float32, bfloat16 and float16 storage, tuples, If, several functions, its
+        own PrimFuncs and packed calls.
+    target : Target
+        An LLVM target, such as `detect_target()` answers.
+
+    Returns
+    -------
+    IRModule
+        Fit for `tvm.compile(lowered, target)`; `build` also skips the passes that have nothing left to do.
+    """
+    for phase in LOWERING:
+        started = time.perf_counter()
+        mod = phase.run(mod, target)
+        _report(phase.name, mod, time.perf_counter() - started)
+    return mod
+
+
+def plan(mod: tvm.IRModule, target: tvm.target.Target) -> Plan:
+    """Lower `mod` and plan its memory."""
+    lowered = lower(mod, target)
+    return Plan(lowered, _sequence(*PLANNING)(lowered, target))
+
+
+def finish(planned: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
+    """Compile a planned module (`Plan.planned`) to an executable for the virtual machine."""
+    return tvm.compile(planned, target, relax_pipeline=tvm.transform.Sequential(list(FINISHING)))
+
+
+def build(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
+    """Lower, plan and compile `mod` for `target`: an executable for `relax.VirtualMachine`."""
+    return finish(plan(mod, target).planned, target)
+
+
+def _report(name: str, mod: tvm.IRModule, seconds: float) -> None:
+    if int(str(settings.get("AUTOCAST_DEBUG"))) >= 1:
+        print(f"kernels: {name} {seconds * 1e3:.1f} ms", file=sys.stderr)
+    directory = settings.get("AUTOCAST_DUMP")
+    if directory:
+        order = [phase.name for phase in LOWERING].index(name)
+        path = Path(str(directory)) / f"kernels_{order:02}_{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(mod.script())
