@@ -1,0 +1,119 @@
+"""The AutoCast pass itself: how many casts it needs beside others, and what it takes beside TVM's own C++ pass.
+
+python -m benchmarks.autocast_pass [--layers 12] [--rounds 5] [--sizes 1000 5000 20000]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+import torch
+import tvm
+from rich.console import Console
+from rich.table import Table
+from tvm import relax
+from tvm.relax.frontend.torch import from_exported_program
+
+import autocast
+from autocast import amp
+from benchmarks.counting import Casts, bindings, casts_in, to_mixed_precision, torch_autocast_casts
+from benchmarks.raf_rules import raf_rules
+from benchmarks.synthetic import layered
+from benchmarks.timing import Timing, alternate, save
+from benchmarks.workload import bert
+
+
+def unmended_import(module: torch.nn.Module, ids: torch.Tensor) -> tvm.IRModule:
+    """The model as TVM's importer leaves it, attention and linear layers in many small operators."""
+    exported = torch.export.export(module, (ids,))
+    mod = from_exported_program(exported, keep_params_as_input=True, unwrap_unit_return_tuple=True)
+    return autocast.from_relax(relax.frontend.detach_params(mod)[0]).mod
+
+
+def added(mod: tvm.IRModule, make: Callable[[], tvm.IRModule]) -> Casts:
+    """The casts of what `make` returns beyond those that `mod` has already."""
+    before, after = casts_in(mod), casts_in(make())
+    return Casts(after.count - before.count, after.mebibytes - before.mebibytes)
+
+
+def count_casts(module: torch.nn.Module, ids: torch.Tensor, ours: tvm.IRModule) -> dict[str, Casts]:
+    """Casts of every system on one model: name -> casts."""
+    raw = unmended_import(module, ids)
+    counts = {}
+    for objective in ("bytes", "casts"):
+        counts[f"AutoCast, objective {objective}"] = added(ours, lambda o=objective: amp.autocast(ours, objective=o))
+    counts["AutoCast, greedy"] = added(ours, lambda: amp.autocast(ours, solver="greedy"))
+    counts["torch.autocast, eager"] = torch_autocast_casts(module, ids)
+    counts["ToMixedPrecision"] = added(ours, lambda: to_mixed_precision(ours))
+    with raf_rules(raw):
+        for objective in ("bytes", "casts"):
+            name = f"RAF's rules on TVM's own import, objective {objective}"
+            counts[name] = added(raw, lambda o=objective: amp.autocast(raw, objective=o))
+        counts["RAF's rules on TVM's own import, greedy"] = added(raw, lambda: amp.autocast(raw, solver="greedy"))
+    counts["ToMixedPrecision on TVM's own import"] = added(raw, lambda: to_mixed_precision(raw))
+    return counts
+
+
+def time_passes(mod: tvm.IRModule, rounds: int) -> dict[str, Timing]:
+    """AutoCast, everything included, beside ToMixedPrecision."""
+    passes = {
+        "AutoCast": lambda: amp.autocast(mod),
+        "AutoCast, objective casts": lambda: amp.autocast(mod, objective="casts"),
+        "AutoCast, greedy": lambda: amp.autocast(mod, solver="greedy"),
+        "ToMixedPrecision (C++)": lambda: to_mixed_precision(mod),
+    }
+    return alternate(passes, rounds=rounds)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, print the tables and write `benchmarks/results/autocast_pass.json`."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=12, help="layers of the BERT-base")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of alternating measurements")
+    parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 5000, 20000], help="bindings of the modules")
+    options = parser.parse_args(arguments)
+    console = Console()
+
+    module, ids = bert(options.layers)
+    model = autocast.from_torch(module, (ids,))
+    size = bindings(model.mod)
+
+    counts = count_casts(module, ids, model.mod)
+    table = Table("casts of", "number", "MiB moved", title=f"BERT-base, {options.layers} layers, {size} bindings")
+    for name, casts in counts.items():
+        table.add_row(name, str(casts.count), f"{casts.mebibytes:.0f}")
+    console.print(table)
+
+    timings = time_passes(model.mod, options.rounds)
+    reference = timings["ToMixedPrecision (C++)"].median
+    table = Table("pass", "ms, median", "us a binding", "ratio", title="the same model, alternating")
+    for timing in timings.values():
+        each = timing.median * 1e3 / size
+        table.add_row(timing.name, f"{timing.median:.1f}", f"{each:.1f}", f"{timing.median / reference:.1f}")
+    console.print(table)
+
+    table = Table("bindings", "AutoCast, ms", "us a binding", "ToMixedPrecision, ms", title="synthetic modules")
+    scaling = {}
+    for synthetic_size in options.sizes:
+        mod = layered(synthetic_size)
+        passes = {"AutoCast": lambda m=mod: amp.autocast(m), "ToMixedPrecision": lambda m=mod: to_mixed_precision(m)}
+        both = alternate(passes, rounds=max(1, options.rounds // 2), warmup=0)
+        scaling[synthetic_size] = both
+        each = both["AutoCast"].median * 1e3 / synthetic_size
+        times = [f"{both[name].median:.0f}" for name in ("AutoCast", "ToMixedPrecision")]
+        table.add_row(str(synthetic_size), times[0], f"{each:.1f}", times[1])
+    console.print(table)
+
+    figures = {
+        "layers": options.layers,
+        "bindings": size,
+        "casts": {name: vars(casts) for name, casts in counts.items()},
+        "passes": timings,
+        "scaling": scaling,
+    }
+    console.print(f"written to {save('autocast_pass', figures)}")
+
+
+if __name__ == "__main__":
+    main()
