@@ -1,0 +1,157 @@
+"""One sample call for every operator with a floating-point tensor argument, all arguments in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import relax
+from tvm.relax import op
+from tvm.relax.op import grad, image, nn, vision
+
+
+def tensor(*shape: int, dtype: str = "float32") -> relax.Var:
+    """A variable that stands for a tensor."""
+    return relax.Var("x", relax.TensorType(shape, dtype))
+
+
+def index(*shape: int) -> relax.Var:
+    """A variable that stands for a tensor of int64 indices."""
+    return tensor(*shape, dtype="int64")
+
+
+def boolean(*shape: int) -> relax.Var:
+    """A variable that stands for a tensor of booleans."""
+    return tensor(*shape, dtype="bool")
+
+
+def number(value: float, dtype: str = "float32") -> relax.Expr:
+    """A literal 0-d tensor."""
+    return relax.const(value, dtype)
+
+
+_UNARY = (
+    "abs acos acosh asin asinh atan atanh ceil cos cosh erf exp floor log negative round rsqrt sigmoid sign sin sinh "
+    "sqrt square tan tanh trunc isfinite isinf isnan nn.relu nn.gelu nn.gelu_tanh nn.selu nn.silu nn.leakyrelu "
+    "nn.softplus nn.softmax nn.log_softmax nn.dropout nn.batch_flatten flatten size shape_of zeros_like ones_like "
+    "eye_like tril triu argmax argmin max min mean median prod std sum variance sort argsort topk nonzero unique "
+    "permute_dims grad.no_grad grad.start_checkpoint grad.end_checkpoint"
+)
+_BINARY = (
+    "add subtract multiply divide floor_divide mod floor_mod power atan2 log_add_exp maximum minimum equal not_equal "
+    "greater greater_equal less less_equal"
+)
+
+
+def _function(short_name: str) -> Callable[..., relax.Expr]:
+    namespaces = {"nn": nn, "grad": grad}
+    namespace, _, name = short_name.rpartition(".")
+    return getattr(namespaces.get(namespace, op), name)
+
+
+def _images() -> relax.Var:
+    return tensor(1, 4, 8, 8)
+
+
+SAMPLES: dict[str, Callable[[], relax.Call]] = {
+    **{f"relax.{name}": lambda name=name: _function(name)(tensor(4, 6)) for name in _UNARY.split()},
+    **{f"relax.{name}": lambda name=name: _function(name)(tensor(4, 6), tensor(4, 6)) for name in _BINARY.split()},
+    "relax.astype": lambda: op.astype(tensor(2), "float16"),
+    "relax.bucketize": lambda: op.bucketize(tensor(4), tensor(3)),
+    "relax.broadcast_to": lambda: op.broadcast_to(tensor(1, 3), (2, 3)),
+    "relax.clip": lambda: op.clip(tensor(2), 0.0, 6.0),
+    "relax.collapse_sum_like": lambda: op.collapse_sum_like(tensor(4, 3), tensor(1, 3)),
+    "relax.collapse_sum_to": lambda: op.collapse_sum_to(tensor(4, 3), (1, 3)),
+    "relax.concat": lambda: op.concat([tensor(2, 3), tensor(4, 3)]),
+    "relax.cumprod": lambda: op.cumprod(tensor(4), 0),
+    "relax.cumsum": lambda: op.cumsum(tensor(4), 0),
+    "relax.dequantize": lambda: op.dequantize(tensor(4, 3, dtype="int8"), tensor(3), tensor(3, dtype="int8")),
+    "relax.dynamic_strided_slice": lambda: op.dynamic_strided_slice(tensor(4, 3), index(2), index(2), index(2)),
+    "relax.einsum": lambda: op.einsum([tensor(2, 3), tensor(3, 4)], "ij,jk->ik"),
+    "relax.ewise_fma": lambda: op.ewise_fma(tensor(2), tensor(2), tensor(2)),
+    "relax.expand_dims": lambda: op.expand_dims(tensor(2), 0),
+    "relax.flip": lambda: op.flip(tensor(2), 0),
+    "relax.full": lambda: op.full((2, 3), number(1.0)),
+    "relax.full_like": lambda: op.full_like(tensor(2), number(1.0)),
+    "relax.gather_elements": lambda: op.gather_elements(tensor(4, 3), index(4, 3)),
+    "relax.gather_nd": lambda: op.gather_nd(tensor(4, 3), index(2, 1)),
+    "relax.grad.avg_pool2d_backward": lambda: grad.avg_pool2d_backward(_images(), _images()),
+    "relax.grad.max_pool2d_backward": lambda: grad.max_pool2d_backward(_images(), _images()),
+    "relax.grad.nll_loss_backward": lambda: grad.nll_loss_backward(tensor(), tensor(4, 3), index(4), tensor(3)),
+    "relax.grad.take_backward": lambda: grad.take_backward(tensor(5, 3), tensor(4, 3), index(5), 0),
+    "relax.image.affine_grid": lambda: image.affine_grid(tensor(1, 2, 3), (4, 4)),
+    "relax.image.grid_sample": lambda: image.grid_sample(_images(), tensor(1, 2, 4, 4)),
+    "relax.image.resize2d": lambda: image.resize2d(_images(), (4, 4)),
+    "relax.image.resize3d": lambda: image.resize3d(tensor(1, 2, 4, 4, 4), (2, 2, 2)),
+    "relax.index_put": lambda: op.index_put(tensor(4, 3), (index(2),), tensor(2, 3)),
+    "relax.index_tensor": lambda: op.index_tensor(tensor(4, 3), [index(2)]),
+    "relax.layout_transform": lambda: op.layout_transform(tensor(4, 6), lambda i, j: (j, i)),
+    "relax.matmul": lambda: op.matmul(tensor(2, 3), tensor(3, 4)),
+    "relax.meshgrid": lambda: op.meshgrid([tensor(2), tensor(3)]),
+    "relax.multinomial_from_uniform": lambda: op.multinomial_from_uniform(tensor(2, 5), tensor(2, 1), index(2, 1)),
+    "relax.nn.adaptive_avg_pool1d": lambda: nn.adaptive_avg_pool1d(tensor(1, 4, 8), 2),
+    "relax.nn.adaptive_avg_pool2d": lambda: nn.adaptive_avg_pool2d(_images(), 2),
+    "relax.nn.adaptive_avg_pool3d": lambda: nn.adaptive_avg_pool3d(tensor(1, 2, 4, 4, 4), 2),
+    "relax.nn.attention": lambda: nn.attention(tensor(1, 4, 2, 8), tensor(1, 4, 2, 8), tensor(1, 4, 2, 8)),
+    "relax.nn.attention_bias": lambda: nn.attention_bias(
+        tensor(1, 4, 2, 8), tensor(1, 4, 2, 8), tensor(1, 4, 2, 8), tensor(1, 2, 4, 4)
+    ),
+    "relax.nn.attention_var_len": lambda: nn.attention_var_len(
+        tensor(1, 4, 2, 8),
+        tensor(1, 4, 2, 8),
+        tensor(1, 4, 2, 8),
+        tensor(2, dtype="int32"),
+        number(4, "int32"),
+        tensor(2, dtype="int32"),
+        number(4, "int32"),
+    ),
+    "relax.nn.avg_pool1d": lambda: nn.avg_pool1d(tensor(1, 4, 8), 2),
+    "relax.nn.avg_pool2d": lambda: nn.avg_pool2d(_images(), 2),
+    "relax.nn.avg_pool3d": lambda: nn.avg_pool3d(tensor(1, 2, 4, 4, 4), 2),
+    "relax.nn.batch_norm": lambda: nn.batch_norm(_images(), tensor(4), tensor(4), tensor(4), tensor(4), axis=1),
+    "relax.nn.conv1d": lambda: nn.conv1d(tensor(1, 4, 8), tensor(5, 4, 3)),
+    "relax.nn.conv1d_transpose": lambda: nn.conv1d_transpose(tensor(1, 4, 8), tensor(4, 5, 3)),
+    "relax.nn.conv2d": lambda: nn.conv2d(_images(), tensor(5, 4, 3, 3)),
+    "relax.nn.conv2d_transpose": lambda: nn.conv2d_transpose(_images(), tensor(4, 5, 3, 3)),
+    "relax.nn.conv3d": lambda: nn.conv3d(tensor(1, 4, 8, 8, 8), tensor(5, 4, 3, 3, 3)),
+    "relax.nn.conv3d_transpose": lambda: nn.conv3d_transpose(tensor(1, 4, 8, 8, 8), tensor(4, 5, 3, 3, 3)),
+    "relax.nn.cross_entropy_with_logits": lambda: nn.cross_entropy_with_logits(tensor(4, 3), tensor(4, 3)),
+    "relax.nn.group_norm": lambda: nn.group_norm(_images(), tensor(4), tensor(4), 2, 1, [2, 3]),
+    "relax.nn.instance_norm": lambda: nn.instance_norm(_images(), tensor(4), tensor(4), 1, [2, 3]),
+    "relax.nn.layer_norm": lambda: nn.layer_norm(tensor(4, 6), tensor(6), tensor(6), -1),
+    "relax.nn.max_pool1d": lambda: nn.max_pool1d(tensor(1, 4, 8), 2),
+    "relax.nn.max_pool2d": lambda: nn.max_pool2d(_images(), 2),
+    "relax.nn.max_pool3d": lambda: nn.max_pool3d(tensor(1, 2, 4, 4, 4), 2),
+    "relax.nn.nll_loss": lambda: nn.nll_loss(tensor(4, 3), index(4), tensor(3)),
+    "relax.nn.pad": lambda: nn.pad(tensor(2, 3), [0, 0, 1, 1]),
+    "relax.nn.pixel_shuffle": lambda: nn.pixel_shuffle(_images(), 2),
+    "relax.nn.prelu": lambda: nn.prelu(_images(), tensor(4)),
+    "relax.nn.rms_norm": lambda: nn.rms_norm(tensor(4, 6), tensor(6), -1),
+    "relax.outer": lambda: op.outer(tensor(2), tensor(3)),
+    "relax.quantize": lambda: op.quantize(tensor(4, 3), tensor(3), tensor(3, dtype="int8")),
+    "relax.repeat": lambda: op.repeat(tensor(2), 2, 0),
+    "relax.reshape": lambda: op.reshape(tensor(2, 3), (6,)),
+    "relax.reverse_sequence": lambda: op.reverse_sequence(tensor(4, 3), index(3), 0, 1),
+    "relax.scatter_elements": lambda: op.scatter_elements(tensor(4, 3), index(2, 3), tensor(2, 3)),
+    "relax.scatter_nd": lambda: op.scatter_nd(tensor(4, 3), index(2, 1), tensor(2, 3)),
+    "relax.slice_scatter": lambda: op.slice_scatter(tensor(4, 3), tensor(2, 3), 0, 2, 1),
+    "relax.split": lambda: op.split(tensor(4, 6), 2),
+    "relax.squeeze": lambda: op.squeeze(tensor(1, 3)),
+    "relax.stack": lambda: op.stack([tensor(2), tensor(2)]),
+    "relax.strided_slice": lambda: op.strided_slice(tensor(4, 3), [0], [1], [3]),
+    "relax.take": lambda: op.take(tensor(4, 3), index(2), 0),
+    "relax.tile": lambda: op.tile(tensor(2), 2),
+    "relax.vision.all_class_non_max_suppression": lambda: vision.all_class_non_max_suppression(
+        tensor(1, 5, 4), tensor(1, 3, 5), index(), tensor(), tensor()
+    ),
+    "relax.vision.get_valid_counts": lambda: vision.get_valid_counts(tensor(1, 5, 6)),
+    "relax.vision.multibox_transform_loc": lambda: vision.multibox_transform_loc(
+        tensor(1, 3, 5), tensor(1, 20), tensor(1, 5, 4)
+    ),
+    "relax.vision.non_max_suppression": lambda: vision.non_max_suppression(
+        tensor(1, 5, 6), tensor(1, dtype="int32"), tensor(1, 5, dtype="int32")
+    ),
+    "relax.vision.roi_align": lambda: vision.roi_align(_images(), tensor(2, 5), (2, 2), 1.0),
+    "relax.vision.roi_pool": lambda: vision.roi_pool(_images(), tensor(2, 5), (2, 2), 1.0),
+    "relax.where": lambda: op.where(boolean(2), tensor(2), tensor(2)),
+    "relax.wrap_param": lambda: op.wrap_param(relax.const([1.0, 2.0], "float32"), "float16"),
+}

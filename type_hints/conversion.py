@@ -1,0 +1,20 @@
+"""Casts, quantization and sampling: the author chose these dtypes."""
+
+from __future__ import annotations
+
+from type_hints.helpers import cast, full, untouched
+from type_hints.registry import rule
+
+RULES = (
+    rule("relax.astype", cast(), why="a cast already: the AutoCast pass reuses, skips or cancels it by itself"),
+    rule("relax.wrap_param", cast(), why="a parameter with the cast that its author asked for"),
+    rule("relax.quantize", full(2), why="rounds to integers: jumps; TVM refuses it in bfloat16"),
+    rule("relax.dequantize", untouched(), why="data is integer, and its result's dtype is the author's choice"),
+    rule(
+        "relax.multinomial_from_uniform",
+        full(2),
+        why="compares a uniform sample with cumulated probabilities: rounding biases the draw",
+    ),
+    rule("relax.shape_to_tensor", untouched(), why="integers have no precision to choose"),
+    rule("relax.tensor_to_shape", untouched(), why="integers have no precision to choose"),
+)

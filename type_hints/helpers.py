@@ -1,0 +1,234 @@
+"""The helpers that rules and tables are written with: `low(2)`, `full(1)`, `follow(1)` and what they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import tvm
+from tvm import relax
+
+from type_hints.errors import CastingRuleError
+from type_hints.hints import Argument, Hint, PrimType, TupleType
+
+#: Dtypes that a cast decision may change. float64 and the 8-bit floats stay what the model's author made them.
+CASTABLE = frozenset(("float32", "bfloat16", "float16"))
+
+NONE = PrimType(None)
+FLOAT32 = PrimType("float32")
+_HINTS = {None: NONE, "float32": FLOAT32, "bfloat16": PrimType("bfloat16"), "float16": PrimType("float16")}
+
+_TensorType = relax.TensorType
+_TupleType = tvm.ir.TupleType
+
+Which = int | Iterable[int]
+
+
+def castable_dtype(type: Any) -> str | None:
+    """The dtype of a tensor whose precision may be changed; None for every other type."""
+    if not isinstance(type, _TensorType):
+        return None
+    dtype = type.dtype
+    if dtype is None:
+        return None
+    name = dtype.dtype
+    return name if name in CASTABLE else None
+
+
+def gen_hint_helper(type: Any, dtype: str | None) -> Hint:
+    """The hint that asks for `dtype` wherever `type` holds floating-point tensors.
+
+    Parameters
+    ----------
+    type
+        The `checked_type` of an argument.
+    dtype
+        "float32", the AMP dtype, or None for "do not touch".
+
+    Returns
+    -------
+    Hint
+        `PrimType(dtype)` for a tensor in float32, bfloat16 or float16; a `TupleType` of such hints for a
+        tuple; `PrimType(None)` for integers, booleans, float64, shapes and everything else.
+    """
+    if isinstance(type, _TupleType):
+        return TupleType([gen_hint_helper(field, dtype) for field in type.fields])
+    if dtype is None or castable_dtype(type) is None:
+        return NONE
+    return _HINTS.get(dtype) or PrimType(dtype)
+
+
+def check_dtype(type: Any, dtype: str) -> bool:
+    """Whether `type` is a tensor of `dtype`, or a tuple of nothing but such tensors."""
+    if isinstance(type, _TensorType):
+        return type.dtype is not None and type.dtype.dtype == dtype
+    if isinstance(type, _TupleType):
+        fields = type.fields
+        return len(fields) > 0 and all(check_dtype(field, dtype) for field in fields)
+    return False
+
+
+class TableRule:
+    """A rule made by one of the helpers below; `label` is its class in the tables, `which` what it concerns."""
+
+    __slots__ = ("label", "which")
+
+    def __init__(self, label: str, which: Which) -> None:
+        self.label = label
+        self.which = _indices(label, which)
+
+    def __repr__(self) -> str:
+        which = sorted(self.which)
+        return f"{self.label}({len(which) if which == list(range(len(which))) else tuple(which)})"
+
+    def __call__(self, args: Sequence[Argument], ret_type: Any, amp_dtype: str) -> list[Hint]:
+        """One hint for each argument; here: none is to be touched."""
+        return [NONE] * len(args)
+
+
+class _Generic(TableRule):
+    """One precision, whatever the arguments are."""
+
+    __slots__ = ("cast_to_amp", "free_result", "kept")
+
+    def __init__(
+        self, label: str, cast_to_amp: bool, which: Which, kept: Which = (), free_result: bool = False
+    ) -> None:
+        super().__init__(label, which)
+        self.cast_to_amp = cast_to_amp
+        self.kept = _indices(label, kept)
+        self.free_result = free_result
+
+    def __call__(self, args: Sequence[Argument], ret_type: Any, amp_dtype: str) -> list[Hint]:
+        dtype = amp_dtype if self.cast_to_amp else "float32"
+        hints: list[Hint] = [
+            gen_hint_helper(argument.checked_type, dtype)
+            if index in self.which
+            else gen_hint_helper(argument.checked_type, "float32")
+            if index in self.kept
+            else NONE
+            for index, argument in enumerate(args)
+        ]
+        if self.free_result and hints[0] is not NONE:
+            wanted = _dtype_name(ret_type)
+            if wanted == "float32" or wanted == amp_dtype:
+                hints.append(_HINTS.get(wanted) or PrimType(wanted))
+        return hints
+
+
+class _Infer(TableRule):
+    """The precision that most of the arguments have now, or the one of the argument `leader`."""
+
+    __slots__ = ("leader",)
+
+    def __init__(self, label: str, which: Which, leader: int | None = None) -> None:
+        super().__init__(label, which)
+        self.leader = leader
+
+    def __call__(self, args: Sequence[Argument], ret_type: Any, amp_dtype: str) -> list[Hint]:
+        which = self.which
+        # The pass builds an argument's type when asked for it: ask once.
+        types = [argument.checked_type if index in which else None for index, argument in enumerate(args)]
+        deciding = types if self.leader is None else [types[self.leader]]
+        balance = sum(_balance(type, amp_dtype) for type in deciding if type is not None)
+        dtype = amp_dtype if balance > 0 else "float32"
+        return [NONE if type is None else gen_hint_helper(type, dtype) for type in types]
+
+
+def _balance(type: Any, amp_dtype: str) -> int:
+    if isinstance(type, _TupleType):
+        return sum(_balance(field, amp_dtype) for field in type.fields)
+    dtype = castable_dtype(type)
+    if dtype is None:
+        return 0
+    return 1 if dtype == amp_dtype else -1
+
+
+def _dtype_name(type: Any) -> str | None:
+    """The dtype of a tensor type, as a name; `ret_type` may be a stand-in whose dtype is a plain string."""
+    dtype = getattr(type, "dtype", None)
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "dtype", None)
+    return str(name) if name is not None else None
+
+
+def _indices(label: str, which: Which) -> frozenset[int]:
+    if isinstance(which, int):
+        which = range(which) if which > 0 else (-1,)
+    indices = frozenset(which)
+    if not all(isinstance(index, int) and index >= 0 for index in indices):
+        raise CastingRuleError(
+            f"{label}({which!r}): expected how many leading arguments the rule concerns (at least 1), "
+            "or their indices, such as (0, 2)"
+        )
+    return indices
+
+
+def generic_cast(cast_to_amp: bool, which: Which) -> TableRule:
+    """A rule that asks for one precision, whatever the arguments are (RAF's always and never cast).
+
+    Parameters
+    ----------
+    cast_to_amp
+        True asks for the AMP dtype, False for float32.
+    which
+        How many leading arguments it concerns, or their indices. All others get `PrimType(None)`.
+    """
+    return low(which) if cast_to_amp else full(which)
+
+
+def infer_cast(which: Which) -> TableRule:
+    """A rule that gives the arguments `which` one common precision: the one that most of them have now.
+
+    Arguments all in the AMP dtype stay there, arguments all in float32 stay there, so both are stable. Of
+    mixed arguments the majority wins, and a tie goes to float32. Other arguments get `PrimType(None)`.
+    """
+    return follow(which)
+
+
+def low(which: Which, *, keep: Which = (), result: Literal["either"] | None = None) -> TableRule:
+    """Table entry: arguments `which` in the AMP dtype.
+
+    Parameters
+    ----------
+    which
+        How many leading arguments, or their indices.
+    keep
+        Indices of arguments that must be float32 beside them.
+    result
+        "either": the operator accumulates in float32 and stores in any precision, so the rule adds one
+        hint for the result that echoes the dtype currently wanted of it.
+    """
+    if isinstance(keep, int):
+        keep = (keep,)
+    return _Generic("low", True, which, keep, result == "either")
+
+
+def full(which: Which) -> TableRule:
+    """Table entry: arguments `which` in float32."""
+    return _Generic("full", False, which)
+
+
+def follow(which: Which, *, leader: int | None = None) -> TableRule:
+    """Table entry: arguments `which` in the precision that they already have.
+
+    `leader` is the index of the argument whose precision the others take; without one the majority decides
+    (see `infer_cast`).
+    """
+    if leader is not None and leader not in _indices("follow", which):
+        raise CastingRuleError(f"follow({which!r}, leader={leader!r}): the leader must be one of the arguments")
+    return _Infer("follow", which, leader)
+
+
+def untouched() -> TableRule:
+    """Table entry: no floating-point argument whose precision could matter; all keep their original dtype."""
+    return TableRule("untouched", ())
+
+
+def cast() -> TableRule:
+    """Table entry: the operator is itself a cast, which the pass reuses, skips or cancels; hints say nothing."""
+    return TableRule("cast", ())
+
+
+def opaque() -> TableRule:
+    """Table entry: not an operator of models (run-time, memory, foreign calls): do not touch."""
+    return TableRule("opaque", ())
