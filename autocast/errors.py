@@ -1,0 +1,37 @@
+"""The errors this project raises. Each message says where, what it got, what it expected and what to try."""
+
+from type_hints.errors import CastingRuleError, UnknownOperatorError
+
+__all__ = [
+    "AutocastError",
+    "CastErasureError",
+    "CastingRuleError",
+    "IllFormedModuleError",
+    "ImportModelError",
+    "UnknownOperatorError",
+    "UnsupportedError",
+]
+
+
+class AutocastError(Exception):
+    """Base class of the errors raised on purpose by this package (casting rules have their own, `CastingRuleError`)."""
+
+
+class ImportModelError(AutocastError):
+    """A model cannot be imported faithfully."""
+
+
+class IllFormedModuleError(AutocastError):
+    """A module handed to a pass is not something that the pass can work on."""
+
+
+class CastErasureError(AutocastError):
+    """Erasing the inserted casts does not give the input module back: a bug in the AutoCast pass."""
+
+
+class UnsupportedError(AutocastError):
+    """A device, dtype or operator that is not supported (yet)."""
+
+
+class InputError(AutocastError):
+    """The inputs of a call do not fit what the model takes: their number, dtypes or sizes."""

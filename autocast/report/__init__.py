@@ -1,0 +1,1 @@
+"""What is shown to people: tables of casts, latencies and memory."""

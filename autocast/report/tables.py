@@ -1,0 +1,81 @@
+"""Tables of latencies, memory, settings and casting rules, for terminals and for logs."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from autocast import settings
+
+if TYPE_CHECKING:
+    from autocast.vm.memory import MemoryTrace
+    from autocast.vm.profile import LatencyReport
+
+#: Columns of text where there is no terminal to ask.
+TEXT_WIDTH = 120
+
+
+def to_text(renderable: RenderableType, width: int = TEXT_WIDTH) -> str:
+    """Plain text, without colours, `width` columns wide at most; trailing blanks are removed."""
+    stream = io.StringIO()
+    Console(file=stream, width=width, color_system=None, force_terminal=False).print(renderable)
+    return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def latency_table(report: LatencyReport) -> Table:
+    """One row for each operator, the slowest first; the title has the latencies of whole calls."""
+    table = Table(
+        title=(
+            f"median {report.median:.3f} ms, minimum {report.minimum:.3f} ms on {report.device} "
+            f"({report.repeat} x mean of {report.number} runs)"
+        ),
+        caption=f"operators timed in runs of {report.instrumented:.3f} ms with an instrument",
+    )
+    table.add_column("operator", overflow="fold")
+    for name in ("calls", "total ms", "share", "MiB", "GB/s", "GFLOP", "GFLOP/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in report.operators:
+        seconds = row.total / 1e3
+        known = row.flops is not None and seconds > 0
+        table.add_row(
+            row.name,
+            str(row.calls),
+            f"{row.total:.3f}",
+            f"{row.share:.1%}",
+            f"{row.bytes / 2**20:.2f}" if row.bytes else "",
+            f"{row.bytes / seconds / 1e9:.1f}" if row.bytes and seconds else "",
+            f"{row.flops / 1e9:.3f}" if known else "",
+            f"{row.flops / seconds / 1e9:.1f}" if known else "",
+        )
+    return table
+
+
+def memory_table(trace: MemoryTrace) -> Table:
+    """One row for each kernel in the order of execution; the title has the sums."""
+    caption = f"{trace.unknown} allocations depend on data and are not counted" if trace.unknown else None
+    table = Table(
+        title=(
+            f"peak {trace.peak:.2f} MiB: intermediates {trace.intermediates:.2f}, inputs {trace.inputs:.2f}, "
+            f"parameters {trace.params:.2f}, constants {trace.constants:.2f}"
+        ),
+        caption=caption,
+    )
+    table.add_column("kernel", overflow="fold")
+    for name in ("live MiB", "workspace MiB", "reserved MiB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for step in trace:
+        table.add_row(step.name, f"{step.live:.2f}", f"{step.workspace:.2f}", f"{step.reserved:.2f}")
+    return table
+
+
+def settings_table() -> Table:
+    """Every environment variable that the project reads, with its value now."""
+    table = Table(title="environment variables")
+    for name in ("name", "type", "default", "now", "meaning"):
+        table.add_column(name, overflow="fold")
+    for setting in settings.SETTINGS:
+        table.add_row(setting.name, setting.type.__name__, repr(setting.default), repr(setting.value), setting.help)
+    return table

@@ -1,0 +1,23 @@
+"""Compile, run and profile models."""
+
+from autocast.vm.compile import DEVICES, compile
+from autocast.vm.executable import Executable
+from autocast.vm.flops import calc_model_gflops
+from autocast.vm.memory import MemoryStep, MemoryTrace, get_param_size, get_peak_memory, trace_memory
+from autocast.vm.profile import LatencyReport, OperatorTime, profile_vm_model, run_vm_model
+
+__all__ = [
+    "DEVICES",
+    "Executable",
+    "LatencyReport",
+    "MemoryStep",
+    "MemoryTrace",
+    "OperatorTime",
+    "calc_model_gflops",
+    "compile",
+    "get_param_size",
+    "get_peak_memory",
+    "profile_vm_model",
+    "run_vm_model",
+    "trace_memory",
+]

@@ -1,0 +1,84 @@
+"""Compile a model for a device, once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import tvm
+
+from autocast import kernels
+from autocast.errors import IllFormedModuleError, UnsupportedError
+from autocast.model.value import Model
+from autocast.vm import threads
+from autocast.vm.executable import Executable
+from autocast.vm.program import build
+from autocast.vm.signature import Signature, to_tvm
+
+#: The devices that models can be compiled for.
+DEVICES = ("cpu",)
+
+_cache: WeakKeyDictionary[Model, dict[tuple[str, str, int], Executable]] = WeakKeyDictionary()
+_cache_lock = threading.RLock()
+
+
+def compile(
+    model_or_module: Model | tvm.IRModule,
+    device: str = "cpu",
+    *,
+    target: tvm.target.Target | None = None,
+    opt_level: int = 3,
+) -> Executable:
+    """Compile a model; the executable of a `Model` is kept and found again as long as that `Model` object lives.
+
+    Parameters
+    ----------
+    model_or_module : Model or IRModule
+        Every parameter of an IRModule's `main` is an input; a `Model` binds its own parameters.
+    device : str
+        "cpu".
+    target : tvm.target.Target, optional
+        What to generate code for; this machine's processor (or AUTOCAST_TARGET) if omitted.
+    opt_level : int
+        0 to 3: TVM's `PassContext(opt_level=...)`, which skips passes that ask for a higher level.
+
+    Raises
+    ------
+    UnsupportedError
+        Another device, an `opt_level` out of range, or an input that is not a tensor.
+    IllFormedModuleError
+        A module without a Relax function `main`.
+    """
+    if device not in DEVICES:
+        raise UnsupportedError(f"compile: device {device!r} is not supported, expected one of {', '.join(DEVICES)}")
+    if isinstance(opt_level, bool) or opt_level not in range(4):
+        raise UnsupportedError(f"compile: opt_level is {opt_level!r}, expected 0, 1, 2 or 3")
+    threads.configure()
+    target = kernels.detect_target() if target is None else target
+    if not isinstance(model_or_module, Model):
+        return _compile(model_or_module, {}, device, target, opt_level)
+    with _cache_lock:
+        executables = _cache.setdefault(model_or_module, {})
+        key = (device, str(target), opt_level)
+        if key not in executables:
+            executables[key] = _compile(model_or_module.mod, model_or_module.params, device, target, opt_level)
+        return executables[key]
+
+
+def _compile(
+    mod: tvm.IRModule,
+    params: Mapping[str, Any],
+    device: str,
+    target: tvm.target.Target,
+    opt_level: int,
+) -> Executable:
+    names = [gv.name_hint for gv in mod.get_global_vars()]
+    if "main" not in names or not isinstance(mod["main"], tvm.relax.Function):
+        raise IllFormedModuleError(f"compile: the module has functions {names}, expected a Relax function 'main'")
+    main = mod["main"]
+    inputs = len(main.params) - len(params)
+    signature = Signature.of(main, inputs)
+    program = build(mod, target, opt_level)
+    return Executable(program, signature, tuple(to_tvm(value) for value in params.values()), device, target)

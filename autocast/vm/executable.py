@@ -1,0 +1,88 @@
+"""A compiled model that can be called."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from autocast.vm import threads
+from autocast.vm.program import Program
+from autocast.vm.signature import Signature, from_tvm, kind_of, to_tvm
+
+
+class Executable:
+    """A model compiled for a device: `executable(*inputs)` runs it.
+
+    Inputs are torch tensors, numpy arrays or TVM tensors, in the order of `main`'s inputs (parameters are bound).
+    Outputs are of the inputs' kind: torch if any input is a torch tensor, else numpy if any is a numpy array, else
+    TVM. torch and TVM tensors share memory with the VM (an input that is not dense or not aligned to 64 bytes is
+    copied first); numpy arrays are copied. Calls from several threads run one after another.
+
+    Attributes
+    ----------
+    program : Program
+        The compiled code and the planned module it came from.
+    signature : Signature
+        What `main` takes.
+    params : tuple of tvm.runtime.Tensor
+        The model's parameters, passed after the inputs.
+    device, target
+        What it was compiled for.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        signature: Signature,
+        params: tuple[tvm.runtime.Tensor, ...],
+        device: str,
+        target: tvm.target.Target,
+    ) -> None:
+        self.program = program
+        self.signature = signature
+        self.params = params
+        self.device = device
+        self.target = target
+        self._vm = relax.VirtualMachine(program.code, tvm.cpu())
+        self._main = self._vm["main"]
+        self._lock = threading.RLock()
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run `main`: one tensor, or a tuple of tensors where it returns a tuple.
+
+        Raises
+        ------
+        InputError
+            The inputs do not fit the signature; the message names the input, what it is and what was expected.
+        """
+        self.signature.bind(inputs)
+        return from_tvm(self.run(self.arguments(inputs)), kind_of(inputs))
+
+    def arguments(self, inputs: Any) -> tuple[tvm.runtime.Tensor, ...]:
+        """The VM's arguments for checked `inputs`: they as TVM tensors, then the parameters."""
+        return (*(to_tvm(value) for value in inputs), *self.params)
+
+    def run(self, arguments: tuple[tvm.runtime.Tensor, ...]) -> Any:
+        """Run `main` on what `arguments` returned; outputs as TVM gives them."""
+        threads.configure()
+        with self._lock:
+            return self._main(*arguments)
+
+    @contextmanager
+    def instrumented(self, callback: Any) -> Iterator[None]:
+        """Within the block, `callback(function, name, before, result, *args)` is called around each VM call."""
+        with self._lock:
+            self._vm.set_instrument(callback)
+            try:
+                yield
+            finally:
+                self._vm.set_instrument(None)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
+        return f"Executable({inputs}; {len(self.params)} parameters; {self.device})"

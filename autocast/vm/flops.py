@@ -1,0 +1,137 @@
+"""Floating-point operations: of a model's products and convolutions, and of one compiled kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.s_tir.analysis import estimate_tir_flops
+
+from autocast import ir
+from autocast.errors import InputError
+from autocast.model.value import Model
+from autocast.vm.signature import Signature
+from autocast.vm.sizes import Sizes, evaluate, evaluate_all
+from autocast.vm.workspace import sizes_of_call
+
+#: The attribute by which a generated kernel tells its operations: a number, or an expression of its symbolic sizes.
+FLOPS_ATTRIBUTE = "autocast.flops"
+
+#: `op_pattern` of generated kernels: they may call instructions that a count over loops does not see.
+_OPAQUE = 8
+
+_Shapes = list[tuple[int, ...]]
+
+
+def _matmul(call: relax.Call, args: _Shapes, result: tuple[int, ...]) -> int:
+    return 2 * prod(result) * args[0][-1]
+
+
+def _attention(call: relax.Call, args: _Shapes, result: tuple[int, ...]) -> int:
+    batch, queries, heads, width = args[0]  # (batch, sequence, heads, width of a head)
+    keys, value_width = args[1][1], args[2][3]
+    return 2 * batch * heads * queries * keys * (width + value_width)
+
+
+def _convolution(call: relax.Call, args: _Shapes, result: tuple[int, ...]) -> int:
+    layout = str(call.attrs.kernel_layout)
+    return 2 * prod(result) * prod(args[1]) // args[1][layout.index("O")]
+
+
+def _transposed_convolution(call: relax.Call, args: _Shapes, result: tuple[int, ...]) -> int:
+    layout = str(call.attrs.kernel_layout)
+    return 2 * prod(args[0]) * prod(args[1]) // args[1][layout.index("I")]
+
+
+#: Operator -> its operations, from the call and the shapes of its tensor arguments and result. A multiply-add is two.
+FLOPS: dict[str, Callable[[relax.Call, _Shapes, tuple[int, ...]], int]] = {
+    "relax.matmul": _matmul,
+    "relax.nn.attention": _attention,
+    "relax.nn.attention_bias": _attention,
+    "relax.nn.conv1d": _convolution,
+    "relax.nn.conv2d": _convolution,
+    "relax.nn.conv3d": _convolution,
+    "relax.nn.conv1d_transpose": _transposed_convolution,
+    "relax.nn.conv2d_transpose": _transposed_convolution,
+    "relax.nn.conv3d_transpose": _transposed_convolution,
+}
+
+
+def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: Sequence[Any] = ()) -> float:
+    """Billions of floating-point operations in the products, convolutions and attention of one call.
+
+    A multiply-add counts as two; other operators, which are bound by memory, do not count.
+
+    Parameters
+    ----------
+    model : Model or IRModule
+        Its `main` is counted, and the Relax functions that it calls.
+    device : str
+        Accepted as RAF accepts it; the count does not depend on it.
+    args : sequence of tensors
+        The inputs: their shapes give symbolic dimensions their values.
+
+    Raises
+    ------
+    InputError
+        The inputs do not fit, or leave the size of a product unknown.
+    """
+    mod = model.mod if isinstance(model, Model) else model
+    main = mod["main"]
+    inputs = model.num_input if isinstance(model, Model) else len(main.params)
+    sizes = Signature.of(main, inputs).bind(args)
+    return _count(mod, main, sizes) / 1e9
+
+
+def _count(mod: tvm.IRModule, function: relax.Function, sizes: Sizes) -> int:
+    total = 0
+
+    def visit(expr: relax.Expr) -> None:
+        nonlocal total
+        if not isinstance(expr, relax.Call):
+            return
+        name = ir.op_name(expr)
+        if isinstance(expr.op, relax.GlobalVar) and isinstance(mod[expr.op], relax.Function):
+            callee = mod[expr.op]
+            shapes = [evaluate_all(ir.shape_of(arg) or (), sizes) or () for arg in expr.args]
+            total += _count(mod, callee, _sizes_of(callee, shapes))
+        elif name in FLOPS:
+            known = [evaluate_all(ir.shape_of(value) or (None,), sizes) for value in (*expr.args, expr)]
+            *shapes, result = [shape for shape in known if shape is not None]
+            if len(known) != len(shapes) + 1:
+                raise InputError(f"calc_model_gflops: the sizes of {name} are not known from the inputs alone")
+            total += FLOPS[name](expr, shapes, result)
+
+    relax.analysis.post_order_visit(function.body, visit)
+    return total
+
+
+def _sizes_of(function: relax.Function, shapes: _Shapes) -> dict[tirx.Var, int]:
+    pairs = (
+        pair
+        for param, shape in zip(function.params, shapes, strict=True)
+        for pair in zip(ir.shape_of(param) or (), shape, strict=False)
+    )
+    return {dimension: size for dimension, size in pairs if isinstance(dimension, tirx.Var)}
+
+
+def kernel_flops(kernel: tirx.PrimFunc, shapes: _Shapes) -> int | None:
+    """The operations of one call of a kernel whose tensor arguments have `shapes`; None where they are not known.
+
+    A kernel says so itself by its attribute `autocast.flops`; else its loops are counted, if their extents are
+    numbers and it was not generated with instructions that such a count does not see.
+    """
+    attrs = kernel.attrs or {}
+    if FLOPS_ATTRIBUTE in attrs:
+        return evaluate(attrs[FLOPS_ATTRIBUTE], sizes_of_call(kernel, shapes))
+    buffers = [param for param in kernel.params if isinstance(param.ty, tirx.buffer.BufferType)]
+    symbolic = any(not isinstance(dimension, tirx.IntImm) for buffer in buffers for dimension in buffer.shape)
+    if symbolic or attrs.get("op_pattern") == _OPAQUE:
+        return None
+    try:
+        return int(estimate_tir_flops(tvm.IRModule({"main": kernel})))
+    except Exception:  # TVM's counter raises errors of several classes for loops or calls that it does not know
+        return None

@@ -1,0 +1,175 @@
+"""How much memory a call takes: computed from the plan that the VM executes, not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
+
+import tvm
+
+from autocast import ir
+from autocast.model.value import Model
+from autocast.vm import threads
+from autocast.vm.compile import compile
+from autocast.vm.executable import Executable
+from autocast.vm.plan import Replay
+from autocast.vm.sizes import tensor_bytes
+
+MIB = 2**20
+
+
+class MemoryStep(NamedTuple):
+    """Memory while one kernel runs, in MiB; parameters, inputs and constants are not in it.
+
+    Attributes
+    ----------
+    name : str
+        The kernel.
+    live : float
+        Intermediate and output tensors that something still needs, this kernel's outputs among them.
+    workspace : float
+        Temporary memory inside the kernel.
+    reserved : float
+        What the VM's allocator took from the system so far. It keeps freed blocks and reuses one only for an equal
+        number of pages, so this is `live` at least.
+    """
+
+    name: str
+    live: float
+    workspace: float
+    reserved: float
+
+
+@dataclass(frozen=True)
+class MemoryTrace(Sequence[MemoryStep]):
+    """What one call takes, kernel by kernel: a sequence of `MemoryStep` in the order of execution. All in MiB.
+
+    Attributes
+    ----------
+    steps : tuple of MemoryStep
+        One for each kernel call.
+    inputs, params, constants : float
+        The call's inputs, the model's parameters, and the literal tensors in its functions.
+    unknown : int
+        Allocations whose size depends on data: they are counted as nothing.
+    """
+
+    steps: tuple[MemoryStep, ...]
+    inputs: float
+    params: float
+    constants: float
+    unknown: int
+
+    @overload
+    def __getitem__(self, index: int) -> MemoryStep: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[MemoryStep, ...]: ...
+    def __getitem__(self, index: int | slice) -> MemoryStep | tuple[MemoryStep, ...]:
+        return self.steps[index]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    @property
+    def intermediates(self) -> float:
+        """What a call adds to the process: reserved blocks (outputs among them) and the largest workspace."""
+        reserved = max((step.reserved for step in self.steps), default=0.0)
+        return reserved + max((step.workspace for step in self.steps), default=0.0)
+
+    @property
+    def peak_live(self) -> float:
+        """The least that any allocator would need for this plan: live tensors and workspace, at the worst kernel."""
+        return max((step.live + step.workspace for step in self.steps), default=0.0)
+
+    @property
+    def peak(self) -> float:
+        """Everything: intermediates, inputs, parameters and constants."""
+        return self.intermediates + self.inputs + self.params + self.constants
+
+    def __str__(self) -> str:
+        from autocast.report import tables  # imports point from reports to what they show
+
+        return tables.to_text(tables.memory_table(self))
+
+
+def trace_memory(
+    model: Model | tvm.IRModule | Executable, device: str = "cpu", args: Sequence[Any] = ()
+) -> MemoryTrace:
+    """The memory of one call with inputs `args`, kernel by kernel.
+
+    The first call of a process is described: from an empty allocator, on a thread pool of the configured size. Later
+    calls find the reserved blocks again, and take more only if the caller still holds earlier outputs.
+
+    Parameters
+    ----------
+    model : Model, IRModule or Executable
+        What is called; compiled for `device` if it is not yet.
+    device : str
+        "cpu".
+    args : sequence of tensors
+        The inputs; only their shapes matter.
+
+    Returns
+    -------
+    MemoryTrace
+        Prints as a table.
+    """
+    executable = model if isinstance(model, Executable) else compile(model, device)
+    executable.signature.bind(args)
+    program = executable.program
+    shapes = [tuple(int(size) for size in value.shape) for value in (*args, *executable.params)]
+    replay = Replay(program.planned, program.kernels, threads.wanted_threads()).run(shapes)
+    steps = tuple(
+        MemoryStep(step.name, step.live / MIB, step.workspace / MIB, step.reserved / MIB) for step in replay.steps
+    )
+    inputs = sum(tensor_bytes(value.shape, _dtype(value)) for value in args)
+    return MemoryTrace(
+        steps=steps,
+        inputs=inputs / MIB,
+        params=sum(tensor_bytes(value.shape, value.dtype) for value in executable.params) / MIB,
+        constants=_constant_bytes(program.planned) / MIB,
+        unknown=replay.unknown,
+    )
+
+
+def get_peak_memory(
+    model: Model | tvm.IRModule | Executable,
+    device: str = "cpu",
+    args: Sequence[Any] = (),
+    include_param: bool = True,
+) -> float:
+    """The peak memory of one call in MiB: inputs, intermediates, outputs, kernels' workspaces, and the parameters.
+
+    Parameters
+    ----------
+    model, device, args
+        As `trace_memory` takes them.
+    include_param : bool
+        Whether parameters and constants count.
+    """
+    trace = trace_memory(model, device, args)
+    return trace.peak - (0.0 if include_param else trace.params + trace.constants)
+
+
+def get_param_size(model: Model | Executable) -> float:
+    """The size of the model's parameters in MiB; tied parameters count once."""
+    params = model.params.values() if isinstance(model, Model) else model.params
+    return sum(tensor_bytes(value.shape, value.dtype) for value in params) / MIB
+
+
+def _dtype(value: Any) -> str:
+    return str(value.dtype).removeprefix("torch.")
+
+
+def _constant_bytes(planned: tvm.IRModule) -> int:
+    """Bytes of the distinct literal tensors in a module's functions."""
+    found: dict[Any, int] = {}
+
+    def visit(expr: tvm.relax.Expr) -> None:
+        if ir.is_constant(expr) and ir.is_tensor(expr):
+            found[expr.value] = tensor_bytes(ir.static_shape(expr) or (), ir.dtype_of(expr))
+
+    for _, function in ir.relax_functions(planned):
+        tvm.relax.analysis.post_order_visit(function, visit)
+    return sum(found.values())

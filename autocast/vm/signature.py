@@ -1,0 +1,166 @@
+"""What a compiled function takes: checks inputs and converts them, and its outputs back, without copying."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from autocast import ir
+from autocast.errors import InputError, UnsupportedError
+from autocast.vm.sizes import evaluate
+
+#: Compiled kernels presume that every tensor starts at a multiple of this many bytes.
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of `main`: its name, dtype and shape (numbers, or expressions of symbolic dimensions)."""
+
+    name: str
+    dtype: str
+    shape: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(str(dimension) for dimension in self.shape)}]"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs of `main` (parameters excluded) and the bounds of its symbolic dimensions, by name."""
+
+    inputs: tuple[Input, ...]
+    upper_bounds: dict[str, int]
+    lower_bounds: dict[str, int]
+
+    @classmethod
+    def of(cls, main: relax.Function, count: int) -> Signature:
+        """The signature of `main`, whose first `count` parameters are the inputs."""
+        inputs = []
+        for var in main.params[:count]:
+            shape = ir.shape_of(var)
+            if shape is None:
+                raise UnsupportedError(
+                    f"compile: input {var.name} of main has type {var.ty}, expected a tensor of known rank. "
+                    "Pass the fields of a tuple as inputs of their own"
+                )
+            inputs.append(Input(var.name, ir.dtype_of(var) or "", shape))
+        return cls(
+            tuple(inputs),
+            _bounds(main, "tir_var_upper_bound"),
+            _bounds(main, "tir_var_lower_bound"),
+        )
+
+    def bind(self, args: Sequence[Any]) -> dict[tirx.Var, int]:
+        """Check `args` against the inputs; the values of the symbolic dimensions.
+
+        Raises
+        ------
+        InputError
+            Wrong number of inputs, or an input of the wrong dtype, rank or size, or beyond its dimension's bounds.
+        """
+        if len(args) != len(self.inputs):
+            names = ", ".join(f"{spec.name}: {spec}" for spec in self.inputs)
+            raise InputError(f"main: got {len(args)} inputs, expected {len(self.inputs)} ({names})")
+        sizes: dict[tirx.Var, int] = {}
+        later = []
+        for spec, arg in zip(self.inputs, args, strict=True):
+            shape, dtype = _shape_of(spec, arg), _dtype_of(arg)
+            if dtype != spec.dtype or len(shape) != len(spec.shape):
+                raise self._mismatch(spec, arg)
+            for axis, (expected, got) in enumerate(zip(spec.shape, shape, strict=True)):
+                if isinstance(expected, tirx.Var) and expected not in sizes:
+                    sizes[expected] = got
+                    self._check_bounds(spec, axis, expected, got)
+                elif not isinstance(expected, int) or expected != got:
+                    later.append((spec, arg, expected, got))
+        for spec, arg, expected, got in later:
+            if evaluate(expected, sizes) != got:
+                raise self._mismatch(spec, arg, sizes)
+        return sizes
+
+    def _check_bounds(self, spec: Input, axis: int, var: tirx.Var, got: int) -> None:
+        upper = self.upper_bounds.get(var.name, sys.maxsize)
+        lower = self.lower_bounds.get(var.name, 1)
+        if not lower <= got <= upper:
+            until = "" if upper == sys.maxsize else f" to {upper}"
+            raise InputError(
+                f"main: input {spec.name} has size {got} along axis {axis}, expected {var.name} in {lower}{until}. "
+                "Import the model with wider bounds"
+            )
+
+    @staticmethod
+    def _mismatch(spec: Input, arg: Any, sizes: dict[tirx.Var, int] | None = None) -> InputError:
+        known = ", ".join(f"{var.name} = {size}" for var, size in (sizes or {}).items())
+        got = f"{_dtype_of(arg)}[{', '.join(str(size) for size in arg.shape)}]"
+        return InputError(f"main: input {spec.name} is {got}, expected {spec}{f' with {known}' if known else ''}")
+
+
+def _bounds(main: relax.Function, attribute: str) -> dict[str, int]:
+    bounds = main.attrs.get(attribute, {}) if main.attrs else {}
+    return {str(name): int(bound) for name, bound in (bounds or {}).items()}
+
+
+def is_torch(value: Any) -> bool:
+    """Whether `value` is a torch tensor; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _shape_of(spec: Input, arg: Any) -> tuple[int, ...]:
+    if not (is_torch(arg) or isinstance(arg, np.ndarray | tvm.runtime.Tensor)):
+        raise InputError(
+            f"main: input {spec.name} is a {type(arg).__name__}, expected a torch tensor, numpy array or TVM tensor "
+            f"of {spec}"
+        )
+    return tuple(int(size) for size in arg.shape)
+
+
+def _dtype_of(arg: Any) -> str:
+    return str(arg.dtype).removeprefix("torch.")
+
+
+def to_tvm(arg: Any) -> tvm.runtime.Tensor:
+    """`arg` as a TVM tensor: shares memory where it is dense and aligned, else a copy.
+
+    Raises
+    ------
+    InputError
+        A torch tensor that is not in the CPU's memory.
+    """
+    if isinstance(arg, tvm.runtime.Tensor):
+        return arg
+    if isinstance(arg, np.ndarray):
+        return tvm.runtime.tensor(np.ascontiguousarray(arg).reshape(arg.shape))
+    if arg.device.type != "cpu":
+        raise InputError(f"main: an input is on {arg.device}, expected the cpu. Call .cpu() on it")
+    dense = arg.detach().contiguous().resolve_conj().resolve_neg()
+    if dense.data_ptr() % ALIGNMENT:
+        dense = dense.clone()
+    return tvm.runtime.from_dlpack(dense)
+
+
+def from_tvm(value: Any, kind: str) -> Any:
+    """An output (a tensor, or nested tuples of them) as `kind`: "torch" and "tvm" share memory, "numpy" copies."""
+    if not isinstance(value, tvm.runtime.Tensor):
+        return tuple(from_tvm(field, kind) for field in value)
+    if kind == "torch":
+        import torch
+
+        return torch.from_dlpack(value)
+    return value.numpy() if kind == "numpy" else value
+
+
+def kind_of(args: Sequence[Any]) -> str:
+    """What outputs are returned as: "torch" if any input is a torch tensor, else "numpy" if any is, else "tvm"."""
+    if any(is_torch(arg) for arg in args):
+        return "torch"
+    if any(isinstance(arg, np.ndarray) for arg in args):
+        return "numpy"
+    return "tvm" if args else "numpy"
