@@ -91,7 +91,11 @@ TRANSCENDENTAL = (
     rule("relax.asin", full(1), why="unbounded slope at -1 and 1; rounding can leave the domain"),
     rule("relax.acos", full(1), why="unbounded slope at -1 and 1; rounding can leave the domain"),
     rule("relax.atan", follow(1), why=f"{_BOUNDED} (slope at most 1)"),
-    rule("relax.atan2", follow(2), why="rounding both coordinates turns the angle by no more than their relative rounding"),
+    rule(
+        "relax.atan2",
+        follow(2),
+        why="rounding both coordinates turns the angle by no more than their relative rounding",
+    ),
     rule("relax.asinh", follow(1), why=f"{_BOUNDED} (slope at most 1)"),
     rule("relax.acosh", full(1), why="unbounded slope at 1; rounding can leave the domain"),
     rule("relax.atanh", full(1), why="unbounded slope at -1 and 1; rounding can leave the domain"),

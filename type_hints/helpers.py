@@ -18,6 +18,9 @@ NONE = PrimType(None)
 FLOAT32 = PrimType("float32")
 _HINTS = {None: NONE, "float32": FLOAT32, "bfloat16": PrimType("bfloat16"), "float16": PrimType("float16")}
 
+# TVM keeps one object for each dtype: comparing identities costs a tenth of fetching the name.
+_SHARED = tuple((relax.TensorType((1,), name).dtype, name) for name in sorted(CASTABLE, reverse=True))
+
 _TensorType = relax.TensorType
 _TupleType = tvm.ir.TupleType
 
@@ -31,6 +34,9 @@ def castable_dtype(type: Any) -> str | None:
     dtype = type.dtype
     if dtype is None:
         return None
+    for shared, known in _SHARED:
+        if shared.same_as(dtype):
+            return known
     name = dtype.dtype
     return name if name in CASTABLE else None
 
@@ -78,8 +84,9 @@ class TableRule:
         self.which = _indices(label, which)
 
     def __repr__(self) -> str:
-        which = sorted(self.which)
-        return f"{self.label}({len(which) if which == list(range(len(which))) else tuple(which)})"
+        which = tuple(sorted(self.which))
+        leading = which == tuple(range(len(which)))
+        return f"{self.label}({'' if not which else len(which) if leading else which})"
 
     def __call__(self, args: Sequence[Argument], ret_type: Any, amp_dtype: str) -> list[Hint]:
         """One hint for each argument; here: none is to be touched."""
@@ -119,20 +126,41 @@ class _Generic(TableRule):
 class _Infer(TableRule):
     """The precision that most of the arguments have now, or the one of the argument `leader`."""
 
-    __slots__ = ("leader",)
+    __slots__ = ("leader", "order")
 
     def __init__(self, label: str, which: Which, leader: int | None = None) -> None:
         super().__init__(label, which)
         self.leader = leader
+        self.order = tuple(sorted(self.which))
 
     def __call__(self, args: Sequence[Argument], ret_type: Any, amp_dtype: str) -> list[Hint]:
-        which = self.which
-        # The pass builds an argument's type when asked for it: ask once.
-        types = [argument.checked_type if index in which else None for index, argument in enumerate(args)]
-        deciding = types if self.leader is None else [types[self.leader]]
-        balance = sum(_balance(type, amp_dtype) for type in deciding if type is not None)
-        dtype = amp_dtype if balance > 0 else "float32"
-        return [NONE if type is None else gen_hint_helper(type, dtype) for type in types]
+        hints: list[Hint] = [NONE] * len(args)
+        tensors: list[int] = []
+        tuples: list[tuple[int, Any]] = []
+        balance = 0
+        for index in self.order:
+            if index >= len(args):
+                break
+            # The pass builds an argument's type when asked for it: ask once.
+            type = args[index].checked_type
+            if isinstance(type, _TupleType):
+                tuples.append((index, type))
+                vote = _balance(type, amp_dtype)
+            else:
+                dtype = castable_dtype(type)
+                if dtype is None:
+                    continue
+                tensors.append(index)
+                vote = 1 if dtype == amp_dtype else -1
+            if self.leader is None or index == self.leader:
+                balance += vote
+        chosen = amp_dtype if balance > 0 else "float32"
+        hint = _HINTS.get(chosen) or PrimType(chosen)
+        for index in tensors:
+            hints[index] = hint
+        for index, type in tuples:
+            hints[index] = gen_hint_helper(type, chosen)
+        return hints
 
 
 def _balance(type: Any, amp_dtype: str) -> int:

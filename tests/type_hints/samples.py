@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import tvm
 from tvm import relax
 from tvm.relax import op
+from tvm.relax.global_info import VDevice
 from tvm.relax.op import grad, image, nn, vision
+
+import type_hints
 
 
 def tensor(*shape: int, dtype: str = "float32") -> relax.Var:
@@ -82,7 +86,8 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.image.grid_sample": lambda: image.grid_sample(_images(), tensor(1, 2, 4, 4)),
     "relax.image.resize2d": lambda: image.resize2d(_images(), (4, 4)),
     "relax.image.resize3d": lambda: image.resize3d(tensor(1, 2, 4, 4, 4), (2, 2, 2)),
-    "relax.index_put": lambda: op.index_put(tensor(4, 3), (index(2),), tensor(2, 3)),
+    "relax.hint_on_device": lambda: op.hint_on_device(tensor(2), tvm.cpu()),
+    "relax.index_put": lambda: op.index_put(tensor(4, 3), (index(2), index(2)), tensor(2)),
     "relax.index_tensor": lambda: op.index_tensor(tensor(4, 3), [index(2)]),
     "relax.layout_transform": lambda: op.layout_transform(tensor(4, 6), lambda i, j: (j, i)),
     "relax.matmul": lambda: op.matmul(tensor(2, 3), tensor(3, 4)),
@@ -140,6 +145,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.strided_slice": lambda: op.strided_slice(tensor(4, 3), [0], [1], [3]),
     "relax.take": lambda: op.take(tensor(4, 3), index(2), 0),
     "relax.tile": lambda: op.tile(tensor(2), 2),
+    "relax.to_vdevice": lambda: op.to_vdevice(tensor(2), VDevice("llvm")),
     "relax.vision.all_class_non_max_suppression": lambda: vision.all_class_non_max_suppression(
         tensor(1, 5, 4), tensor(1, 3, 5), index(), tensor(), tensor()
     ),
@@ -155,3 +161,47 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.where": lambda: op.where(boolean(2), tensor(2), tensor(2)),
     "relax.wrap_param": lambda: op.wrap_param(relax.const([1.0, 2.0], "float32"), "float16"),
 }
+
+
+def retype(expr: relax.Expr, hint: type_hints.Hint) -> relax.Expr:
+    """`expr` as a variable of the dtype that `hint` asks for; itself where the hint is "do not touch"."""
+    if isinstance(hint, type_hints.TupleType):
+        return relax.Tuple(
+            [retype(field, field_hint) for field, field_hint in zip(expr.fields, hint.fields, strict=True)]
+        )
+    if hint.dtype is None:
+        return expr
+    return relax.Var("y", relax.TensorType(expr.ty.shape, hint.dtype))
+
+
+def everything(expr: relax.Expr, dtype: str) -> type_hints.Hint:
+    """The hint that asks for `dtype` in every floating-point tensor of `expr`."""
+    return type_hints.gen_hint_helper(expr.ty, dtype)
+
+
+def infer(call: relax.Call, args: list[relax.Expr], out_dtype: str | None = None) -> tvm.ir.Type:
+    """The result type that TVM infers for the operator of `call` with other arguments (and another `out_dtype`)."""
+    if out_dtype is not None:
+        return (
+            relax.BlockBuilder()
+            .normalize(getattr(_namespace_of(call), _short_name(call))(*args, out_dtype=out_dtype))
+            .ty
+        )
+    return relax.BlockBuilder().normalize(relax.Call(call.op, args, call.attrs, call.ty_args)).ty
+
+
+def _short_name(call: relax.Call) -> str:
+    return call.op.name.rpartition(".")[2]
+
+
+def _namespace_of(call: relax.Call):
+    return nn if call.op.name.startswith("relax.nn.") else op
+
+
+def float_dtypes(type: tvm.ir.Type) -> list[str]:
+    """The dtypes of the floating-point tensors in a type, left to right."""
+    if isinstance(type, tvm.ir.TupleType):
+        return [dtype for field in type.fields for dtype in float_dtypes(field)]
+    if isinstance(type, relax.TensorType) and str(type.dtype) in type_hints.CASTABLE:
+        return [str(type.dtype)]
+    return []
