@@ -49,6 +49,7 @@ def alternate(
     calls: int = 1,
     warmup: int = 1,
     pause: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Time every candidate `calls` times in each of `rounds` rounds, in turn, so that a slow minute hits them all.
 
@@ -59,6 +60,7 @@ def alternate(
     warmup : untimed calls before the timed ones of each round, which bring back caches and wake threads
     pause : seconds of rest before each candidate. Thread pools spin for a while after their last job; without a pause
         one candidate's pool takes cores from the next one.
+    clock : seconds. `time.process_time` for candidates with one thread: what else the machine does then counts less.
 
     Returns
     -------
@@ -73,9 +75,9 @@ def alternate(
             for _ in range(warmup):
                 call()
             for _ in range(calls):
-                start = time.perf_counter()
+                start = clock()
                 call()
-                samples[name].append((time.perf_counter() - start) * 1e3)
+                samples[name].append((clock() - start) * 1e3)
     return {name: Timing(name, tuple(values)) for name, values in samples.items()}
 
 
