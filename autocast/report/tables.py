@@ -39,7 +39,6 @@ def latency_table(report: LatencyReport) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.operators:
         seconds = row.total / 1e3
-        known = row.flops is not None and seconds > 0
         table.add_row(
             row.name,
             str(row.calls),
@@ -47,8 +46,8 @@ def latency_table(report: LatencyReport) -> Table:
             f"{row.share:.1%}",
             f"{row.bytes / 2**20:.2f}" if row.bytes else "",
             f"{row.bytes / seconds / 1e9:.1f}" if row.bytes and seconds else "",
-            f"{row.flops / 1e9:.3f}" if known else "",
-            f"{row.flops / seconds / 1e9:.1f}" if known else "",
+            f"{row.flops / 1e9:.3f}" if row.flops is not None else "",
+            f"{row.flops / seconds / 1e9:.1f}" if row.flops is not None and seconds else "",
         )
     return table
 
