@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import tvm
 from tvm import relax
@@ -134,42 +134,43 @@ class _Infer(TableRule):
         self.order = tuple(sorted(self.which))
 
     def __call__(self, args: Sequence[Argument], ret_type: Any, amp_dtype: str) -> list[Hint]:
-        hints: list[Hint] = [NONE] * len(args)
-        tensors: list[int] = []
-        tuples: list[tuple[int, Any]] = []
+        trees: list[tuple[int, _Tree]] = []
         balance = 0
         for index in self.order:
             if index >= len(args):
                 break
             # The pass builds an argument's type when asked for it: ask once.
-            type = args[index].checked_type
-            if isinstance(type, _TupleType):
-                tuples.append((index, type))
-                vote = _balance(type, amp_dtype)
-            else:
-                dtype = castable_dtype(type)
-                if dtype is None:
-                    continue
-                tensors.append(index)
-                vote = 1 if dtype == amp_dtype else -1
+            tree, votes = _votes(args[index].checked_type, amp_dtype)
+            trees.append((index, tree))
             if self.leader is None or index == self.leader:
-                balance += vote
+                balance += votes
         chosen = amp_dtype if balance > 0 else "float32"
         hint = _HINTS.get(chosen) or PrimType(chosen)
-        for index in tensors:
-            hints[index] = hint
-        for index, type in tuples:
-            hints[index] = gen_hint_helper(type, chosen)
+        hints: list[Hint] = [NONE] * len(args)
+        for index, tree in trees:
+            hints[index] = _plant(tree, hint)
         return hints
 
 
-def _balance(type: Any, amp_dtype: str) -> int:
+#: Where a type has castable tensors: True for one, a list for a tuple, False for everything else.
+_Tree: TypeAlias = "bool | list[_Tree]"
+
+
+def _votes(type: Any, amp_dtype: str) -> tuple[_Tree, int]:
+    """Where `type` has castable tensors, and how many more of them are in the AMP dtype than are not."""
     if isinstance(type, _TupleType):
-        return sum(_balance(field, amp_dtype) for field in type.fields)
+        branches = [_votes(field, amp_dtype) for field in type.fields]
+        return [tree for tree, _ in branches], sum(votes for _, votes in branches)
     dtype = castable_dtype(type)
     if dtype is None:
-        return 0
-    return 1 if dtype == amp_dtype else -1
+        return False, 0
+    return True, 1 if dtype == amp_dtype else -1
+
+
+def _plant(tree: _Tree, hint: PrimType) -> Hint:
+    if isinstance(tree, list):
+        return TupleType([_plant(branch, hint) for branch in tree])
+    return hint if tree else NONE
 
 
 def _dtype_name(type: Any) -> str | None:
