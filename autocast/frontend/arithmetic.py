@@ -1,0 +1,143 @@
+"""Elementwise operators of two arguments, with torch's type promotion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from tvm import relax
+
+from autocast.errors import ImportModelError
+from autocast.ir import dtype_of
+
+if TYPE_CHECKING:
+    from autocast.frontend.importer import Importer
+
+
+def _operands(importer: Importer, node: fx.Node, swap: bool = False) -> tuple[relax.Expr, relax.Expr]:
+    """Both operands in the dtype that torch computes in: that of the result, or their common one for comparisons."""
+    metas = [value.meta["val"] if isinstance(value, fx.Node) else value for value in node.args[:2]]
+    result = node.meta["val"].dtype
+    common = torch.result_type(*metas) if result is torch.bool else result
+    dtype = str(importer._convert_data_type(common))
+    left, right = (_operand(importer, importer.arg(node, i, ""), dtype) for i in range(2))
+    alpha = node.kwargs.get("alpha", 1)
+    if alpha != 1:
+        right = importer.emit(relax.op.multiply(right, relax.const(alpha, dtype)))
+    return (right, left) if swap else (left, right)
+
+
+def _operand(importer: Importer, value: Any, dtype: str) -> relax.Expr:
+    if isinstance(value, bool | int | float):
+        return relax.const(value, dtype)
+    if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
+        return value if dtype_of(value) == dtype else importer.emit(relax.op.astype(value, dtype))
+    return importer._prim_value_to_scalar_tensor(value, dtype)  # a size
+
+
+def _binary(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr], swap: bool = False) -> relax.Expr:
+    return importer.emit(operator(*_operands(importer, node, swap)))
+
+
+def _power(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x ** n`, with the operators that other parts recognize for the common exponents."""
+    x, exponent = importer.arg(node, 0, "self"), node.args[1]
+    if isinstance(exponent, int | float) and dtype_of(x) == importer.dtype(node):
+        special = {1: lambda x: x, 2: relax.op.square, 0.5: relax.op.sqrt, -0.5: relax.op.rsqrt}.get(exponent)
+        if special is not None:
+            return special(x) if exponent == 1 else importer.emit(special(x))
+    if not node.meta["val"].dtype.is_floating_point:
+        raise ImportModelError("a power of integers")
+    return _binary(importer, node, relax.op.power)
+
+
+def _divide(importer: Importer, node: fx.Node) -> relax.Expr:
+    mode = node.kwargs.get("rounding_mode")
+    left, right = _operands(importer, node)
+    if mode is None:
+        return importer.emit(relax.op.divide(left, right))
+    floating = node.meta["val"].dtype.is_floating_point
+    if mode == "floor" and not floating:
+        return importer.emit(relax.op.floor_divide(left, right))
+    if mode == "trunc" and not floating:
+        return importer.emit(relax.op.divide(left, right))
+    quotient = importer.emit(relax.op.divide(left, right))
+    return importer.emit(relax.op.floor(quotient) if mode == "floor" else relax.op.trunc(quotient))
+
+
+def _logical(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
+    """Logical operators take every value that is not 0 for true."""
+    values = [importer.arg(node, i, "") for i in range(len(node.args))]
+    return importer.emit(operator(*(_operand(importer, value, "bool") for value in values)))
+
+
+def _clamp(importer: Importer, node: fx.Node) -> relax.Expr:
+    x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
+    for position, name, operator in ((1, "min", relax.op.maximum), (2, "max", relax.op.minimum)):
+        bound = importer.arg(node, position, name)
+        if bound is not None:
+            x = importer.emit(operator(_operand(importer, x, dtype), _operand(importer, bound, dtype)))
+    return x
+
+
+def _bitwise_not(importer: Importer, node: fx.Node) -> relax.Expr:
+    x = importer.arg(node, 0, "self")
+    return importer.emit(relax.op.logical_not(x) if dtype_of(x) == "bool" else relax.op.bitwise_not(x))
+
+
+def _bitwise(
+    importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr], logical: Callable[..., relax.Expr]
+) -> relax.Expr:
+    return _binary(importer, node, logical if node.meta["val"].dtype is torch.bool else operator)
+
+
+_SIMPLE: dict[str, tuple[Callable[..., relax.Expr], str]] = {
+    "add": (relax.op.add, "Tensor Scalar"),
+    "sub": (relax.op.subtract, "Tensor Scalar"),
+    "mul": (relax.op.multiply, "Tensor Scalar"),
+    "div": (relax.op.divide, "Tensor Scalar"),
+    "eq": (relax.op.equal, "Tensor Scalar"),
+    "ne": (relax.op.not_equal, "Tensor Scalar"),
+    "lt": (relax.op.less, "Tensor Scalar"),
+    "le": (relax.op.less_equal, "Tensor Scalar"),
+    "gt": (relax.op.greater, "Tensor Scalar"),
+    "ge": (relax.op.greater_equal, "Tensor Scalar"),
+    "maximum": (relax.op.maximum, "default"),
+    "minimum": (relax.op.minimum, "default"),
+    "atan2": (relax.op.atan2, "default"),
+    "remainder": (relax.op.floor_mod, "Tensor Scalar"),
+}
+
+ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
+    **{
+        f"{name}.{overload}": partial(_binary, operator=operator)
+        for name, (operator, overloads) in _SIMPLE.items()
+        for overload in overloads.split()
+    },
+    **{
+        f"{name}.{overload}": partial(_bitwise, operator=operator, logical=logical)
+        for name, operator, logical in (
+            ("bitwise_and", relax.op.bitwise_and, relax.op.logical_and),
+            ("bitwise_or", relax.op.bitwise_or, relax.op.logical_or),
+            ("bitwise_xor", relax.op.bitwise_xor, relax.op.logical_xor),
+        )
+        for overload in ("Tensor", "Scalar")
+    },
+    "bitwise_not.default": _bitwise_not,
+    "logical_not.default": partial(_logical, operator=relax.op.logical_not),
+    "logical_and.default": partial(_logical, operator=relax.op.logical_and),
+    "logical_or.default": partial(_logical, operator=relax.op.logical_or),
+    "logical_xor.default": partial(_logical, operator=relax.op.logical_xor),
+    "clamp.default": _clamp,
+    "clamp.Tensor": _clamp,
+    "div.Tensor_mode": _divide,
+    "div.Scalar_mode": _divide,
+    "pow.Scalar": partial(_binary, operator=relax.op.power),
+    "pow.Tensor_Scalar": _power,
+    "pow.Tensor_Tensor": partial(_binary, operator=relax.op.power),
+    "rsub.Scalar": partial(_binary, operator=relax.op.subtract, swap=True),
+    "rsub.Tensor": partial(_binary, operator=relax.op.subtract, swap=True),
+}

@@ -1,0 +1,139 @@
+"""scaled_dot_product_attention as one Relax operator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from tvm import relax
+
+from autocast.errors import ImportModelError
+from autocast.ir import shape_of
+
+if TYPE_CHECKING:
+    from autocast.frontend.importer import Importer
+
+
+def attention(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`relax.nn.attention`, whose layout is (batch, sequence, heads, size) where torch's is (batch, heads, sequence, size).
+
+    The permutations around it mostly cancel with the model's own (see `normalize`). A mask becomes an additive float
+    bias, and nothing at all where it is known to let everything pass, or to be causal. Rows of a boolean mask that let
+    nothing pass give 0, as in torch.
+    """
+    q, k, v = (importer.arg(node, i, "") for i in range(3))
+    ranks = {len(shape_of(x)) for x in (q, k, v)}
+    if ranks - {3, 4} or len(ranks) != 1:
+        raise ImportModelError(f"ranks {sorted(ranks)}; expected 3 or 4 for query, key and value alike")
+    rank = ranks.pop()
+    if rank == 4 and importer.arg(node, 7, "enable_gqa", False):
+        k, v = (_repeat_heads(importer, x, shape_of(q)[1]) for x in (k, v))
+    if len({str(shape_of(x)[:-2]) for x in (q, k, v)}) != 1:
+        raise ImportModelError(f"query, key and value of the shapes {[shape_of(x) for x in (q, k, v)]}")
+    bias, allowed, causal = _mask(importer, node, rank)
+    q, k, v = (_swap(importer, x, rank) for x in (q, k, v))
+    scale = importer.arg(node, 6, "scale")
+    result = importer.emit(
+        relax.op.nn.attention(
+            q, k, v, bias=bias, scale=None if scale is None else float(scale), causal_mask="TopLeft" if causal else None
+        )
+    )
+    result = _swap_back(importer, result, rank)
+    if allowed is None:
+        return result
+    return importer.emit(relax.op.where(allowed, result, relax.const(0.0, importer.dtype(node))))
+
+
+def _swap(importer: Importer, x: relax.Expr, rank: int) -> relax.Expr:
+    if rank == 3:  # one head
+        return importer.emit(relax.op.expand_dims(x, 2))
+    return importer.emit(relax.op.permute_dims(x, [0, 2, 1, 3]))
+
+
+def _swap_back(importer: Importer, x: relax.Expr, rank: int) -> relax.Expr:
+    if rank == 3:
+        return importer.emit(relax.op.squeeze(x, [2]))
+    return importer.emit(relax.op.permute_dims(x, [0, 2, 1, 3]))
+
+
+def _repeat_heads(importer: Importer, x: relax.Expr, heads: Any) -> relax.Expr:
+    own = shape_of(x)[1]
+    return x if own == heads else importer.emit(relax.op.repeat(x, int(heads) // int(own), 1))
+
+
+def _mask(importer: Importer, node: fx.Node, rank: int) -> tuple[relax.Expr | None, relax.Expr | None, bool]:
+    """(additive bias of rank 4, rows that let something pass where that is not sure, causal)."""
+    source = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    causal = bool(importer.arg(node, 5, "is_causal", False))
+    if source is None:
+        return None, None, causal
+    if causal:
+        raise ImportModelError("attn_mask together with is_causal")
+    keys = shape_of(importer.arg(node, 1, ""))[-2]
+    value = importer.constants.get(source)
+    if value is not None:
+        if _lets_all_pass(value):
+            return None, None, False
+        if _is_causal(value, source.meta["val"].shape):
+            return None, None, True
+    mask = importer.env[source]
+    if value is not None and value.dim() >= 2 and value.shape[-1] == keys:
+        mask = _constant(_smallest(value))  # the bias broadcasts by itself
+    mask = _rank_four(importer, mask, keys, rank)
+    if str(mask.ty.dtype) != "bool":
+        return mask, None, False
+    zero, masked = relax.const(0.0, "float32"), relax.const(float("-inf"), "float32")
+    bias = importer.emit(relax.op.where(mask, zero, masked))
+    if value is not None and bool(value.any(dim=-1).all()):
+        return bias, None, False
+    return bias, _rows(importer, mask, rank), False
+
+
+def _constant(value: torch.Tensor) -> relax.Expr:
+    from autocast.frontend.importer import as_constant  # the importer imports this module
+
+    return as_constant(value)
+
+
+def _smallest(value: torch.Tensor) -> torch.Tensor:
+    """The value with size 1 along the leading axes along which it does not vary."""
+    for axis in range(value.dim() - 2):
+        first = value.narrow(axis, 0, 1)
+        value = first if bool((value == first).all()) else value
+    return value
+
+
+def _rank_four(importer: Importer, mask: relax.Expr, keys: Any, rank: int) -> relax.Expr:
+    """The mask as (batch, heads, queries, keys), each of size 1 where it does not vary, except the keys."""
+    shape = list(shape_of(mask))
+    if rank == 3 and len(shape) == 3:
+        mask = importer.emit(relax.op.expand_dims(mask, 1))
+    elif len(shape) < 4:
+        mask = importer.emit(relax.op.reshape(mask, [1] * (4 - len(shape)) + shape))
+    shape = list(shape_of(mask))
+    if shape[-1] == 1 and keys != 1:
+        mask = importer.emit(relax.op.broadcast_to(mask, [*shape[:-1], keys]))
+    return mask
+
+
+def _rows(importer: Importer, mask: relax.Expr, rank: int) -> relax.Expr:
+    """Which queries may look at anything, shaped to broadcast with the result in torch's layout."""
+    counts = importer.emit(relax.op.max(relax.op.astype(mask, "int8"), axis=[-1], keepdims=True))
+    rows = importer.emit(relax.op.astype(counts, "bool"))
+    return importer.emit(relax.op.squeeze(rows, [1])) if rank == 3 else rows
+
+
+def _lets_all_pass(value: torch.Tensor) -> bool:
+    return bool(value.all()) if value.dtype is torch.bool else not bool(value.any())
+
+
+def _is_causal(value: torch.Tensor, shape: torch.Size) -> bool:
+    """Whether a constant mask is that of `is_causal=True`: query i looks at the keys 0..i."""
+    if value.dim() < 2 or value.shape[-2:] != shape[-2:]:
+        return False
+    triangle = torch.ones(value.shape[-2:], dtype=torch.bool).tril()
+    if value.dtype is torch.bool:
+        return bool((value == triangle).all())
+    infinite = torch.zeros(value.shape[-2:], dtype=value.dtype).masked_fill(~triangle, float("-inf"))
+    return bool((value == infinite).all())

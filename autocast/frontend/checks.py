@@ -1,0 +1,166 @@
+"""What cannot be imported faithfully, found in the exported program and reported all at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
+
+from autocast.errors import ImportModelError
+
+_EVAL = "call model.eval() first"
+_RANDOM = "pass the random numbers in as an input"
+
+
+def module_path(node: fx.Node) -> str:
+    """The dotted path of the submodule that a node comes from, with its class: `encoder.0 (Dropout)`."""
+    stack = node.meta.get("nn_module_stack") or {}
+    if not stack:
+        return "the model itself"
+    path, kind = list(stack.values())[-1]
+    name = kind.rpartition(".")[2] if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
+    return f"{path.removeprefix('L[').removeprefix(chr(39) + 'self' + chr(39) + '].') or 'the model itself'} ({name})"
+
+
+def _argument(node: fx.Node, name: str) -> Any:
+    """The value of an operator's argument by name, positional, keyword or default."""
+    for i, schema in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if schema.name == name:
+            return node.args[i] if i < len(node.args) else node.kwargs.get(name, schema.default_value)
+    return None
+
+
+def _drops(probability: str, train: str | None) -> Callable[[fx.Node], bool]:
+    def active(node: fx.Node) -> bool:
+        return bool(_argument(node, probability)) and (train is None or bool(_argument(node, train)))
+
+    return active
+
+
+#: (operator, when, what is wrong, what to try). The importer would compute something else without a word.
+_UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
+    ("aten.dropout", _drops("p", "train"), "dropout in training mode", _EVAL),
+    ("aten.dropout_", _drops("p", "train"), "dropout in training mode", _EVAL),
+    ("aten.native_dropout", _drops("p", "train"), "dropout in training mode", _EVAL),
+    ("aten.feature_dropout", _drops("p", "train"), "dropout in training mode", _EVAL),
+    ("aten.feature_dropout_", _drops("p", "train"), "dropout in training mode", _EVAL),
+    ("aten.alpha_dropout", _drops("p", "train"), "dropout in training mode", _EVAL),
+    ("aten.feature_alpha_dropout", _drops("p", "train"), "dropout in training mode", _EVAL),
+    ("aten.rrelu", lambda node: bool(_argument(node, "training")), "random slopes in training mode", _EVAL),
+    ("aten.scaled_dot_product_attention", _drops("dropout_p", None), "attention dropout in training mode", _EVAL),
+    ("aten.lstm", _drops("dropout", "train"), "dropout in training mode", _EVAL),
+    ("aten.gru", _drops("dropout", "train"), "dropout in training mode", _EVAL),
+    ("aten.rnn_tanh", _drops("dropout", "train"), "dropout in training mode", _EVAL),
+    ("aten.rnn_relu", _drops("dropout", "train"), "dropout in training mode", _EVAL),
+    (
+        "aten.batch_norm",
+        lambda node: bool(_argument(node, "training")) and _argument(node, "running_mean") is not None,
+        "BatchNorm in training mode (updates of its running statistics would be lost)",
+        _EVAL,
+    ),
+    (
+        "aten.instance_norm",
+        lambda node: bool(_argument(node, "use_input_stats")) and _argument(node, "running_mean") is not None,
+        "InstanceNorm in training mode (updates of its running statistics would be lost)",
+        _EVAL,
+    ),
+    ("aten._upsample_bilinear2d_aa", lambda node: True, "antialiased resizing", "resize without antialias"),
+    *(
+        (f"aten.{name}", lambda node: True, "random numbers", _RANDOM)
+        for name in (
+            "bernoulli",
+            "bernoulli_",
+            "exponential",
+            "exponential_",
+            "multinomial",
+            "normal",
+            "normal_",
+            "poisson",
+            "rand",
+            "rand_like",
+            "randint",
+            "randint_like",
+            "randn",
+            "randn_like",
+            "randperm",
+            "uniform",
+            "uniform_",
+        )
+    ),
+)
+
+
+def check_faithful(program: ExportedProgram) -> None:
+    """ImportModelError if the program, as exported, holds operators that an import would silently turn into others."""
+    rules = {name: (when, what, remedy) for name, when, what, remedy in _UNFAITHFUL}
+    found: dict[tuple[str, str], list[str]] = {}
+    for node in _call_nodes(program):
+        rule = rules.get(str(node.target).rpartition(".")[0])
+        if rule is not None and rule[0](node):
+            found.setdefault(rule[1:], []).append(module_path(node))
+    if found:
+        lines = [f"  {what}: {_where(places)}; {remedy}" for (what, remedy), places in found.items()]
+        raise ImportModelError("from_torch: the model cannot be imported faithfully:\n" + "\n".join(lines))
+
+
+def check_supported(program: ExportedProgram, supported: Callable[[fx.Node], bool]) -> None:
+    """ImportModelError that lists every operator without a converter, with its count and where it comes from."""
+    missing: dict[str, list[str]] = {}
+    for node in _call_nodes(program):
+        if not supported(node):
+            missing.setdefault(str(node.target), []).append(module_path(node))
+    if missing:
+        lines = [f"  {name}: {_where(places)}" for name, places in sorted(missing.items())]
+        raise ImportModelError(
+            "from_torch: these operators cannot be imported:\n"
+            + "\n".join(lines)
+            + "\nWrite the submodules with other operators, or leave them out of the model that you import."
+        )
+
+
+def check_signature(program: ExportedProgram) -> None:
+    """ImportModelError if the program changes a buffer or an input, or returns what is not a tensor."""
+    for spec in program.graph_signature.output_specs:
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            raise ImportModelError(
+                f"from_torch: the model changes its buffer {spec.target!r} when it runs, and the import would lose that; "
+                f"{_EVAL}, or return the new value and keep it yourself."
+            )
+        if spec.kind is not OutputKind.USER_OUTPUT:
+            raise ImportModelError(
+                f"from_torch: the model writes into {spec.target!r} when it runs ({spec.kind.name}); return the new "
+                "value instead."
+            )
+        constant = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
+        if not isinstance(spec.arg, TensorArgument) and not (
+            isinstance(spec.arg, ConstantArgument) and constant is None
+        ):
+            raise ImportModelError(
+                f"from_torch: an output is {constant!r} ({type(constant).__name__}), not a tensor; return tensors only."
+            )
+    for spec in program.graph_signature.input_specs:
+        if not isinstance(spec.arg, TensorArgument | ConstantArgument):
+            raise ImportModelError(
+                f"from_torch: the input {spec.arg.name!r} is a {type(spec.arg).__name__}; only tensors can vary from "
+                "call to call. Pass a tensor, or a plain Python number that stays what it is."
+            )
+
+
+def _call_nodes(program: ExportedProgram) -> Iterable[fx.Node]:
+    for module in program.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            for node in module.graph.nodes:
+                if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+                    yield node
+
+
+def _where(places: Sequence[str], limit: int = 6) -> str:
+    counts = Counter(places)
+    shown = [f"{place} x{count}" if count > 1 else place for place, count in list(counts.items())[:limit]]
+    more = f" and {len(counts) - limit} more modules" if len(counts) > limit else ""
+    return f"{len(places)} call{'s' if len(places) > 1 else ''} in {', '.join(shown)}{more}"

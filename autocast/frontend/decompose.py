@@ -1,0 +1,48 @@
+"""Which torch operators stay whole on import, and which are split into simpler ones."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch.export import ExportedProgram
+
+aten = torch.ops.aten
+
+#: Operators that torch would split, and that Relax has as one operator (see the converters of the same names).
+KEEP_WHOLE = (
+    aten.linear.default,
+    aten.matmul.default,
+    aten.scaled_dot_product_attention.default,
+    aten.layer_norm.default,
+    aten.group_norm.default,
+    aten.softmax.int,
+    aten.log_softmax.int,
+    aten.silu.default,
+    aten.baddbmm.default,
+    aten.relu6.default,
+    aten.stack.default,
+    aten.tril.default,
+    aten.triu.default,
+    aten.square.default,
+    aten.adaptive_avg_pool1d.default,
+    aten.adaptive_avg_pool2d.default,
+    aten.adaptive_avg_pool3d.default,
+    aten.upsample_nearest2d.vec,
+    aten.upsample_bicubic2d.vec,
+    aten.upsample_bilinear2d.vec,
+    aten.rms_norm.default,
+    aten.pixel_shuffle.default,
+)
+
+
+def decompose(program: ExportedProgram) -> ExportedProgram:
+    """The program in functional form, every operator outside `KEEP_WHOLE` split as torch's core operator set asks."""
+    table = torch.export.default_decompositions()
+    for operator in KEEP_WHOLE:
+        if operator in table:
+            del table[operator]
+    with warnings.catch_warnings():
+        # torch 2.13 copies its own pytrees through a deprecated test.
+        warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*", category=FutureWarning)
+        return program.run_decompositions(table)

@@ -1,0 +1,203 @@
+"""Dynamic dimensions: one short spelling, and torch.export's own, turned into what torch.export wants."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from autocast.errors import ImportModelError
+
+_SPELLING = (
+    'dynamic={"batch": ("input_ids", 0, 1, 64)} (dimension: input name or position, axis, minimum, maximum), a list of '
+    'such tuples where several inputs share the dimension, "*" for every input, or torch\'s own '
+    '{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}'
+)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One tensor or plain value among the example inputs, in the order in which the imported model takes them."""
+
+    name: str
+    path: tuple[Any, ...]
+    value: Any
+
+
+@dataclass(frozen=True)
+class DynamicAxis:
+    """Axis `axis` of the input `leaf` is the symbolic dimension `dim`."""
+
+    leaf: int
+    axis: int
+    dim: Any
+
+    @property
+    def name(self) -> str:
+        """The dimension's name, which becomes the name of the Relax symbolic variable."""
+        return str(self.dim.__name__)
+
+
+def input_leaves(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Leaf]:
+    """The example inputs as torch.export flattens them, each under the name of forward's parameter (`hx.0` if nested)."""
+    parameters = list(inspect.signature(module.forward).parameters.values())
+    variadic = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL), len(parameters))
+    if len(args) > len(parameters) and variadic == len(parameters):
+        raise ImportModelError(
+            f"from_torch: got {len(args)} positional example inputs, but {type(module).__name__}.forward takes "
+            f"{len(parameters)} ({', '.join(p.name for p in parameters)})."
+        )
+
+    def name_of(path: tuple[Any, ...]) -> str:
+        first, rest = path[1], path[2:]
+        if path[0].idx == 1:
+            head = str(first.key)
+        elif first.idx < variadic:
+            head = parameters[first.idx].name
+        else:
+            head = f"{parameters[variadic].name}.{first.idx - variadic}"
+        return ".".join([head, *(str(getattr(k, "idx", getattr(k, "key", getattr(k, "name", k)))) for k in rest)])
+
+    flat, _ = pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
+    return [Leaf(name_of(path), path, value) for path, value in flat]
+
+
+def parse(dynamic: Mapping[str, Any] | None, leaves: Sequence[Leaf]) -> list[DynamicAxis]:
+    """Every dynamic axis that `dynamic` asks for; ImportModelError where it names what is not there."""
+    if not dynamic:
+        return []
+    if not isinstance(dynamic, Mapping):
+        raise ImportModelError(f"from_torch: dynamic is a {type(dynamic).__name__}; expected {_SPELLING}.")
+    axes: list[DynamicAxis] = []
+    for key, value in dynamic.items():
+        axes += _torch_axes(key, value, leaves) if _is_torch_spelling(value) else _named_axes(key, value, leaves)
+    for axis in axes:
+        _check_axis(axis, leaves[axis.leaf])
+    return axes
+
+
+def export_shapes(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], args: Sequence[Any]) -> dict[str, Any] | None:
+    """The `dynamic_shapes` argument of torch.export.export."""
+    if not axes:
+        return None
+    by_leaf: dict[int, dict[int, Any]] = {}
+    for axis in axes:
+        by_leaf.setdefault(axis.leaf, {})[axis.axis] = axis.dim
+    shapes = [by_leaf.get(i) for i in range(len(leaves))]
+    result: dict[str, Any] = {}
+    positional: dict[str, list[tuple[Leaf, Any]]] = {}
+    for leaf, shape in zip(leaves, shapes, strict=True):
+        positional.setdefault(leaf.name.partition(".")[0], []).append((leaf, shape))
+    for head, members in positional.items():
+        nested = [leaf.name != head for leaf, _ in members]
+        result[head] = _nest(members, args) if any(nested) else members[0][1]
+    return result
+
+
+def _nest(members: list[tuple[Leaf, Any]], args: Sequence[Any]) -> Any:
+    """The shapes of one nested argument, in its own structure."""
+    if len(members[0][0].name.split(".")) > len(members[0][0].path):  # *args: one more level of names than of keys
+        return tuple(shape for _, shape in members)
+    depth = 2
+    tree: dict[Any, Any] = {}
+    for leaf, shape in members:
+        node = tree
+        keys = [getattr(k, "idx", getattr(k, "key", None)) for k in leaf.path[depth:]]
+        for key in keys[:-1]:
+            node = node.setdefault(key, {})
+        node[keys[-1]] = shape
+    return _tuples(tree)
+
+
+def _tuples(tree: Any) -> Any:
+    """Dictionaries keyed 0..n-1 as tuples (shape dictionaries hold Dims and stay)."""
+    if not isinstance(tree, dict) or not any(isinstance(v, dict) or v is None for v in tree.values()):
+        return tree
+    items = {key: _tuples(value) for key, value in tree.items()}
+    return tuple(items.values()) if all(isinstance(key, int) for key in items) else items
+
+
+def _is_torch_spelling(value: Any) -> bool:
+    return isinstance(value, dict) or (
+        isinstance(value, tuple | list) and all(v is None or _is_dim(v) for v in value) and any(map(_is_dim, value))
+    )
+
+
+def _is_dim(value: Any) -> bool:
+    return hasattr(value, "__name__") and hasattr(value, "min") and hasattr(value, "max")
+
+
+def _torch_axes(key: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[DynamicAxis]:
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for axis, dim in items:
+        if dim is None:
+            continue
+        if not isinstance(axis, int) or not _is_dim(dim):
+            raise ImportModelError(
+                f"from_torch: dynamic[{key!r}] maps {axis!r} to {dim!r}; expected an axis and a torch.export.Dim: "
+                f"{_SPELLING}."
+            )
+        for leaf in _find(key, leaves):
+            yield DynamicAxis(leaf, axis, dim)
+
+
+def _named_axes(name: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[DynamicAxis]:
+    rows = list(value) if isinstance(value, list) else [value]
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ImportModelError(f"from_torch: {name!r} cannot name a dynamic dimension; expected {_SPELLING}.")
+    for row in rows:
+        ok = isinstance(row, tuple) and 2 <= len(row) <= 4 and isinstance(row[1], int)
+        if not ok or not all(bound is None or isinstance(bound, int) for bound in row[2:]):
+            raise ImportModelError(f"from_torch: dynamic[{name!r}] is {row!r}; expected {_SPELLING}.")
+    bounds = {tuple(row[2:]) for row in rows if len(row) > 2}
+    if len(bounds) > 1:
+        raise ImportModelError(f"from_torch: dimension {name!r} has several bounds: {sorted(bounds, key=str)}.")
+    lower, upper = (*bounds.pop(), None, None)[:2] if bounds else (None, None)
+    lower = 1 if lower is None else lower
+    if lower < 1 or (upper is not None and upper <= lower):
+        raise ImportModelError(
+            f"from_torch: dimension {name!r} has the bounds {lower} to {upper}; expected 1 <= minimum < maximum."
+        )
+    dim = torch.export.Dim(name, min=lower, max=upper)
+    for row in rows:
+        for leaf in _find(row[0], leaves):
+            yield DynamicAxis(leaf, row[1], dim)
+
+
+def _find(which: Any, leaves: Sequence[Leaf]) -> list[int]:
+    tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf.value, torch.Tensor)]
+    if which == "*":
+        return tensors
+    if isinstance(which, int) and 0 <= which < len(tensors):
+        return [tensors[which]]
+    found = [i for i in tensors if leaves[i].name == which]
+    if not found:
+        names = ", ".join(leaves[i].name for i in tensors)
+        raise ImportModelError(f"from_torch: dynamic names the input {which!r}, but the tensor inputs are: {names}.")
+    return found
+
+
+def _check_axis(axis: DynamicAxis, leaf: Leaf) -> None:
+    rank = leaf.value.dim()
+    if not 0 <= axis.axis < rank:
+        raise ImportModelError(
+            f"from_torch: dynamic makes axis {axis.axis} of {leaf.name!r} the dimension {axis.name!r}, but it has rank "
+            f"{rank}; expected an axis from 0 to {rank - 1}."
+        )
+    size = leaf.value.shape[axis.axis]
+    if size < 2:
+        raise ImportModelError(
+            f"from_torch: the example of {leaf.name!r} has size {size} along the dynamic axis {axis.axis} "
+            f"({axis.name!r}), and torch.export takes sizes 0 and 1 for constants. Pass an example of size 2 or more; "
+            f"the model then also runs with size 1."
+        )
+    lower, upper = getattr(axis.dim, "min", 0), getattr(axis.dim, "max", None)
+    if not lower <= size <= (size if upper is None else upper):
+        raise ImportModelError(
+            f"from_torch: the example of {leaf.name!r} has size {size} along axis {axis.axis}, outside the bounds of "
+            f"{axis.name!r}: {lower} to {upper}."
+        )

@@ -1,0 +1,209 @@
+"""From an exported torch program to a Relax module: TVM's importer, with every result checked against torch's own."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import sympy
+import torch
+import tvm
+from torch import fx
+from torch.export import ExportedProgram
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.utils._sympy import functions as sympy_functions
+from tvm import relax, tirx
+from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
+
+from autocast.errors import ImportModelError
+from autocast.frontend.checks import module_path
+from autocast.frontend.constants import constants
+from autocast.frontend.converters import CONVERTERS, TRUSTED
+from autocast.frontend.parameters import Parameter, variable_name
+
+
+class Importer(ExportedProgramImporter):
+    """Translates one exported program.
+
+    Three kinds of operators are known: those of `CONVERTERS` (ours), those of `TRUSTED` (TVM's converters that the tests
+    compare with torch), and arithmetic on sizes. Everything else is unknown, even if TVM has a converter for it: some of
+    those drop arguments without a word. The type of each result is compared with what torch said it would be.
+    """
+
+    def __init__(self, program: ExportedProgram, parameters: Sequence[Parameter], symbols: Mapping[str, str]) -> None:
+        super().__init__()
+        self.program = program
+        self.parameters = parameters
+        self.constants = constants(program)
+        self.symbols = {name: tirx.Var(text, "int64") for name, text in symbols.items()}
+        self.env: dict[fx.Node, Any] = {}
+
+    @staticmethod
+    def knows(node: fx.Node) -> bool:
+        """Whether the operator of `node` can be translated."""
+        return node.target.__name__ in CONVERTERS or node.target.__name__ in TRUSTED or _is_assertion(node)
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        """Bind `expr` to a new variable."""
+        return self.block_builder.emit(expr)
+
+    def dim(self, size: Any) -> Any:
+        """A dimension that torch knows (int or SymInt), as Relax wants it (int or PrimExpr)."""
+        return int(size) if isinstance(size, int) else self._prim(size.node.expr)
+
+    def shape(self, node: fx.Node) -> list[Any]:
+        """The shape of the tensor that `node` computes."""
+        return [self.dim(size) for size in node.meta["val"].shape]
+
+    def dtype(self, node: fx.Node) -> str:
+        """The dtype of the tensor that `node` computes."""
+        return str(self._convert_data_type(node.meta["val"].dtype))
+
+    def arg(self, node: fx.Node, position: int, name: str, default: Any = None) -> Any:
+        """An argument of an operator, translated: positional, keyword or default."""
+        value = node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+        return self._retrieve_args(value)
+
+    def translate(self) -> tvm.IRModule:
+        """The module: `main` takes the user's inputs, then the parameters."""
+        self.block_builder = relax.BlockBuilder()
+        inputs = self._input_variables()
+        taken = {var.name for var in inputs}
+        weights = []
+        for parameter in self.parameters:
+            name = variable_name(parameter.name)
+            name = f"p_{name}" if name in taken else name
+            dtype = self._convert_data_type(parameter.value.dtype)
+            weights.append(relax.Var(name, relax.TensorType(list(parameter.value.shape), dtype)))
+        by_placeholder = {n: var for p, var in zip(self.parameters, weights, strict=True) for n in p.placeholders}
+        by_placeholder |= {var.name: var for var in inputs}
+        attrs = {"num_input": len(inputs), **self._bounds()}
+        with self.block_builder.function("main", [*inputs, *weights], attrs=attrs):
+            with self.block_builder.dataflow():
+                outputs = self._translate_nodes(by_placeholder)
+                result = self.block_builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+            self.block_builder.emit_func_output(result)
+        return self.block_builder.get()
+
+    def _input_variables(self) -> list[relax.Var]:
+        placeholders = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
+        result = []
+        for spec in self.program.graph_signature.input_specs:
+            if spec.kind is InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument):
+                node = placeholders[spec.arg.name]
+                result.append(relax.Var(spec.arg.name, relax.TensorType(self.shape(node), self.dtype(node))))
+        return result
+
+    def _bounds(self) -> dict[str, dict[str, int]]:
+        """The ranges of the symbolic dimensions, under the names of attributes that TVM's memory planner reads."""
+        lower, upper = {}, {}
+        for symbol, value_range in self.program.range_constraints.items():
+            variable = self.symbols.get(str(symbol))
+            if variable is not None:
+                lower[variable.name] = int(value_range.lower)
+                if value_range.upper.is_finite and int(value_range.upper) < 2**31:
+                    upper[variable.name] = int(value_range.upper)
+        return {k: v for k, v in (("tir_var_lower_bound", lower), ("tir_var_upper_bound", upper)) if v}
+
+    def _translate_nodes(self, placeholders: Mapping[str, relax.Var]) -> list[relax.Expr]:
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                if node.name in placeholders:
+                    self.env[node] = placeholders[node.name]
+            elif node.op == "output":
+                return self._outputs(node)
+            elif node.users and node not in self.constants:
+                self._materialize(node)
+                self._translate_node(node)
+        raise ImportModelError("from_torch: the exported program has no output node.")
+
+    def _translate_node(self, node: fx.Node) -> None:
+        if node.op != "call_function":
+            raise ImportModelError(
+                f"from_torch: the exported program holds a node of kind {node.op!r} ({node.target}) in "
+                f"{module_path(node)}: control flow inside a model is not supported. Export one branch."
+            )
+        name = node.target.__name__  # type: ignore[union-attr]
+        converter: Callable[..., Any] | None = CONVERTERS.get(name)
+        try:
+            result = converter(self, node) if converter else self.convert_map[name](node)
+        except ImportModelError as error:
+            raise ImportModelError(f"from_torch: {node.target} in {module_path(node)}: {error}") from None
+        except Exception as error:
+            raise ImportModelError(
+                f"from_torch: {node.target} in {module_path(node)} cannot be imported with these arguments: {error}"
+            ) from error
+        self._check_type(node, result)
+        self.env[node] = result
+
+    def _materialize(self, node: fx.Node) -> None:
+        """Bind the constants that `node` reads, at their full shape."""
+        for source in node.all_input_nodes:
+            if source in self.constants and source not in self.env:
+                self.env[source] = self._constant(source)
+
+    def _constant(self, node: fx.Node) -> relax.Expr:
+        value, shape = self.constants[node], self.shape(node)
+        literal = as_constant(value)
+        if list(value.shape) == shape:
+            return literal
+        return self.emit(relax.op.broadcast_to(literal, shape))
+
+    def _outputs(self, node: fx.Node) -> list[relax.Expr]:
+        """The user's outputs that are tensors (torch's None stands for an output that was not asked for)."""
+        self._materialize(node)
+        kinds = [spec.kind for spec in self.program.graph_signature.output_specs]
+        values = [v for v, kind in zip(node.args[0], kinds, strict=True) if kind is OutputKind.USER_OUTPUT]
+        return [self.env[value] for value in values if isinstance(value, fx.Node)]
+
+    def _check_type(self, node: fx.Node, result: Any) -> None:
+        expected = node.meta.get("val")
+        if not isinstance(expected, torch.Tensor) or not isinstance(result, relax.Expr):
+            return
+        got = result.ty
+        shape = [self.dim(size) for size in expected.shape]
+        same = isinstance(got, relax.TensorType) and str(got.dtype) == self.dtype(node) and got.ndim == len(shape)
+        if same and got.shape is not None:
+            pairs = zip(got.shape.values, shape, strict=True)
+            same = all(not isinstance(a, tirx.IntImm) or not isinstance(b, int) or int(a) == b for a, b in pairs)
+        if not same:
+            raise ImportModelError(
+                f"from_torch: {node.target} in {module_path(node)} was imported as {got}; torch computes "
+                f"{expected.dtype} of shape {tuple(expected.shape)}. This combination of arguments is not supported."
+            )
+
+    def _prim(self, expr: sympy.Expr) -> tirx.PrimExpr:
+        if isinstance(expr, sympy.Symbol):
+            return self.symbols.setdefault(str(expr), tirx.Var(str(expr), "int64"))
+        if isinstance(expr, sympy.Integer):
+            return tirx.IntImm("int64", int(expr))
+        combine = _ARITHMETIC.get(type(expr))
+        if combine is None:
+            raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
+        parts = [self._prim(part) for part in expr.args]
+        result = parts[0]
+        for part in parts[1:]:
+            result = combine(result, part)
+        return result
+
+
+def as_constant(value: torch.Tensor) -> relax.Expr:
+    """A Relax literal with the value of a torch tensor."""
+    return relax.const(tvm.runtime.from_dlpack(value.detach().cpu().contiguous().clone()))
+
+
+def _is_assertion(node: fx.Node) -> bool:
+    """Checks that torch.export adds: nothing reads their results, and a compiled function checks its input shapes."""
+    return not node.users and node.target.__name__.startswith(("_assert", "sym_constrain_range"))  # type: ignore[union-attr]
+
+
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    sympy.Add: operator.add,
+    sympy.Mul: operator.mul,
+    sympy_functions.FloorDiv: tirx.floordiv,
+    sympy_functions.Mod: tirx.floormod,
+    sympy_functions.PythonMod: tirx.floormod,
+    sympy_functions.Max: tirx.max,
+    sympy_functions.Min: tirx.min,
+}

@@ -1,0 +1,67 @@
+"""The parameters of an exported program: one for each piece of memory, under the name that torch gives it first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import tvm
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+_Identity = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter or buffer of the torch module, and the placeholders of the program that stand for it."""
+
+    name: str
+    value: torch.Tensor
+    placeholders: tuple[str, ...]
+
+    def as_tvm(self) -> tvm.runtime.Tensor:
+        """The value; it shares torch's memory unless torch holds it in a layout that TVM does not have."""
+        value = self.value.detach()
+        if value.layout is not torch.strided:
+            value = value.to_dense()
+        return tvm.runtime.from_dlpack(value.cpu().contiguous())
+
+
+def parameters(program: ExportedProgram, module: torch.nn.Module) -> list[Parameter]:
+    """Parameters and persistent buffers that the program uses, tied ones once, in the order of the module's state.
+
+    torch.export names a tied weight once for each place that it is registered at (`transformer.wte.weight`,
+    `lm_head.weight`): they are one Parameter, named as `module.named_parameters()` does.
+    """
+    used = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
+    placeholders: dict[_Identity, list[str]] = {}
+    values: dict[_Identity, tuple[str, torch.Tensor]] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.PARAMETER or (spec.kind is InputKind.BUFFER and spec.persistent is not False):
+            value = program.state_dict[spec.target]
+            values.setdefault(_identity(value), (spec.target, value))
+            placeholders.setdefault(_identity(value), []).append(spec.arg.name)
+    order: dict[_Identity, str] = {}
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        order.setdefault(_identity(tensor), name)
+    known = sorted(values, key=list(order).index) if values.keys() <= order.keys() else list(values)
+    result = []
+    for identity in known:
+        name, value = values[identity]
+        names = tuple(n for n in placeholders[identity] if n in used)
+        if names:
+            result.append(Parameter(order.get(identity, name), value, names))
+    return result
+
+
+def variable_name(name: str) -> str:
+    """A Relax variable's name for a parameter's: `encoder.layer.0.weight` becomes `encoder_layer_0_weight`."""
+    text = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    return text if text[:1].isalpha() or text[:1] == "_" else f"p_{text}"
+
+
+def _identity(tensor: torch.Tensor) -> _Identity:
+    """Equal for two names of the same memory. Empty tensors have no memory: each is itself."""
+    pointer = tensor.data_ptr() if tensor.layout is torch.strided and tensor.numel() else 0
+    return pointer or id(tensor), tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype

@@ -1,0 +1,110 @@
+"""Take a Relax module as a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from autocast.errors import ImportModelError
+from autocast.ir import relax_functions
+from autocast.model.value import Model
+
+
+def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | Sequence[Any] | None = None) -> Model:
+    """A Model from a Relax module.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule or relax.Function
+        A well-formed module with a Relax function `main`, or with exactly one Relax function, which becomes `main`. Its
+        trailing parameters are the model's parameters. If it has the attribute `num_input`, that must agree.
+    params : mapping or sequence, optional
+        The values of the trailing parameters (numpy arrays, torch or TVM tensors): by name, or in order.
+
+    Returns
+    -------
+    Model
+
+    Raises
+    ------
+    ImportModelError
+        There is no such function, the module is not well formed, or the values do not fit the parameters.
+    """
+    if isinstance(mod, relax.Function):
+        mod = tvm.IRModule({"main": mod.with_attr("global_symbol", "main")})
+    if not isinstance(mod, tvm.IRModule):
+        raise ImportModelError(f"from_relax: got a {type(mod).__name__}; expected a tvm.IRModule or a relax.Function.")
+    mod = _with_main(mod)
+    if not relax.analysis.well_formed(mod):
+        raise ImportModelError(
+            "from_relax: the module is not well formed (relax.analysis.well_formed has printed why on stderr)."
+        )
+    main = mod["main"]
+    values = _values(main, params)
+    num_input = len(main.params) - len(values)
+    declared = main.attrs["num_input"] if main.attrs is not None and "num_input" in main.attrs else num_input
+    if int(declared) != num_input:
+        raise ImportModelError(
+            f"from_relax: main declares num_input={int(declared)} of {len(main.params)} parameters, but {len(values)} "
+            f"values were given; expected {len(main.params) - int(declared)}."
+        )
+    for var in main.params[:num_input]:
+        if not isinstance(var.ty, relax.TensorType):
+            raise ImportModelError(f"from_relax: the input {var.name!r} is a {var.ty}; a model takes tensors only.")
+    tensors = {var.name: _tensor(var, values[var.name]) for var in main.params[num_input:]}
+    mod = mod.clone() if hasattr(mod, "clone") else tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
+    mod["main"] = main.with_attr("num_input", num_input)
+    return Model(mod, tensors)
+
+
+def _with_main(mod: tvm.IRModule) -> tvm.IRModule:
+    functions = list(relax_functions(mod))
+    names = [gv.name_hint for gv, _ in functions]
+    if "main" in names:
+        return mod
+    if len(functions) != 1:
+        raise ImportModelError(
+            f"from_relax: the module has the Relax functions {names}; expected one, or one of the name 'main'."
+        )
+    global_var, function = functions[0]
+    rest = {gv: f for gv, f in mod.functions.items() if gv.name_hint != global_var.name_hint}
+    return tvm.IRModule({**rest, tvm.ir.GlobalVar("main"): function.with_attr("global_symbol", "main")}, attrs=mod.attrs)
+
+
+def _values(main: relax.Function, params: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Any]:
+    names = [var.name for var in main.params]
+    if params is None:
+        return {}
+    if not isinstance(params, Mapping):
+        values = list(params)
+        if len(values) > len(names):
+            raise ImportModelError(f"from_relax: got {len(values)} values, but main has {len(names)} parameters.")
+        return dict(zip(names[len(names) - len(values) :], values, strict=True))
+    unknown = sorted(set(params) - set(names))
+    if unknown:
+        raise ImportModelError(f"from_relax: main has no parameters {unknown}; it has {names}.")
+    trailing = names[len(names) - len(params) :]
+    if set(trailing) != set(params):
+        raise ImportModelError(
+            f"from_relax: values were given for {sorted(params)}, which are not main's last parameters ({trailing}); "
+            "inputs come first."
+        )
+    return {name: params[name] for name in trailing}
+
+
+def _tensor(var: relax.Var, value: Any) -> tvm.runtime.Tensor:
+    if not isinstance(value, tvm.runtime.Tensor):
+        if hasattr(value, "detach"):
+            value = value.detach()
+        value = tvm.runtime.tensor(value) if isinstance(value, np.ndarray) else tvm.runtime.from_dlpack(value)
+    expected = var.ty
+    shape = [int(d) for d in expected.shape.values] if isinstance(expected, relax.TensorType) and expected.shape else None
+    if shape is None or list(value.shape) != shape or str(value.dtype) != str(expected.dtype):
+        raise ImportModelError(
+            f"from_relax: the parameter {var.name!r} is a {expected}; got {value.dtype} of shape {tuple(value.shape)}."
+        )
+    return value

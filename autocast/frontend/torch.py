@@ -1,0 +1,145 @@
+"""Import a PyTorch module."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from autocast.errors import ImportModelError
+from autocast.frontend.checks import check_faithful, check_signature, check_supported
+from autocast.frontend.decompose import decompose
+from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, input_leaves, parse
+from autocast.frontend.importer import Importer
+from autocast.frontend.normalize import normalize
+from autocast.frontend.parameters import parameters
+from autocast.model.value import Model
+
+
+def from_torch(
+    module: torch.nn.Module,
+    example_args: Sequence[Any],
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    dynamic: Mapping[str, Any] | None = None,
+) -> Model:
+    """Import a PyTorch module as it stands (call `module.eval()` first unless you mean to import it in training mode).
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Any module that torch.export can export. Its dtypes (float32, bfloat16, float16) are kept.
+    example_args : sequence
+        Example positional inputs. Tensors become inputs of the model; plain Python values are baked in.
+    example_kwargs : mapping, optional
+        Example keyword inputs.
+    dynamic : mapping, optional
+        Dimensions that may differ from call to call: `{"batch": ("input_ids", 0, 1, 64)}` (name: input, axis, minimum,
+        maximum; the bounds may be left out), a list of such tuples where inputs share the dimension, `"*"` for all tensor
+        inputs; or torch's own `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`.
+
+    Returns
+    -------
+    Model
+        `main` takes the inputs, in the order in which they were given, then the parameters that it uses. Outputs are the
+        tensors that the module returns, flattened; `None` outputs are left out. Caches are not built: `use_cache` is off
+        in the configuration while a Hugging Face module is exported, unless `example_kwargs` sets it.
+
+    Raises
+    ------
+    ImportModelError
+        The module cannot be exported, holds an operator that cannot be imported (all are listed, with where they come
+        from), or would not be imported faithfully (dropout or batch statistics in training mode, state that it changes,
+        random numbers, outputs that are not tensors), or `dynamic` names what is not there.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise ImportModelError(f"from_torch: got a {type(module).__name__}; expected a torch.nn.Module.")
+    if isinstance(example_args, torch.Tensor):
+        example_args = (example_args,)
+    args, kwargs = tuple(example_args), dict(example_kwargs or {})
+    leaves = input_leaves(module, args, kwargs)
+    axes = parse(dynamic, leaves)
+    with _no_cache(module, kwargs), torch.no_grad():
+        program = _export(module, args, kwargs, export_shapes(axes, leaves, args), axes)
+        check_faithful(program)
+        program = decompose(program)
+    check_signature(program)
+    check_supported(program, Importer.knows)
+    values = parameters(program, module)
+    importer = Importer(program, values, _symbol_names(program, axes, leaves))
+    mod, used = normalize(importer.translate())
+    kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=True) if keep}
+    return Model(mod, kept, output_names=_output_names(program))
+
+
+def _export(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, axes: Sequence[DynamicAxis]) -> Any:
+    try:
+        with warnings.catch_warnings():
+            # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
+            warnings.simplefilter("ignore")
+            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        text = "\n".join(str(error).strip().splitlines()[:12])
+        remedy = "Make sure that the module runs with the example inputs."
+        if axes:
+            names = ", ".join(sorted({axis.name for axis in axes}))
+            remedy = (
+                f"Either it does not run with the example inputs, or it does not allow {names} to vary freely: name every "
+                "input that has the dimension, or narrow its bounds."
+            )
+        raise ImportModelError(
+            f"from_torch: torch.export cannot export {type(module).__name__}: {text}\n{remedy}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _no_cache(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Switch key/value caches off in the configurations of a Hugging Face model, and back on afterwards."""
+    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if c is not None}
+    changed = [c for c in configs.values() if getattr(c, "use_cache", False) is True and "use_cache" not in kwargs]
+    try:
+        for config in changed:
+            config.use_cache = False
+        yield
+    finally:
+        for config in changed:
+            config.use_cache = True
+
+
+def _symbol_names(program: Any, axes: Sequence[DynamicAxis], leaves: Sequence[Leaf]) -> dict[str, str]:
+    """torch's symbols (`s72`) -> the names that the user gave the dimensions."""
+    specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    names = {}
+    for axis in axes:
+        size = nodes[specs[axis.leaf].arg.name].meta["val"].shape[axis.axis]
+        if isinstance(size, int):
+            raise ImportModelError(
+                f"from_torch: the model works for size {size} of {leaves[axis.leaf].name!r}, axis {axis.axis} only, so it "
+                f"cannot be the dynamic dimension {axis.name!r}."
+            )
+        if size.node.expr.is_symbol:
+            names[str(size.node.expr)] = axis.name
+    return names
+
+
+def _output_names(program: Any) -> tuple[str, ...]:
+    """The paths of the outputs in what the module returns (`logits`, `0`), None outputs left out."""
+    spec = program.module_call_graph[0].signature.out_spec
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        outputs = [s.arg for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
+        if spec.is_leaf() or len(outputs) != spec.num_leaves:
+            return ()
+        tree = pytree.tree_unflatten(list(range(len(outputs))), spec)
+        paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+    names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) for path in paths]
+    return tuple(name for name, arg in zip(names, outputs, strict=True) if hasattr(arg, "name") and arg.name in _tensors(program))
+
+
+def _tensors(program: Any) -> set[str]:
+    return {node.name for node in program.graph.nodes}

@@ -1,0 +1,107 @@
+"""`Model`: an IRModule and its parameters, the value that every stage of the project takes and returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from autocast.errors import IllFormedModuleError
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A Relax module together with the values of its parameters.
+
+    Attributes
+    ----------
+    mod : tvm.IRModule
+        `main` takes (inputs..., parameters...) in that order, and its attribute `num_input` is the number of inputs. It
+        returns one tensor or a flat tuple of tensors.
+    params : dict of str to tvm.runtime.Tensor
+        In the order of main's trailing parameters, keyed by the names of the source framework
+        (`bert.encoder.layer.0.output.dense.weight`). They share memory with the source's tensors where that is possible.
+    report : object, optional
+        What the last pass had to say (a CastReport after AutoCast).
+    output_names : tuple of str
+        One name for each output where the source names them (`logits`), else empty.
+
+    Two models are equal only if they are the same object, so a Model can key a cache.
+    """
+
+    mod: tvm.IRModule
+    params: dict[str, tvm.runtime.Tensor] = field(default_factory=dict)
+    report: Any = None
+    output_names: tuple[str, ...] = ()
+
+    @property
+    def main(self) -> relax.Function:
+        """The Relax function that a call runs."""
+        return self.mod["main"]
+
+    @property
+    def num_input(self) -> int:
+        """How many of main's parameters are inputs."""
+        return int(self.main.attrs["num_input"])
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the inputs, in the order in which a call takes them."""
+        return tuple(var.name for var in self.main.params[: self.num_input])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the model on this machine's CPU.
+
+        Parameters
+        ----------
+        *args : torch.Tensor, numpy.ndarray or tvm.runtime.Tensor
+            The first inputs, with the shapes and dtypes of main's parameters.
+        **kwargs
+            The remaining inputs, by name (`model(input_ids=..., attention_mask=...)`).
+
+        Returns
+        -------
+        One tensor or a tuple of tensors, of the kind that was passed in.
+
+        Raises
+        ------
+        TypeError
+            An input is missing, unknown, or given twice.
+        """
+        from autocast import vm  # the model does not depend on how it is run
+
+        return vm.compile(self, "cpu")(*self.bind_inputs(*args, **kwargs))
+
+    def bind_inputs(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The inputs in the order of `input_names`; TypeError where one is missing, unknown or given twice."""
+        names = self.input_names
+        bound = dict(zip(names, args, strict=False))
+        twice = sorted(bound.keys() & kwargs.keys())
+        bound.update(kwargs)
+        if len(args) > len(names) or twice or bound.keys() != set(names):
+            raise TypeError(
+                f"Model: got {len(args)} positional inputs and the names {sorted(kwargs)}; expected each of "
+                f"{list(names)} exactly once."
+            )
+        return tuple(bound[name] for name in names)
+
+    def script(self) -> str:
+        """The module as TVMScript."""
+        return str(self.mod.script())
+
+    def replace(self, *, mod: tvm.IRModule | None = None, **changes: Any) -> Model:
+        """A new Model with some fields changed; the parameters are shared, never copied."""
+        return replace(self, mod=self.mod if mod is None else mod, **changes)
+
+    def __post_init__(self) -> None:
+        names = {gv.name_hint for gv in self.mod.get_global_vars()}
+        if "main" not in names:
+            raise IllFormedModuleError(f"Model: the module has no function 'main', only {sorted(names)}.")
+        attrs = self.main.attrs
+        if attrs is None or "num_input" not in attrs:
+            raise IllFormedModuleError("Model: main has no attribute 'num_input'; use autocast.from_relax to build it.")
+        expected = len(self.main.params) - self.num_input
+        if len(self.params) != expected:
+            raise IllFormedModuleError(f"Model: got {len(self.params)} parameters, but main takes {expected}.")
