@@ -11,6 +11,7 @@ from rich.table import Table
 from autocast import settings
 
 if TYPE_CHECKING:
+    from autocast.demo import Result
     from autocast.vm.memory import MemoryTrace
     from autocast.vm.profile import LatencyReport
 
@@ -26,7 +27,7 @@ def to_text(renderable: RenderableType, width: int = TEXT_WIDTH) -> str:
 
 
 def latency_table(report: LatencyReport) -> Table:
-    """One row for each operator, the slowest first; the title has the latencies of whole calls."""
+    """One row for each operator, the baseline first; the title has the latencies of whole calls."""
     table = Table(
         title=(
             f"median {report.median:.3f} ms, minimum {report.minimum:.3f} ms on {report.device} "
@@ -78,3 +79,38 @@ def settings_table() -> Table:
     for setting in settings.SETTINGS:
         table.add_row(setting.name, setting.type.__name__, repr(setting.default), repr(setting.value), setting.help)
     return table
+
+
+def demo_table(result: Result) -> Table:
+    """The demonstration's rows: latency, memory, error against float64, and casts."""
+    options = result.options
+    table = Table(
+        title=(
+            f"BERT, {options.layers} layer{'s' if options.layers > 1 else ''}, masked-LM head, batch {options.batch} x "
+            f"{options.sequence}: {result.parameters:.2f} MiB of parameters, {result.threads} threads"
+        ),
+        caption=(
+            f"latency: median of {options.rounds} alternating rounds; error: relative Frobenius norm against float64; "
+            "casts: MiB read and written if no kernel absorbed them"
+        ),
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("latency ms", "speedup", "peak MiB", "intermediates", "error", "casts", "greedy casts"):
+        table.add_column(name, justify="right", no_wrap=True)
+    baseline = result.rows[2].median  # torch in float32
+    for row in result.rows:
+        table.add_row(
+            row.name,
+            f"{row.median:.1f}",
+            f"{baseline / row.median:.2f} x",
+            "" if row.memory is None else f"{row.memory:.2f}",
+            "" if row.intermediates is None else f"{row.intermediates:.2f}",
+            f"{row.error:.1e}",
+            _casts(row.casts, row.cast_bytes),
+            "" if row.greedy_casts is None else _casts(row.greedy_casts, row.greedy_cast_bytes),
+        )
+    return table
+
+
+def _casts(casts: int, moved: int | None) -> str:
+    return f"{casts} ({moved / 2**20:.1f} MiB)" if casts and moved is not None else str(casts)

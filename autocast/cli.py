@@ -1,0 +1,103 @@
+"""The command line: `autocast demo`, `autocast env`, `autocast rules`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+
+from rich.console import Console
+
+from autocast.errors import AutocastError, InputError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0, 1 if the demo's outputs are wrong, 2 for an error in its input."""
+    options = _parser().parse_args(argv)
+    console = Console(stderr=True)
+    try:
+        return int(options.run(options))
+    except AutocastError as error:
+        console.print(f"[bold red]error:[/] {type(error).__name__}: {error}", highlight=False)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="autocast", description="A mixed-precision compiler: the fewest casts, provably, and fast CPU kernels."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    demo = commands.add_parser("demo", help="BERT in float32 and in mixed precision: latency, memory, casts, error")
+    demo.set_defaults(run=_demo)
+    for name, default, text in (
+        ("layers", 1, "encoder layers"),
+        ("batch", 8, "sequences in the batch"),
+        ("sequence", 128, "tokens in a sequence"),
+        ("hidden", 768, "width of the model"),
+        ("heads", 12, "attention heads"),
+        ("vocabulary", 30522, "tokens in the vocabulary"),
+        ("rounds", 10, "how often each way is measured"),
+        ("threads", 0, "threads of both sides; 0: one for each core"),
+    ):
+        demo.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {default})")
+    demo.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"), help="default: bfloat16")
+    demo.add_argument("--profile", action="store_true", help="also show operators and memory of both models")
+
+    env = commands.add_parser("env", help="the environment variables that are read, and their values")
+    env.set_defaults(run=_env)
+
+    rules = commands.add_parser("rules", help="the casting rules: one for every operator, each with its reason")
+    rules.add_argument("pattern", nargs="?", default="", help="only operators whose name contains this")
+    rules.set_defaults(run=_rules)
+    return parser
+
+
+def _demo(options: argparse.Namespace) -> int:
+    progress = Console(stderr=True)
+    started = time.perf_counter()
+
+    @contextmanager
+    def step(text: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        with progress.status(f"{text} ..."):
+            yield
+        progress.print(f"  {text}: {time.perf_counter() - begun:.1f} s", highlight=False, style="dim")
+
+    with step("loading torch, transformers and TVM"):
+        from autocast import demo, vm
+        from autocast.report import tables
+    chosen = demo.Options(**{field.name: getattr(options, field.name) for field in fields(demo.Options)})
+    result = demo.run(chosen, step)
+    console = Console() if sys.stdout.isatty() else Console(width=tables.TEXT_WIDTH)
+    console.print(tables.demo_table(result))
+    if options.profile:
+        for model in (result.float32, result.amp):
+            console.print(tables.latency_table(vm.profile_vm_model(model, "cpu", result.inputs, number=1)))
+            console.print(tables.memory_table(vm.trace_memory(model, "cpu", result.inputs)))
+    progress.print(f"  everything: {time.perf_counter() - started:.1f} s", highlight=False, style="dim")
+    failures = demo.failures(result)
+    for failure in failures:
+        progress.print(f"[bold red]wrong:[/] {failure}", highlight=False)
+    return 1 if failures else 0
+
+
+def _env(options: argparse.Namespace) -> int:
+    from autocast.report import tables
+
+    Console().print(tables.settings_table())
+    return 0
+
+
+def _rules(options: argparse.Namespace) -> int:
+    import type_hints
+
+    table = type_hints.list_rules()
+    chosen = type_hints.RuleTable(row for row in table if options.pattern in row.name)
+    if not chosen:
+        raise InputError(f"rules: none of {len(table)} operators has {options.pattern!r} in its name")
+    print(chosen)
+    return 0

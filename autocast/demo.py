@@ -1,0 +1,232 @@
+"""The demonstration behind `python -m autocast demo`: one BERT, four ways to run it, side by side."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autocast import amp, vm
+from autocast.frontend import from_torch
+from autocast.model import Model
+from autocast.testing.data import randint
+from autocast.testing.models import build_transformer
+from autocast.vm import threads
+
+#: Called with what is about to happen; returns a context manager that lasts as long as it does.
+Progress = Callable[[str], Any]
+
+#: Pause before each measured run, in seconds: the other side's idle threads have gone to sleep by then.
+_PAUSE = 0.02
+
+#: The largest relative error of a float32 run against float64 that counts as correct.
+_FLOAT32_ERROR = 1e-5
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to run: the shape of the BERT, the shape of its input, the AMP dtype, and how often it is measured."""
+
+    layers: int = 1
+    batch: int = 8
+    sequence: int = 128
+    dtype: str = "bfloat16"
+    hidden: int = 768
+    heads: int = 12
+    vocabulary: int = 30522
+    rounds: int = 10
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to run the model. Latencies in ms, memory in MiB; None where it does not apply.
+
+    Attributes
+    ----------
+    latencies
+        One for each round.
+    error
+        Relative error of the output against torch in float64, in the Frobenius norm.
+    memory, intermediates
+        Peak memory of a call with and without parameters and inputs.
+    casts, cast_bytes
+        Casts a call makes, and the bytes that they would read and write if each were made by itself.
+    greedy_casts, greedy_cast_bytes
+        What one greedy forward pass over the same model and rules would make.
+    """
+
+    name: str
+    latencies: tuple[float, ...]
+    error: float
+    memory: float | None = None
+    intermediates: float | None = None
+    casts: int = 0
+    cast_bytes: int = 0
+    greedy_casts: int | None = None
+    greedy_cast_bytes: int | None = None
+
+    @property
+    def median(self) -> float:
+        """The median latency in ms."""
+        return statistics.median(self.latencies)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The rows: float32, AMP, torch float32, torch.autocast; and the models behind the first two.
+
+    Attributes
+    ----------
+    options : Options
+    parameters : float
+        Size of the model's parameters in MiB.
+    threads : int
+        Threads of our pool, and of torch's.
+    rows : tuple of Row
+    float32, amp : Model
+    inputs : tuple of torch.Tensor
+    """
+
+    options: Options
+    parameters: float
+    threads: int
+    rows: tuple[Row, Row, Row, Row]
+    float32: Model
+    amp: Model
+    inputs: tuple[torch.Tensor, ...]
+
+
+def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Result:
+    """Build, autocast, compile, run and measure; deterministic but for the latencies."""
+    if options.threads:
+        os.environ["AUTOCAST_NUM_THREADS"] = str(options.threads)
+    workers = threads.configure()
+    torch.set_num_threads(workers)
+    module = build_bert(options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        inputs = (randint((options.batch, options.sequence), high=options.vocabulary)[0],)
+    with progress("importing from torch"):
+        float32 = from_torch(module, inputs)
+    with progress(f"autocasting to {options.dtype}"):
+        low = amp.autocast(float32, inputs, dtype=options.dtype)
+    with progress("compiling float32"):
+        executable = vm.compile(float32)
+    with progress(f"compiling {options.dtype}"):
+        low_executable = vm.compile(low)
+    dtype = getattr(torch, options.dtype)
+    ways: dict[str, Callable[[], Any]] = {
+        "float32": lambda: executable(*inputs),
+        f"AMP {options.dtype}": lambda: low_executable(*inputs),
+        "torch eager float32": lambda: module(*inputs).logits,
+        f"torch.autocast {options.dtype}": lambda: _autocast(module, inputs, dtype),
+    }
+    with torch.inference_mode():
+        with progress("computing the float64 reference"):
+            reference = deepcopy(module).double()(*inputs).logits
+        with progress("comparing outputs"):
+            errors = [relative_error(way(), reference) for way in ways.values()]
+            eager_casts = CastCounter(lambda: _autocast(module, inputs, dtype))
+        with progress(f"measuring, {options.rounds} rounds"):
+            latencies = measure(list(ways.values()), options.rounds)
+    report = low.report
+    extra: list[dict[str, Any]] = [
+        _memory(float32, inputs),
+        _memory(low, inputs)
+        | {
+            "casts": report.casts,
+            "cast_bytes": report.cast_bytes,
+            "greedy_casts": report.greedy_casts,
+            "greedy_cast_bytes": report.greedy_cast_bytes,
+        },
+        {},
+        {"casts": eager_casts.casts, "cast_bytes": eager_casts.bytes},
+    ]
+    rows = [
+        Row(name, tuple(times), error, **more)
+        for name, times, error, more in zip(ways, latencies, errors, extra, strict=True)
+    ]
+    return Result(options, vm.get_param_size(float32), workers, tuple(rows), float32, low, inputs)  # type: ignore[arg-type]
+
+
+def failures(result: Result) -> list[str]:
+    """What is wrong with the outputs: one sentence each; empty if the demonstration shows what it claims."""
+    float32, low, _, eager = result.rows
+    found = []
+    if not float32.error <= _FLOAT32_ERROR:
+        found.append(f"float32 differs from torch in float64 by {float32.error:.1e}, expected {_FLOAT32_ERROR:.0e}")
+    if not low.error <= eager.error:
+        found.append(f"{low.name} has an error of {low.error:.2e}, more than {eager.name}: {eager.error:.2e}")
+    return found
+
+
+def build_bert(options: Options) -> torch.nn.Module:
+    """A `BertForMaskedLM` with seeded random weights, in evaluation mode."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    config = transformers.BertConfig(
+        num_hidden_layers=options.layers,
+        hidden_size=options.hidden,
+        num_attention_heads=options.heads,
+        intermediate_size=4 * options.hidden,
+        vocab_size=options.vocabulary,
+        max_position_embeddings=max(512, options.sequence),
+        architectures=["BertForMaskedLM"],
+    )
+    return build_transformer(config)
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """`|got - expected| / |expected|` in the Frobenius norm, computed in float64."""
+    return float((got.double() - expected).norm() / expected.norm())
+
+
+def measure(ways: list[Callable[[], Any]], rounds: int) -> list[list[float]]:
+    """Latencies in ms of each way, in rounds that run each once, so that all see the same state of the machine."""
+    latencies: list[list[float]] = [[] for _ in ways]
+    for number in range(rounds + 1):
+        for way, times in zip(ways, latencies, strict=True):
+            time.sleep(_PAUSE)
+            started = time.perf_counter()
+            way()
+            if number:  # the first round warms up
+                times.append((time.perf_counter() - started) * 1e3)
+    return latencies
+
+
+class CastCounter(TorchDispatchMode):
+    """Counts the conversions between dtypes that `call()` makes in torch, and the bytes that they read and write."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        super().__init__()
+        self.casts = 0
+        self.bytes = 0
+        with self:
+            call()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and args[0].dtype != result.dtype:
+            self.casts += 1
+            self.bytes += args[0].nbytes + result.nbytes
+        return result
+
+
+def _autocast(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dtype: torch.dtype) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=dtype):
+        return module(*inputs).logits
+
+
+def _memory(model: Model, inputs: tuple[torch.Tensor, ...]) -> dict[str, float]:
+    trace = vm.trace_memory(model, "cpu", inputs)
+    return {"memory": trace.peak, "intermediates": trace.intermediates}
