@@ -30,6 +30,7 @@ from type_hints.derived import DerivedCall, derived_name
 from type_hints.errors import CastingRuleError, UnknownOperatorError
 from type_hints.helpers import (
     CASTABLE,
+    TableRule,
     cast,
     check_dtype,
     follow,
@@ -66,6 +67,7 @@ __all__ = [
     "Row",
     "Rule",
     "RuleTable",
+    "TableRule",
     "TupleType",
     "UnknownOperatorError",
     "cast",

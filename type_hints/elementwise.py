@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import relax
 
-from type_hints.helpers import TableRule, follow, full
+from type_hints.helpers import follow, full
 from type_hints.hints import Argument, Hint
 from type_hints.registry import rule
 
@@ -15,13 +15,18 @@ _Constant = type(relax.const(1.0))
 _FULL, _FOLLOW = full(2), follow(2)
 
 
-class _Divide(TableRule):
-    """Division: by a literal it is a scaling and follows; by anything else it is float32."""
+class _Divide:
+    """Division: by a literal it is a scaling and follows; by anything else it is float32.
+
+    It looks at an expression, so it must not be a `TableRule`.
+    """
 
     __slots__ = ()
+    label = "full"
+    which = frozenset((0, 1))
 
-    def __init__(self) -> None:
-        super().__init__("full", 2)
+    def __repr__(self) -> str:
+        return "full(2), or follow(2) by a literal"
 
     def __call__(self, args: Sequence[Argument], ret_type: Any, amp_dtype: str) -> list[Hint]:
         chosen = _FOLLOW if isinstance(args[1].expr, _Constant) else _FULL

@@ -75,7 +75,11 @@ def check_dtype(type: Any, dtype: str) -> bool:
 
 
 class TableRule:
-    """A rule made by one of the helpers below; `label` is its class in the tables, `which` what it concerns."""
+    """A rule made by one of the helpers below; `label` is its class in the tables, `which` what it concerns.
+
+    It promises to look at nothing but the dtypes of its arguments and of the result, so that one answer serves
+    every call with these dtypes. A rule that looks at shapes or expressions must be a callable of another type.
+    """
 
     __slots__ = ("label", "which")
 

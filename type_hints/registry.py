@@ -111,7 +111,7 @@ def register_op_cast_rule(
 
 
 def register_family(family: str, rows: Iterable[Row]) -> None:
-    """Register a family's whole table. Operators that this TVM does not have are left out."""
+    """Register a family's whole table; CastingRuleError where an operator stands in two tables."""
     for row in rows:
         if row.name in _rows:
             raise CastingRuleError(f"{row.name} has a row in {_rows[row.name].family} and another in {family}")

@@ -197,3 +197,8 @@ def test_division_by_a_literal_follows_and_by_a_tensor_does_not():
     assert rule(by_literal, BFLOAT16, "bfloat16") == prims("bfloat16", "bfloat16")
     by_tensor = [Argument(None, BFLOAT16), Argument(relax.Var("x", BFLOAT16), BFLOAT16)]
     assert rule(by_tensor, BFLOAT16, "bfloat16") == prims("float32", "float32")
+
+
+def test_a_rule_that_looks_at_expressions_is_not_a_table_rule_whose_answer_serves_other_calls():
+    assert not isinstance(type_hints.get_rule("relax.divide"), type_hints.TableRule)
+    assert isinstance(type_hints.get_rule("relax.multiply"), type_hints.TableRule)
