@@ -1,0 +1,216 @@
+"""Snippets of LLVM IR that TIR cannot spell: conversions of 16-bit floats, masked loads and stores, the bfloat16 dot.
+
+TIR's bfloat16 legalization rewrites the operands of bfloat16 intrinsics to float32, and TIR has no masked memory access that
+every target lowers well. The snippets are `alwaysinline` functions over vectors of `lanes` float32 numbers, imported by the
+`pragma_import_llvm` attribute; after inlining nothing of them remains but the instructions. They are `linkonce_odr`, so kernels
+that import the same text can be linked into one module.
+
+In the templates `<L x` stands for the number of lanes, `<2L x` for twice that, and `IOTA` and `IOTA2` for 0, 1, 2 and so on.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from autocast.kernels.target import InstructionSet
+
+_MASKS = """
+declare <L x i16> @llvm.masked.load.vLi16.p0(ptr, i32, <L x i1>, <L x i16>)
+declare <2L x i16> @llvm.masked.load.v2Li16.p0(ptr, i32, <2L x i1>, <2L x i16>)
+declare <L x float> @llvm.masked.load.vLf32.p0(ptr, i32, <L x i1>, <L x float>)
+declare <2L x float> @llvm.masked.load.v2Lf32.p0(ptr, i32, <2L x i1>, <2L x float>)
+declare void @llvm.masked.store.vLi16.p0(<L x i16>, ptr, i32, <L x i1>)
+declare void @llvm.masked.store.vLf32.p0(<L x float>, ptr, i32, <L x i1>)
+define linkonce_odr <L x i1> @autocast_mask(i32 %n) alwaysinline {
+  %one = insertelement <L x i32> poison, i32 %n, i64 0
+  %all = shufflevector <L x i32> %one, <L x i32> poison, <L x i32> zeroinitializer
+  %mask = icmp slt <L x i32> IOTA, %all
+  ret <L x i1> %mask
+}
+define linkonce_odr <2L x i1> @autocast_mask2(i32 %n) alwaysinline {
+  %one = insertelement <2L x i32> poison, i32 %n, i64 0
+  %all = shufflevector <2L x i32> %one, <2L x i32> poison, <2L x i32> zeroinitializer
+  %mask = icmp slt <2L x i32> IOTA2, %all
+  ret <2L x i1> %mask
+}
+define linkonce_odr void @autocast_touch(ptr %p) alwaysinline {
+  ret void
+}
+define linkonce_odr void @autocast_fence() alwaysinline {
+  call void asm sideeffect "", "~{memory}"()
+  ret void
+}
+"""
+
+_BFLOAT16_DOT = """
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+define linkonce_odr <16 x float> @autocast_dot(<16 x float> %c, <16 x i32> %a, <16 x i32> %b) alwaysinline {
+  %x = bitcast <16 x i32> %a to <32 x bfloat>
+  %y = bitcast <16 x i32> %b to <32 x bfloat>
+  %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %c, <32 x bfloat> %x, <32 x bfloat> %y)
+  ret <16 x float> %r
+}
+"""
+
+_BFLOAT16_WIDEN = """
+define linkonce_odr <L x float> @autocast_widen_bfloat16(<L x i16> %x) alwaysinline {
+  %z = zext <L x i16> %x to <L x i32>
+  %s = shl <L x i32> %z, splat (i32 16)
+  %f = bitcast <L x i32> %s to <L x float>
+  ret <L x float> %f
+}
+"""
+
+_BFLOAT16_NARROW_NATIVE = """
+declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
+define linkonce_odr <16 x i16> @autocast_narrow_bfloat16(<16 x float> %x) alwaysinline {
+  %h = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
+  %y = bitcast <16 x bfloat> %h to <16 x i16>
+  ret <16 x i16> %y
+}
+"""
+
+# Round to nearest even by integers; a NaN keeps its sign and becomes quiet.
+_BFLOAT16_NARROW_PORTABLE = """
+define linkonce_odr <L x i16> @autocast_narrow_bfloat16(<L x float> %x) alwaysinline {
+  %b = bitcast <L x float> %x to <L x i32>
+  %t = lshr <L x i32> %b, splat (i32 16)
+  %odd = and <L x i32> %t, splat (i32 1)
+  %half = add <L x i32> %odd, splat (i32 32767)
+  %up = add <L x i32> %b, %half
+  %r = lshr <L x i32> %up, splat (i32 16)
+  %q = or <L x i32> %t, splat (i32 64)
+  %nan = fcmp uno <L x float> %x, zeroinitializer
+  %w = select <L x i1> %nan, <L x i32> %q, <L x i32> %r
+  %y = trunc <L x i32> %w to <L x i16>
+  ret <L x i16> %y
+}
+"""
+
+_FLOAT16_NATIVE = """
+define linkonce_odr <L x float> @autocast_widen_float16(<L x i16> %x) alwaysinline {
+  %h = bitcast <L x i16> %x to <L x half>
+  %f = fpext <L x half> %h to <L x float>
+  ret <L x float> %f
+}
+define linkonce_odr <L x i16> @autocast_narrow_float16(<L x float> %x) alwaysinline {
+  %h = fptrunc <L x float> %x to <L x half>
+  %y = bitcast <L x half> %h to <L x i16>
+  ret <L x i16> %y
+}
+"""
+
+# Fabian Giesen's conversions: the exponent is rebased by a multiplication, subnormals are rounded by an addition.
+_FLOAT16_PORTABLE = """
+define linkonce_odr <L x float> @autocast_widen_float16(<L x i16> %x) alwaysinline {
+  %w = zext <L x i16> %x to <L x i32>
+  %sign16 = and <L x i32> %w, splat (i32 32768)
+  %sign = shl <L x i32> %sign16, splat (i32 16)
+  %size16 = and <L x i32> %w, splat (i32 32767)
+  %size = shl <L x i32> %size16, splat (i32 13)
+  %small = bitcast <L x i32> %size to <L x float>
+  %rebased = fmul <L x float> %small, splat (float 0x46F0000000000000)
+  %bits = bitcast <L x float> %rebased to <L x i32>
+  %special = icmp uge <L x i32> %size16, splat (i32 31744)
+  %forced = or <L x i32> %bits, splat (i32 2139095040)
+  %chosen = select <L x i1> %special, <L x i32> %forced, <L x i32> %bits
+  %signed = or <L x i32> %chosen, %sign
+  %f = bitcast <L x i32> %signed to <L x float>
+  ret <L x float> %f
+}
+define linkonce_odr <L x i16> @autocast_narrow_float16(<L x float> %x) alwaysinline {
+  %b = bitcast <L x float> %x to <L x i32>
+  %sign = and <L x i32> %b, splat (i32 -2147483648)
+  %size = xor <L x i32> %b, %sign
+  %magnitude = bitcast <L x i32> %size to <L x float>
+  %shifted = fadd <L x float> %magnitude, splat (float 0.5)
+  %subnormal.bits = bitcast <L x float> %shifted to <L x i32>
+  %subnormal = sub <L x i32> %subnormal.bits, splat (i32 1056964608)
+  %t = lshr <L x i32> %size, splat (i32 13)
+  %odd = and <L x i32> %t, splat (i32 1)
+  %rebased = add <L x i32> %size, splat (i32 -939520001)
+  %up = add <L x i32> %rebased, %odd
+  %normal = lshr <L x i32> %up, splat (i32 13)
+  %tiny = icmp ult <L x i32> %size, splat (i32 947912704)
+  %finite = select <L x i1> %tiny, <L x i32> %subnormal, <L x i32> %normal
+  %nan = icmp ugt <L x i32> %size, splat (i32 2139095040)
+  %special = select <L x i1> %nan, <L x i32> splat (i32 32256), <L x i32> splat (i32 31744)
+  %large = icmp uge <L x i32> %size, splat (i32 1199570944)
+  %chosen = select <L x i1> %large, <L x i32> %special, <L x i32> %finite
+  %sign16 = lshr <L x i32> %sign, splat (i32 16)
+  %w = or <L x i32> %chosen, %sign16
+  %y = trunc <L x i32> %w to <L x i16>
+  ret <L x i16> %y
+}
+"""
+
+_ACCESS_FLOAT32 = """
+define linkonce_odr <L x float> @autocast_load_float32(ptr %p) alwaysinline {
+  %x = load <L x float>, ptr %p, align 4
+  ret <L x float> %x
+}
+define linkonce_odr <L x float> @autocast_load_float32_part(ptr %p, i32 %n) alwaysinline {
+  %m = call <L x i1> @autocast_mask(i32 %n)
+  %x = call <L x float> @llvm.masked.load.vLf32.p0(ptr %p, i32 4, <L x i1> %m, <L x float> zeroinitializer)
+  ret <L x float> %x
+}
+define linkonce_odr void @autocast_store_float32(ptr %p, <L x float> %x) alwaysinline {
+  store <L x float> %x, ptr %p, align 4
+  ret void
+}
+define linkonce_odr void @autocast_store_float32_part(ptr %p, <L x float> %x, i32 %n) alwaysinline {
+  %m = call <L x i1> @autocast_mask(i32 %n)
+  call void @llvm.masked.store.vLf32.p0(<L x float> %x, ptr %p, i32 4, <L x i1> %m)
+  ret void
+}
+"""
+
+_ACCESS_HALF = """
+define linkonce_odr <L x float> @autocast_load_DTYPE(ptr %p) alwaysinline {
+  %h = load <L x i16>, ptr %p, align 2
+  %x = call <L x float> @autocast_widen_DTYPE(<L x i16> %h)
+  ret <L x float> %x
+}
+define linkonce_odr <L x float> @autocast_load_DTYPE_part(ptr %p, i32 %n) alwaysinline {
+  %m = call <L x i1> @autocast_mask(i32 %n)
+  %h = call <L x i16> @llvm.masked.load.vLi16.p0(ptr %p, i32 2, <L x i1> %m, <L x i16> zeroinitializer)
+  %x = call <L x float> @autocast_widen_DTYPE(<L x i16> %h)
+  ret <L x float> %x
+}
+define linkonce_odr void @autocast_store_DTYPE(ptr %p, <L x float> %x) alwaysinline {
+  %h = call <L x i16> @autocast_narrow_DTYPE(<L x float> %x)
+  store <L x i16> %h, ptr %p, align 2
+  ret void
+}
+define linkonce_odr void @autocast_store_DTYPE_part(ptr %p, <L x float> %x, i32 %n) alwaysinline {
+  %m = call <L x i1> @autocast_mask(i32 %n)
+  %h = call <L x i16> @autocast_narrow_DTYPE(<L x float> %x)
+  call void @llvm.masked.store.vLi16.p0(<L x i16> %h, ptr %p, i32 2, <L x i1> %m)
+  ret void
+}
+"""
+
+
+def expand(template: str, lanes: int) -> str:
+    """Replace the stand-ins of a template by what they mean for vectors of `lanes` numbers."""
+    for count, mark in ((2 * lanes, "2L"), (lanes, "L")):
+        template = template.replace(f"<{mark} x", f"<{count} x").replace(f".v{mark}", f".v{count}")
+    for count, mark in ((2 * lanes, "IOTA2"), (lanes, "IOTA")):
+        template = template.replace(mark, "<" + ", ".join(f"i32 {i}" for i in range(count)) + ">")
+    return template
+
+
+@cache
+def conversions_and_accesses(isa: InstructionSet) -> str:
+    """LLVM IR of masks, conversions, whole and partial loads and stores, and the bfloat16 dot where `isa` has one."""
+    parts = [
+        _MASKS,
+        _BFLOAT16_WIDEN,
+        _BFLOAT16_NARROW_NATIVE if isa.bf16_dot else _BFLOAT16_NARROW_PORTABLE,
+        _FLOAT16_NATIVE if isa.float16_convert else _FLOAT16_PORTABLE,
+        _ACCESS_FLOAT32,
+        _ACCESS_HALF.replace("DTYPE", "bfloat16"),
+        _ACCESS_HALF.replace("DTYPE", "float16"),
+        _BFLOAT16_DOT if isa.bf16_dot else "",
+    ]
+    return expand("".join(parts), isa.lanes)

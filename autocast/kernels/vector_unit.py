@@ -1,0 +1,102 @@
+"""TIR expressions and statements for one vector of float32 numbers: loads that widen, stores that narrow, whole or in part."""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.target import InstructionSet
+
+Extent = int | tirx.Expr
+
+
+def i64(value: Extent) -> tirx.Expr:
+    """`value` as an int64 expression: indices are 64 bits wide, so buffers may exceed 2^31 elements."""
+    return tirx.const(value, "int64") if isinstance(value, int) else value.astype("int64")
+
+
+def i32(value: Extent) -> tirx.Expr:
+    """`value` as an int32 expression, for counts within a vector; counts past 2^30 saturate."""
+    return tirx.const(value, "int32") if isinstance(value, int) else tirx.min(value, i64(1 << 30)).astype("int32")
+
+
+def ceil_div(value: Extent, divisor: int) -> Extent:
+    """`value / divisor` rounded up."""
+    return (value + (divisor - 1)) // divisor
+
+
+def minimum(a: Extent, b: Extent) -> Extent:
+    """The smaller of two extents, known now if both are."""
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(i64(a), i64(b))
+
+
+def flat(buffer: tirx.Buffer, dtype: str | None = None, ratio: int = 1) -> tirx.Buffer:
+    """The same memory as a vector of `dtype`, an element of which covers `ratio` elements of `buffer`."""
+    size = math.prod(buffer.shape[1:], start=buffer.shape[0])
+    return T.decl_buffer((size // ratio,), dtype or str(buffer.dtype), data=buffer.data)
+
+
+class VectorUnit:
+    """Emits code for the vectors of one instruction set; needs `llvm_ir.conversions_and_accesses` imported."""
+
+    def __init__(self, isa: InstructionSet) -> None:
+        self.isa = isa
+        self.lanes = isa.lanes
+        self.dtype = f"float32x{isa.lanes}"
+
+    def ramp(self, start: Extent) -> tirx.Expr:
+        """Indices start, start + 1 and so on, one for each lane."""
+        return T.ramp(i64(start), 1, self.lanes)
+
+    def splat(self, value: float | tirx.Expr) -> tirx.Expr:
+        """A vector of equal numbers."""
+        scalar = tirx.const(value, "float32") if isinstance(value, float | int) else value
+        return T.broadcast(scalar, self.lanes)
+
+    def load(self, buffer: tirx.Buffer, index: Extent, count: Extent | None = None) -> tirx.Expr:
+        """Elements `index`, `index + 1`, ... of a flat buffer as float32; from the `count`-th on they are 0 and not read."""
+        if count is None and str(buffer.dtype) == "float32":
+            return buffer[self.ramp(index)]
+        arguments = [T.address_of(buffer[i64(index)])] + ([] if count is None else [i32(count)])
+        return tirx.call_extern(self.dtype, self._name("load", buffer, count), *arguments)
+
+    def store(self, buffer: tirx.Buffer, index: Extent, value: tirx.Expr, count: Extent | None = None) -> None:
+        """Store a float32 vector in the dtype of a flat buffer; only the first `count` lanes where a count is given."""
+        if count is None and str(buffer.dtype) == "float32":
+            T.buffer_store(buffer, value, [self.ramp(index)])
+            return
+        arguments = [T.address_of(buffer[i64(index)]), value] + ([] if count is None else [i32(count)])
+        T.evaluate(tirx.call_extern("void", self._name("store", buffer, count), *arguments))
+
+    def multiply_add(self, a: tirx.Expr, b: tirx.Expr, c: tirx.Expr) -> tirx.Expr:
+        """`a * b + c` of float32 vectors, fused where the target fuses."""
+        return tirx.call_llvm_pure_intrin(self.dtype, "llvm.fmuladd", a, b, c)
+
+    def dot_pairs(self, a: tirx.Expr, b: tirx.Expr, c: tirx.Expr) -> tirx.Expr:
+        """`c` plus, for each lane, the two products of a pair of bfloat16 in `a` with the pair in `b` (int32 vectors)."""
+        return tirx.call_pure_extern(self.dtype, "autocast_dot", c, a, b)
+
+    def scratch(self, size: Extent, dtype: str) -> tirx.Buffer:
+        """A flat buffer of this scope, seen as used in full: TIR would shrink it to the part that it sees being accessed."""
+        buffer = T.alloc_buffer((size,), dtype)
+        T.evaluate(tirx.call_extern("void", "autocast_touch", buffer.data))
+        return buffer
+
+    def fence(self) -> None:
+        """Keep LLVM from moving memory accesses past this point; without it a tile's accumulators may land on the stack."""
+        T.evaluate(tirx.call_extern("void", "autocast_fence"))
+
+    @staticmethod
+    def _name(verb: str, buffer: tirx.Buffer, count: Extent | None) -> str:
+        return f"autocast_{verb}_{buffer.dtype}" + ("" if count is None else "_part")
+
+
+def rooted(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
+    """The function with its body in a root block: Relax's RewriteDataflowReshape assumes that every PrimFunc has one."""
+    from tvm.s_tir.stmt import SBlock, SBlockRealize
+
+    block = SBlock([], [], [], "root", function.body)
+    return function.with_body(SBlockRealize([], tirx.const(True, "bool"), block))
