@@ -1,11 +1,11 @@
 """Snippets of LLVM IR that TIR cannot spell: conversions of 16-bit floats, masked loads and stores, the bfloat16 dot.
 
-TIR's bfloat16 legalization rewrites the operands of bfloat16 intrinsics to float32, and TIR has no masked memory access that
-every target lowers well. The snippets are `alwaysinline` functions over vectors of `lanes` float32 numbers, imported by the
-`pragma_import_llvm` attribute; after inlining nothing of them remains but the instructions. They are `linkonce_odr`, so kernels
-that import the same text can be linked into one module.
+TIR's bfloat16 legalization rewrites the operands of bfloat16 intrinsics to float32, and TIR has no masked memory
+access that every target lowers well. The snippets are `alwaysinline` functions over vectors of `lanes` float32 numbers,
+imported by the `pragma_import_llvm` attribute; after inlining nothing of them remains but the instructions. They are
+`linkonce_odr`, so kernels that import the same text can be linked into one module.
 
-In the templates `<L x` stands for the number of lanes, `<2L x` for twice that, and `IOTA` and `IOTA2` for 0, 1, 2 and so on.
+In the templates `<L x` stands for the number of lanes, `<2L x` for twice that, and `IOTA` and `IOTA2` for 0, 1, 2, ...
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """LLVM IR that packs operands of matrix products into words of 32 bits, converting them on the way.
 
-A word is what one step of the microkernel multiplies: a float32 number, or a pair of bfloat16 numbers that follow each other
-along k. `across` reads a source whose rows run along k and transposes a square of `lanes` x `lanes` words in registers; `along`
-reads a source whose rows run along n (or m) and interleaves two of them. Both write rows of words: `dst[k][column]`.
-The `_part` forms read and convert no element beyond the edge, and write zeros for those.
+A word is what one step of the microkernel multiplies: a float32 number, or a pair of bfloat16 numbers that follow each
+other along k. `across` reads a source whose rows run along k and transposes a square of `lanes` x `lanes` words in
+registers; `along` reads a source whose rows run along n (or m) and interleaves two of them. Both write rows of words:
+`dst[k][column]`. The `_part` forms read and convert no element beyond the edge, and write zeros for those.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ define linkonce_odr void @autocast_along_FROM_float32(ptr %src, i64 %stride, ptr
   store <L x i32> %w, ptr %dst, align 4
   ret void
 }
-define linkonce_odr void @autocast_along_FROM_float32_part(ptr %src, i64 %stride, ptr %dst, i32 %columns, i32 %rows) alwaysinline {
+define linkonce_odr void @autocast_along_FROM_float32_part(ptr %src, i64 %stride, ptr %dst, i32 %columns, i32 %rows)
+  alwaysinline {
   %w = call <L x i32> @autocast_words_FROM_float32_part(ptr %src, i32 %columns)
   store <L x i32> %w, ptr %dst, align 4
   ret void
@@ -116,7 +117,8 @@ define linkonce_odr void @autocast_along_FROM_bfloat16(ptr %src, i64 %stride, pt
   store <L x i32> %w, ptr %dst, align 4
   ret void
 }
-define linkonce_odr void @autocast_along_FROM_bfloat16_part(ptr %src, i64 %stride, ptr %dst, i32 %columns, i32 %rows) alwaysinline {
+define linkonce_odr void @autocast_along_FROM_bfloat16_part(ptr %src, i64 %stride, ptr %dst, i32 %columns, i32 %rows)
+  alwaysinline {
   %next = getelementptr ELEMENT, ptr %src, i64 %stride
   %two = icmp sgt i32 %rows, 1
   %columns2 = select i1 %two, i32 %columns, i32 0
@@ -175,7 +177,7 @@ def _across(lanes: int, storage: str, compute: str, part: bool) -> str:
 
 @cache
 def packing(isa: InstructionSet, storage: str, compute: str) -> str:
-    """LLVM IR of `across` and `along`, whole and in part, for operands stored as `storage` and multiplied as `compute`."""
+    """LLVM IR of `across` and `along`, whole and in part, for operands stored as `storage`, multiplied as `compute`."""
     if compute == "float32":
         template = _WORDS_FLOAT32 + _ALONG_FLOAT32
     else:

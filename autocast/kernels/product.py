@@ -1,9 +1,9 @@
 """Matrix products: from a `Product` to a TIR function that runs at the speed of the vector unit.
 
-Every task (one a thread) owns a block of rows and panels of the output. It walks over groups of panels: packs those of B into its
-own cache, then for each tile of rows multiplies the tile with every panel of the group. A is read where it lies if its words are
-what the microkernel wants (rows along k, the dtype that is multiplied); otherwise, and for an incomplete last tile, a few tiles of
-A are packed just before their use.
+Every task (one a thread) owns a block of rows and panels of the output. It walks over groups of panels: packs those of
+B into its own cache, then for each tile of rows multiplies the tile with every panel of the group. A is read where it
+lies if its words are what the microkernel wants (rows along k, the dtype that is multiplied); otherwise, and for an
+incomplete last tile, a few tiles of A are packed just before their use.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ def product(spec: Product, target: tvm.target.Target, name: str) -> tirx.PrimFun
     `autocast.scheduled` (no schedule is wanted) and `tirx.noalias`.
     """
     isa = instruction_set(target)
-    with IRBuilder() as builder:
-        with T.prim_func(s_tir=True):
-            T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
-            _Generator(spec, isa, cores(target)).emit()
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+        _Generator(spec, isa, cores(target)).emit()
     return rooted(builder.get())
 
 

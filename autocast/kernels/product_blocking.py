@@ -88,7 +88,7 @@ def _even(extent: int, most: int, multiple: int) -> int:
 
 
 def _tasks(spec: Product, panel: int, cores: int, a_in_place: bool) -> tuple[int, int]:
-    """Tasks by rows and by columns: each task packs its own part of B (and of A), so the split that repeats least wins."""
+    """Tasks by rows and by columns: each packs its own part of B (and of A), so the split that repeats least wins."""
     m, n, k = spec.m or 512, spec.n or 512, spec.k or 512
     batch = math.prod(spec.batch_dims) if None not in spec.batch_dims else None
     per_matrix = m * n * k

@@ -146,6 +146,5 @@ def _pack_along(
     with T.If(i64(column) + strip.width <= i64(source.columns)):
         with T.Then():
             whole()
-        with T.Else():
-            with T.serial(0, i64(k_words)) as word:
-                row(word, part=True)
+        with T.Else(), T.serial(0, i64(k_words)) as word:
+            row(word, part=True)

@@ -55,12 +55,13 @@ class Product:
     batch
         The leading dimension, or a tuple of them, of those operands that are batched; None: known at run time.
     a_batched, b_batched
-        Which operands have the leading dimensions; the other is shared by the whole batch. The output has them if either has.
+        Which operands have the leading dimensions; the other is shared by the whole batch. The output has them if
+        either operand has.
     epilogue
         What is done to the sums before they are stored.
     compute
-        `bfloat16`: both operands are rounded to bfloat16 while they are packed, and their products are summed in float32.
-        `float32`: both are widened. None: bfloat16 if both are stored so, else float32.
+        `bfloat16`: operands may be rounded to bfloat16 (while they are packed, where the target multiplies bfloat16);
+        products are summed in float32. `float32`: both are widened. None: bfloat16 if both are stored so, else float32.
     """
 
     m: int | None
@@ -71,7 +72,7 @@ class Product:
     out_dtype: str = "float32"
     transpose_a: bool = False
     transpose_b: bool = False
-    batch: int | None | tuple[int | None, ...] = 1
+    batch: int | tuple[int | None, ...] | None = 1
     a_batched: bool = False
     b_batched: bool = False
     epilogue: Epilogue = field(default_factory=Epilogue)

@@ -1,4 +1,4 @@
-"""The innermost work of a matrix product: a tile of sums held in registers, and what is done to sums before they are stored."""
+"""The innermost work of a matrix product: a tile of sums in registers, and what is done to sums before they are stored."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.product_spec import Epilogue
 from autocast.kernels import vector_math
+from autocast.kernels.product_spec import Epilogue
 from autocast.kernels.vector_unit import Extent, VectorUnit, i64
 
 

@@ -1,11 +1,13 @@
 """exp, erf, tanh, sigmoid and the activations made of them, branch-free for float32 scalars and vectors of any width.
 
-LLVM leaves `llvm.exp` and its like on vectors to one scalar libm call a lane; these polynomials stay in vector registers. Each is
-an `alwaysinline` LLVM function: a kernel imports `math_ir(lanes)` by `pragma_import_llvm` and calls `call(name, x)`, which is
-opaque to TIR's passes (TIR's own `Let` does not survive them) and nothing but instructions after LLVM's inliner.
+LLVM leaves `llvm.exp` and its like on vectors to one scalar libm call a lane; these polynomials stay in vector
+registers. Each is an `alwaysinline` LLVM function: a kernel imports `math_ir(lanes)` by `pragma_import_llvm` and calls
+`call(name, x)`, which is opaque to TIR's passes (TIR's own `Let` does not survive them) and nothing but instructions
+after LLVM's inliner.
 
-Largest errors over all float32, in units of the last place (the tests measure them against float64): exp 1.1, erf 1.2, tanh 2.0,
-sigmoid 2.5. NaN gives NaN, infinities give the limits, exp and sigmoid give subnormal results, signed zeros are kept.
+Largest errors over all float32, in units of the last place (the tests measure them against float64): exp 1.1, erf 1.2,
+tanh 2.0, sigmoid 2.5. NaN gives NaN, infinities give the limits, exp and sigmoid give subnormal results, signed zeros
+are kept.
 """
 
 from __future__ import annotations
@@ -210,7 +212,7 @@ FUNCTIONS: dict[str, Callable[[_Body, _Value], _Value]] = {
 
 @cache
 def math_ir(lanes: int, names: tuple[str, ...] = tuple(FUNCTIONS)) -> str:
-    """LLVM IR that defines `names` for vectors of `lanes` float32 numbers (scalars for 1), to be imported by a kernel."""
+    """LLVM IR that defines `names` for vectors of `lanes` float32 numbers (scalars for 1), for a kernel to import."""
     parts = []
     for name in names:
         body = _Body(lanes)

@@ -1,4 +1,4 @@
-"""TIR expressions and statements for one vector of float32 numbers: loads that widen, stores that narrow, whole or in part."""
+"""TIR expressions and statements for one vector of float32 numbers: loads that widen, stores that narrow."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class VectorUnit:
         return T.broadcast(scalar, self.lanes)
 
     def load(self, buffer: tirx.Buffer, index: Extent, count: Extent | None = None) -> tirx.Expr:
-        """Elements `index`, `index + 1`, ... of a flat buffer as float32; from the `count`-th on they are 0 and not read."""
+        """Elements `index`, ... of a flat buffer as float32; from the `count`-th on they are 0 and not read."""
         if count is None and str(buffer.dtype) == "float32":
             return buffer[self.ramp(index)]
         arguments = [T.address_of(buffer[i64(index)])] + ([] if count is None else [i32(count)])
@@ -76,17 +76,17 @@ class VectorUnit:
         return tirx.call_llvm_pure_intrin(self.dtype, "llvm.fmuladd", a, b, c)
 
     def dot_pairs(self, a: tirx.Expr, b: tirx.Expr, c: tirx.Expr) -> tirx.Expr:
-        """`c` plus, for each lane, the two products of a pair of bfloat16 in `a` with the pair in `b` (int32 vectors)."""
+        """`c` plus, for each lane, both products of a pair of bfloat16 in `a` with the pair in `b` (int32 vectors)."""
         return tirx.call_pure_extern(self.dtype, "autocast_dot", c, a, b)
 
     def scratch(self, size: Extent, dtype: str) -> tirx.Buffer:
-        """A flat buffer of this scope, seen as used in full: TIR would shrink it to the part that it sees being accessed."""
+        """A flat buffer, marked as used in full: TIR would shrink it to the part that it sees being accessed."""
         buffer = T.alloc_buffer((size,), dtype)
         T.evaluate(tirx.call_extern("void", "autocast_touch", buffer.data))
         return buffer
 
     def fence(self) -> None:
-        """Keep LLVM from moving memory accesses past this point; without it a tile's accumulators may land on the stack."""
+        """Keep LLVM from moving memory accesses past here; without it a tile's accumulators may land on the stack."""
         T.evaluate(tirx.call_extern("void", "autocast_fence"))
 
     @staticmethod
@@ -95,7 +95,7 @@ class VectorUnit:
 
 
 def rooted(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
-    """The function with its body in a root block: Relax's RewriteDataflowReshape assumes that every PrimFunc has one."""
+    """The function with its body in a root block: Relax's RewriteDataflowReshape asserts that there is one."""
     from tvm.s_tir.stmt import SBlock, SBlockRealize
 
     block = SBlock([], [], [], "root", function.body)
