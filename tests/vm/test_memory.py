@@ -1,0 +1,99 @@
+"""Memory figures against what can be worked out by hand, and against what the process really takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from autocast import vm
+from autocast.model.model import get_param_size, get_peak_memory, trace_memory
+from tests.vm.modules import dense, steps
+
+X = torch.zeros(1024, 256)
+
+
+def test_live_memory_follows_the_last_uses():
+    trace = trace_memory(steps(), "cpu", [X])
+    assert [step.name for step in trace] == ["step", "step", "step", "join"]
+    assert [step.live for step in trace] == [1.0, 2.0, 3.0, 3.0]
+
+
+def test_workspace_is_counted_where_it_is_used():
+    assert [step.workspace for step in trace_memory(steps(), "cpu", [X])] == [0.0, 0.0, 0.0, 2.0]
+
+
+def test_freed_blocks_of_equal_size_are_reused():
+    assert [step.reserved for step in trace_memory(steps(), "cpu", [X])] == [1.0, 2.0, 3.0, 3.0]
+
+
+def test_the_peak_is_the_sum_of_its_parts():
+    trace = trace_memory(steps(), "cpu", [X])
+    assert (trace.intermediates, trace.inputs, trace.params, trace.constants) == (5.0, 1.0, 0.0, 0.0)
+    assert trace.peak_live == 5.0
+    assert get_peak_memory(steps(), "cpu", [X]) == trace.peak == 6.0
+
+
+def test_parameters_count_unless_they_are_left_out():
+    model, inputs = dense(), [torch.zeros(8, 16), torch.tensor(0.0)]
+    size = 16 * 32 * 4 / 2**20
+    assert get_param_size(model) == size
+    with_params = get_peak_memory(model, "cpu", inputs)
+    assert with_params - get_peak_memory(model, "cpu", inputs, include_param=False) == pytest.approx(size)
+
+
+def test_planned_storage_takes_the_upper_bound_and_outputs_what_they_need():
+    small, large = (
+        get_peak_memory(dense(bound=1024), "cpu", [torch.zeros(size, 16), torch.tensor(0.0)]) for size in (128, 1024)
+    )
+    outputs, inputs = 2 * (1024 - 128) * 32 * 4, (1024 - 128) * 16 * 4
+    assert large - small == pytest.approx((outputs + inputs) / 2**20)
+
+
+def test_the_trace_prints_as_a_table():
+    text = str(trace_memory(steps(), "cpu", [X]))
+    assert "peak 6.00 MiB" in text
+    assert text.count("step") == 3
+    assert vm.trace_memory is trace_memory
+
+
+MEASURE = """
+    import ctypes, json
+    import torch, transformers
+    from autocast import amp, vm
+    from autocast.testing import get_transformer_model_by_config, randint
+
+    config = transformers.BertConfig(
+        num_hidden_layers=1, hidden_size=256, num_attention_heads=4, intermediate_size=1024, vocab_size=8000
+    )
+    model, _ = get_transformer_model_by_config(config, 8, 128)
+    inputs = [randint((8, 128), high=8000)[0]]
+    status = lambda key: int(next(line for line in open("/proc/self/status") if line.startswith(key)).split()[1]) / 1024
+    figures = []
+    for executable in (vm.compile(model), vm.compile(amp.autocast(model))):
+        arguments = executable.arguments(inputs)
+        ctypes.CDLL(None).malloc_trim(0)
+        open("/proc/self/clear_refs", "w").write("5")  # resets VmHWM
+        before = status("VmRSS")
+        executable.run(arguments)
+        figures.append((status("VmHWM") - before, vm.trace_memory(executable, "cpu", inputs).intermediates))
+        vm.executable.release_memory()
+    print(json.dumps(figures))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="needs Linux's peak of resident memory")
+def test_the_process_grows_by_what_the_plan_says():
+    """A fresh process, whose heap returns freed blocks at once, so that growth is what one call takes."""
+    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(MEASURE)], env=environment, capture_output=True, text=True, check=True
+    )
+    for measured, computed in json.loads(done.stdout.splitlines()[-1]):
+        assert computed > 20
+        assert computed == pytest.approx(measured, rel=0.1)
