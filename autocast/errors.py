@@ -1,5 +1,7 @@
 """The errors this project raises. Each message says where, what it got, what it expected and what to try."""
 
+import tvm_ffi
+
 from type_hints.errors import CastingRuleError, UnknownOperatorError
 
 __all__ = [
@@ -35,3 +37,8 @@ class UnsupportedError(AutocastError):
 
 class InputError(AutocastError):
     """The inputs of a call do not fit what the model takes: their number, dtypes or sizes."""
+
+
+# A pass raises through TVM's C++ pass runner, which rebuilds the exception from the name of its class.
+for _error in (CastErasureError, CastingRuleError, IllFormedModuleError, ImportModelError, UnsupportedError):
+    tvm_ffi.register_error(_error.__name__, _error)

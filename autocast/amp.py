@@ -1,0 +1,66 @@
+"""Automatic mixed precision, RAF's way: `autocast` a model, override casting rules with `CustomTypeHint`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import tvm
+
+from autocast.passes.auto_cast import AutoCast
+from autocast.passes.cast_costs import Objective
+from type_hints import CustomTypeHint
+
+if TYPE_CHECKING:
+    from autocast.model import Model
+
+__all__ = ["AutoCast", "CustomTypeHint", "autocast"]
+
+Subject = TypeVar("Subject", "Model", tvm.IRModule)
+
+
+def autocast(
+    model_or_module: Subject,
+    args: Any = None,
+    *,
+    dtype: str = "bfloat16",
+    out_dtype: str | None = None,
+    objective: Objective = "bytes",
+    solver: str = "optimal",
+) -> Subject:
+    """Insert the fewest casts that satisfy every operator's casting rule.
+
+    Parameters
+    ----------
+    model_or_module
+        A `Model`, or an IRModule with Relax functions. It is not changed.
+    args
+        Example inputs, as RAF's `autocast` takes them. The types are in the IR already, so they are not looked at.
+    dtype
+        The AMP dtype: "bfloat16" or "float16".
+    out_dtype
+        The dtype of the floating-point results; None: what they were.
+    objective
+        What is minimized: "bytes" (that the casts move) or "casts" (their number).
+    solver
+        "optimal" (a minimum cut) or "greedy" (one forward pass that follows the majority).
+
+    Returns
+    -------
+    The same kind as `model_or_module`, with a `CastReport` in its attribute `report`.
+
+    Raises
+    ------
+    CastingRuleError
+        An operator has no casting rule, a rule misbehaves, or the module was autocast with another dtype.
+    IllFormedModuleError
+        The module has no Relax function, or is not well formed.
+    AutocastError
+        An option is none of its legal values.
+    """
+    del args
+    cast = AutoCast(dtype, out_dtype=out_dtype, objective=objective, solver=solver)
+    if isinstance(model_or_module, tvm.IRModule):
+        module = cast(model_or_module)
+        module.report = cast.report
+        return module
+    return model_or_module.replace(mod=cast(model_or_module.mod), report=cast.report)

@@ -1,0 +1,69 @@
+"""Small typed views of Relax expressions (TVM 0.27 spellings)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import tvm
+from tvm import relax
+
+#: `relax.Constant` is gone in TVM 0.27; this is the class of what `relax.const` returns.
+ConstantExpr = type(relax.const(1.0))
+
+#: The floating-point storage dtypes that a cast decision may concern.
+FLOATS = ("float32", "bfloat16", "float16")
+
+
+def identity(expr: relax.Expr) -> int:
+    """A dictionary key for one IR node, good for as long as the node lives.
+
+    Every access to a field makes a new Python object for the same node, and comparing two of them calls into C++.
+    """
+    return hash(expr)
+
+
+def is_constant(expr: relax.Expr) -> bool:
+    """Whether `expr` is a literal tensor."""
+    return isinstance(expr, ConstantExpr)
+
+
+def is_tensor(expr: relax.Expr) -> bool:
+    """Whether `expr` has a tensor type (not a shape, tuple, primitive value or function)."""
+    return isinstance(expr.ty, relax.TensorType)
+
+
+def dtype_of(expr: relax.Expr) -> str | None:
+    """The element dtype of a tensor expression; None for what is not a tensor."""
+    return str(expr.ty.dtype) if is_tensor(expr) else None
+
+
+def shape_of(expr: relax.Expr) -> tuple | None:
+    """The dimensions (int or PrimExpr) of a tensor expression; None where the shape is not known."""
+    shape = expr.ty.shape if is_tensor(expr) else None
+    if not isinstance(shape, relax.ShapeExpr):
+        return None
+    return tuple(int(d) if isinstance(d, int | tvm.tirx.IntImm) else d for d in shape.values)
+
+
+def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
+    """The shape of a tensor expression if all dimensions are known now; None otherwise."""
+    shape = shape_of(expr)
+    return shape if shape is not None and all(isinstance(d, int) for d in shape) else None
+
+
+def op_name(expr: relax.Expr) -> str | None:
+    """`relax.matmul` for a call of that operator; None for everything that is not a call of an operator."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+        return expr.op.name
+    return None
+
+
+def is_op(expr: relax.Expr, *names: str) -> bool:
+    """Whether `expr` calls one of the operators `names` (full names, such as `relax.add`)."""
+    return op_name(expr) in names
+
+
+def relax_functions(mod: tvm.IRModule) -> Iterator[tuple[tvm.ir.GlobalVar, relax.Function]]:
+    """The Relax functions of a module, in the order of their names."""
+    functions = [(gv, f) for gv, f in mod.functions.items() if isinstance(f, relax.Function)]
+    return iter(sorted(functions, key=lambda pair: pair[0].name_hint))

@@ -1,0 +1,1 @@
+"""Passes over Relax modules: AutoCast and what it is made of."""

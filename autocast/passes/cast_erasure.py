@@ -1,0 +1,154 @@
+"""The check after every AutoCast: without its casts, the new module is the old one.
+
+Both modules are walked side by side, binding by binding. Casts between float32 and the AMP dtype are looked through
+on both sides; everything else must be the same operator, with the same attributes, on the same operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any, NoReturn
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from autocast.errors import CastErasureError
+from autocast.ir import identity, is_constant, op_name, relax_functions
+
+
+def check_erasure(before: tvm.IRModule, after: tvm.IRModule, amp: str) -> None:
+    """Raise CastErasureError unless `after` is `before` plus casts between float32 and `amp`."""
+    old, new = dict(_by_name(before)), dict(_by_name(after))
+    if old.keys() != new.keys():
+        raise CastErasureError(
+            f"AutoCast: the functions changed from {sorted(old)} to {sorted(new)}; please report this"
+        )
+    for name, function in old.items():
+        _Comparison(name, amp).functions(function, new[name])
+
+
+def _by_name(mod: tvm.IRModule) -> Iterator[tuple[str, relax.Function]]:
+    return ((global_var.name_hint, function) for global_var, function in relax_functions(mod))
+
+
+class _Comparison:
+    """Old and new variables that stand for the same value, while two functions are walked."""
+
+    def __init__(self, function: str, amp: str) -> None:
+        self.function = function
+        self.family = ("float32", amp)
+        self.old: dict[int, Any] = {}
+        self.new: dict[int, Any] = {}
+
+    def functions(self, old: relax.Function, new: relax.Function) -> None:
+        if len(old.params) != len(new.params):
+            self.fail("the parameters", len(old.params), len(new.params))
+        for a, b in zip(old.params, new.params, strict=True):
+            self.same(a, b)
+        self.sequences(old.body, new.body)
+
+    def same(self, old: relax.Var, new: relax.Var) -> None:
+        """From here on `old` and `new` are one value, known by the old variable."""
+        self.old[identity(old)] = self.new[identity(new)] = old
+
+    def sequences(self, old: relax.SeqExpr, new: relax.SeqExpr) -> None:
+        pairs = zip_longest(self.kept(old, self.old), self.kept(new, self.new))
+        for a, b in pairs:
+            if a is None or b is None:
+                self.fail("the number of bindings", a and a.var.name, b and b.var.name)
+            self.values(a.var.name, a.value, b.value)
+            self.same(a.var, b.var)
+        if not self.equal(self.look(old.body, self.old), self.look(new.body, self.new)):
+            self.fail("the result", old.body, new.body)
+
+    def kept(self, sequence: relax.SeqExpr, known: dict) -> Iterator[relax.Binding]:
+        """The bindings that compute something: renaming, grouping, projecting and casting are looked through."""
+        for block in sequence.blocks[:]:
+            for binding in block.bindings[:]:
+                value = binding.value
+                if isinstance(binding, relax.MatchCast):
+                    yield binding
+                elif (
+                    isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem)
+                    or is_constant(value)
+                    or self.is_cast(value)
+                ):
+                    known[identity(binding.var)] = self.look(value, known)
+                else:
+                    yield binding
+
+    def is_cast(self, value: Any) -> bool:
+        if op_name(value) != "relax.astype":
+            return False
+        return str(value.args[0].ty.dtype) in self.family and str(value.attrs.dtype) in self.family
+
+    def look(self, expr: Any, known: dict) -> Any:
+        """What an expression stands for, as a value that `equal` compares."""
+        if isinstance(expr, relax.Var):
+            return known.get(identity(expr), expr)
+        if isinstance(expr, relax.Tuple):
+            return [self.look(field, known) for field in expr.fields[:]]
+        if isinstance(expr, relax.TupleGetItem):
+            value = self.look(expr.tuple_value, known)
+            return value[expr.index] if isinstance(value, list) else (value, expr.index)
+        if self.is_cast(expr):
+            return self.look(expr.args[0], known)
+        return expr
+
+    def equal(self, old: Any, new: Any) -> bool:
+        if isinstance(old, list | tuple):
+            same_kind = isinstance(new, list | tuple) and len(old) == len(new)
+            return same_kind and all(self.equal(a, b) for a, b in zip(old, new, strict=True))
+        if isinstance(old, int) or isinstance(new, int | list | tuple):
+            return type(old) is type(new) and old == new
+        if old.same_as(new):
+            return True
+        if is_constant(old) and is_constant(new):
+            return self.constants(old, new)
+        return not isinstance(old, relax.Var) and tvm_ffi.structural_equal(old, new)
+
+    def constants(self, old: Any, new: Any) -> bool:
+        """The same literal, perhaps rounded to the AMP dtype."""
+        if old.ty.dtype == new.ty.dtype:
+            return tvm_ffi.structural_equal(old, new)
+        was, now = old.value.numpy(), new.value.numpy()
+        return str(now.dtype) in self.family and bool(np.array_equal(was.astype(now.dtype), now, equal_nan=True))
+
+    def values(self, name: str, old: Any, new: Any) -> None:
+        if isinstance(old, relax.If) and isinstance(new, relax.If):
+            self.require(name, "condition", self.look(old.cond, self.old), self.look(new.cond, self.new))
+            self.sequences(old.true_branch, new.true_branch)
+            self.sequences(old.false_branch, new.false_branch)
+        elif isinstance(old, relax.Call) and isinstance(new, relax.Call):
+            self.require(name, "operator", old.op, new.op)
+            for at, (a, b) in enumerate(zip_longest(old.args[:], new.args[:])):
+                self.require(name, f"argument {at}", self.look(a, self.old), self.look(b, self.new))
+            self.attributes(name, old.attrs, new.attrs)
+        else:
+            self.require(name, "value", self.look(old, self.old), self.look(new, self.new))
+
+    def attributes(self, name: str, old: Any, new: Any) -> None:
+        """Attributes may differ in the dtype that the result is stored in, and in nothing else."""
+        if old is None or new is None or old.same_as(new):
+            if (old is None) != (new is None):
+                self.fail(f"the attributes of %{name}", old, new)
+            return
+        for field in type(old).__tvm_ffi_type_info__.fields:
+            a, b = getattr(old, field.name), getattr(new, field.name)
+            if field.name != "out_dtype" and not (
+                a == b if isinstance(a, int | float | str) else tvm_ffi.structural_equal(a, b)
+            ):
+                self.fail(f"attribute {field.name} of %{name}", a, b)
+
+    def require(self, name: str, what: str, old: Any, new: Any) -> None:
+        if not self.equal(old, new):
+            self.fail(f"the {what} of %{name}", old, new)
+
+    def fail(self, what: str, old: Any, new: Any) -> NoReturn:
+        raise CastErasureError(
+            f"AutoCast: erasing the casts of @{self.function} does not give the input back: {what} was {old} and is "
+            f"{new}. This is a bug in AutoCast; please report it with the module"
+        )

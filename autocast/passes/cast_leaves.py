@@ -1,0 +1,116 @@
+"""Castable tensors, seen through tuples: the leaves that a cast decision is about.
+
+A *tree* mirrors a Relax type: a `Leaf` for a tensor that may be cast, a list of trees for a tuple, None for
+everything else (integer tensors, shapes, primitive values, functions). Variables that only rename, group or project
+share their leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from autocast.passes.cast_solver import CastTensor
+
+#: Where a dimension is symbolic and has no declared upper bound, it counts as this many.
+NOMINAL_DIMENSION = 64
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """One castable tensor of the module that is being autocast.
+
+    `dtype` is its dtype in that module, `scope` the sequence that defines it, `tensor` its place in the cut problem
+    (None for a constant, which is folded and never cast). `uses` lists (node, block): who wants it, from which block
+    of its scope.
+    """
+
+    type: relax.TensorType
+    dtype: str
+    scope: int
+    name: str = ""
+    elements: int = 0
+    tensor: CastTensor | None = None
+    uses: list[tuple[int, int]] = field(default_factory=list)
+    retyped: relax.TensorType | None = None
+
+    def produced_by(self, node: int) -> None:
+        """Name the node whose precision the tensor has."""
+        assert self.tensor is not None
+        self.tensor.producer = node
+
+    def type_in(self, dtype: str) -> relax.TensorType:
+        """The leaf's type with element type `dtype` (float32 or the AMP dtype)."""
+        if dtype == self.dtype:
+            return self.type
+        if self.retyped is None:
+            shape = self.type.shape
+            self.retyped = (
+                relax.TensorType(shape, dtype)
+                if shape is not None
+                else relax.TensorType(dtype=dtype, ndim=self.type.ndim)
+            )
+        return self.retyped
+
+
+Tree = Leaf | list | None
+
+
+def leaves(tree: Tree) -> Iterator[Leaf]:
+    """The leaves of a tree, left to right."""
+    if isinstance(tree, Leaf):
+        yield tree
+    elif tree is not None:
+        for branch in tree:
+            yield from leaves(branch)
+
+
+def retype(type: Any, tree: Tree, dtypes: Iterator[str]) -> Any:
+    """`type` with its castable tensors in the next dtypes."""
+    if isinstance(tree, Leaf):
+        return tree.type_in(next(dtypes))
+    if isinstance(tree, list) and any(True for _ in leaves(tree)):
+        return tvm.ir.TupleType(
+            [retype(field, branch, dtypes) for field, branch in zip(type.fields, tree, strict=True)]
+        )
+    return type
+
+
+def signature(trees: Iterable[Tree]) -> tuple:
+    """The dtypes of the leaves, nested as the trees are: all that a rule of the tables looks at."""
+    return tuple(
+        signature(tree) if isinstance(tree, list) else tree.dtype if isinstance(tree, Leaf) else None for tree in trees
+    )
+
+
+def element_count(type: relax.TensorType, upper_bounds: dict[str, int]) -> int:
+    """How many elements a tensor has; symbolic dimensions count as their upper bound or `NOMINAL_DIMENSION`."""
+    shape = type.shape
+    if not isinstance(shape, relax.ShapeExpr):
+        return NOMINAL_DIMENSION ** max(int(type.ndim), 0)
+    count = 1
+    for dimension in shape.values[:]:
+        count *= dimension.value if isinstance(dimension, tvm.tirx.IntImm) else _size(dimension, upper_bounds)
+    return count
+
+
+def _size(dimension: object, upper_bounds: dict[str, int]) -> int:
+    analyzer = tvm.sym.Analyzer()
+    for variable in tvm.tirx.analysis.undefined_vars(dimension):
+        analyzer.bind(variable, tvm.tirx.const(upper_bounds.get(variable.name, NOMINAL_DIMENSION), variable.ty))
+    value = analyzer.simplify(dimension)
+    return int(value.value) if isinstance(value, tvm.tirx.IntImm) else NOMINAL_DIMENSION
+
+
+def fits(value: np.ndarray, dtype: str) -> bool:
+    """Whether rounding `value` to `dtype` neither overflows a finite element nor loses a nonzero one to zero."""
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = value.astype(dtype).astype(np.float64)
+    exact = value.astype(np.float64)
+    finite = np.isfinite(exact)
+    return bool(np.all(np.isfinite(rounded[finite])) and np.all((rounded != 0) | (exact == 0)))

@@ -1,0 +1,151 @@
+"""The admissible modes of one call: what its casting rule answers, asked until the answer is stable.
+
+A mode says which dtype each castable tensor among the arguments must have. A rule is asked with all of them in low
+precision, and with all in float32; an answer that differs from the question is asked again until it repeats itself.
+Both questions may lead to one mode (the call is fixed) or to two (it is flexible: the solver chooses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, NoReturn
+
+import type_hints
+from autocast.errors import CastingRuleError
+from autocast.passes.cast_leaves import Tree, leaves, retype
+
+#: Dtypes of the castable tensors among the arguments of a call, in the order of a left-to-right walk.
+Dtypes = tuple[str, ...]
+_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """What a rule admits: `low` and `full` are equal where it is fixed.
+
+    `result` is what it asks of the result: None (the dtype that TVM infers), a dtype, or "either" (both cost no cast).
+    """
+
+    low: Dtypes
+    full: Dtypes
+    result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleQuery:
+    """A call's casting rule together with the arguments it is asked about.
+
+    `arguments` pairs each expression with its tree; `derived` maps a derived operator's hints back onto the real call.
+    """
+
+    rule: type_hints.Rule
+    arguments: Sequence[tuple[Any, Tree]]
+    result: tuple[Any, Tree]
+    amp: str
+    where: Callable[[], str]
+    derived: type_hints.DerivedCall | None = None
+
+    def modes(self) -> Modes:
+        """The modes that the rule admits.
+
+        Raises
+        ------
+        CastingRuleError
+            The rule raises, answers too many, too few or the wrong kind of hints, never accepts its own answer, or
+            wants the opposite of what it is given.
+        """
+        low, low_result = self._settle(self.amp)
+        full, full_result = self._settle("float32")
+        if any(a == "float32" and b == self.amp for a, b in zip(low, full, strict=True)):
+            self._fail(f"contradicts itself on {{}}: asked in low precision it wants {low}, asked in float32 {full}")
+        if low_result is None:
+            return Modes(low, full, None)
+        other = self._ask(low, "float32")[1] if low == full else full_result
+        if other == low_result:
+            return Modes(low, full, low_result)
+        if (low_result, other) != (self.amp, "float32"):
+            self._fail(f"contradicts itself on the result of {{}}: {low_result} for {self.amp}, {other} for float32")
+        return Modes(low, full, "either")
+
+    def _settle(self, start: str) -> tuple[Dtypes, str | None]:
+        """Ask with every castable argument in dtype `start`, then with the answers, until one is accepted."""
+        dtypes: Dtypes = tuple(start for _, tree in self._real_arguments() for _ in leaves(tree))
+        history = []
+        for _ in range(_ATTEMPTS):
+            answer, result = self._ask(dtypes, start)
+            if answer == dtypes:
+                return answer, result
+            history.append(f"given {dtypes} it wants {answer}")
+            dtypes = answer
+        self._fail(f"contradicts itself on {{}}: {'; '.join(history[-2:])}. A rule must accept its own answer")
+
+    def _real_arguments(self) -> Sequence[tuple[Any, Tree]]:
+        if self.derived is None:
+            return self.arguments
+        return [self.arguments[position] for position in self.derived.positions]
+
+    def _ask(self, dtypes: Dtypes, result: str) -> tuple[Dtypes, str | None]:
+        """What the rule answers, for arguments of `dtypes` and a result wanted in dtype `result`."""
+        given = iter(dtypes)
+        types = [retype(expr.ty, tree, given) for expr, tree in self._real_arguments()]
+        if self.derived is not None:
+            by_position = dict(zip(self.derived.positions, types, strict=True))
+            types = [by_position.get(position) for position in range(len(self.arguments))]
+        questions = [type_hints.Argument(expr, type) for (expr, _), type in zip(self.arguments, types, strict=True)]
+        try:
+            hints = list(self.rule(questions, retype(*self.result, repeat(result)), self.amp))
+            if self.derived is not None:
+                hints = self.derived.real_hints(hints)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise CastingRuleError(
+                f"AutoCast: the casting rule {_name(self.rule)} failed on {self.where()}: {what}"
+            ) from error
+        arguments = self._real_arguments()
+        if len(hints) not in (len(arguments), len(arguments) + 1):
+            self._fail(
+                f"answered {len(hints)} hints for {{}}, expected {len(arguments)} (one for each argument) "
+                "or one more for the result"
+            )
+        answer = [
+            dtype
+            for at, (hint, (_, tree)) in enumerate(zip(hints, arguments, strict=False))
+            for dtype in self._read(hint, tree, at)
+        ]
+        if len(hints) == len(arguments):
+            return tuple(answer), None
+        if not isinstance(hints[-1], type_hints.PrimType) or hints[-1].dtype not in (None, "float32", self.amp):
+            self._fail(
+                f'answered {hints[-1]!r} for the result of {{}}, expected PrimType("float32") or PrimType("{self.amp}")'
+            )
+        return tuple(answer), hints[-1].dtype
+
+    def _read(self, hint: Any, tree: Tree, at: int) -> Iterator[str]:
+        """The dtypes that a hint asks of the leaves of one argument."""
+        if isinstance(tree, list):
+            if isinstance(hint, type_hints.TupleType) and len(hint.fields) == len(tree):
+                for field, branch in zip(hint.fields, tree, strict=True):
+                    yield from self._read(field, branch, at)
+                return
+            if hint == type_hints.PrimType(None):
+                yield from (leaf.dtype for leaf in leaves(tree))
+                return
+            self._fail(f"answered {hint!r} for argument {at} of {{}}, expected a TupleType of {len(tree)} hints")
+        allowed = (None, "float32", self.amp) if tree is not None else (None,)
+        if tree is None and isinstance(hint, type_hints.TupleType):
+            return
+        if not isinstance(hint, type_hints.PrimType) or hint.dtype not in allowed:
+            expected = " or ".join(f"{type_hints.PrimType(dtype)!r}" for dtype in allowed)
+            what = "" if tree is not None else ", which is not a floating-point tensor to cast"
+            self._fail(f"answered {hint!r} for argument {at} of {{}}{what}; expected {expected}")
+        if tree is not None:
+            yield hint.dtype or tree.dtype
+
+    def _fail(self, what: str) -> NoReturn:
+        raise CastingRuleError(f"AutoCast: the casting rule {_name(self.rule)} {what.replace('{}', self.where())}")
+
+
+def _name(rule: Any) -> str:
+    return getattr(rule, "__name__", None) or repr(rule)

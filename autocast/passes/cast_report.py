@@ -1,0 +1,112 @@
+"""What AutoCast did and why, with the proof that it could not have done it with less."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from io import StringIO
+
+from rich.console import Console
+from rich.table import Table
+
+from autocast.passes.cast_costs import UNITS_PER_BYTE, cast_bytes
+from autocast.passes.cast_plan import ModulePlan
+from autocast.passes.cast_rewriter import InsertedCast
+
+_MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One call: where it is, the precision of its arguments and result, and the rule that said so, with its reason."""
+
+    function: str
+    binding: str
+    operator: str
+    mode: str
+    result: str
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True)
+class CastReport:
+    """The result of one AutoCast.
+
+    `cost` and `lower_bound` are in the objective's unit (casts, or bytes moved including the discounted traffic of
+    flexible operators): no valid choice of precisions costs less than `lower_bound`. `cast_bytes` counts what every
+    cast would read and write if none were absorbed by a kernel. The `greedy` figures are those of one forward pass
+    over the same module and rules.
+    """
+
+    dtype: str
+    objective: str
+    solver: str
+    inserted: tuple[InsertedCast, ...]
+    cost: float
+    lower_bound: float
+    greedy_casts: int
+    greedy_cast_bytes: int
+    greedy_cost: float
+    milliseconds: float
+    bindings: int
+    _plan: ModulePlan = field(repr=False)
+    _low: list[bool] = field(repr=False)
+
+    @property
+    def casts(self) -> int:
+        """How many casts the module holds now, its author's included."""
+        return len(self.inserted)
+
+    @property
+    def cast_bytes(self) -> int:
+        """Bytes that these casts read and write if each is a tensor of its own."""
+        return sum(cast_bytes(cast.elements) for cast in self.inserted)
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether the cost equals its lower bound."""
+        return self.cost == self.lower_bound
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every call of an operator, in program order."""
+        rows = []
+        for function, var, plan in self._plan.calls:
+            row = plan.row
+            demanded = {self._dtype(node) for demands in plan.demands for _, node in demands}
+            mode = " and ".join(sorted(demanded)) or "as is"
+            result = self._dtype(plan.result_node) if demanded else "as is"
+            name, rule, why = (
+                (row.name, row.label, row.why) if row else ("call", "opaque", "not an operator: do not touch")
+            )
+            rows.append(Decision(function, var.name, name, mode, result, rule, why))
+        return tuple(rows)
+
+    def _dtype(self, node: int) -> str:
+        return self.dtype if self._low[node] else "float32"
+
+    def summary(self) -> str:
+        """One line: `casts: 234 (optimal; greedy: 367), 845.0 MiB (greedy: 1020.5 MiB)`."""
+        proof = "optimal" if self.is_optimal else f"lower bound {self.lower_bound:g} {self.objective}"
+        return (
+            f"casts: {self.casts} ({proof if self.solver == 'optimal' else self.solver}; greedy: {self.greedy_casts}), "
+            f"{self.cast_bytes / _MEBIBYTE:.1f} MiB (greedy: {self.greedy_cast_bytes / _MEBIBYTE:.1f} MiB)"
+        )
+
+    def __str__(self) -> str:
+        """The summary, and a table of operators by precision with each rule's reason."""
+        groups = Counter((d.operator, d.mode, d.result, d.rule, d.why) for d in self.decisions)
+        table = Table(title=f"AutoCast to {self.dtype}, objective {self.objective}", title_justify="left")
+        for heading in ("calls", "operator", "arguments", "result", "rule", "why"):
+            table.add_column(heading, justify="right" if heading == "calls" else "left")
+        for (operator, mode, result, rule, why), count in sorted(groups.items()):
+            table.add_row(str(count), operator, mode, result, rule, why)
+        text = StringIO()
+        Console(file=text, width=140).print(table)
+        return f"{text.getvalue()}{self.summary()}\n"
+
+
+def in_objective_units(weight: int, objective: str) -> float:
+    """A weight of the cut problem as casts or bytes."""
+    return weight if objective == "casts" else weight / UNITS_PER_BYTE

@@ -1,0 +1,75 @@
+"""What TVM infers for a call when its arguments change dtype, and which operators can store their result in either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from autocast.errors import CastingRuleError
+from autocast.passes.cast_leaves import Tree, leaves, retype, signature
+
+_attributes: dict[Any, tuple[str, ...]] = {}
+_inferred: dict[Any, tuple[str, ...]] = {}
+
+
+def has_out_dtype(call: relax.Call) -> bool:
+    """Whether the operator has an attribute for the dtype in which it stores its result."""
+    return "out_dtype" in _dtype_attributes(call)
+
+
+def with_out_dtype(call: relax.Call, dtype: str | None) -> tvm.ir.Attrs:
+    """The attributes of `call` with `out_dtype` set (None: that of the operands)."""
+    info = type(call.attrs).__tvm_ffi_type_info__
+    values = {field.name: getattr(call.attrs, field.name) for field in info.fields}
+    return tvm.ir.make_node(info.type_key, **{**values, "out_dtype": dtype})
+
+
+def inferred_dtypes(
+    call: relax.Call, trees: list[Tree], dtypes: tuple[str, ...], amp: str, where: Callable[[], str]
+) -> tuple[str, ...]:
+    """The dtypes of the castable tensors in the result of `call` when its castable arguments have `dtypes`.
+
+    TVM's own type inference is asked once for each operator, dtype attributes and argument dtypes.
+
+    Raises
+    ------
+    CastingRuleError
+        TVM refuses arguments of these dtypes.
+    """
+    attributes = tuple(str(getattr(call.attrs, name)) for name in _dtype_attributes(call))
+    key = (call.op, attributes, signature(trees), dtypes, amp)
+    if key not in _inferred:
+        given = iter(dtypes)
+        args = [
+            relax.Var("argument", retype(arg.ty, tree, given)) if any(True for _ in leaves(tree)) else arg
+            for arg, tree in zip(call.args, trees, strict=True)
+        ]
+        try:
+            type = relax.BlockBuilder().normalize(relax.Call(call.op, args, call.attrs, call.ty_args)).ty
+        except Exception as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise CastingRuleError(
+                f"AutoCast: TVM refuses the dtypes {dtypes} that a casting rule wants for {where()}: {reason}"
+            ) from error
+        _inferred[key] = tuple(_castable_dtypes(type, amp))
+    return _inferred[key]
+
+
+def _dtype_attributes(call: relax.Call) -> tuple[str, ...]:
+    if call.op not in _attributes:
+        names = (
+            [field.name for field in type(call.attrs).__tvm_ffi_type_info__.fields] if call.attrs is not None else []
+        )
+        _attributes[call.op] = tuple(name for name in names if name.endswith("dtype"))
+    return _attributes[call.op]
+
+
+def _castable_dtypes(type: Any, amp: str):
+    if isinstance(type, tvm.ir.TupleType):
+        for field in type.fields:
+            yield from _castable_dtypes(field, amp)
+    elif isinstance(type, relax.TensorType) and type.dtype is not None and type.dtype.dtype in ("float32", amp):
+        yield type.dtype.dtype

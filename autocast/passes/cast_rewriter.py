@@ -1,0 +1,281 @@
+"""Write the solution into the module: each binding with the dtypes its node was given, and a cast where two sides
+disagree.
+
+A cast stands just before its first use, once for each tensor and dtype. What needs no change is taken over as it is,
+variable and all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+
+from autocast.ir import identity, is_constant
+from autocast.passes.cast_leaves import Leaf, Tree, leaves
+from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, ModulePlan
+from autocast.passes.cast_results import with_out_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class InsertedCast:
+    """One cast of the rewritten module, between float32 and the AMP dtype; `elements` is the tensor's size."""
+
+    function: str
+    tensor: str
+    source: str
+    target: str
+    elements: int
+
+
+class CastRewriter:
+    """Applies an assignment (`low[node]`) to the module that a plan was read from."""
+
+    def __init__(self, plan: ModulePlan, low: list[bool]) -> None:
+        self.plan, self.low = plan, low
+        self.builder = relax.BlockBuilder()
+        self.casts: list[InsertedCast] = []
+        self.function = ""
+        self.variables: dict[int, relax.Expr] = {}
+        self.natural: dict[Leaf, relax.Expr] = {}
+        self.converted: dict[tuple[Leaf, str], relax.Expr] = {}
+
+    def rewrite(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """The module with its casts."""
+        functions = dict(mod.functions.items())
+        for global_var, function in self.plan.functions:
+            self.function = global_var.name_hint
+            functions[global_var] = self._function(function)
+        return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+    def _function(self, function: relax.Function) -> relax.Function:
+        self.natural.clear()
+        self.converted.clear()
+        for param in function.params:
+            self._name(param, param)
+        self.builder.begin_scope(list(function.params))
+        body = self._sequence(function.body)
+        self.builder.end_scope()
+        same_type = all(leaf.dtype == self._dtype(node) for leaf, node in self.plan.results[identity(function.body)])
+        ret_ty = function.ret_ty if same_type else None
+        return relax.Function(function.params, body, ret_ty, function.is_pure, function.attrs)
+
+    def _sequence(self, sequence: relax.SeqExpr) -> relax.SeqExpr:
+        blocks = []
+        results = self.plan.results[identity(sequence)]
+        count = len(sequence.blocks)
+        body = None
+        for number, block in enumerate(sequence.blocks[:]):
+            if isinstance(block, relax.DataflowBlock):
+                self.builder._begin_dataflow_block()
+            else:
+                self.builder._begin_binding_block()
+            for binding in block.bindings[:]:
+                self._binding(binding)
+            if number == count - 1:
+                body = self._use(sequence.body, iter(results), output=True)
+            blocks.append(self.builder._end_block())
+            if count > 1:
+                self._leave_block()
+        if body is None:
+            self.builder._begin_binding_block()
+            body = self._use(sequence.body, iter(results), output=True)
+            block = self.builder._end_block()
+            blocks = [block] if len(block.bindings) else []
+        return self.builder.normalize(relax.SeqExpr(blocks, body))
+
+    def _leave_block(self) -> None:
+        """Forget what only the block that ends could see."""
+        for known in (self.natural, self.converted):
+            for key in [key for key, value in known.items() if isinstance(value, relax.DataflowVar)]:
+                del known[key]
+
+    # -- bindings ------------------------------------------------------------------------------------------------------
+
+    def _binding(self, binding: relax.Binding) -> None:
+        var, value = binding.var, binding.value
+        plan = self.plan.bindings.get(identity(var))
+        if isinstance(plan, CallPlan):
+            self._call(binding, value, plan)
+        elif isinstance(plan, CastPlan):
+            self._existing_cast(var, value, plan)
+        elif isinstance(plan, IfPlan):
+            self._if(var, value, plan)
+        else:
+            self._alias(binding)
+
+    def _call(self, binding: relax.Binding, call: relax.Call, plan: CallPlan) -> None:
+        args = [
+            self._use(arg, iter(demands)) if demands else self._renamed(arg)
+            for arg, demands in zip(plan.args, plan.demands, strict=True)
+        ]
+        attrs = self._out_dtype(call, plan) if plan.free_result else None
+        if attrs is None and all(map(_same, args, plan.args)):
+            self.builder.emit_normalized(binding)
+            self._name(binding.var, binding.var)
+        else:
+            new = relax.Call(call.op, args, attrs or call.attrs, call.ty_args)
+            self._name(binding.var, self._emit(new, binding.var))
+        if plan.stored is not None:
+            # The rule asks for another precision than the operator stores: the cast that follows it is the result.
+            self.natural[plan.stored] = self.variables[identity(binding.var)]
+            cast = self._cast(plan.stored, self.natural[plan.stored], self._dtype(plan.result_node), False)
+            self._name(binding.var, cast)
+
+    def _out_dtype(self, call: relax.Call, plan: CallPlan) -> tvm.ir.Attrs | None:
+        """New attributes where the result must be stored in another dtype than the call's attributes say."""
+        wanted = self._dtype(plan.result_node)
+        operand = self._dtype(plan.demands[0][0][1])
+        current = str(call.attrs.out_dtype or "")
+        if wanted == (current or operand):
+            return None
+        return with_out_dtype(call, None if wanted == operand else wanted)
+
+    def _existing_cast(self, var: relax.Var, call: relax.Call, plan: CastPlan) -> None:
+        is_output = not isinstance(var, relax.DataflowVar)
+        source = self._renamed(call.args[0])
+        value = self._form(plan.source, source, self._dtype(plan.node), is_output)
+        if is_output and isinstance(value, relax.DataflowVar):
+            value = self.builder.emit_output(value, var.name)
+        self._name(var, value)
+
+    def _if(self, var: relax.Var, value: relax.If, plan: IfPlan) -> None:
+        for leaf, node in plan.hoisted:
+            if leaf in self.natural:
+                self._form(leaf, self.natural[leaf], self._dtype(node), False)
+        outside = self.natural.copy(), self.converted.copy()
+        branches = []
+        for branch in (value.true_branch, value.false_branch):
+            branches.append(self._sequence(branch))
+            self.natural, self.converted = outside[0].copy(), outside[1].copy()
+        self._name(var, self._emit(relax.If(self._renamed(value.cond), *branches), var))
+
+    def _alias(self, binding: relax.Binding) -> None:
+        """Bindings that rename, group, project or check their value keep its dtypes."""
+        var, value = binding.var, binding.value
+        new = self._renamed(value)
+        if isinstance(binding, relax.MatchCast):
+            natural = self._natural_type(binding.ty, self.plan.trees[identity(var)])
+            self._name(var, self.builder.match_cast(new, natural, var.name))
+        elif _same(new, value):
+            self.builder.emit_normalized(binding)
+            self._name(var, var)
+        elif isinstance(new, relax.Var | relax.Tuple) and isinstance(var, relax.DataflowVar):
+            self.variables[identity(var)] = new if isinstance(new, relax.Var) else self.builder.emit(new, var.name)
+        elif isinstance(value, relax.Var) and self._only_converted(self.plan.trees[identity(var)]):
+            self.variables[identity(var)] = new
+        else:
+            self._name(var, self._emit(new, var))
+
+    def _only_converted(self, tree: Tree) -> bool:
+        """Whether all that comes after the block wants a tensor in its other dtype: it is cast then, not renamed."""
+        if not isinstance(tree, Leaf) or tree.tensor is None:
+            return False
+        later = {self._dtype(node) for node, block in tree.uses if block == END}
+        return bool(later) and self._dtype(tree.tensor.producer) not in later
+
+    # -- expressions ---------------------------------------------------------------------------------------------------
+
+    def _dtype(self, node: int) -> str:
+        return self.plan.amp if self.low[node] else "float32"
+
+    def _natural_dtype(self, leaf: Leaf) -> str:
+        return leaf.dtype if leaf.tensor is None else self._dtype(leaf.tensor.producer)
+
+    def _natural_type(self, type, tree: Tree):
+        if isinstance(tree, Leaf):
+            dtype = self._natural_dtype(tree)
+            return type if dtype == tree.dtype else relax.TensorType(type.shape, dtype)
+        if isinstance(tree, list):
+            fields = [self._natural_type(field, branch) for field, branch in zip(type.fields, tree, strict=True)]
+            return tvm.ir.TupleType(fields)
+        return type
+
+    def _emit(self, value: relax.Expr, old: relax.Var) -> relax.Var:
+        if not isinstance(old, relax.DataflowVar) and self.builder.current_block_is_dataflow():
+            return self.builder.emit_output(value, old.name)
+        return self.builder.emit(value, old.name)
+
+    def _name(self, old: relax.Var, new: relax.Expr) -> None:
+        """Record what stands for `old` now."""
+        self.variables[identity(old)] = new
+        tree = self.plan.trees.get(identity(old))
+        if isinstance(tree, Leaf):
+            self.natural.setdefault(tree, new)
+
+    def _renamed(self, expr: relax.Expr) -> relax.Expr:
+        """`expr` with the variables of the rewritten module, in the dtypes that they have there."""
+        if isinstance(expr, relax.Var):
+            return self.variables.get(identity(expr), expr)
+        if isinstance(expr, relax.Tuple):
+            old = expr.fields[:]
+            fields = [self._renamed(field) for field in old]
+            return expr if all(map(_same, fields, old)) else relax.Tuple(fields)
+        if isinstance(expr, relax.TupleGetItem):
+            new = self._renamed(expr.tuple_value)
+            return expr if _same(new, expr.tuple_value) else relax.TupleGetItem(new, expr.index)
+        return expr
+
+    def _use(self, expr: relax.Expr, demands: Iterator[tuple[Leaf, int]], output: bool = False) -> relax.Expr:
+        """`expr` as an argument whose leaves must have the demanded dtypes."""
+        dtypes = (self._dtype(node) for _, node in demands)
+        return self._convert(self._renamed(expr), self._tree_of(expr), dtypes, output)
+
+    def _tree_of(self, expr: relax.Expr) -> Tree:
+        if isinstance(expr, relax.Var):
+            return self.plan.trees.get(identity(expr))
+        if isinstance(expr, relax.Tuple):
+            return [self._tree_of(field) for field in expr.fields]
+        return self.plan.constants.get(identity(expr)) if is_constant(expr) else None
+
+    def _convert(self, value: relax.Expr, tree: Tree, dtypes: Iterator[str], output: bool) -> relax.Expr:
+        if isinstance(tree, Leaf):
+            return self._form(tree, value, next(dtypes), output)
+        if not isinstance(tree, list):
+            return value
+        wanted = [[next(dtypes) for _ in leaves(branch)] for branch in tree]
+        literal = isinstance(value, relax.Tuple)
+        if not literal and self._is_natural(tree, wanted):
+            return value
+        fields = []
+        for at, (branch, branch_dtypes) in enumerate(zip(tree, wanted, strict=True)):
+            field = value.fields[at] if literal else self._field(value, at, branch)
+            fields.append(self._convert(field, branch, iter(branch_dtypes), output))
+        return value if literal and all(map(_same, fields, value.fields[:])) else relax.Tuple(fields)
+
+    def _is_natural(self, tree: list, wanted: Iterable[list[str]]) -> bool:
+        return all(
+            [self._natural_dtype(leaf) for leaf in leaves(branch)] == dtypes
+            for branch, dtypes in zip(tree, wanted, strict=True)
+        )
+
+    def _field(self, value: relax.Expr, at: int, branch: Tree) -> relax.Expr:
+        if isinstance(branch, Leaf) and branch in self.natural:
+            return self.natural[branch]
+        return self.builder.emit(relax.TupleGetItem(value, at))
+
+    def _form(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool) -> relax.Expr:
+        """`value`, which holds `leaf`, in `dtype`: itself, a cast made before, a folded constant, or a new cast."""
+        if leaf.tensor is None:
+            return value if dtype == leaf.dtype else relax.const(value.value.numpy().astype(dtype), dtype)
+        if dtype == self._natural_dtype(leaf):
+            return value
+        known = self.converted.get((leaf, dtype))
+        return known if known is not None else self._cast(leaf, value, dtype, output)
+
+    def _cast(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool) -> relax.Expr:
+        blocks = {block for node, block in leaf.uses if self._dtype(node) == dtype}
+        new = relax.op.astype(value, dtype)
+        is_output = (output or len(blocks) > 1) and self.builder.current_block_is_dataflow()
+        cast = self.builder.emit_output(new) if is_output else self.builder.emit(new)
+        if not is_constant(value):
+            self.converted[leaf, dtype] = cast
+        source = "float32" if dtype == self.plan.amp else self.plan.amp
+        self.casts.append(InsertedCast(self.function, leaf.name, source, dtype, leaf.elements))
+        return cast
+
+
+def _same(new: relax.Expr, old: relax.Expr) -> bool:
+    return identity(new) == identity(old)

@@ -1,0 +1,217 @@
+"""The cheapest valid choice of precisions, found exactly as a minimum s-t cut.
+
+This file knows no TVM: a `CastProblem` is integers only. Node `LOW` is the source of the cut and node `FULL` its
+sink; every other node is one free decision (which side of the cut it lies on says whether it runs in low precision or
+in float32).
+
+A tensor costs its `widen` weight when it is produced low and at least one consumer wants float32, and its `narrow`
+weight in the opposite case. Both are cuts. With producer `p`, consumers `c1..cn` and one auxiliary node a direction:
+
+    p --widen--> x --inf--> c1..cn         c1..cn --inf--> y --narrow--> p
+
+Cutting `p -> x` is the one cast that all float32 consumers share; cutting `y -> p` the one that all low consumers
+share. By duality no assignment costs less than the maximum flow, which is therefore reported as a certificate.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components, maximum_flow
+
+LOW, FULL = 0, 1
+#: A narrowing weight: this tensor may never be narrowed for the sake of a consumer that is free to choose.
+FORBIDDEN = -1
+
+# scipy keeps capacities, flows and their differences in 32 bits: an infinite edge may carry a whole flow backwards.
+_LARGEST = 2**30 - 1
+_INFINITE = 2**30
+
+
+@dataclass(slots=True)
+class CastTensor:
+    """One tensor: the node that produces it, the nodes that consume it, and what a cast in either direction costs."""
+
+    producer: int
+    widen: int
+    narrow: int
+    consumers: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CastProblem:
+    """Tensors and free nodes of one module.
+
+    `traffic[node]` is what choosing float32 for that node costs more than choosing low precision (0 for the pinned
+    nodes); `follows` lists pairs (a, b): where a is low, b must be low too.
+    """
+
+    traffic: list[int] = field(default_factory=lambda: [0, 0])
+    tensors: list[CastTensor] = field(default_factory=list)
+    follows: list[tuple[int, int]] = field(default_factory=list)
+
+    def new_node(self, traffic: int = 0) -> int:
+        """Add a free node and return its number."""
+        self.traffic.append(traffic)
+        return len(self.traffic) - 1
+
+    def cost(self, low: list[bool]) -> int:
+        """The total weight of an assignment: casts, and the traffic of free nodes that run in float32."""
+        total = sum(extra for extra, is_low in zip(self.traffic, low, strict=True) if not is_low)
+        for tensor in self.tensors:
+            wanted_low = any(low[c] for c in tensor.consumers)
+            wanted_full = not all(low[c] for c in tensor.consumers)
+            if low[tensor.producer]:
+                total += tensor.widen if wanted_full else 0
+            elif wanted_low:
+                total += max(tensor.narrow, 0)
+        return total
+
+    def casts(self, low: list[bool]) -> int:
+        """How many casts an assignment needs."""
+        return sum(any(low[c] != low[tensor.producer] for c in set(tensor.consumers)) for tensor in self.tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """An assignment (`low[node]`), its cost, and a proof: no valid assignment costs less than `lower_bound`."""
+
+    low: list[bool]
+    cost: int
+    lower_bound: int
+
+    @property
+    def is_optimal(self) -> bool:
+        """Whether the certificate is tight. It is, unless weights had to be scaled to fit 32 bits."""
+        return self.cost == self.lower_bound
+
+
+def solve(problem: CastProblem) -> Solution:
+    """The cheapest assignment; among equally cheap ones the one with the most nodes in float32."""
+    sources, targets, weights, constant = _edges(problem)
+    count = 1 + max(int(sources.max(initial=FULL)), int(targets.max(initial=FULL)), len(problem.traffic) - 1)
+    units = _units(sources, targets, weights, count)
+    capacities = np.where(weights < 0, _INFINITE, weights // units).astype(np.int32)
+    graph = csr_array((capacities, (sources, targets)), shape=(count, count))
+    flow = csr_array(maximum_flow(graph, LOW, FULL, method="dinic").flow)
+    low = _reachable(graph, flow)[: len(problem.traffic)]
+    from_source = sources == LOW
+    pushed = np.asarray(flow[[LOW], :].todense(), dtype=np.int64).ravel()[targets[from_source]]
+    return Solution(low, problem.cost(low), int(pushed @ units[from_source]) + constant)
+
+
+def _units(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
+    """What each edge's weight is divided by.
+
+    scipy's maximum flow works on 32-bit capacities and wraps silently beyond. Free nodes that are not connected to
+    each other do not share a flow, so each component is divided by the greatest common divisor of its own weights.
+    Where that does not suffice the weights are rounded down: the flow remains a lower bound.
+    """
+    free = (sources > FULL) & (targets > FULL)
+    inner = csr_array((np.ones(free.sum(), np.int8), (sources[free], targets[free])), shape=(count, count))
+    component = connected_components(inner, directed=False)[1][np.where(sources > FULL, sources, targets)]
+    divisors = np.zeros(count, np.int64)
+    np.gcd.at(divisors, component, np.maximum(weights, 0))
+    divisors = np.maximum(divisors, 1)
+    # No flow exceeds what leaves the source or what enters the sink.
+    leaving, entering = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    np.add.at(leaving, component[sources == LOW], weights[sources == LOW])
+    np.add.at(entering, component[targets == FULL], np.maximum(weights[targets == FULL], 0))
+    entering[component[(targets == FULL) & (weights < 0)]] = np.iinfo(np.int64).max
+    largest = np.zeros(count, np.int64)
+    np.maximum.at(largest, component, weights)
+    largest = np.maximum(largest, np.minimum(leaving, entering))
+    return (divisors * np.maximum(-(-largest // divisors // _LARGEST), 1))[component]
+
+
+def _edges(problem: CastProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """The edges of the cut graph (weight -1: infinite), parallel ones merged, and the cost that no choice can avoid."""
+    edges: dict[tuple[int, int], int] = {}
+    constant = 0
+    auxiliary = len(problem.traffic)
+
+    def add(source: int, target: int, weight: int) -> None:
+        nonlocal constant
+        if source in (target, FULL) or target == LOW or weight == 0:
+            return
+        if (source, target) == (LOW, FULL):
+            constant += max(weight, 0)
+            return
+        known = edges.get((source, target), 0)
+        edges[source, target] = -1 if weight < 0 or known < 0 else known + weight
+
+    for node, extra in enumerate(problem.traffic):
+        add(LOW, node, extra)
+    for low_node, followed in problem.follows:
+        add(low_node, followed, -1)
+    for tensor in problem.tensors:
+        producer = tensor.producer
+        consumers = set(tensor.consumers)
+        consumers.discard(producer)
+        wanting_full = (consumers - {LOW}) if producer != FULL else set()
+        wanting_low = (consumers - {FULL}) if producer != LOW else set()
+        if FULL in wanting_full or len(wanting_full) == 1:
+            wanting_full = {FULL} if FULL in wanting_full else wanting_full
+            add(producer, wanting_full.pop(), tensor.widen)
+        elif wanting_full:
+            add(producer, auxiliary, tensor.widen)
+            for consumer in wanting_full:
+                add(auxiliary, consumer, -1)
+            auxiliary += 1
+        if tensor.narrow == FORBIDDEN:
+            for consumer in wanting_low - {LOW}:
+                add(consumer, producer, -1)
+        elif LOW in wanting_low or len(wanting_low) == 1:
+            wanting_low = {LOW} if LOW in wanting_low else wanting_low
+            add(wanting_low.pop(), producer, tensor.narrow)
+        elif wanting_low:
+            for consumer in wanting_low:
+                add(consumer, auxiliary, -1)
+            add(auxiliary, producer, tensor.narrow)
+            auxiliary += 1
+    pairs = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
+    return pairs[:, 0], pairs[:, 1], np.array(list(edges.values()), dtype=np.int64), constant
+
+
+def _reachable(graph: csr_array, flow: csr_array) -> list[bool]:
+    """The nodes that the source still reaches over spare capacity: the smallest low side of a minimum cut."""
+    residual = csr_array(graph - flow)
+    pointers, indices, spare = residual.indptr.tolist(), residual.indices.tolist(), residual.data.tolist()
+    seen = [False] * residual.shape[0]
+    seen[LOW] = True
+    queue = deque([LOW])
+    while queue:
+        node = queue.popleft()
+        for at in range(pointers[node], pointers[node + 1]):
+            target = indices[at]
+            if spare[at] > 0 and not seen[target]:
+                seen[target] = True
+                queue.append(target)
+    return seen
+
+
+def solve_greedily(problem: CastProblem) -> list[bool]:
+    """One pass in program order: each free node takes the precision that most of the tensors it consumes have by then.
+
+    This is what RAF's AutoCast and most others do; it is here to be compared with. Ties go to low precision, and a
+    node that consumes nothing follows the node it is tied to.
+    """
+    count = len(problem.traffic)
+    consumed: list[list[CastTensor]] = [[] for _ in range(count)]
+    for tensor in problem.tensors:
+        for consumer in tensor.consumers:
+            consumed[consumer].append(tensor)
+    tied = dict(problem.follows)
+    low = [False] * count
+    low[LOW] = True
+    for node in range(FULL + 1, count):
+        if node in tied:
+            low[node] = low[tied[node]]
+            continue
+        votes = [low[tensor.producer] for tensor in consumed[node]]
+        forbidden = any(tensor.narrow == FORBIDDEN for tensor in consumed[node])
+        low[node] = bool(votes) and not forbidden and 2 * sum(votes) >= len(votes)
+    return low

@@ -1,0 +1,41 @@
+"""Every environment variable the project reads, in one typed table; `python -m autocast env` prints it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One environment variable: its name, the type its text is parsed to, its default, and what it does."""
+
+    name: str
+    type: type
+    default: object
+    help: str
+
+    @property
+    def value(self) -> object:
+        """The variable's current value, or the default where it is unset or empty."""
+        text = os.environ.get(self.name, "")
+        if not text:
+            return self.default
+        try:
+            return self.type(text)
+        except ValueError:
+            raise ValueError(f"{self.name}={text!r}: expected {self.type.__name__} ({self.help})") from None
+
+
+SETTINGS = (
+    Setting("AUTOCAST_DEBUG", int, 0, "1 passes and their times, 2 cast decisions, 3 IR differences, 4 kernels"),
+    Setting("AUTOCAST_DUMP", str, "", "directory that receives the IR after each pass"),
+    Setting("AUTOCAST_NUM_THREADS", int, 0, "threads of the kernels' pool; 0: one for each core"),
+    Setting("AUTOCAST_TARGET", str, "", "LLVM CPU name to compile for, such as x86-64-v3; empty: this machine's"),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+def get(name: str) -> object:
+    """The current value of setting `name`; KeyError where the table has no such row."""
+    return _BY_NAME[name].value
