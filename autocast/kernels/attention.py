@@ -75,7 +75,7 @@ def decompose_attention(mod: tvm.IRModule) -> tvm.IRModule:
                                                        p: bf16 = R.astype(R.nn.softmax(s * scale + b), "bfloat16")
                                                        o: bf16 = R.permute_dims(R.astype(R.matmul(p, v', "float32")))
 
-    Primed operands have their heads first. Scores and softmax are float32 whatever the storage; probabilities are narrowed
-    to it for the second product.
+    Primed operands have their heads first. Scores and softmax are float32 whatever the storage; probabilities are
+    narrowed to it for the second product.
     """
     return rewrite_functions(mod, _Decompose)

@@ -13,6 +13,8 @@ from tvm import relax
 
 from autocast import settings
 from autocast.kernels.attention import decompose_attention
+from autocast.kernels.legalize import legalizations
+from autocast.kernels.schedule import mark_existing, schedule
 from autocast.kernels.widen import compute_in_float32
 
 
@@ -31,17 +33,19 @@ def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target
     return run
 
 
-#: In this order, because: attention is decomposed before the operators it decomposes to are widened; kernels look for patterns of
-#: whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs; schedules see fused groups.
+#: In this order, because: attention is decomposed before the operators it decomposes to are widened; kernels look for
+#: patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs; schedules
+#: see fused groups.
 LOWERING = (
+    Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
     Phase("decompose_attention", lambda mod, target: decompose_attention(mod)),
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
-    Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),
-    Phase(
-        "fuse", _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination())
-    ),
+    Phase("legalize", _sequence(relax.transform.LegalizeOps(legalizations()), relax.transform.AnnotateTIROpPattern())),
+    Phase("fuse", _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())),
+    Phase("remove_dead_code", _sequence(relax.transform.DeadCodeElimination())),
+    Phase("schedule", lambda mod, target: schedule(mod)),
 )
 
 #: What TVM's own build pipeline does after fusion, up to and including the memory plan.
@@ -81,8 +85,8 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     Parameters
     ----------
     mod : IRModule
-        Any well-formed module: static or symbolic shapes, float32, bfloat16 and float16 storage, tuples, If, several functions, its
-        own PrimFuncs and packed calls.
+        Any well-formed module: static or symbolic shapes, float32, bfloat16 and float16 storage, tuples, If, several
+        functions, PrimFuncs and packed calls of its own.
     target : Target
         An LLVM target, such as `detect_target()` answers.
 

@@ -38,10 +38,11 @@ def use_counts(function: relax.Function) -> Counter:
 
 
 class BindingRewriter(PyExprMutator):
-    """A mutator whose subclasses (decorated with `relax.expr_functor.mutator`) answer `rewrite(binding)` with a new value, or None to leave the binding as it is.
+    """A mutator that replaces whole bindings.
 
-    `rewrite` sees the original binding; `self.new(expr)` gives an operand's rewritten form, `self.emit(value)` binds an
-    intermediate value.
+    Subclasses, decorated with `relax.expr_functor.mutator`, answer `rewrite(binding)` with a new value, or None to leave the
+    binding as it is. `rewrite` sees the original binding; `self.new(expr)` gives an operand's rewritten form, and
+    `self.emit(value)` binds an intermediate value.
     """
 
     def __init__(self, mod: tvm.IRModule):

@@ -9,61 +9,8 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_constant, is_op, op_name
+from autocast.kernels.operators import ATTENTION, ELEMENTWISE, LOW, PRODUCTS, REDUCTIONS, computes
 from autocast.kernels.rewriting import BindingRewriter, rewrite_functions
-
-#: Storage dtypes that are never computed in.
-LOW = ("bfloat16", "float16")
-
-#: Operators that only move, create or reinterpret data: right in any storage dtype.
-MOVES = frozenset(
-    f"relax.{name}"
-    for name in """astype broadcast_to concat dynamic_strided_slice expand_dims flatten flip full full_like gather_elements
-    gather_nd index_put index_tensor layout_transform meshgrid nn.batch_flatten nn.dropout nn.pad nn.pixel_shuffle one_hot ones ones_like
-    permute_dims repeat reshape reverse_sequence scatter_elements shape_of slice_scatter sort argsort split squeeze stack
-    strided_slice take tensor_to_shape tile topk tril triu unique where zeros zeros_like eye eye_like hint_on_device
-    to_vdevice nonzero size null_value wrap_param""".split()
-)
-
-#: Operators that call code of the user's or of the runtime's: not ours to change.
-OPAQUE_PREFIXES = (
-    "relax.call_",
-    "relax.vm.",
-    "relax.memory.",
-    "relax.builtin.",
-    "relax.dist.",
-    "relax.ccl.",
-    "relax.inspect.",
-    "relax.invoke_",
-    "relax.make_closure",
-    "relax.assert_op",
-    "relax.print",
-    "relax.grad.start",
-    "relax.grad.end",
-    "relax.grad.no_grad",
-)
-
-#: Products multiply low operands as they are, and accumulate and answer in float32.
-PRODUCTS = frozenset({"relax.matmul"} | {f"relax.nn.conv{n}d{t}" for n in (1, 2, 3) for t in ("", "_transpose")})
-
-#: Attention has its own phase, which keeps scores and softmax in float32.
-ATTENTION = frozenset({"relax.nn.attention", "relax.nn.attention_bias", "relax.nn.attention_var_len"})
-
-#: Operators that work element by element, so that fusion keeps a float32 value between them in registers.
-ELEMENTWISE = frozenset(
-    f"relax.{name}"
-    for name in """abs acos acosh add asin asinh atan atan2 atanh ceil clip cos cosh divide erf ewise_fma exp floor floor_divide
-    floor_mod log log_add_exp maximum minimum mod multiply negative nn.gelu nn.gelu_tanh nn.leakyrelu nn.prelu nn.relu
-    nn.selu nn.silu nn.softplus power round rsqrt sigmoid sign sin sinh sqrt square subtract tan tanh trunc""".split()
-)
-
-#: Reductions, whose results are small: keeping them in float32 costs little, wherever they go.
-REDUCTIONS = frozenset(f"relax.{name}" for name in "sum mean max min prod std variance median".split())
-
-
-def computes(call: relax.Expr) -> bool:
-    """Whether `call` does arithmetic (rather than moving data, or calling code that is not ours)."""
-    name = op_name(call)
-    return name is not None and name not in MOVES and not name.startswith(OPAQUE_PREFIXES)
 
 
 def with_float32_result(call: relax.Call, operands: list[relax.Expr]) -> relax.Call:
@@ -151,7 +98,7 @@ def compute_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
         c: bf16 = R.matmul(b, w)                  b: bf16 = R.astype(R.exp(R.add(x1, y1)), "bfloat16")
                                                   c: bf16 = R.astype(R.matmul(b, w, out_dtype="float32"), "bfloat16")
 
-    Two neighbours of which the first has no other reader keep the value between them in float32. Data movement stays in
-    its storage dtype; products keep low operands, because the units that multiply them accumulate in float32.
+    Two neighbours of which the first has no other reader keep the value between them in float32. Data movement stays
+    in its storage dtype; products keep low operands, because the units that multiply them accumulate in float32.
     """
     return rewrite_functions(mod, _Widen)
