@@ -38,9 +38,10 @@ def casts_in(mod: tvm.IRModule) -> Casts:
                 if not is_op(binding.value, "relax.astype"):
                     continue
                 source, result = dtype_of(binding.value.args[0]), dtype_of(binding.var)
-                if source in BYTES and result in BYTES and source != result:
+                shape = static_shape(binding.var)
+                if source in BYTES and result in BYTES and source != result and shape is not None:
                     count += 1
-                    moved += math.prod(static_shape(binding.var)) * (BYTES[source] + BYTES[result])
+                    moved += math.prod(shape) * (BYTES[source] + BYTES[result])
     return Casts(count, moved / 2**20)
 
 
@@ -53,11 +54,11 @@ class CastCounter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        if func is torch.ops.aten._to_copy.default and args[0].dtype != result.dtype:
-            sizes = _TORCH_FLOATS.get(args[0].dtype), _TORCH_FLOATS.get(result.dtype)
-            if None not in sizes:
+        if func is torch.ops.aten._to_copy.default:
+            dtypes = {args[0].dtype, result.dtype}
+            if len(dtypes) == 2 and dtypes <= _TORCH_FLOATS.keys():
                 self.count += 1
-                self.moved += result.numel() * sum(sizes)
+                self.moved += result.numel() * sum(_TORCH_FLOATS[dtype] for dtype in dtypes)
         return result
 
 
