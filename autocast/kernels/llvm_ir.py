@@ -165,6 +165,8 @@ define linkonce_odr void @autocast_store_float32_part(ptr %p, <L x float> %x, i3
 }
 """
 
+# The number of lanes is hidden from LLVM where it is known: LLVM 22 compiles a truncating store that is masked to one
+# known lane into a store of 32 bits, one element too many.
 _ACCESS_HALF = """
 define linkonce_odr <L x float> @autocast_load_DTYPE(ptr %p) alwaysinline {
   %h = load <L x i16>, ptr %p, align 2
@@ -183,7 +185,8 @@ define linkonce_odr void @autocast_store_DTYPE(ptr %p, <L x float> %x) alwaysinl
   ret void
 }
 define linkonce_odr void @autocast_store_DTYPE_part(ptr %p, <L x float> %x, i32 %n) alwaysinline {
-  %m = call <L x i1> @autocast_mask(i32 %n)
+  %hidden = call i32 asm "", "=r,0"(i32 %n)
+  %m = call <L x i1> @autocast_mask(i32 %hidden)
   %h = call <L x i16> @autocast_narrow_DTYPE(<L x float> %x)
   call void @llvm.masked.store.vLi16.p0(<L x i16> %h, ptr %p, i32 2, <L x i1> %m)
   ret void

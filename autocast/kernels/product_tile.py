@@ -1,4 +1,4 @@
-"""The innermost work of a matrix product: a tile of sums in registers, and what is done to sums before they are stored."""
+"""The innermost work of a matrix product: a tile of sums in registers, and what sums undergo before they are stored."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def _tanh(b: _Body, x: _Value) -> _Value:
     near = b.multiply_add(near * square, x, x)
     decay = _exp_of_negative(b, size * -2.0)
     far = (-decay + 1.0) / (decay + 1.0)
-    return b.where("olt", size, 0.625, near, b.with_sign_of(far, x))
+    return b.with_sign_of(b.where("olt", size, 0.625, near, far), x)  # near gives +0 for -0
 
 
 def _erf(b: _Body, x: _Value) -> _Value:
