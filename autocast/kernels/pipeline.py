@@ -13,7 +13,9 @@ from tvm import relax
 
 from autocast import settings
 from autocast.kernels.attention import decompose_attention
+from autocast.kernels.canonicalize import canonicalize
 from autocast.kernels.legalize import legalizations
+from autocast.kernels.products import lower_products
 from autocast.kernels.schedule import mark_existing, schedule
 from autocast.kernels.widen import compute_in_float32
 
@@ -39,8 +41,10 @@ def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target
 LOWERING = (
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
+    Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("decompose_attention", lambda mod, target: decompose_attention(mod)),
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
+    Phase("products", lower_products),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(legalizations()), relax.transform.AnnotateTIROpPattern())),
     Phase("fuse", _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())),

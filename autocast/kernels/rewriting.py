@@ -37,6 +37,37 @@ def use_counts(function: relax.Function) -> Counter:
     return counter.counts
 
 
+@visitor
+class _Bindings(PyExprVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bound: dict[relax.Var, relax.Expr] = {}
+        self.users: dict[relax.Var, list[relax.Var]] = {}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self.bound[binding.var] = binding.value
+        for operand in _operands(binding.value):
+            self.users.setdefault(operand, []).append(binding.var)
+        super().visit_var_binding_(binding)
+
+
+def _operands(value: relax.Expr) -> list[relax.Var]:
+    if isinstance(value, relax.Call):
+        return [operand for argument in value.args for operand in _operands(argument)]
+    if isinstance(value, relax.Tuple):
+        return [operand for item in value.fields for operand in _operands(item)]
+    if isinstance(value, relax.TupleGetItem):
+        return _operands(value.tuple_value)
+    return [value] if isinstance(value, relax.Var) else []
+
+
+def users_of(function: relax.Function) -> tuple[dict[relax.Var, relax.Expr], dict[relax.Var, list[relax.Var]]]:
+    """What each variable of `function` is bound to, in order, and which variables are computed from it directly."""
+    bindings = _Bindings()
+    bindings.visit_expr(function.body)
+    return bindings.bound, bindings.users
+
+
 class BindingRewriter(PyExprMutator):
     """A mutator that replaces whole bindings.
 
