@@ -6,6 +6,7 @@ python -m benchmarks.bert [--rounds 5] [--calls 3] [--compile]
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import time
 from collections.abc import Callable
@@ -77,8 +78,7 @@ def our_candidates(module: torch.nn.Module, ids: torch.Tensor) -> tuple[dict[str
 def errors(module: torch.nn.Module, ids: torch.Tensor, candidates: dict[str, tuple[str, Call]]) -> dict[str, float]:
     """The relative Frobenius error of each candidate's output against torch in float64."""
     with torch.inference_mode():
-        exact = module.double()(ids)
-    module.float()
+        exact = copy.deepcopy(module).double()(ids)
     size = exact.norm()
     return {name: float((call().double() - exact).norm() / size) for name, (_, call) in candidates.items()}
 

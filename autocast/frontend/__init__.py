@@ -1,6 +1,21 @@
 """Models in: from PyTorch and from Relax."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from autocast.frontend.relax import from_relax
-from autocast.frontend.torch import from_torch
+
+if TYPE_CHECKING:
+    from autocast.frontend.torch import from_torch
 
 __all__ = ["from_relax", "from_torch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch when it is first used: Relax modules are taken, cast and run without it."""
+    if name == "from_torch":
+        from autocast.frontend.torch import from_torch
+
+        return from_torch
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
