@@ -87,26 +87,26 @@ def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: Se
 
 
 def _count(mod: tvm.IRModule, function: relax.Function, sizes: Sizes) -> int:
-    total = 0
+    calls: list[relax.Call] = []
+    relax.analysis.post_order_visit(
+        function.body, lambda expr: calls.append(expr) if isinstance(expr, relax.Call) else None
+    )
+    return sum(_count_call(mod, call, sizes) for call in calls)
 
-    def visit(expr: relax.Expr) -> None:
-        nonlocal total
-        if not isinstance(expr, relax.Call):
-            return
-        name = ir.op_name(expr)
-        if isinstance(expr.op, relax.GlobalVar) and isinstance(mod[expr.op], relax.Function):
-            callee = mod[expr.op]
-            shapes = [evaluate_all(ir.shape_of(arg) or (), sizes) or () for arg in expr.args]
-            total += _count(mod, callee, _sizes_of(callee, shapes))
-        elif name in FLOPS:
-            known = [evaluate_all(ir.shape_of(value) or (None,), sizes) for value in (*expr.args, expr)]
-            *shapes, result = [shape for shape in known if shape is not None]
-            if len(known) != len(shapes) + 1:
-                raise InputError(f"calc_model_gflops: the sizes of {name} are not known from the inputs alone")
-            total += FLOPS[name](expr, shapes, result)
 
-    relax.analysis.post_order_visit(function.body, visit)
-    return total
+def _count_call(mod: tvm.IRModule, call: relax.Call, sizes: Sizes) -> int:
+    name = ir.op_name(call)
+    if isinstance(call.op, relax.GlobalVar) and isinstance(mod[call.op], relax.Function):
+        callee = mod[call.op]
+        shapes = [evaluate_all(ir.shape_of(arg) or (), sizes) or () for arg in call.args]
+        return _count(mod, callee, _sizes_of(callee, shapes))
+    if name not in FLOPS:
+        return 0
+    known = [evaluate_all(ir.shape_of(value) or (None,), sizes) for value in (*call.args, call)]
+    *shapes, result = (shape or () for shape in known)
+    if None in known:
+        raise InputError(f"calc_model_gflops: the sizes of {name} are not known from the inputs alone")
+    return FLOPS[name](call, shapes, result)
 
 
 def _sizes_of(function: relax.Function, shapes: _Shapes) -> dict[tirx.Var, int]:

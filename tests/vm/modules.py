@@ -15,12 +15,14 @@ ROWS, COLUMNS = 1024, 256
 
 
 def steps() -> Model:
-    """Three opaque kernels of 1 MiB tensors, then one with 2 MiB of workspace; the first result is used at both ends."""
+    """Three opaque kernels of 1 MiB tensors, then one with 2 MiB of workspace that also reads the first result."""
 
     @I.ir_module
     class Steps:
         @T.prim_func(private=True, s_tir=True)
-        def step(x: T.Buffer((T.int64(1024), T.int64(256)), "float32"), y: T.Buffer((T.int64(1024), T.int64(256)), "float32")):
+        def step(
+            x: T.Buffer((T.int64(1024), T.int64(256)), "float32"), y: T.Buffer((T.int64(1024), T.int64(256)), "float32")
+        ):
             T.func_attr({"tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True, "autocast.flops": 262144})
             for i, j in T.grid(1024, 256):
                 with T.sblock("step"):

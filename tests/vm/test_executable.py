@@ -91,14 +91,18 @@ def test_outputs_stay_as_they_were_when_the_model_runs_again():
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        pytest.param((torch.zeros(7, 16),), r"got 1 inputs, expected 2 \(x: float32\[rows, 16\], n: float32\[\]\)", id="number"),
+        pytest.param(
+            (torch.zeros(7, 16),), r"got 1 inputs, expected 2 \(x: float32\[rows, 16\], n: float32\[\]\)", id="number"
+        ),
         pytest.param(
             (torch.zeros(7, 16, dtype=torch.float64), torch.tensor(0.0)),
             r"input x is float64\[7, 16\], expected float32\[rows, 16\]",
             id="dtype",
         ),
         pytest.param(
-            (torch.zeros(7, 15), torch.tensor(0.0)), r"input x is float32\[7, 15\], expected float32\[rows, 16\]", id="size"
+            (torch.zeros(7, 15), torch.tensor(0.0)),
+            r"input x is float32\[7, 15\], expected float32\[rows, 16\]",
+            id="size",
         ),
         pytest.param(
             (torch.zeros(7), torch.tensor(0.0)), r"input x is float32\[7\], expected float32\[rows, 16\]", id="rank"
@@ -108,7 +112,9 @@ def test_outputs_stay_as_they_were_when_the_model_runs_again():
         ),
         pytest.param(([[0.0] * 16], torch.tensor(0.0)), "input x is a list, expected a torch tensor", id="no tensor"),
         pytest.param(
-            (torch.zeros(65, 16), torch.tensor(0.0)), r"input x has size 65 along axis 0, expected rows in 1 to 64", id="bound"
+            (torch.zeros(65, 16), torch.tensor(0.0)),
+            r"input x has size 65 along axis 0, expected rows in 1 to 64",
+            id="bound",
         ),
         pytest.param(
             (torch.zeros(7, 16, device="meta"), torch.tensor(0.0)), "an input is on meta, expected the cpu", id="device"

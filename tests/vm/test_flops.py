@@ -1,0 +1,88 @@
+"""Operation counts against formulas worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tvm import relax
+
+from autocast.errors import InputError
+from autocast.vm.flops import calc_model_gflops, kernel_flops
+from tests.vm.modules import dense, steps
+
+
+def gflops(build, *shapes):
+    """GFLOP of a function that returns `build(*tensors)` for float32 inputs of these shapes."""
+    inputs = [relax.Var(f"x{index}", relax.TensorType(shape, "float32")) for index, shape in enumerate(shapes)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", inputs):
+        builder.emit_func_output(builder.emit(build(*inputs)))
+    return calc_model_gflops(builder.get(), "cpu", [torch.zeros(shape) for shape in shapes])
+
+
+@pytest.mark.parametrize(
+    ("build", "shapes", "expected"),
+    [
+        pytest.param(relax.op.matmul, [(5, 7), (7, 3)], 2 * 5 * 7 * 3, id="matmul"),
+        pytest.param(relax.op.matmul, [(2, 4, 5, 7), (2, 4, 7, 3)], 2 * 8 * 5 * 7 * 3, id="batched matmul"),
+        pytest.param(
+            relax.op.nn.attention,
+            [(2, 6, 3, 8), (2, 10, 3, 8), (2, 10, 3, 16)],
+            2 * 2 * 3 * 6 * 10 * (8 + 16),
+            id="attention",
+        ),
+        pytest.param(
+            lambda x, w: relax.op.nn.conv2d(x, w, padding=1),
+            [(2, 3, 8, 8), (16, 3, 3, 3)],
+            2 * (2 * 16 * 8 * 8) * 3 * 9,
+            id="conv2d",
+        ),
+        pytest.param(
+            lambda x, w: relax.op.nn.conv2d(x, w, groups=4),
+            [(1, 8, 5, 5), (16, 2, 1, 1)],
+            2 * (16 * 5 * 5) * 2,
+            id="grouped conv2d",
+        ),
+        pytest.param(
+            lambda x, w: relax.op.nn.conv2d_transpose(x, w, strides=2),
+            [(1, 8, 5, 5), (8, 4, 2, 2)],
+            2 * (8 * 5 * 5) * 4 * 4,
+            id="conv2d_transpose",
+        ),
+        pytest.param(relax.op.add, [(5, 7), (5, 7)], 0, id="add"),
+    ],
+)
+def test_multiply_adds_count_as_two(build, shapes, expected):
+    assert gflops(build, *shapes) == pytest.approx(expected / 1e9)
+
+
+def test_symbolic_sizes_come_from_the_inputs():
+    model = dense()
+    for size in (3, 50):
+        assert calc_model_gflops(model, "cpu", [torch.zeros(size, 16), torch.tensor(0.0)]) == 2 * size * 16 * 32 / 1e9
+
+
+def test_a_product_of_unknown_size_is_refused():
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((4, 4), "float32"))
+    with builder.function("main", [x]):
+        where = builder.emit(relax.op.astype(relax.op.nonzero(x), "float32"))  # (2, number of elements that are not 0)
+        builder.emit_func_output(builder.emit(relax.op.matmul(where, relax.op.permute_dims(where))))
+    with pytest.raises(InputError, match=r"the sizes of relax\.matmul are not known from the inputs alone"):
+        calc_model_gflops(builder.get(), "cpu", [torch.zeros(4, 4)])
+
+
+def test_a_kernel_tells_its_own_operations():
+    kernels = {gv.name_hint: function for gv, function in steps().mod.functions.items()}
+    assert kernel_flops(kernels["step"], [(1024, 256), (1024, 256)]) == 1024 * 256
+    assert kernel_flops(kernels["join"], [(1024, 256)] * 3) is None
+
+
+def test_the_loops_of_other_kernels_are_counted():
+    kernel = steps().mod["step"].without_attr("autocast.flops").without_attr("op_pattern")
+    assert kernel_flops(kernel, [(1024, 256), (1024, 256)]) == 1024 * 256
+
+
+def test_a_count_that_does_not_fit_its_inputs_is_refused():
+    with pytest.raises(InputError, match="got 0 inputs, expected 2"):
+        calc_model_gflops(dense(), "cpu", [])

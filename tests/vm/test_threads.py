@@ -1,0 +1,82 @@
+"""The kernels' pool: how many threads, and that it leaves torch's alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from autocast.errors import UnsupportedError
+from autocast.vm import threads
+
+REPORT = """
+    import json, os
+    from autocast.vm import threads
+    import tvm
+    wanted = threads.configure()
+    got = tvm.get_global_func("runtime.NumThreads")()
+    print(json.dumps([wanted, got, len(os.sched_getaffinity(0)), os.environ["TVM_THREAD_POOL_SPIN_COUNT"]]))
+"""
+
+
+def in_a_fresh_process(**environment):
+    clean = {name: value for name, value in os.environ.items() if name not in ("TVM_NUM_THREADS", "OMP_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(REPORT)],
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+def test_the_pool_has_one_thread_for_each_core_and_pins_nothing():
+    wanted, got, visible, spins = in_a_fresh_process()
+    assert wanted == got == threads.physical_cores()
+    assert visible == len(os.sched_getaffinity(0))
+    assert int(spins) == threads.SPIN_COUNT
+
+
+def test_more_threads_than_cores_can_be_asked_for_before_the_start():
+    number = threads.physical_cores() + 1
+    assert in_a_fresh_process(TVM_NUM_THREADS=str(number))[:2] == [number, number]
+
+
+def test_the_own_setting_wins(monkeypatch):
+    monkeypatch.setattr(threads, "_USER_THREADS", "3")
+    monkeypatch.delenv("AUTOCAST_NUM_THREADS", raising=False)
+    assert threads.wanted_threads() == 3
+    monkeypatch.setenv("AUTOCAST_NUM_THREADS", "1")
+    assert threads.wanted_threads() == 1
+
+
+def test_a_running_pool_shrinks_and_grows_back(monkeypatch):
+    cores = threads.physical_cores()
+    monkeypatch.setenv("AUTOCAST_NUM_THREADS", str(cores))
+    assert threads.configure() == cores
+    monkeypatch.setenv("AUTOCAST_NUM_THREADS", "1")
+    assert threads.configure() == 1
+    monkeypatch.setenv("AUTOCAST_NUM_THREADS", str(cores))
+    assert threads.configure() == cores
+    monkeypatch.undo()
+    threads.configure()
+
+
+def test_a_pool_cannot_grow_beyond_its_first_size(monkeypatch):
+    threads.configure()
+    monkeypatch.setenv("AUTOCAST_NUM_THREADS", "1000")
+    with pytest.raises(UnsupportedError, match=r"AUTOCAST_NUM_THREADS=1000: .* cannot grow"):
+        threads.configure()
+    monkeypatch.undo()
+    threads.configure()
+
+
+def test_a_negative_number_is_refused(monkeypatch):
+    monkeypatch.setenv("AUTOCAST_NUM_THREADS", "-1")
+    with pytest.raises(UnsupportedError, match="AUTOCAST_NUM_THREADS=-1: expected 1 or more"):
+        threads.wanted_threads()
