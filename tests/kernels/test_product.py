@@ -90,10 +90,9 @@ def test_every_number_of_tasks_covers_the_whole_output(cores: int) -> None:
 
 @every_cpu
 @pytest.mark.parametrize("out_dtype", list(DTYPES))
-@pytest.mark.parametrize("n", [1, 17, 65])
-def test_a_tail_of_one_column_does_not_spill_into_the_next_row(cpu: str, out_dtype: str, n: int) -> None:
-    # The output is written by rows of tiles, the last panel last: what a tail writes too far is not mended afterwards.
-    Case(Product(3, n, 4, out_dtype=out_dtype, batch=2, a_batched=True), cpu=cpu, cores=1).check()
+def test_a_tail_of_one_column_does_not_spill_into_the_next_row(cpu: str, out_dtype: str) -> None:
+    # Here LLVM sees how wide the tail is, and the next row's first column is written before it.
+    Case(Product(1, 65, 1, b_dtype="float16", out_dtype=out_dtype, batch=3, a_batched=True), cpu=cpu).check()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 8, 9, 130])
