@@ -1,0 +1,71 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from autocast.cli import main
+
+
+def test_env_prints_every_setting(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    assert main(["env"]) == 0
+    printed = capsys.readouterr().out
+    assert "AUTOCAST_NUM_THREADS" in printed
+    assert "AUTOCAST_TARGET" in printed
+
+
+def test_rules_prints_the_rules_of_matching_operators(capsys):
+    assert main(["rules", "softmax"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines} == {"operator", "relax.nn.softmax", "relax.nn.log_softmax"}
+
+
+def test_rules_without_a_pattern_prints_them_all(capsys):
+    assert main(["rules"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 200
+
+
+def test_a_pattern_that_matches_nothing_is_an_error(capsys):
+    assert main(["rules", "softmin"]) == 2
+    assert "'softmin'" in capsys.readouterr().err
+
+
+def test_a_command_is_required(capsys):
+    with pytest.raises(SystemExit) as raised:
+        main([])
+    assert raised.value.code == 2
+    assert "usage: autocast" in capsys.readouterr().err
+
+
+def test_the_demo_prints_its_table_and_profiles(capsys):
+    sizes = {"batch": 2, "sequence": 16, "hidden": 64, "heads": 2, "vocabulary": 300, "rounds": 1}
+    tiny = ["demo", "--profile", *(f"--{name}={value}" for name, value in sizes.items())]
+        "demo",
+        "--batch",
+        "2",
+        "--sequence",
+        "16",
+        "--hidden",
+        "64",
+        "--heads",
+        "2",
+        "--vocabulary",
+        "300",
+        "--rounds",
+        "1",
+        "--profile",
+    ]
+    assert main(tiny) == 0
+    captured = capsys.readouterr()
+    for text in ("torch.autocast bfloat16", "greedy casts", "workspace MiB", "(virtual machine)"):
+        assert text in captured.out
+    assert "importing from torch" in captured.err
+
+
+def test_the_package_is_a_command():
+    done = subprocess.run([sys.executable, "-m", "autocast", "--help"], capture_output=True, text=True, check=True)
+    assert "demo" in done.stdout

@@ -1,0 +1,105 @@
+"""The demonstration's logic, on a BERT small enough for a test."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+import torch
+
+from autocast import demo
+from autocast.report import tables
+
+TINY = demo.Options(batch=2, sequence=16, hidden=64, heads=2, vocabulary=300, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def result():
+    steps = []
+
+    @contextmanager
+    def progress(text):
+        steps.append(text)
+        yield
+
+    result = demo.run(TINY, progress)
+    assert [step.split()[0] for step in steps] == [
+        "importing",
+        "autocasting",
+        "compiling",
+        "compiling",
+        "computing",
+        "comparing",
+        "measuring",
+    ]
+    return result
+
+
+def test_the_four_ways_are_measured_as_often_as_asked(result):
+    assert [row.name for row in result.rows] == [
+        "float32",
+        "AMP bfloat16",
+        "torch eager float32",
+        "torch.autocast bfloat16",
+    ]
+    assert all(len(row.latencies) == 2 and min(row.latencies) > 0 for row in result.rows)
+
+
+def test_float32_is_as_exact_as_torch_and_amp_as_torch_autocast(result):
+    float32, low, eager, eager_low = result.rows
+    assert float32.error < 1e-5
+    assert eager.error < 1e-5
+    assert 1e-4 < low.error <= eager_low.error
+    assert demo.failures(result) == []
+
+
+def test_memory_and_casts_are_those_of_the_models(result):
+    float32, low, eager, eager_low = result.rows
+    assert float32.memory == pytest.approx(float32.intermediates + result.parameters, abs=0.1)
+    assert float32.casts == eager.casts == 0
+    assert low.casts == result.amp.report.casts <= low.greedy_casts == result.amp.report.greedy_casts
+    assert eager_low.casts > 0
+    assert eager.memory is None
+
+
+def test_the_table_shows_all_rows(result):
+    text = tables.to_text(tables.demo_table(result), width=140)
+    for row in result.rows:
+        assert row.name in text
+        assert f"{row.median:.1f}" in text
+    assert f"{result.parameters:.2f} MiB of parameters" in text
+
+
+def test_wrong_outputs_are_reported(result):
+    float32, low, eager, eager_low = result.rows
+    wrong = replace(result, rows=(replace(float32, error=float("nan")), replace(low, error=1.0), eager, eager_low))
+    assert [failure.split()[0] for failure in demo.failures(wrong)] == ["float32", "AMP"]
+
+
+def test_the_model_of_the_demonstration_is_bert_base():
+    size = sum(parameter.nbytes for parameter in demo.build_bert(demo.Options()).parameters()) / 2**20
+    assert size == pytest.approx(120.34, abs=0.01)
+
+
+def test_rounds_alternate_and_the_first_is_not_counted():
+    order = []
+
+    def way(name, seconds):
+        def call():
+            order.append(name)
+            time.sleep(seconds)
+
+        return call
+
+    fast, slow = demo.measure([way("fast", 0.001), way("slow", 0.02)], rounds=3)
+    assert order == ["fast", "slow"] * 4
+    assert len(fast) == len(slow) == 3
+    assert max(fast) < 20 <= min(slow)
+
+
+def test_eager_casts_are_counted_with_their_bytes():
+    x = torch.ones(4, 4)
+    counter = demo.CastCounter(lambda: (x.to(torch.bfloat16), x.to(torch.float32), x.double()))
+    assert (counter.casts, counter.bytes) == (2, 16 * (4 + 2) + 16 * (4 + 8))
