@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import tvm
 
-from autocast.passes.auto_cast import AutoCast
+from autocast.passes.auto_cast import AutoCast, auto_cast
 from autocast.passes.cast_costs import Objective
 from type_hints import CustomTypeHint
 
@@ -58,9 +58,10 @@ def autocast(
         An option is none of its legal values.
     """
     del args
-    cast = AutoCast(dtype, out_dtype=out_dtype, objective=objective, solver=solver)
-    if isinstance(model_or_module, tvm.IRModule):
-        module = cast(model_or_module)
-        module.report = cast.report
-        return module
-    return model_or_module.replace(mod=cast(model_or_module.mod), report=cast.report)
+    is_module = isinstance(model_or_module, tvm.IRModule)
+    module = model_or_module if is_module else model_or_module.mod
+    result, report = auto_cast(module, dtype, out_dtype, objective, solver)
+    if is_module:
+        result.report = report
+        return result
+    return model_or_module.replace(mod=result, report=report)

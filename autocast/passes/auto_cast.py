@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import tvm
 from tvm import relax
@@ -10,7 +14,7 @@ from tvm import relax
 from autocast.errors import AutocastError, IllFormedModuleError
 from autocast.passes.cast_costs import OBJECTIVES, Objective, cast_bytes
 from autocast.passes.cast_erasure import check_erasure
-from autocast.passes.cast_plan import ModulePlan, Planner
+from autocast.passes.cast_plan import Planner
 from autocast.passes.cast_report import CastReport, in_objective_units
 from autocast.passes.cast_rewriter import CastRewriter
 from autocast.passes.cast_solver import solve, solve_greedily
@@ -48,10 +52,7 @@ class AutoCast:
         objective: Objective = "bytes",
         solver: str = "optimal",
     ) -> None:
-        _check("dtype", dtype, AMP_DTYPES)
-        _check("out_dtype", out_dtype, (None, "float32", dtype))
-        _check("objective", objective, OBJECTIVES)
-        _check("solver", solver, SOLVERS)
+        _check_options(dtype, out_dtype, objective, solver)
         self.dtype, self.out_dtype, self.objective, self.solver = dtype, out_dtype, objective, solver
         self.report: CastReport | None = None
 
@@ -72,12 +73,23 @@ def auto_cast(
 
     Raises
     ------
+    AutocastError
+        An option is none of its legal values.
     CastingRuleError
         An operator has no casting rule (all are listed), a rule misbehaves, or the module holds another 16-bit dtype.
     IllFormedModuleError
         The module has no Relax function, or is not well formed.
     """
+    _check_options(dtype, out_dtype, objective, solver)
     start = time.perf_counter()
+    with _no_garbage_collection():
+        result, report = _auto_cast(mod, dtype, out_dtype, objective, solver)
+    return result, replace(report, milliseconds=1e3 * (time.perf_counter() - start))
+
+
+def _auto_cast(
+    mod: tvm.IRModule, dtype: str, out_dtype: str | None, objective: Objective, solver: str
+) -> tuple[tvm.IRModule, CastReport]:
     if not any(isinstance(function, relax.Function) for function in mod.functions.values()):
         names = sorted(global_var.name_hint for global_var in mod.functions)
         raise IllFormedModuleError(f"AutoCast: the module has no Relax function; it holds {names or 'nothing'}")
@@ -90,41 +102,51 @@ def auto_cast(
             "before its use; relax.transform.Normalize() mends modules built by hand"
         ) from error
     plan = Planner(dtype, out_dtype, objective).read(mod)
-    greedy = solve_greedily(plan.problem)
     solution = solve(plan.problem)
-    low = solution.low if solver == "optimal" else greedy
+    greedy = solve_greedily(plan.problem)
+    greedy_casts = plan.problem.casts(greedy)
+    greedy_cost = plan.problem.cost(greedy, greedy_casts)
+    low, cost = (solution.low, solution.cost) if solver == "optimal" else (greedy, greedy_cost)
     rewriter = CastRewriter(plan, low)
     result = rewriter.rewrite(mod)
     check_erasure(mod, result, dtype)
-    greedy_casts, greedy_bytes = _casts(plan, greedy)
     return result, CastReport(
         dtype=dtype,
         objective=objective,
         solver=solver,
         inserted=tuple(rewriter.casts),
-        cost=in_objective_units(plan.problem.cost(low), objective),
+        cost=in_objective_units(cost, objective),
         lower_bound=in_objective_units(solution.lower_bound, objective),
-        greedy_casts=greedy_casts,
-        greedy_cast_bytes=greedy_bytes,
-        greedy_cost=in_objective_units(plan.problem.cost(greedy), objective),
-        milliseconds=1e3 * (time.perf_counter() - start),
-        bindings=len(plan.trees),
+        greedy_casts=len(greedy_casts),
+        greedy_cast_bytes=sum(cast_bytes(plan.tensors[index].elements) for index in greedy_casts),
+        greedy_cost=in_objective_units(greedy_cost, objective),
+        milliseconds=0.0,
+        bindings=len(plan.calls),
         _plan=plan,
         _low=low,
     )
 
 
-def _casts(plan: ModulePlan, low: list[bool]) -> tuple[int, int]:
-    """How many casts an assignment needs, and the bytes they move."""
-    elements = [
-        leaf.elements
-        for leaf in plan.tensors
-        if leaf.tensor is not None and any(low[c] != low[leaf.tensor.producer] for c in leaf.tensor.consumers)
-    ]
-    return len(elements), sum(map(cast_bytes, elements))
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """The pass allocates many small objects and frees few: collecting would only walk all of torch again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
-def _check(what: str, got: object, allowed: tuple) -> None:
-    if got not in allowed:
-        legal = ", ".join(repr(value) for value in allowed)
-        raise AutocastError(f"AutoCast: {what}={got!r}; expected one of {legal}")
+def _check_options(dtype: str, out_dtype: str | None, objective: str, solver: str) -> None:
+    options = (
+        ("dtype", dtype, AMP_DTYPES),
+        ("out_dtype", out_dtype, (None, "float32", dtype)),
+        ("objective", objective, OBJECTIVES),
+        ("solver", solver, SOLVERS),
+    )
+    for name, got, allowed in options:
+        if got not in allowed:
+            legal = ", ".join(repr(value) for value in allowed)
+            raise AutocastError(f"AutoCast: {name}={got!r}; expected one of {legal}")

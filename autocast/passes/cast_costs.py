@@ -1,10 +1,10 @@
 """What a cast costs, and what a flexible operator costs in each precision: the weights of the cut problem.
 
 `objective="casts"` counts every cast as 1. `objective="bytes"` counts the bytes that a cast reads and writes. An
-operator that may run in either precision reads and writes less in the lower one; most of that traffic never reaches memory because
-neighbours are fused, so it counts a sixteenth: enough to decide between equal numbers of bytes cast, not enough to
-round a float32 tensor (a residual stream, say) that no low-precision operator asks for. Weights are integers, in
-sixteenths of a byte.
+operator that may run in either precision reads and writes less in the lower one. Most of that traffic never reaches
+memory, because neighbours are fused, so it counts a sixteenth: enough to decide between equal numbers of bytes cast,
+not enough to round a float32 tensor (a residual stream, say) that no low-precision operator asks for. Weights are
+integers, in sixteenths of a byte.
 """
 
 from __future__ import annotations

@@ -39,11 +39,6 @@ class Leaf:
     uses: list[tuple[int, int]] = field(default_factory=list)
     retyped: relax.TensorType | None = None
 
-    def produced_by(self, node: int) -> None:
-        """Name the node whose precision the tensor has."""
-        assert self.tensor is not None
-        self.tensor.producer = node
-
     def type_in(self, dtype: str) -> relax.TensorType:
         """The leaf's type with element type `dtype` (float32 or the AMP dtype)."""
         if dtype == self.dtype:

@@ -19,12 +19,22 @@ from autocast.ir import FLOATS, identity, is_constant, op_name, relax_functions
 from autocast.passes.cast_costs import Objective, cast_weight, traffic_weight
 from autocast.passes.cast_leaves import Leaf, Tree, element_count, fits, leaves, signature
 from autocast.passes.cast_modes import Dtypes, Modes, RuleQuery
-from autocast.passes.cast_results import has_out_dtype, inferred_dtypes
+from autocast.passes.cast_results import dtype_attributes, has_out_dtype, inferred_dtypes
 from autocast.passes.cast_solver import FORBIDDEN, FULL, LOW, CastProblem, CastTensor
 from type_hints.helpers import TableRule
 
 #: The block number of what a sequence returns.
 END = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What calls of one kind may do: their modes, and the dtypes of the result's leaves in either."""
+
+    modes: Modes
+    low_result: Dtypes
+    full_result: Dtypes
+    has_out_dtype: bool
 
 
 @dataclass(slots=True)
@@ -84,7 +94,7 @@ class Planner:
         self.plan = ModulePlan(amp)
         self.problem = self.plan.problem
         self.missing: dict[str, Counter] = defaultdict(Counter)
-        self.modes: dict[Any, Modes] = {}
+        self.decisions: dict[Any, Decision] = {}
         self.stack: list[list] = []  # of [scope, block, the If being read]
         self.scopes = 0
         self.function = ""
@@ -141,7 +151,7 @@ class Planner:
             self._if(var, value)
         elif isinstance(value, relax.TupleGetItem):
             tree = self._argument(value.tuple_value)
-            self.plan.trees[identity(var)] = tree[value.index] if tree is not None else None
+            self.plan.trees[identity(var)] = tree[value.index] if isinstance(tree, list) else None
         elif isinstance(value, relax.Function):
             self._closure(var, value)
         else:
@@ -159,7 +169,7 @@ class Planner:
         nodes = []
         for leaf in leaves(tree):
             nodes.append(self.problem.new_node())
-            leaf.produced_by(nodes[-1])
+            leaf.tensor.producer = nodes[-1]
         plan = IfPlan(nodes)
         self.stack[-1][2] = plan
         for branch in (value.true_branch, value.false_branch):
@@ -180,46 +190,56 @@ class Planner:
             return
         result = self._tree(var.ty, self.stack[-1][0], var.name)
         self.plan.trees[identity(var)] = result
-        wanted = [leaf for tree in trees for leaf in leaves(tree)]
-        kept = tuple([leaf.dtype for leaf in wanted])
-        row, modes = None, Modes(kept, kept, None)
+        row, derived = None, None
         if name is not None:
             derived = type_hints.derived_name(call)
             row = type_hints.get_row(derived.name if derived else name)
             if row is None:
                 self.missing[name][self.function] += 1
                 return
-            if wanted:
-                modes = self._modes(var, args, row, trees, result, derived)
-        flexible = modes.low != modes.full
-        node = self.problem.new_node() if flexible else self._pin(modes.low[0] if kept else "float32")
-        nodes = [node if low != full else self._pin(low) for low, full in zip(modes.low, modes.full, strict=True)]
-        following = iter(nodes)
-        demands = [[self._demand(leaf, next(following)) for leaf in leaves(tree)] for tree in trees]
+        groups = [[tree] if type(tree) is Leaf else list(leaves(tree)) for tree in trees]
+        decision = self._decision(var, call, args, trees, result, row, derived)
+        low, full = decision.modes.low, decision.modes.full
+        node = self.problem.new_node() if low != full else self._pin(low[0] if low else "float32")
+        nodes = iter([node if a != b else self._pin(a) for a, b in zip(low, full, strict=True)])
+        demands = [[self._demand(leaf, next(nodes)) for leaf in group] for group in groups]
         plan = CallPlan(args, demands, node, row=row)
         self.plan.bindings[identity(var)] = plan
         self.plan.calls.append((self.function, var, plan))
-        self._result(call, trees, kept, modes, plan, result)
-        if flexible:
-            moved = sum([leaf.elements for leaf in wanted]) + sum(leaf.elements for leaf in leaves(result))
+        stored = [result] if type(result) is Leaf else list(leaves(result))
+        if stored:
+            self._result(name, stored, decision, plan)
+        if low != full:
+            moved = sum([leaf.elements for group in (*groups, stored) for leaf in group])
             self.problem.traffic[node] += traffic_weight(self.objective, name or "", moved)
 
-    def _modes(
+    def _decision(
         self,
         var: relax.Var,
+        call: relax.Call,
         args: list[relax.Expr],
-        row: type_hints.Row,
         trees: list[Tree],
         result: Tree,
+        row: type_hints.Row | None,
         derived: type_hints.DerivedCall | None,
-    ) -> Modes:
-        """The modes of a call. Rules of the tables look at nothing but dtypes, so equal questions are asked once."""
-        is_table_rule = isinstance(row.rule, TableRule)
-        key = (
-            (row.rule, signature(trees), signature([result]), derived and derived.positions) if is_table_rule else None
-        )
-        if key in self.modes:
-            return self.modes[key]
+    ) -> Decision:
+        """What a call may do. Rules of the tables look at nothing but dtypes, so equal questions are asked once."""
+        key = None
+        if row is None or isinstance(row.rule, TableRule):
+            asked = signature(trees), signature([result]), dtype_attributes(call)
+            key = (identity(call.op), asked, row and row.rule, derived and derived.positions)
+        decision = self.decisions.get(key) if key is not None else None
+        if decision is None:
+            decision = self._decide(var, call, args, trees, result, row, derived)
+            if key is not None:
+                self.decisions[key] = decision
+        return decision
+
+    def _decide(self, var, call, args, trees, result, row, derived) -> Decision:
+        kept = tuple(leaf.dtype for tree in trees for leaf in leaves(tree))
+        originals = tuple(leaf.dtype for leaf in leaves(result))
+        if row is None or not kept:
+            return Decision(Modes(kept, kept, None), originals, originals, False)
 
         def where() -> str:
             return f"%{var.name} = {row.name}({', '.join(str(arg.ty) for arg in args)}) in @{self.function}"
@@ -229,58 +249,42 @@ class Planner:
             by_position = dict(zip(derived.positions, arguments, strict=True))
             arguments = [by_position.get(at, (None, None)) for at in range(len(derived.arguments))]
         modes = RuleQuery(row.rule, arguments, (var.ty, result), self.amp, where, derived).modes()
-        if key is not None:
-            self.modes[key] = modes
-        return modes
+        low, full = (
+            originals if dtypes == kept else inferred_dtypes(call, trees, dtypes, self.amp, where)
+            for dtypes in (modes.low, modes.full)
+        )
+        return Decision(modes, low, full, has_out_dtype(call))
 
-    def _result(
-        self, call: relax.Call, trees: list[Tree], kept: Dtypes, modes: Modes, plan: CallPlan, result: Tree
-    ) -> None:
+    def _result(self, name: str | None, stored: list[Leaf], decision: Decision, plan: CallPlan) -> None:
         """Say who produces the leaves of a call's result: TVM's inference, and what the rule asks of the result."""
-        stored = list(leaves(result))
-        if not stored:
-            return
-        originals = tuple([leaf.dtype for leaf in stored])
-
-        def inferred(dtypes: Dtypes) -> Dtypes:
-            return (
-                originals
-                if dtypes == kept
-                else inferred_dtypes(call, trees, dtypes, self.amp, lambda: self._where(stored))
-            )
-
-        low_results = inferred(modes.low)
-        full_results = low_results if modes.low == modes.full else inferred(modes.full)
         nodes = [
-            plan.node if low != full else self._pin(low) for low, full in zip(low_results, full_results, strict=True)
+            plan.node if low != full else self._pin(low)
+            for low, full in zip(decision.low_result, decision.full_result, strict=True)
         ]
-        plan.result_node = nodes[0]
-        if modes.result == "either" and has_out_dtype(call):
+        wanted = decision.modes.result
+        if wanted == "either" and decision.has_out_dtype:
             plan.free_result = True
-            plan.result_node = nodes[0] = self.problem.new_node(
-                traffic_weight(self.objective, call.op.name, stored[0].elements)
-            )
+            nodes[0] = self.problem.new_node(traffic_weight(self.objective, name or "", stored[0].elements))
             self.problem.follows.append((nodes[0], plan.node))
-        elif modes.result not in (None, "either") and has_out_dtype(call):
-            plan.free_result = True
-            plan.result_node = nodes[0] = self._pin(modes.result)
-        elif modes.result not in (None, "either") and self._pin(modes.result) != nodes[0]:
-            plan.stored = Leaf(stored[0].type, stored[0].dtype, stored[0].scope, stored[0].name, stored[0].elements)
-            self._register(plan.stored, nodes[0])
-            plan.result_node = nodes[0] = self._pin(modes.result)
-            self._demand(plan.stored, plan.result_node)
+        elif wanted not in (None, "either"):
+            if decision.has_out_dtype:
+                plan.free_result = True
+            elif self._pin(wanted) != nodes[0]:
+                first = stored[0]
+                plan.stored = Leaf(first.type, first.dtype, first.scope, first.name, first.elements)
+                self._register(plan.stored, nodes[0])
+                self._demand(plan.stored, self._pin(wanted))
+            nodes[0] = self._pin(wanted)
+        plan.result_node = nodes[0]
         for leaf, node in zip(stored, nodes, strict=True):
-            leaf.produced_by(node)
-
-    def _where(self, stored: list[Leaf]) -> str:
-        return f"%{stored[0].name} in @{self.function}"
+            leaf.tensor.producer = node
 
     def _existing_cast(self, var: relax.Var, source: Leaf) -> None:
         """A narrowing cast keeps the rounding its author asked for; a widening one may be skipped for low consumers."""
         target = self._tree(var.ty, self.stack[-1][0], var.name)
         node = LOW if target.dtype == self.amp else self.problem.new_node()
         self._demand(source, node)
-        target.produced_by(node)
+        target.tensor.producer = node
         self.plan.trees[identity(var)] = target
         self.plan.bindings[identity(var)] = CastPlan(source, node)
 
@@ -321,19 +325,19 @@ class Planner:
 
     def _argument(self, expr: Any) -> Tree:
         """The tree of an argument: a variable's, a literal tuple's, or a constant's."""
-        if isinstance(expr, relax.Var):
-            return self.plan.trees.get(identity(expr))
+        key = identity(expr)
+        if key in self.plan.trees:
+            return self.plan.trees[key]
         if isinstance(expr, relax.Tuple):
             return [self._argument(field) for field in expr.fields]
         if not is_constant(expr):
             return None
-        key = identity(expr)
         if key not in self.plan.constants:
             leaf = self._placeholders(expr.ty)
             if isinstance(leaf, Leaf) and not fits(expr.value.numpy(), self.amp):
                 # It keeps its dtype: whoever is free to choose must not make it overflow or vanish.
-                leaf.tensor = CastTensor(self._pin(leaf.dtype), 0, FORBIDDEN)
-                self.problem.tensors.append(leaf.tensor)
+                self._register(leaf, self._pin(leaf.dtype))
+                leaf.tensor.widen, leaf.tensor.narrow = 0, FORBIDDEN
             self.plan.constants[key] = leaf
         return self.plan.constants[key]
 
@@ -341,8 +345,7 @@ class Planner:
         """Note that `node` consumes `leaf`, from which block of the leaf's scope, and inside which conditional."""
         if leaf.tensor is not None:
             leaf.tensor.consumers.append(node)
-        for at in range(len(self.stack) - 1, -1, -1):
-            scope, block, conditional = self.stack[at]
+        for scope, block, conditional in reversed(self.stack):
             if scope == leaf.scope:
                 leaf.uses.append((node, block))
                 if conditional is not None:

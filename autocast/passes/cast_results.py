@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import CastingRuleError
+from autocast.ir import identity
 from autocast.passes.cast_leaves import Tree, leaves, retype, signature
 
 _attributes: dict[Any, tuple[str, ...]] = {}
@@ -17,7 +18,7 @@ _inferred: dict[Any, tuple[str, ...]] = {}
 
 def has_out_dtype(call: relax.Call) -> bool:
     """Whether the operator has an attribute for the dtype in which it stores its result."""
-    return "out_dtype" in _dtype_attributes(call)
+    return "out_dtype" in _dtype_names(call)
 
 
 def with_out_dtype(call: relax.Call, dtype: str | None) -> tvm.ir.Attrs:
@@ -39,8 +40,7 @@ def inferred_dtypes(
     CastingRuleError
         TVM refuses arguments of these dtypes.
     """
-    attributes = tuple(str(getattr(call.attrs, name)) for name in _dtype_attributes(call))
-    key = (call.op, attributes, signature(trees), dtypes, amp)
+    key = (identity(call.op), dtype_attributes(call), signature(trees), dtypes, amp)
     if key not in _inferred:
         given = iter(dtypes)
         args = [
@@ -58,13 +58,18 @@ def inferred_dtypes(
     return _inferred[key]
 
 
-def _dtype_attributes(call: relax.Call) -> tuple[str, ...]:
-    if call.op not in _attributes:
-        names = (
-            [field.name for field in type(call.attrs).__tvm_ffi_type_info__.fields] if call.attrs is not None else []
-        )
-        _attributes[call.op] = tuple(name for name in names if name.endswith("dtype"))
-    return _attributes[call.op]
+def dtype_attributes(call: relax.Call) -> tuple[str, ...]:
+    """The values of a call's attributes that name dtypes."""
+    names = _dtype_names(call)
+    return tuple([str(getattr(call.attrs, name)) for name in names]) if names else names
+
+
+def _dtype_names(call: relax.Call) -> tuple[str, ...]:
+    key = identity(call.op)
+    if key not in _attributes:
+        fields = type(call.attrs).__tvm_ffi_type_info__.fields if call.attrs is not None else ()
+        _attributes[key] = tuple(field.name for field in fields if field.name.endswith("dtype"))
+    return _attributes[key]
 
 
 def _castable_dtypes(type: Any, amp: str):

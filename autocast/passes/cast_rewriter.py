@@ -88,9 +88,8 @@ class CastRewriter:
 
     def _leave_block(self) -> None:
         """Forget what only the block that ends could see."""
-        for known in (self.natural, self.converted):
-            for key in [key for key, value in known.items() if isinstance(value, relax.DataflowVar)]:
-                del known[key]
+        self.natural = {key: value for key, value in self.natural.items() if not _is_local(value)}
+        self.converted = {key: value for key, value in self.converted.items() if not _is_local(value)}
 
     # -- bindings ------------------------------------------------------------------------------------------------------
 
@@ -107,10 +106,7 @@ class CastRewriter:
             self._alias(binding)
 
     def _call(self, binding: relax.Binding, call: relax.Call, plan: CallPlan) -> None:
-        args = [
-            self._use(arg, iter(demands)) if demands else self._renamed(arg)
-            for arg, demands in zip(plan.args, plan.demands, strict=True)
-        ]
+        args = [self._argument(arg, demands) for arg, demands in zip(plan.args, plan.demands, strict=True)]
         attrs = self._out_dtype(call, plan) if plan.free_result else None
         if attrs is None and all(map(_same, args, plan.args)):
             self.builder.emit_normalized(binding)
@@ -200,15 +196,17 @@ class CastRewriter:
 
     def _name(self, old: relax.Var, new: relax.Expr) -> None:
         """Record what stands for `old` now."""
-        self.variables[identity(old)] = new
-        tree = self.plan.trees.get(identity(old))
-        if isinstance(tree, Leaf):
+        key = identity(old)
+        self.variables[key] = new
+        tree = self.plan.trees.get(key)
+        if type(tree) is Leaf:
             self.natural.setdefault(tree, new)
 
     def _renamed(self, expr: relax.Expr) -> relax.Expr:
         """`expr` with the variables of the rewritten module, in the dtypes that they have there."""
-        if isinstance(expr, relax.Var):
-            return self.variables.get(identity(expr), expr)
+        key = identity(expr)
+        if key in self.variables:
+            return self.variables[key]
         if isinstance(expr, relax.Tuple):
             old = expr.fields[:]
             fields = [self._renamed(field) for field in old]
@@ -217,6 +215,17 @@ class CastRewriter:
             new = self._renamed(expr.tuple_value)
             return expr if _same(new, expr.tuple_value) else relax.TupleGetItem(new, expr.index)
         return expr
+
+    def _argument(self, arg: relax.Expr, demands: list[tuple[Leaf, int]]) -> relax.Expr:
+        """An argument of a call, as `_use` has it; a plain tensor takes the short way."""
+        key = identity(arg)
+        if len(demands) != 1 or self.plan.trees.get(key) is not demands[0][0]:
+            return self._use(arg, iter(demands))
+        leaf, node = demands[0]
+        value = self.variables.get(key, arg)
+        if self.low[node] == self.low[leaf.tensor.producer]:
+            return value
+        return self._form(leaf, value, self._dtype(node), False)
 
     def _use(self, expr: relax.Expr, demands: Iterator[tuple[Leaf, int]], output: bool = False) -> relax.Expr:
         """`expr` as an argument whose leaves must have the demanded dtypes."""
@@ -275,6 +284,10 @@ class CastRewriter:
         source = "float32" if dtype == self.plan.amp else self.plan.amp
         self.casts.append(InsertedCast(self.function, leaf.name, source, dtype, leaf.elements))
         return cast
+
+
+def _is_local(value: relax.Expr) -> bool:
+    return isinstance(value, relax.DataflowVar)
 
 
 def _same(new: relax.Expr, old: relax.Expr) -> bool:

@@ -58,21 +58,24 @@ class CastProblem:
         self.traffic.append(traffic)
         return len(self.traffic) - 1
 
-    def cost(self, low: list[bool]) -> int:
-        """The total weight of an assignment: casts, and the traffic of free nodes that run in float32."""
-        total = sum(extra for extra, is_low in zip(self.traffic, low, strict=True) if not is_low)
-        for tensor in self.tensors:
-            wanted_low = any(low[c] for c in tensor.consumers)
-            wanted_full = not all(low[c] for c in tensor.consumers)
-            if low[tensor.producer]:
-                total += tensor.widen if wanted_full else 0
-            elif wanted_low:
-                total += max(tensor.narrow, 0)
-        return total
+    def casts(self, low: list[bool]) -> list[int]:
+        """The tensors (by their index) that an assignment casts."""
+        found = []
+        for index, tensor in enumerate(self.tensors):
+            produced = low[tensor.producer]
+            for consumer in tensor.consumers:
+                if low[consumer] is not produced:
+                    found.append(index)
+                    break
+        return found
 
-    def casts(self, low: list[bool]) -> int:
-        """How many casts an assignment needs."""
-        return sum(any(low[c] != low[tensor.producer] for c in set(tensor.consumers)) for tensor in self.tensors)
+    def cost(self, low: list[bool], casts: list[int] | None = None) -> int:
+        """The total weight of an assignment: its `casts`, and the traffic of free nodes that run in float32."""
+        total = sum(extra for extra, is_low in zip(self.traffic, low, strict=True) if not is_low)
+        for index in self.casts(low) if casts is None else casts:
+            tensor = self.tensors[index]
+            total += tensor.widen if low[tensor.producer] else max(tensor.narrow, 0)
+        return total
 
 
 @dataclass(frozen=True, slots=True)
