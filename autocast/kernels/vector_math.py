@@ -3,7 +3,8 @@
 LLVM leaves `llvm.exp` and its like on vectors to one scalar libm call a lane; these polynomials stay in vector
 registers. Each is an `alwaysinline` LLVM function: a kernel imports `math_ir(lanes)` by `pragma_import_llvm` and calls
 `call(name, x)`, which is opaque to TIR's passes (TIR's own `Let` does not survive them) and nothing but instructions
-after LLVM's inliner.
+after LLVM's inliner. Constants come from a table whose address is hidden from LLVM, which would otherwise keep them in
+registers across the whole kernel, at the expense of what is summed there.
 
 Largest errors over all float32, in units of the last place (the tests measure them against float64): exp 1.1, erf 1.2,
 tanh 2.0, sigmoid 2.5. NaN gives NaN, infinities give the limits, exp and sigmoid give subnormal results, signed zeros
@@ -53,6 +54,7 @@ class _Body:
     def __init__(self, lanes: int) -> None:
         self.lines: list[str] = []
         self.float, self.int, self.bool = (f"<{lanes} x {t}>" if lanes > 1 else t for t in ("float", "i32", "i1"))
+        self.loaded: dict[str, str] = {}
         self.suffix = f"v{lanes}f32" if lanes > 1 else "f32"
         self.scalar = lanes == 1
 
@@ -62,12 +64,25 @@ class _Body:
         return _Value(self, name)
 
     def constant(self, value: float) -> str:
+        """The name of a float32 constant, loaded from the function's table."""
         rounded = struct.unpack("f", struct.pack("f", value))[0]
         bits = struct.unpack(">Q", struct.pack(">d", rounded))[0]
-        return f"0x{bits:016X}" if self.scalar else f"splat (float 0x{bits:016X})"
+        return self._from_table(f"float 0x{bits:016X}", self.float)
 
     def integer(self, value: int) -> str:
-        return str(value) if self.scalar else f"splat (i32 {value})"
+        """The name of an int32 constant, loaded from the function's table."""
+        return self._from_table(f"i32 {value}", self.int)
+
+    def _from_table(self, entry: str, dtype: str) -> str:
+        if entry not in self.loaded:
+            scalar = entry.split()[0]
+            place = f"getelementptr i8, ptr %table, i64 {4 * len(self.loaded)}"
+            value = self.emit(f"load {scalar}, ptr {self.emit(place).name}, align 4")
+            if not self.scalar:
+                one = self.emit(f"insertelement {dtype} poison, {scalar} {value.name}, i64 0")
+                value = self.emit(f"shufflevector {dtype} {one.name}, {dtype} poison, {self.int} zeroinitializer")
+            self.loaded[entry] = value.name
+        return self.loaded[entry]
 
     def operand(self, value: _Value | float) -> str:
         return value.name if isinstance(value, _Value) else self.constant(value)
@@ -217,8 +232,12 @@ def math_ir(lanes: int, names: tuple[str, ...] = tuple(FUNCTIONS)) -> str:
     for name in names:
         body = _Body(lanes)
         result = FUNCTIONS[name](body, _Value(body, "%x"))
+        symbol, entries = _symbol(name, lanes), [*body.loaded]
+        fields = ", ".join(entry.split()[0] for entry in entries)
         parts.append(
-            f"define linkonce_odr {body.float} @{_symbol(name, lanes)}({body.float} %x) alwaysinline {{\n"
+            f"@{symbol}_table = private unnamed_addr constant {{ {fields} }} {{ {', '.join(entries)} }}\n"
+            f"define linkonce_odr {body.float} @{symbol}({body.float} %x) alwaysinline {{\n"
+            f'  %table = call ptr asm sideeffect "", "=r,0"(ptr @{symbol}_table)\n'
             + "\n".join(body.lines)
             + f"\n  ret {body.float} {result.name}\n}}\n"
         )
