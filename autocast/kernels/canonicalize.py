@@ -158,8 +158,8 @@ def canonicalize(mod: tvm.IRModule) -> tvm.IRModule:
         a = R.broadcast_to(x, R.shape([8, 128, 768]))      c = R.matmul(x, w)
         b = R.broadcast_to(w, R.shape([8, 768, 768]))      e = R.permute_dims(c, [0, 2, 1])
         c = R.matmul(a, b)
-        d = R.expand_dims(R.permute_dims(c), 0)            (x is (8, 128, 768) already)
-        e = R.permute_dims(R.squeeze(d), [2, 1, 0]) ...
+        d = R.expand_dims(R.permute_dims(c), 0)
+        e = R.permute_dims(R.squeeze(d), axes)
 
     Batch normalization for inference becomes a factor and an offset for each channel. Chains are shortened before common
     subexpressions are looked for, because that makes more of them equal.

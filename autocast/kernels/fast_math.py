@@ -146,8 +146,11 @@ def tanh(x: tirx.Expr) -> tirx.Expr:
         return once(x * x, lambda square: polynomial(square, _SMALL_TANH) * square * x + x)
 
     def large(x: tirx.Expr) -> tirx.Expr:
-        size = once(tirx.abs(x), lambda a: one - (one + one) / (exp(a + a) + one))
-        return tirx.Select(x < constant(0.0, x), constant(0.0, x) - size, size)
+        growth = once(tirx.abs(x), lambda a: exp(a + a))
+        return once(
+            one - (one + one) / (growth + one),
+            lambda size: tirx.Select(x < constant(0.0, x), constant(0.0, x) - size, size),
+        )
 
     one = constant(1.0, x)
     return once(x, lambda x: tirx.Select(tirx.abs(x) < constant(0.625, x), small(x), large(x)))

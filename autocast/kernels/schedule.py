@@ -11,6 +11,7 @@ from tvm import s_tir, sym, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from autocast import settings
+from autocast.kernels.name_values import name_values
 
 #: float32 numbers in the vectors that loops are split into; LLVM cuts them to what the target has.
 LANES = 16
@@ -63,22 +64,7 @@ def _schedule(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
     except (s_tir.ScheduleError, RuntimeError, ValueError) as error:
         if int(str(settings.get("AUTOCAST_DEBUG"))) >= 4:
             print(f"kernels: schedule of {name} stopped: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
-    function = sch.mod["main"]
-    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.BufferStore, _name_narrowed_value)))
-
-
-def _name_narrowed_value(store: tirx.BufferStore) -> tirx.Stmt:
-    """Name a value before it is narrowed: TVM's rounding to bfloat16 repeats its operand, however long that is."""
-    value = store.value
-    if not isinstance(value, tirx.Cast) or str(value.ty.dtype) != "bfloat16" or str(value.value.ty.dtype) != "float32":
-        return store
-    wide = tirx.Var("wide", "float32")
-    return tirx.SeqStmt(
-        [
-            tirx.Bind(wide, value.value),
-            tirx.BufferStore(store.buffer, wide.astype("bfloat16"), store.indices),
-        ]
-    )
+    return name_values(sch.mod["main"])
 
 
 def _inline(sch: s_tir.Schedule, root: SBlockRV) -> None:
