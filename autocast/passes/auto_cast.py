@@ -14,7 +14,7 @@ from tvm import relax
 from autocast.errors import AutocastError, IllFormedModuleError
 from autocast.passes.cast_costs import OBJECTIVES, Objective, cast_bytes
 from autocast.passes.cast_erasure import check_erasure
-from autocast.passes.cast_plan import Planner
+from autocast.passes.cast_planner import Planner
 from autocast.passes.cast_report import CastReport, in_objective_units
 from autocast.passes.cast_rewriter import CastRewriter
 from autocast.passes.cast_solver import solve, solve_greedily

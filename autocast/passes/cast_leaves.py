@@ -39,6 +39,17 @@ class Leaf:
     uses: list[tuple[int, int]] = field(default_factory=list)
     retyped: relax.TensorType | None = None
 
+    @property
+    def node(self) -> int:
+        """The node of the cut problem whose precision the tensor has."""
+        assert self.tensor is not None, "a folded constant has no producer"
+        return self.tensor.producer
+
+    @node.setter
+    def node(self, node: int) -> None:
+        assert self.tensor is not None, "a folded constant has no producer"
+        self.tensor.producer = node
+
     def type_in(self, dtype: str) -> relax.TensorType:
         """The leaf's type with element type `dtype` (float32 or the AMP dtype)."""
         if dtype == self.dtype:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NoReturn
 
+from tvm import relax
+
 import type_hints
 from autocast.errors import CastingRuleError
 from autocast.passes.cast_leaves import Tree, leaves, retype
+from autocast.passes.cast_results import has_out_dtype, inferred_dtypes
 
 #: Dtypes of the castable tensors among the arguments of a call, in the order of a left-to-right walk.
 Dtypes = tuple[str, ...]
@@ -31,6 +34,16 @@ class Modes:
     low: Dtypes
     full: Dtypes
     result: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What calls of one kind may do: their modes, and the dtypes of the result's leaves in either."""
+
+    modes: Modes
+    low_result: Dtypes
+    full_result: Dtypes
+    has_out_dtype: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +158,39 @@ class RuleQuery:
 
     def _fail(self, what: str) -> NoReturn:
         raise CastingRuleError(f"AutoCast: the casting rule {_name(self.rule)} {what.replace('{}', self.where())}")
+
+
+def decide(
+    call: relax.Call,
+    args: list[relax.Expr],
+    trees: list[Tree],
+    result: tuple[Any, Tree],
+    row: type_hints.Row | None,
+    derived: type_hints.DerivedCall | None,
+    amp: str,
+    where: Callable[[], str],
+) -> Decision:
+    """Ask the rule of `row` what a call may do; without a rule, or castable arguments, everything stays as it is.
+
+    Raises
+    ------
+    CastingRuleError
+        The rule misbehaves, or TVM refuses the dtypes that it wants.
+    """
+    kept = tuple(leaf.dtype for tree in trees for leaf in leaves(tree))
+    originals = tuple(leaf.dtype for leaf in leaves(result[1]))
+    if row is None or not kept:
+        return Decision(Modes(kept, kept, None), originals, originals, False)
+    arguments = list(zip(args, trees, strict=True))
+    if derived is not None:
+        by_position = dict(zip(derived.positions, arguments, strict=True))
+        arguments = [by_position.get(at, (None, None)) for at in range(len(derived.arguments))]
+    modes = RuleQuery(row.rule, arguments, result, amp, where, derived).modes()
+    low, full = (
+        originals if dtypes == kept else inferred_dtypes(call, trees, dtypes, amp, where)
+        for dtypes in (modes.low, modes.full)
+    )
+    return Decision(modes, low, full, has_out_dtype(call))
 
 
 def _name(rule: Any) -> str:

@@ -170,7 +170,7 @@ class CastRewriter:
         if not isinstance(tree, Leaf) or tree.tensor is None:
             return False
         later = {self._dtype(node) for node, block in tree.uses if block == END}
-        return bool(later) and self._dtype(tree.tensor.producer) not in later
+        return bool(later) and self._dtype(tree.node) not in later
 
     # -- expressions ---------------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class CastRewriter:
         return self.plan.amp if self.low[node] else "float32"
 
     def _natural_dtype(self, leaf: Leaf) -> str:
-        return leaf.dtype if leaf.tensor is None else self._dtype(leaf.tensor.producer)
+        return leaf.dtype if leaf.tensor is None else self._dtype(leaf.node)
 
     def _natural_type(self, type, tree: Tree):
         if isinstance(tree, Leaf):
@@ -223,7 +223,7 @@ class CastRewriter:
             return self._use(arg, iter(demands))
         leaf, node = demands[0]
         value = self.variables.get(key, arg)
-        if self.low[node] == self.low[leaf.tensor.producer]:
+        if self.low[node] == self.low[leaf.node]:
             return value
         return self._form(leaf, value, self._dtype(node), False)
 
