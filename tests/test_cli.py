@@ -44,21 +44,6 @@ def test_a_command_is_required(capsys):
 def test_the_demo_prints_its_table_and_profiles(capsys):
     sizes = {"batch": 2, "sequence": 16, "hidden": 64, "heads": 2, "vocabulary": 300, "rounds": 1}
     tiny = ["demo", "--profile", *(f"--{name}={value}" for name, value in sizes.items())]
-        "demo",
-        "--batch",
-        "2",
-        "--sequence",
-        "16",
-        "--hidden",
-        "64",
-        "--heads",
-        "2",
-        "--vocabulary",
-        "300",
-        "--rounds",
-        "1",
-        "--profile",
-    ]
     assert main(tiny) == 0
     captured = capsys.readouterr()
     for text in ("torch.autocast bfloat16", "greedy casts", "workspace MiB", "(virtual machine)"):

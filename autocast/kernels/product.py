@@ -31,11 +31,13 @@ def product(spec: Product, target: tvm.target.Target, name: str) -> tirx.PrimFun
     """A destination-passing TIR function `name(A, B, [bias], [residual], out)` that computes `spec` on `target`.
 
     The function is fit for `relax.call_tir`. It has the attributes `op_pattern` = 8 (opaque: nothing is fused into it),
-    `autocast.scheduled` (no schedule is wanted) and `tirx.noalias`.
+    `autocast.scheduled` (no schedule is wanted), `autocast.summed_axis` (A's axis of length k, which profiles multiply
+    by the output's size to count operations) and `tirx.noalias`.
     """
     isa = instruction_set(target)
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+        T.func_attr({"autocast.summed_axis": -2 if spec.transpose_a else -1})
         _Generator(spec, isa, cores(target)).emit()
     return rooted(builder.get())
 

@@ -20,6 +20,9 @@ from autocast.vm.workspace import sizes_of_call
 #: The attribute by which a generated kernel tells its operations: a number, or an expression of its symbolic sizes.
 FLOPS_ATTRIBUTE = "autocast.flops"
 
+#: The attribute of products: the axis of their first argument that is summed; the last argument is the output.
+SUMMED_AXIS_ATTRIBUTE = "autocast.summed_axis"
+
 #: `op_pattern` of generated kernels: they may call instructions that a count over loops does not see.
 _OPAQUE = 8
 
@@ -121,12 +124,14 @@ def _sizes_of(function: relax.Function, shapes: _Shapes) -> dict[tirx.Var, int]:
 def kernel_flops(kernel: tirx.PrimFunc, shapes: _Shapes) -> int | None:
     """The operations of one call of a kernel whose tensor arguments have `shapes`; None where they are not known.
 
-    A kernel says so itself by its attribute `autocast.flops`; else its loops are counted, if their extents are
-    numbers and it was not generated with instructions that such a count does not see.
+    A kernel says so itself by its attribute `autocast.flops` or, a product, `autocast.summed_axis`; else its loops are
+    counted, if their extents are numbers and it was not generated with instructions that such a count does not see.
     """
     attrs = kernel.attrs or {}
     if FLOPS_ATTRIBUTE in attrs:
         return evaluate(attrs[FLOPS_ATTRIBUTE], sizes_of_call(kernel, shapes))
+    if SUMMED_AXIS_ATTRIBUTE in attrs:
+        return 2 * prod(shapes[-1]) * shapes[0][int(attrs[SUMMED_AXIS_ATTRIBUTE])]
     buffers = [param for param in kernel.params if isinstance(param.ty, tirx.buffer.BufferType)]
     symbolic = any(not isinstance(dimension, tirx.IntImm) for buffer in buffers for dimension in buffer.shape)
     if symbolic or attrs.get("op_pattern") == _OPAQUE:

@@ -7,6 +7,8 @@ import torch
 from tvm import relax
 
 from autocast.errors import InputError
+from autocast.kernels import detect_target
+from autocast.kernels.product import Product, product
 from autocast.vm.flops import calc_model_gflops, kernel_flops
 from tests.vm.modules import dense, steps
 
@@ -76,6 +78,14 @@ def test_a_kernel_tells_its_own_operations():
     kernels = {gv.name_hint: function for gv, function in steps().mod.functions.items()}
     assert kernel_flops(kernels["step"], [(1024, 256), (1024, 256)]) == 1024 * 256
     assert kernel_flops(kernels["join"], [(1024, 256)] * 3) is None
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_generated_product_counts_two_operations_a_multiply_add(transposed):
+    spec = Product(m=None, n=3, k=7, transpose_a=transposed)
+    kernel = product(spec, detect_target(), "product")
+    a = (7, 5) if transposed else (5, 7)
+    assert kernel_flops(kernel, [a, (7, 3), (5, 3)]) == 2 * 5 * 3 * 7
 
 
 def test_the_loops_of_other_kernels_are_counted():
