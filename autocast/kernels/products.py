@@ -158,8 +158,16 @@ class _Products(BindingRewriter):
         return _Operand(expr, transposed, axes)
 
     def is_free(self, expr: relax.Var, cast: relax.Call) -> bool:
-        """Whether a cast is done by the one kernel that reads it, so that its result need not exist."""
-        return dtype_of(cast.args[0]) == "float32" and dtype_of(expr) == "bfloat16" and self.uses[expr] == 1
+        """Whether a parameter's cast is done by the one kernel that reads it, so that its result need not exist.
+
+        Casts of computed values are left to what computes them: storing them narrowed is free there, and reading is less.
+        """
+        source = cast.args[0]
+        inner = self.bound.get(source) if isinstance(source, relax.Var) else None
+        if is_op(inner, "relax.permute_dims"):
+            source = inner.args[0]
+        narrowing = dtype_of(source) == "float32" and dtype_of(expr) == "bfloat16"
+        return narrowing and isinstance(source, relax.Var) and source not in self.bound and self.uses[expr] == 1
 
     def stored(self, operand: _Operand) -> relax.Expr:
         expr = self.new(operand.expr)
