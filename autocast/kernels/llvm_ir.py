@@ -36,8 +36,8 @@ define linkonce_odr <2L x i1> @autocast_mask2(i32 %n) alwaysinline {
 define linkonce_odr void @autocast_touch(ptr %p) alwaysinline {
   ret void
 }
-define linkonce_odr void @autocast_fence() alwaysinline {
-  call void asm sideeffect "", "~{memory}"()
+define linkonce_odr void @autocast_fence(ptr %p) alwaysinline {
+  call void asm sideeffect "", "r,~{memory}"(ptr %p)
   ret void
 }
 """

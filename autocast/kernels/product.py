@@ -49,7 +49,6 @@ class _Task:
     a: Source
     b: Source
     output: Output
-    a_words: tirx.Buffer | None
     a_words_base: tirx.Expr
     first_tile: tirx.Expr
     last_tile: tirx.Expr
@@ -83,7 +82,7 @@ class _Generator:
     def emit(self) -> None:
         """Emit the function's arguments and body."""
         spec = self.spec
-        runtime = {}
+        runtime: dict[str, tirx.Var] = {}
 
         def extent(name: str, known: int | None) -> Extent:
             if known is not None:
@@ -150,7 +149,6 @@ class _Generator:
             output=Output(
                 self.out_flat, T.bind(matrix * i64(self.m * self.n)), self.n, spec.epilogue, self.bias, self.residual
             ),
-            a_words=self.a_words,
             a_words_base=T.bind(a_base // self.per_word),
             first_tile=T.bind(row_task * self.tiles // rows),
             last_tile=T.bind((row_task + 1) * self.tiles // rows),
@@ -231,11 +229,13 @@ class _Generator:
         if not self.a_in_place:
             self._packed_tiles(task, task.first_tile, task.last_tile, blocking.group, k_first, k_words, tile_by_panels)
             return
+        a_words = self.a_words
+        assert a_words is not None
         whole_tiles = self.m // blocking.tile_rows
         last_whole = T.bind(minimum(task.last_tile, whole_tiles))
         with T.serial(task.first_tile, last_whole) as tile:
             start = T.bind(task.a_words_base + tile * (blocking.tile_rows * self.k_words) + k_first)
-            tile_by_panels(tile, lambda row, k: self.a_words[start + row * self.k_words + k], blocking.tile_rows)
+            tile_by_panels(tile, lambda row, k: a_words[start + row * self.k_words + k], blocking.tile_rows)
         if not (isinstance(self.m, int) and self.m % blocking.tile_rows == 0):
             first = T.bind(tirx.max(task.first_tile, last_whole))
             self._packed_tiles(task, first, task.last_tile, 1, k_first, k_words, tile_by_panels)

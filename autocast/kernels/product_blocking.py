@@ -61,16 +61,20 @@ def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bo
     """The blocking of `spec`: the least padding for its n, tiles of equal height for its m, tasks that repack least."""
     lanes = isa.lanes
     rows_of = _TILE_ROWS[isa.name]
-    vectors = 2 if spec.n is None else min(rows_of, key=lambda v: (_padded(spec.n, v * lanes) * _TILE_COST[v], v))
+    n = 1 if spec.n is None else spec.n
+    vectors = 2 if spec.n is None else min(rows_of, key=lambda v: (_padded(n, v * lanes) * _TILE_COST[v], v))
     panel = vectors * lanes
     tile_rows = rows_of[vectors]
     if spec.m is not None:
         tile_rows = math.ceil(spec.m / math.ceil(spec.m / tile_rows))
     mode = "in place" if a_in_place else "packed"
-    k_words = None if spec.k is None else math.ceil(spec.k / (2 if pairs else 1))
-    if k_words is None or k_words > _K_WORDS[mode]:
-        k_words = _K_BLOCK[mode] if k_words is None else _even(k_words, _K_BLOCK[mode], lanes)
-    k_words = _padded(k_words, lanes)
+    if spec.k is None:
+        k_words = _K_BLOCK[mode]
+    else:
+        k_words = math.ceil(spec.k / (2 if pairs else 1))
+        if k_words > _K_WORDS[mode]:
+            k_words = math.ceil(k_words / math.ceil(k_words / _K_BLOCK[mode]))
+        k_words = _padded(k_words, lanes)
     row_tasks, column_tasks = _tasks(spec, panel, cores, a_in_place)
     panels = max(1, _PACKED_B_BYTES // (k_words * panel * 4))
     if spec.n is not None:
@@ -82,15 +86,11 @@ def _padded(extent: int, multiple: int) -> int:
     return math.ceil(extent / multiple) * multiple
 
 
-def _even(extent: int, most: int, multiple: int) -> int:
-    """The size of equal blocks of at most about `most`, a multiple of `multiple`."""
-    return _padded(math.ceil(extent / math.ceil(extent / most)), multiple)
-
-
 def _tasks(spec: Product, panel: int, cores: int, a_in_place: bool) -> tuple[int, int]:
     """Tasks by rows and by columns: each packs its own part of B (and of A), so the split that repeats least wins."""
     m, n, k = spec.m or 512, spec.n or 512, spec.k or 512
-    batch = math.prod(spec.batch_dims) if None not in spec.batch_dims else None
+    known = [extent for extent in spec.batch_dims if extent is not None]
+    batch = math.prod(known) if len(known) == len(spec.batch_dims) else None
     per_matrix = m * n * k
     if cores == 1 or per_matrix < _SMALL:
         return 1, 1

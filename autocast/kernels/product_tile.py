@@ -46,28 +46,30 @@ def multiply_tile(
     """
     lanes, width = unit.lanes, sums.width
     vectors = width // lanes
-    accumulators = T.alloc_buffer((rows * width,), "float32", scope="local")
+    # A buffer for each row: TVM puts no larger ones on the stack, and LLVM turns only what is on the stack into registers.
+    accumulators = [T.alloc_buffer((width,), "float32") for _ in range(rows)]
 
-    def at(row: int, vector: int) -> tirx.Expr:
-        return T.ramp(row * width + vector * lanes, 1, lanes)
+    def at(vector: int) -> tirx.Expr:
+        return T.ramp(vector * lanes, 1, lanes)
 
-    unit.fence()
+    unit.fence(sums.buffer)
     for row in range(rows):
         for vector in range(vectors):
             start = unit.ramp(i64(sums.offset) + row * width + vector * lanes)
-            T.buffer_store(accumulators, sums.buffer[start] if accumulate else unit.splat(0.0), [at(row, vector)])
+            T.buffer_store(accumulators[row], sums.buffer[start] if accumulate else unit.splat(0.0), [at(vector)])
     step = unit.dot_pairs if str(b_buffer.dtype) == "int32" else unit.multiply_add
     with T.serial(0, i64(k_words)) as k:
         b = [T.bind(b_buffer[unit.ramp(i64(b_offset) + k * width + v * lanes)]) for v in range(vectors)]
         for row in range(rows):
             a = T.bind(T.broadcast(a_word(row, k), lanes))
             for vector in range(vectors):
-                total = step(a, b[vector], accumulators[at(row, vector)])
-                T.buffer_store(accumulators, total, [at(row, vector)])
+                total = step(a, b[vector], accumulators[row][at(vector)])
+                T.buffer_store(accumulators[row], total, [at(vector)])
     for row in range(rows):
         for vector in range(vectors):
             start = unit.ramp(i64(sums.offset) + row * width + vector * lanes)
-            T.buffer_store(sums.buffer, accumulators[at(row, vector)], [start])
+            T.buffer_store(sums.buffer, accumulators[row][at(vector)], [start])
+    unit.fence(sums.buffer)
 
 
 @dataclass(frozen=True)

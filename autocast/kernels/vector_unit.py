@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import tvm
 from tvm import tirx
@@ -10,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.target import InstructionSet
 
-Extent = int | tirx.Expr
+Extent: TypeAlias = int | tirx.Expr
 
 
 def i64(value: Extent) -> tirx.Expr:
@@ -85,9 +86,9 @@ class VectorUnit:
         T.evaluate(tirx.call_extern("void", "autocast_touch", buffer.data))
         return buffer
 
-    def fence(self) -> None:
-        """Keep LLVM from moving memory accesses past here; without it a tile's accumulators may land on the stack."""
-        T.evaluate(tirx.call_extern("void", "autocast_fence"))
+    def fence(self, buffer: tirx.Buffer) -> None:
+        """Keep LLVM from moving memory accesses past here, or from keeping what is in `buffer` in registers across."""
+        T.evaluate(tirx.call_extern("void", "autocast_fence", buffer.data))
 
     @staticmethod
     def _name(verb: str, buffer: tirx.Buffer, count: Extent | None) -> str:

@@ -43,11 +43,11 @@ def straight_loops(assembly: str) -> list[list[str]]:
 
 
 def tile_loops(assembly: str, multiply: str) -> list[list[str]]:
-    """Loops that multiply into at least six sums; gelu's, which divide, are not of them."""
+    """Loops that multiply into at least six sums; gelu's, which bound their argument, are not of them."""
     return [
         body
         for body in straight_loops(assembly)
-        if sum(multiply in line for line in body) >= 6 and not any("divps" in line for line in body)
+        if sum(multiply in line for line in body) >= 6 and not any("minps" in line for line in body)
     ]
 
 
