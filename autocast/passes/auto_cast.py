@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import gc
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from dataclasses import replace
 import tvm
 from tvm import relax
 
+from autocast import settings
 from autocast.errors import AutocastError, IllFormedModuleError
 from autocast.passes.cast_costs import OBJECTIVES, Objective, cast_bytes
 from autocast.passes.cast_erasure import check_erasure
@@ -84,7 +87,9 @@ def auto_cast(
     start = time.perf_counter()
     with _no_garbage_collection():
         result, report = _auto_cast(mod, dtype, out_dtype, objective, solver)
-    return result, replace(report, milliseconds=1e3 * (time.perf_counter() - start))
+    report = replace(report, milliseconds=1e3 * (time.perf_counter() - start))
+    _debug(mod, result, report)
+    return result, report
 
 
 def _auto_cast(
@@ -137,6 +142,19 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _debug(before: tvm.IRModule, after: tvm.IRModule, report: CastReport) -> None:
+    """Print what AUTOCAST_DEBUG asks for: 1 the pass and its time, 2 its decisions, 3 the difference it made."""
+    level = int(str(settings.get("AUTOCAST_DEBUG")))
+    if level >= 1:
+        print(f"AutoCast: {report.milliseconds:.1f} ms, {report.summary()}", file=sys.stderr)
+    if level >= 2:
+        for decision in report.decisions:
+            print(f"  {decision}", file=sys.stderr)
+    if level >= 3:
+        scripts = (mod.script().splitlines() for mod in (before, after))
+        print("\n".join(difflib.unified_diff(*scripts, "before", "after", lineterm="", n=0)), file=sys.stderr)
 
 
 def _check_options(dtype: str, out_dtype: str | None, objective: str, solver: str) -> None:

@@ -28,6 +28,10 @@ class Decision:
     rule: str
     why: str
 
+    def __str__(self) -> str:
+        call = f"@{self.function} %{self.binding} = {self.operator}"
+        return f"{call}: {self.mode} -> {self.result} ({self.rule}: {self.why})"
+
 
 @dataclass(frozen=True)
 class CastReport:
