@@ -1,4 +1,4 @@
-"""Elementwise operators of two arguments, with torch's type promotion."""
+"""Arithmetic with torch's type promotion, and what is a few arithmetic operators in Relax."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autocast.frontend.importer import Importer
 
 
-def _operands(importer: Importer, node: fx.Node, swap: bool = False) -> tuple[relax.Expr, relax.Expr]:
+def _operands(importer: Importer, node: fx.Node) -> tuple[relax.Expr, relax.Expr]:
     """Both operands in the dtype that torch computes in: that of the result, or their common one for comparisons."""
     metas = [value.meta["val"] if isinstance(value, fx.Node) else value for value in node.args[:2]]
     result = node.meta["val"].dtype
@@ -27,7 +27,7 @@ def _operands(importer: Importer, node: fx.Node, swap: bool = False) -> tuple[re
     alpha = node.kwargs.get("alpha", 1)
     if alpha != 1:
         right = importer.emit(relax.op.multiply(right, relax.const(alpha, dtype)))
-    return (right, left) if swap else (left, right)
+    return left, right
 
 
 def _operand(importer: Importer, value: Any, dtype: str) -> relax.Expr:
@@ -38,8 +38,10 @@ def _operand(importer: Importer, value: Any, dtype: str) -> relax.Expr:
     return importer._prim_value_to_scalar_tensor(value, dtype)  # a size
 
 
-def _binary(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr], swap: bool = False) -> relax.Expr:
-    return importer.emit(operator(*_operands(importer, node, swap)))
+def _binary(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
+    if node.meta["val"].dtype is torch.bool:
+        operator = {relax.op.add: relax.op.logical_or, relax.op.multiply: relax.op.logical_and}.get(operator, operator)
+    return importer.emit(operator(*_operands(importer, node)))
 
 
 def _power(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -94,6 +96,31 @@ def _bitwise(
     return _binary(importer, node, logical if node.meta["val"].dtype is torch.bool else operator)
 
 
+def _elu(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))`; SELU is one of these."""
+    x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
+    alpha, scale, input_scale = (importer.arg(node, i, "", 1) for i in (1, 2, 3))
+    inner = importer.emit(relax.op.exp(relax.op.multiply(x, relax.const(input_scale, dtype))))
+    low = importer.emit(relax.op.subtract(inner, relax.const(1, dtype)))
+    low = importer.emit(relax.op.multiply(low, relax.const(alpha, dtype)))
+    result = importer.emit(relax.op.where(relax.op.greater(x, relax.const(0, dtype)), x, low))
+    return result if scale == 1 else importer.emit(relax.op.multiply(result, relax.const(scale, dtype)))
+
+
+def _extreme(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
+    axes = list(importer.arg(node, 1, "dim", [])) or None
+    return importer.emit(operator(importer.arg(node, 0, "self"), axes, bool(importer.arg(node, 2, "keepdim", False))))
+
+
+def _vector_norm(importer: Importer, node: fx.Node) -> relax.Expr:
+    order = importer.arg(node, 1, "ord", 2)
+    if order != 2:
+        raise ImportModelError(f"a norm of order {order}; expected 2")
+    x, axes = importer.arg(node, 0, "self"), importer.arg(node, 2, "dim")
+    total = relax.op.sum(relax.op.square(x), axes, bool(importer.arg(node, 3, "keepdim", False)))
+    return importer.emit(relax.op.sqrt(total))
+
+
 _SIMPLE: dict[str, tuple[Callable[..., relax.Expr], str]] = {
     "add": (relax.op.add, "Tensor Scalar"),
     "sub": (relax.op.subtract, "Tensor Scalar"),
@@ -124,9 +151,13 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
             ("bitwise_or", relax.op.bitwise_or, relax.op.logical_or),
             ("bitwise_xor", relax.op.bitwise_xor, relax.op.logical_xor),
         )
-        for overload in ("Tensor", "Scalar")
+        for overload in (("Tensor",) if name == "bitwise_xor" else ("Tensor", "Scalar"))
     },
+    "amax.default": partial(_extreme, operator=relax.op.max),
+    "amin.default": partial(_extreme, operator=relax.op.min),
     "bitwise_not.default": _bitwise_not,
+    "elu.default": _elu,
+    "linalg_vector_norm.default": _vector_norm,
     "logical_not.default": partial(_logical, operator=relax.op.logical_not),
     "logical_and.default": partial(_logical, operator=relax.op.logical_and),
     "logical_or.default": partial(_logical, operator=relax.op.logical_or),
@@ -134,10 +165,7 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
     "clamp.default": _clamp,
     "clamp.Tensor": _clamp,
     "div.Tensor_mode": _divide,
-    "div.Scalar_mode": _divide,
     "pow.Scalar": partial(_binary, operator=relax.op.power),
     "pow.Tensor_Scalar": _power,
     "pow.Tensor_Tensor": partial(_binary, operator=relax.op.power),
-    "rsub.Scalar": partial(_binary, operator=relax.op.subtract, swap=True),
-    "rsub.Tensor": partial(_binary, operator=relax.op.subtract, swap=True),
 }

@@ -9,28 +9,28 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import ImportModelError
-from autocast.ir import shape_of
+from autocast.frontend.helpers import dims
 
 if TYPE_CHECKING:
     from autocast.frontend.importer import Importer
 
 
 def attention(importer: Importer, node: fx.Node) -> relax.Expr:
-    """`relax.nn.attention`, whose layout is (batch, sequence, heads, size) where torch's is (batch, heads, sequence, size).
+    """`relax.nn.attention`, which has the sequence before the heads: (batch, sequence, heads, size).
 
     The permutations around it mostly cancel with the model's own (see `normalize`). A mask becomes an additive float
     bias, and nothing at all where it is known to let everything pass, or to be causal. Rows of a boolean mask that let
     nothing pass give 0, as in torch.
     """
     q, k, v = (importer.arg(node, i, "") for i in range(3))
-    ranks = {len(shape_of(x)) for x in (q, k, v)}
+    ranks = {len(dims(x)) for x in (q, k, v)}
     if ranks - {3, 4} or len(ranks) != 1:
         raise ImportModelError(f"ranks {sorted(ranks)}; expected 3 or 4 for query, key and value alike")
     rank = ranks.pop()
     if rank == 4 and importer.arg(node, 7, "enable_gqa", False):
-        k, v = (_repeat_heads(importer, x, shape_of(q)[1]) for x in (k, v))
-    if len({str(shape_of(x)[:-2]) for x in (q, k, v)}) != 1:
-        raise ImportModelError(f"query, key and value of the shapes {[shape_of(x) for x in (q, k, v)]}")
+        k, v = (_repeat_heads(importer, x, dims(q)[1]) for x in (k, v))
+    if len({str(dims(x)[:-2]) for x in (q, k, v)}) != 1:
+        raise ImportModelError(f"query, key and value of the shapes {[dims(x) for x in (q, k, v)]}")
     bias, allowed, causal = _mask(importer, node, rank)
     q, k, v = (_swap(importer, x, rank) for x in (q, k, v))
     scale = importer.arg(node, 6, "scale")
@@ -58,7 +58,7 @@ def _swap_back(importer: Importer, x: relax.Expr, rank: int) -> relax.Expr:
 
 
 def _repeat_heads(importer: Importer, x: relax.Expr, heads: Any) -> relax.Expr:
-    own = shape_of(x)[1]
+    own = dims(x)[1]
     return x if own == heads else importer.emit(relax.op.repeat(x, int(heads) // int(own), 1))
 
 
@@ -70,16 +70,15 @@ def _mask(importer: Importer, node: fx.Node, rank: int) -> tuple[relax.Expr | No
         return None, None, causal
     if causal:
         raise ImportModelError("attn_mask together with is_causal")
-    keys = shape_of(importer.arg(node, 1, ""))[-2]
+    keys = dims(importer.arg(node, 1, ""))[-2]
     value = importer.constants.get(source)
     if value is not None:
         if _lets_all_pass(value):
             return None, None, False
         if _is_causal(value, source.meta["val"].shape):
             return None, None, True
-    mask = importer.env[source]
-    if value is not None and value.dim() >= 2 and value.shape[-1] == keys:
-        mask = _constant(_smallest(value))  # the bias broadcasts by itself
+    mask = importer.smallest_constant(source)
+    mask = importer.env[source] if mask is None else mask  # the bias broadcasts by itself
     mask = _rank_four(importer, mask, keys, rank)
     if str(mask.ty.dtype) != "bool":
         return mask, None, False
@@ -90,28 +89,14 @@ def _mask(importer: Importer, node: fx.Node, rank: int) -> tuple[relax.Expr | No
     return bias, _rows(importer, mask, rank), False
 
 
-def _constant(value: torch.Tensor) -> relax.Expr:
-    from autocast.frontend.importer import as_constant  # the importer imports this module
-
-    return as_constant(value)
-
-
-def _smallest(value: torch.Tensor) -> torch.Tensor:
-    """The value with size 1 along the leading axes along which it does not vary."""
-    for axis in range(value.dim() - 2):
-        first = value.narrow(axis, 0, 1)
-        value = first if bool((value == first).all()) else value
-    return value
-
-
 def _rank_four(importer: Importer, mask: relax.Expr, keys: Any, rank: int) -> relax.Expr:
     """The mask as (batch, heads, queries, keys), each of size 1 where it does not vary, except the keys."""
-    shape = list(shape_of(mask))
+    shape = list(dims(mask))
     if rank == 3 and len(shape) == 3:
         mask = importer.emit(relax.op.expand_dims(mask, 1))
     elif len(shape) < 4:
         mask = importer.emit(relax.op.reshape(mask, [1] * (4 - len(shape)) + shape))
-    shape = list(shape_of(mask))
+    shape = list(dims(mask))
     if shape[-1] == 1 and keys != 1:
         mask = importer.emit(relax.op.broadcast_to(mask, [*shape[:-1], keys]))
     return mask

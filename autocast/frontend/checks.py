@@ -29,7 +29,7 @@ def module_path(node: fx.Node) -> str:
 
 def _argument(node: fx.Node, name: str) -> Any:
     """The value of an operator's argument by name, positional, keyword or default."""
-    for i, schema in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+    for i, schema in enumerate(node.target._schema.arguments):
         if schema.name == name:
             return node.args[i] if i < len(node.args) else node.kwargs.get(name, schema.default_value)
     return None
@@ -128,7 +128,7 @@ def check_signature(program: ExportedProgram) -> None:
     for spec in program.graph_signature.output_specs:
         if spec.kind is OutputKind.BUFFER_MUTATION:
             raise ImportModelError(
-                f"from_torch: the model changes its buffer {spec.target!r} when it runs, and the import would lose that; "
+                f"from_torch: the model changes its buffer {spec.target!r} when it runs; an import would lose that: "
                 f"{_EVAL}, or return the new value and keep it yourself."
             )
         if spec.kind is not OutputKind.USER_OUTPUT:

@@ -75,6 +75,14 @@ def constants(program: ExportedProgram) -> dict[fx.Node, torch.Tensor]:
     return {node: value for node, value in values.items() if isinstance(value, torch.Tensor)}
 
 
+def smallest(value: torch.Tensor) -> torch.Tensor:
+    """The value with size 1 along the axes along which it does not vary."""
+    for axis in range(value.dim()):
+        first = value.narrow(axis, 0, 1)
+        value = first if value.shape[axis] > 1 and bool((value == first).all()) else value
+    return value
+
+
 def _constant_inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
     result = {}
     for spec in program.graph_signature.input_specs:
@@ -88,7 +96,7 @@ def _constant_inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
 def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     meta = node.meta.get("val")
     is_operator = isinstance(node.target, torch._ops.OpOverload)
-    name = node.target._schema.name.rpartition("::")[2] if is_operator else ""  # type: ignore[union-attr]
+    name = node.target._schema.name.rpartition("::")[2] if is_operator else ""
     if not (is_operator or node.target is operator.getitem) or name.startswith(_IMPURE):
         return None
     tensors = [n for n in node.all_input_nodes if not _is_symbolic_scalar(n)]
@@ -99,7 +107,7 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         return None
     static = not any(map(_symbolic_axes, [node, *node.all_input_nodes]))
     if static and all(n in values for n in node.all_input_nodes):
-        return node.target(*_map(node.args, values), **_map(node.kwargs, values))  # type: ignore[operator]
+        return node.target(*_map(node.args, values), **_map(node.kwargs, values))
     return _evaluate_uniform(node, values)
 
 
@@ -113,17 +121,17 @@ def _evaluate_uniform(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor
     if target in _FILLS:
         if any(isinstance(arg, fx.Node) for arg in node.args[1:]):
             return None
-        return target(base, *node.args[1:], **node.kwargs)  # type: ignore[operator]
+        return target(base, *node.args[1:], **node.kwargs)
     first = node.args[0] if node.args else None
     args, kwargs = _map(node.args, values), _map(node.kwargs, values)
     if target in _FILLS_LIKE or (target in _POINTWISE and not _has_symbolic_scalar(node)):
-        return target(*args, **kwargs)  # type: ignore[operator]
+        return target(*args, **kwargs)
     if target is aten.expand.default:
-        return values[first].expand(base)  # type: ignore[index]
+        return values[first].expand(base)
     if target is aten.index.Tensor:
         return _index(node, values, base)
     if target in _MOVES:
-        return target(*args, **kwargs)  # type: ignore[operator]
+        return target(*args, **kwargs)
     if target in _ALONG and not _has_symbolic_scalar(node):
         position, default = _ALONG[target]
         along = node.args[position] if len(node.args) > position else default
@@ -132,22 +140,27 @@ def _evaluate_uniform(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor
             if axes & symbolic:
                 return None
             sizes = [t.shape[next(iter(axes))] for t in args[0]]
-            parts = [t.expand([n if i in axes else s for i, s in enumerate(base)]) for t, n in zip(args[0], sizes, strict=True)]
+            parts = [
+                t.expand([n if i in axes else s for i, s in enumerate(base)])
+                for t, n in zip(args[0], sizes, strict=True)
+            ]
             return torch.cat(parts, *args[1:])
         if isinstance(first, fx.Node) and not axes & _symbolic_axes(first):
-            return target(*args, **kwargs)  # type: ignore[operator]
+            return target(*args, **kwargs)
     return None
 
 
 def _index(node: fx.Node, values: dict[fx.Node, Any], base: list[int]) -> torch.Tensor | None:
     """`data[i, j]`: an index into an axis along which all entries are equal may be 0."""
     data, indices = node.args
-    symbolic = _symbolic_axes(data)  # type: ignore[arg-type]
+    symbolic = _symbolic_axes(data)
     rows = []
-    for axis, index in enumerate(indices):  # type: ignore[arg-type]
+    for axis, index in enumerate(indices):
         if index is None or (axis not in symbolic and (index not in values or _symbolic_axes(index))):
             return None
-        rows.append(torch.zeros([1] * index.meta["val"].dim(), dtype=torch.int64) if axis in symbolic else values[index])
+        rows.append(
+            torch.zeros([1] * index.meta["val"].dim(), dtype=torch.int64) if axis in symbolic else values[index]
+        )
     return values[data][tuple(rows)].expand(base)
 
 

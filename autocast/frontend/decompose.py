@@ -31,8 +31,6 @@ KEEP_WHOLE = (
     aten.upsample_nearest2d.vec,
     aten.upsample_bicubic2d.vec,
     aten.upsample_bilinear2d.vec,
-    aten.rms_norm.default,
-    aten.pixel_shuffle.default,
 )
 
 

@@ -43,7 +43,7 @@ class DynamicAxis:
 
 
 def input_leaves(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Leaf]:
-    """The example inputs as torch.export flattens them, each under the name of forward's parameter (`hx.0` if nested)."""
+    """The example inputs as torch.export flattens them, under the names of forward's parameters (`hx.0` if nested)."""
     parameters = list(inspect.signature(module.forward).parameters.values())
     variadic = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL), len(parameters))
     if len(args) > len(parameters) and variadic == len(parameters):

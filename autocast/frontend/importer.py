@@ -6,7 +6,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 import tvm
 from torch import fx
@@ -18,7 +18,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import module_path
-from autocast.frontend.constants import constants
+from autocast.frontend.constants import constants, smallest
 from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.parameters import Parameter, variable_name
 
@@ -26,9 +26,9 @@ from autocast.frontend.parameters import Parameter, variable_name
 class Importer(ExportedProgramImporter):
     """Translates one exported program.
 
-    Three kinds of operators are known: those of `CONVERTERS` (ours), those of `TRUSTED` (TVM's converters that the tests
-    compare with torch), and arithmetic on sizes. Everything else is unknown, even if TVM has a converter for it: some of
-    those drop arguments without a word. The type of each result is compared with what torch said it would be.
+    Known operators are those of `CONVERTERS` (ours) and those of `TRUSTED` (TVM's converters that the tests compare
+    with torch). Everything else is unknown, even if TVM has a converter for it: some of those drop arguments without a
+    word. The type of each result is compared with what torch said it would be.
     """
 
     def __init__(self, program: ExportedProgram, parameters: Sequence[Parameter], symbols: Mapping[str, str]) -> None:
@@ -39,10 +39,10 @@ class Importer(ExportedProgramImporter):
         self.symbols = {name: tirx.Var(text, "int64") for name, text in symbols.items()}
         self.env: dict[fx.Node, Any] = {}
 
-    @staticmethod
-    def knows(node: fx.Node) -> bool:
-        """Whether the operator of `node` can be translated."""
-        return node.target.__name__ in CONVERTERS or node.target.__name__ in TRUSTED or _is_assertion(node)
+    def knows(self, node: fx.Node) -> bool:
+        """Whether `node` can be translated, or need not be."""
+        name = node.target.__name__
+        return name in CONVERTERS or name in TRUSTED or node in self.constants or _is_assertion(node)
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind `expr` to a new variable."""
@@ -64,6 +64,11 @@ class Importer(ExportedProgramImporter):
         """An argument of an operator, translated: positional, keyword or default."""
         value = node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
         return self._retrieve_args(value)
+
+    def smallest_constant(self, node: fx.Node) -> relax.Expr | None:
+        """The constant that `node` computes, with size 1 along the axes along which it does not vary; else None."""
+        value = self.constants.get(node)
+        return None if value is None else as_constant(smallest(value))
 
     def translate(self) -> tvm.IRModule:
         """The module: `main` takes the user's inputs, then the parameters."""
@@ -102,7 +107,7 @@ class Importer(ExportedProgramImporter):
             variable = self.symbols.get(str(symbol))
             if variable is not None:
                 lower[variable.name] = int(value_range.lower)
-                if value_range.upper.is_finite and int(value_range.upper) < 2**31:
+                if isinstance(value_range.upper, sympy.Integer) and int(value_range.upper) < 2**31:
                     upper[variable.name] = int(value_range.upper)
         return {k: v for k, v in (("tir_var_lower_bound", lower), ("tir_var_upper_bound", upper)) if v}
 
@@ -124,7 +129,7 @@ class Importer(ExportedProgramImporter):
                 f"from_torch: the exported program holds a node of kind {node.op!r} ({node.target}) in "
                 f"{module_path(node)}: control flow inside a model is not supported. Export one branch."
             )
-        name = node.target.__name__  # type: ignore[union-attr]
+        name = node.target.__name__
         converter: Callable[..., Any] | None = CONVERTERS.get(name)
         try:
             result = converter(self, node) if converter else self.convert_map[name](node)
@@ -195,7 +200,7 @@ def as_constant(value: torch.Tensor) -> relax.Expr:
 
 def _is_assertion(node: fx.Node) -> bool:
     """Checks that torch.export adds: nothing reads their results, and a compiled function checks its input shapes."""
-    return not node.users and node.target.__name__.startswith(("_assert", "sym_constrain_range"))  # type: ignore[union-attr]
+    return not node.users and node.target.__name__.startswith(("_assert", "sym_constrain_range"))
 
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {

@@ -1,5 +1,103 @@
+"""Take away what tracing leaves behind: moves that undo each other, flattened products, activations in pieces.
+
+    q1 = R.permute_dims(q, [0, 2, 1, 3])                          o = R.nn.attention(q, k, v)
+    q2 = R.permute_dims(q1, [0, 2, 1, 3])
+    o  = R.nn.attention(q2, k, v)
+
+    f = R.reshape(x, [batch * 7, 48])                             m = R.matmul(x, w)
+    m = R.matmul(f, w)                                            y = R.add(m, b)
+    a = R.add(m, b)
+    y = R.reshape(a, [batch, 7, 96])
+
+Each rule looks at one call and at what its arguments are bound to; it answers with an equal, simpler expression or
+None. No rule changes a value by more than the order of a rounding.
+"""
+
+from __future__ import annotations
+
+import tvm
 from tvm import relax
-def normalize(mod):
+from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
+
+from autocast.frontend.simplifications import FIRST, THEN, Rule
+from autocast.ir import is_op, op_name
+
+
+def normalize(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
+    """The simplified module, and for each parameter after the inputs whether main still takes it (if it is used)."""
+    for rules in (FIRST, THEN):
+        main = mod["main"]
+        mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
+        mod["main"] = Simplifier(mod, rules, _uses(main)).visit_expr(main)
+        mod = relax.transform.CanonicalizeBindings()(mod)
+        mod = relax.transform.EliminateCommonSubexpr()(mod)
+        mod = relax.transform.DeadCodeElimination()(mod)
+    return _without_unused(mod)
+
+
+@mutator
+class Simplifier(PyExprMutator):
+    """Applies the rules to every call, front to back, so that a rule sees arguments that are simple already."""
+
+    def __init__(self, mod: tvm.IRModule, rules: dict[str, tuple[Rule, ...]], uses: dict[relax.Var, int]) -> None:
+        super().__init__(mod)
+        self.rules = rules
+        self.uses = uses
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.builder_.normalize(super().visit_call_(call))
+        for rule in self.rules.get(op_name(call) or "", ()):
+            result = rule(self, call)
+            if result is not None:
+                return result
+        return call
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        """Bind an intermediate value of a rule's answer."""
+        return self.builder_.emit(expr)
+
+    def bound(self, expr: relax.Expr, *names: str) -> relax.Call | None:
+        """The call that `expr` is, or is bound to, if it calls one of the operators `names`."""
+        if isinstance(expr, relax.Var):
+            expr = self.lookup_binding(expr)
+        return expr if expr is not None and is_op(expr, *(f"relax.{name}" for name in names)) else None
+
+    def only_use(self, expr: relax.Expr) -> bool:
+        """Whether nothing but the call at hand reads `expr`."""
+        return self.uses.get(expr, 1) <= 1
+
+
+@visitor
+class _Uses(PyExprVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[relax.Var, int] = {}
+
+    def visit_var_(self, var: relax.Var) -> None:
+        self.counts[var] = self.counts.get(var, 0) + 1
+
+    visit_dataflow_var_ = visit_var_
+
+    def visit_var_def_(self, var: relax.Var) -> None:
+        """A definition is not a use."""
+
+    visit_dataflow_var_def_ = visit_var_def_
+
+
+def _uses(function: relax.Function) -> dict[relax.Var, int]:
+    """How often each variable is read."""
+    visitor_ = _Uses()
+    visitor_.visit_expr(function.body)
+    return visitor_.counts
+
+
+def _without_unused(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
     main = mod["main"]
-    n = len(main.params) - int(main.attrs["num_input"])
-    return mod, [True]*n
+    inputs = int(main.attrs["num_input"])
+    uses = _uses(main)
+    used = [var in uses for var in main.params[inputs:]]
+    if all(used):
+        return mod, used
+    kept = [*main.params[:inputs], *(v for v, keep in zip(main.params[inputs:], used, strict=True) if keep)]
+    mod["main"] = relax.Function(kept, main.body, main.ret_ty, main.is_pure, main.attrs)
+    return mod, used

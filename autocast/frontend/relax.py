@@ -72,7 +72,9 @@ def _with_main(mod: tvm.IRModule) -> tvm.IRModule:
         )
     global_var, function = functions[0]
     rest = {gv: f for gv, f in mod.functions.items() if gv.name_hint != global_var.name_hint}
-    return tvm.IRModule({**rest, tvm.ir.GlobalVar("main"): function.with_attr("global_symbol", "main")}, attrs=mod.attrs)
+    return tvm.IRModule(
+        {**rest, tvm.ir.GlobalVar("main"): function.with_attr("global_symbol", "main")}, attrs=mod.attrs
+    )
 
 
 def _values(main: relax.Function, params: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Any]:
@@ -102,7 +104,9 @@ def _tensor(var: relax.Var, value: Any) -> tvm.runtime.Tensor:
             value = value.detach()
         value = tvm.runtime.tensor(value) if isinstance(value, np.ndarray) else tvm.runtime.from_dlpack(value)
     expected = var.ty
-    shape = [int(d) for d in expected.shape.values] if isinstance(expected, relax.TensorType) and expected.shape else None
+    shape = (
+        [int(d) for d in expected.shape.values] if isinstance(expected, relax.TensorType) and expected.shape else None
+    )
     if shape is None or list(value.shape) != shape or str(value.dtype) != str(expected.dtype):
         raise ImportModelError(
             f"from_relax: the parameter {var.name!r} is a {expected}; got {value.dtype} of shape {tuple(value.shape)}."

@@ -39,15 +39,15 @@ def from_torch(
         Example keyword inputs.
     dynamic : mapping, optional
         Dimensions that may differ from call to call: `{"batch": ("input_ids", 0, 1, 64)}` (name: input, axis, minimum,
-        maximum; the bounds may be left out), a list of such tuples where inputs share the dimension, `"*"` for all tensor
-        inputs; or torch's own `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`.
+        maximum; the bounds may be left out), a list of such tuples where inputs share the dimension, `"*"` for every
+        tensor input; or torch's own `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`.
 
     Returns
     -------
     Model
-        `main` takes the inputs, in the order in which they were given, then the parameters that it uses. Outputs are the
-        tensors that the module returns, flattened; `None` outputs are left out. Caches are not built: `use_cache` is off
-        in the configuration while a Hugging Face module is exported, unless `example_kwargs` sets it.
+        `main` takes the inputs, in the order in which they were given, then the parameters that it uses. Outputs are
+        the tensors that the module returns, flattened; `None` outputs are left out. Caches are not built: `use_cache`
+        is off in the configuration while a Hugging Face module is exported, unless `example_kwargs` sets it.
 
     Raises
     ------
@@ -68,9 +68,9 @@ def from_torch(
         check_faithful(program)
         program = decompose(program)
     check_signature(program)
-    check_supported(program, Importer.knows)
     values = parameters(program, module)
     importer = Importer(program, values, _symbol_names(program, axes, leaves))
+    check_supported(program, importer.knows)
     mod, used = normalize(importer.translate())
     kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=True) if keep}
     return Model(mod, kept, output_names=_output_names(program))
@@ -88,8 +88,8 @@ def _export(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, axes: 
         if axes:
             names = ", ".join(sorted({axis.name for axis in axes}))
             remedy = (
-                f"Either it does not run with the example inputs, or it does not allow {names} to vary freely: name every "
-                "input that has the dimension, or narrow its bounds."
+                f"Either it does not run with the example inputs, or it does not allow {names} to vary freely: name "
+                "every input that has the dimension, or narrow its bounds."
             )
         raise ImportModelError(
             f"from_torch: torch.export cannot export {type(module).__name__}: {text}\n{remedy}"
@@ -119,8 +119,8 @@ def _symbol_names(program: Any, axes: Sequence[DynamicAxis], leaves: Sequence[Le
         size = nodes[specs[axis.leaf].arg.name].meta["val"].shape[axis.axis]
         if isinstance(size, int):
             raise ImportModelError(
-                f"from_torch: the model works for size {size} of {leaves[axis.leaf].name!r}, axis {axis.axis} only, so it "
-                f"cannot be the dynamic dimension {axis.name!r}."
+                f"from_torch: the model works for size {size} of {leaves[axis.leaf].name!r}, axis {axis.axis} only, so "
+                f"it cannot be the dynamic dimension {axis.name!r}."
             )
         if size.node.expr.is_symbol:
             names[str(size.node.expr)] = axis.name
@@ -138,7 +138,9 @@ def _output_names(program: Any) -> tuple[str, ...]:
         tree = pytree.tree_unflatten(list(range(len(outputs))), spec)
         paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
     names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) for path in paths]
-    return tuple(name for name, arg in zip(names, outputs, strict=True) if hasattr(arg, "name") and arg.name in _tensors(program))
+    return tuple(
+        name for name, arg in zip(names, outputs, strict=True) if hasattr(arg, "name") and arg.name in _tensors(program)
+    )
 
 
 def _tensors(program: Any) -> set[str]:

@@ -22,7 +22,8 @@ class Model:
         returns one tensor or a flat tuple of tensors.
     params : dict of str to tvm.runtime.Tensor
         In the order of main's trailing parameters, keyed by the names of the source framework
-        (`bert.encoder.layer.0.output.dense.weight`). They share memory with the source's tensors where that is possible.
+        (`bert.encoder.layer.0.output.dense.weight`). They share memory with the source's
+        tensors where that is possible.
     report : object, optional
         What the last pass had to say (a CastReport after AutoCast).
     output_names : tuple of str

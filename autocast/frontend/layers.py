@@ -1,0 +1,208 @@
+"""Converters of products, convolutions, norms, pools and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import fx
+from tvm import relax
+
+from autocast.errors import ImportModelError
+from autocast.frontend.helpers import Converter, axis_of, cast, dims
+from autocast.ir import dtype_of
+
+if TYPE_CHECKING:
+    from autocast.frontend.importer import Importer
+
+
+def _linear(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`matmul(x, permute_dims(weight)) + bias`, x as it is: no flattening, no broadcast weight, no out_dtype."""
+    x, weight, bias = (importer.arg(node, i, name) for i, name in enumerate(("input", "weight", "bias")))
+    weight = importer.emit(relax.op.permute_dims(weight)) if len(dims(weight)) == 2 else weight
+    result = importer.emit(relax.op.matmul(x, weight))
+    return result if bias is None else importer.emit(relax.op.add(result, bias))
+
+
+def _matmul(importer: Importer, node: fx.Node) -> relax.Expr:
+    return importer.emit(relax.op.matmul(importer.arg(node, 0, "self"), importer.arg(node, 1, "other")))
+
+
+def _addmm(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`alpha * (a @ b) + beta * x`, also batched."""
+    x, a, b = (importer.arg(node, i, "") for i in range(3))
+    result = _scaled(importer, importer.emit(relax.op.matmul(a, b)), node.kwargs.get("alpha", 1))
+    beta = node.kwargs.get("beta", 1)
+    return result if beta == 0 else importer.emit(relax.op.add(result, _scaled(importer, x, beta)))
+
+
+def _scaled(importer: Importer, x: relax.Expr, factor: float) -> relax.Expr:
+    return x if factor == 1 else importer.emit(relax.op.multiply(x, relax.const(factor, dtype_of(x))))
+
+
+#: (rank of the input, transposed) -> operator, layout of the data, layout of the weight.
+_CONVOLUTIONS: dict[tuple[int, bool], tuple[Callable[..., relax.Expr], str, str]] = {
+    (3, False): (relax.op.nn.conv1d, "NCW", "OIW"),
+    (4, False): (relax.op.nn.conv2d, "NCHW", "OIHW"),
+    (5, False): (relax.op.nn.conv3d, "NCDHW", "OIDHW"),
+    (3, True): (relax.op.nn.conv1d_transpose, "NCW", "IOW"),
+    (4, True): (relax.op.nn.conv2d_transpose, "NCHW", "IOHW"),
+}
+
+
+def _convolution(importer: Importer, node: fx.Node) -> relax.Expr:
+    x, weight, bias = (importer.arg(node, i, "") for i in range(3))
+    stride, padding, dilation, transposed, output_padding, groups = node.args[3:9]
+    rank = len(dims(x))
+    if (rank, bool(transposed)) not in _CONVOLUTIONS:
+        raise ImportModelError(f"{'transposed ' if transposed else ''}convolution of an input of rank {rank}")
+    convolve, data_layout, kernel_layout = _CONVOLUTIONS[rank, bool(transposed)]
+
+    def sizes(value: Any) -> list[int]:
+        return [int(v) for v in (value if len(value) > 1 else list(value) * (rank - 2))]
+
+    extra = {"output_padding": sizes(output_padding)} if transposed else {}
+    result = importer.emit(
+        convolve(
+            x,
+            weight,
+            strides=sizes(stride),
+            padding=sizes(padding),
+            dilation=sizes(dilation),
+            groups=int(groups),
+            data_layout=data_layout,
+            kernel_layout=kernel_layout,
+            **extra,
+        )
+    )
+    if bias is None:
+        return result
+    bias = importer.emit(relax.op.reshape(bias, [1, dims(bias)[0]] + [1] * (rank - 2)))
+    return importer.emit(relax.op.add(result, bias))
+
+
+def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Torch refuses indices that are out of bounds; "clip" at least never reads there."""
+    weight = importer.arg(node, 0, "weight")
+    rows = importer.smallest_constant(node.args[1])
+    if rows is None:
+        return importer.emit(relax.op.take(weight, importer.arg(node, 1, "indices"), axis=0, mode="clip"))
+    part = importer.emit(relax.op.take(weight, rows, axis=0, mode="clip"))
+    return importer.emit(relax.op.broadcast_to(part, importer.shape(node)))
+
+
+def _softmax(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
+    x = importer.arg(node, 0, "self")
+    return importer.emit(operator(cast(importer, x, importer.dtype(node)), axis_of(x, node.args[1])))
+
+
+def _layer_norm(importer: Importer, node: fx.Node) -> relax.Expr:
+    x, weight, bias = (importer.arg(node, i, name) for i, name in ((0, "input"), (2, "weight"), (3, "bias")))
+    shape = [int(size) for size in node.args[1]]
+    weight, bias = _affine(weight, shape, dtype_of(x), 1.0), _affine(bias, shape, dtype_of(x), 0.0)
+    axes = list(range(-len(shape), 0))
+    return importer.emit(relax.op.nn.layer_norm(x, weight, bias, axes=axes, epsilon=importer.arg(node, 4, "eps", 1e-5)))
+
+
+def _group_norm(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Relax has group_norm in float32 and float16 only: in bfloat16 it is computed in float32, as torch does inside."""
+    x, weight, bias = (importer.arg(node, i, name) for i, name in ((0, "input"), (2, "weight"), (3, "bias")))
+    shape, dtype = [dims(x)[1]], importer.dtype(node)
+    weight, bias = _affine(weight, shape, dtype, 1.0), _affine(bias, shape, dtype, 0.0)
+    x, weight, bias = (cast(importer, v, "float32" if dtype == "bfloat16" else dtype) for v in (x, weight, bias))
+    result = importer.emit(
+        relax.op.nn.group_norm(
+            x,
+            weight,
+            bias,
+            num_groups=int(node.args[1]),
+            channel_axis=1,
+            axes=list(range(2, len(dims(x)))),
+            epsilon=importer.arg(node, 4, "eps", 1e-5),
+        )
+    )
+    return cast(importer, result, dtype)
+
+
+def _batch_norm(importer: Importer, node: fx.Node) -> relax.Expr:
+    """BatchNorm with fixed statistics; the first of torch's three results is the only one that means anything."""
+    x, weight, bias, mean, variance = (importer.arg(node, i, "") for i in range(5))
+    shape = [dims(x)[1]]
+    weight, bias = _affine(weight, shape, dtype_of(x), 1.0), _affine(bias, shape, dtype_of(x), 0.0)
+    result = importer.emit(
+        relax.op.nn.batch_norm(x, weight, bias, mean, variance, axis=1, epsilon=float(node.args[6]), training=False)
+    )
+    return [importer.emit(relax.TupleGetItem(result, 0))]
+
+
+def _affine(value: relax.Expr | None, shape: list[int], dtype: str | None, default: float) -> relax.Expr:
+    return relax.const(np.full(shape, default), dtype) if value is None else value
+
+
+def _average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
+    x = importer.arg(node, 0, "self")
+    kernel, stride, padding = (list(importer.arg(node, i, "") or []) for i in (1, 2, 3))
+    if importer.arg(node, 6, "divisor_override") is not None:
+        raise ImportModelError("divisor_override")
+    return importer.emit(
+        relax.op.nn.avg_pool2d(
+            x,
+            pool_size=kernel,
+            strides=stride or kernel,
+            padding=padding or [0, 0],
+            ceil_mode=bool(importer.arg(node, 4, "ceil_mode", False)),
+            count_include_pad=bool(importer.arg(node, 5, "count_include_pad", True)),
+        )
+    )
+
+
+def _max_pool(importer: Importer, node: fx.Node) -> list[relax.Expr]:
+    """The values; reading the indices, which Relax does not give, fails in getitem."""
+    x = importer.arg(node, 0, "self")
+    kernel, stride = list(importer.arg(node, 1, "kernel_size")), list(importer.arg(node, 2, "stride") or [])
+    padding, dilation = (list(importer.arg(node, i, "", [d, d])) for i, d in ((3, 0), (4, 1)))
+    ceil_mode = bool(importer.arg(node, 5, "ceil_mode", False))
+    pooled = relax.op.nn.max_pool2d(x, kernel, stride or kernel, padding, dilation, ceil_mode)
+    return [importer.emit(pooled)]
+
+
+def _resize(importer: Importer, node: fx.Node, method: str) -> relax.Expr:
+    """`interpolate` with torch's coordinates: asymmetric and rounded down for nearest, a = -0.75 for bicubic."""
+    x, size = importer.arg(node, 0, "input"), importer.shape(node)[2:]
+    align = method != "nearest_neighbor" and bool(importer.arg(node, 2, "align_corners", False))
+    half = "asymmetric" if method == "nearest_neighbor" else "half_pixel"
+    resized = relax.op.image.resize2d(
+        x,
+        relax.ShapeExpr(size),
+        layout="NCHW",
+        method=method,
+        coordinate_transformation_mode="align_corners" if align else half,
+        rounding_method="floor" if method == "nearest_neighbor" else "",
+        cubic_alpha=-0.75,
+    )
+    return importer.emit(resized)
+
+
+#: Converters by the name of the overload.
+LAYERS: dict[str, Converter] = {
+    "_native_batch_norm_legit_no_training.default": _batch_norm,
+    "addmm.default": _addmm,
+    "avg_pool2d.default": _average_pool,
+    "baddbmm.default": _addmm,
+    "bmm.default": _matmul,
+    "convolution.default": _convolution,
+    "embedding.default": _embedding,
+    "group_norm.default": _group_norm,
+    "layer_norm.default": _layer_norm,
+    "linear.default": _linear,
+    "log_softmax.int": partial(_softmax, operator=relax.op.nn.log_softmax),
+    "matmul.default": _matmul,
+    "max_pool2d_with_indices.default": _max_pool,
+    "mm.default": _matmul,
+    "softmax.int": partial(_softmax, operator=relax.op.nn.softmax),
+    "upsample_bicubic2d.vec": partial(_resize, method="cubic"),
+    "upsample_bilinear2d.vec": partial(_resize, method="linear"),
+    "upsample_nearest2d.vec": partial(_resize, method="nearest_neighbor"),
+}

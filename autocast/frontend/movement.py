@@ -1,0 +1,183 @@
+"""Converters of indexing, reshaping, joining, choosing and filling."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+from tvm import relax
+
+from autocast.errors import ImportModelError
+from autocast.frontend.helpers import Converter, axis_of, cast, dims
+from autocast.ir import dtype_of
+
+if TYPE_CHECKING:
+    from autocast.frontend.importer import Importer
+
+
+def _index_select(importer: Importer, node: fx.Node) -> relax.Expr:
+    x, index = importer.arg(node, 0, "self"), importer.arg(node, 2, "index")
+    return importer.emit(relax.op.take(x, index, axis=axis_of(x, node.args[1]), mode="clip"))
+
+
+def _index(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x[i, j]`; negative indices count from the end, so one index alone wraps around."""
+    x, indices = importer.arg(node, 0, "self"), importer.arg(node, 1, "indices")
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if any(dtype_of(index) in ("bool", "uint8") for _, index in given):
+        raise ImportModelError("indexing with a boolean mask, whose result has a shape known only at run time")
+    if len(given) == 1:
+        return importer.emit(relax.op.take(x, given[0][1], axis=given[0][0], mode="wrap"))
+    axes = [axis for axis, _ in given]
+    if axes != list(range(len(axes))):
+        raise ImportModelError(f"indices on the axes {axes}; expected one axis, or the first ones")
+    rows = [_from_start(importer, index, dims(x)[axis]) for axis, index in given]
+    return importer.emit(relax.op.index_tensor(x, rows))
+
+
+def _from_start(importer: Importer, index: relax.Expr, size: Any) -> relax.Expr:
+    """The index with negative entries counted from the start."""
+    if not isinstance(size, int):
+        return index  # torch.export knows no negative index into a symbolic dimension
+    dtype = dtype_of(index)
+    wrapped = importer.emit(relax.op.add(index, relax.const(size, dtype)))
+    negative = importer.emit(relax.op.less(index, relax.const(0, dtype)))
+    return importer.emit(relax.op.where(negative, wrapped, index))
+
+
+def _select(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x.select(axis, index)`: a slice of one and a squeeze, never a `take` out of bounds."""
+    x, index = importer.arg(node, 0, "self"), importer.arg(node, 2, "index")
+    axis = axis_of(x, node.args[1])
+    begin = dims(x)[axis] + index if isinstance(index, int) and index < 0 else index
+    part = importer.emit(relax.op.strided_slice(x, [axis], [begin], [begin + 1], assume_inbound=True))
+    return importer.emit(relax.op.squeeze(part, [axis]))
+
+
+def _slice(importer: Importer, node: fx.Node) -> relax.Expr:
+    x, start, end = (importer.arg(node, i, name) for i, name in ((0, "self"), (2, "start"), (3, "end")))
+    step = importer.arg(node, 4, "step", 1)
+    axis = axis_of(x, node.args[1] if len(node.args) > 1 else 0)
+    size = dims(x)[axis]
+    start, end = _bound(start, size, 0), _bound(end, size, size)
+    if isinstance(start, int) and start == 0 and step == 1 and _same(end, size):
+        return x
+    return importer.emit(relax.op.strided_slice(x, [axis], [start], [end], [step], assume_inbound=True))
+
+
+def _bound(value: Any, size: Any, default: Any) -> Any:
+    """A slice's bound counted from the start and clipped to the dimension, as Python does."""
+    if value is None or (isinstance(value, int) and value >= sys.maxsize):
+        return default
+    if isinstance(value, int) and isinstance(size, int):
+        return min(max(value + size if value < 0 else value, 0), size)
+    return size + value if isinstance(value, int) and value < 0 else value
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b) or str(a) == str(b)
+
+
+def _cumsum(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Sums of booleans and small integers count in int64, as in torch."""
+    x, axis = importer.arg(node, 0, "self"), axis_of(importer.arg(node, 0, "self"), node.args[1])
+    return importer.emit(relax.op.cumsum(cast(importer, x, importer.dtype(node)), axis))
+
+
+def _to_dtype(importer: Importer, node: fx.Node) -> relax.Expr:
+    return cast(importer, importer.arg(node, 0, "self"), importer.dtype(node))
+
+
+def _same_value(importer: Importer, node: fx.Node) -> relax.Expr:
+    return importer.arg(node, 0, "self")
+
+
+def _reshape(importer: Importer, node: fx.Node) -> relax.Expr:
+    return importer.emit(relax.op.reshape(importer.arg(node, 0, "self"), importer.shape(node)))
+
+
+def _expand(importer: Importer, node: fx.Node) -> relax.Expr:
+    return importer.emit(relax.op.broadcast_to(importer.arg(node, 0, "self"), importer.shape(node)))
+
+
+def _squeeze(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Torch leaves axes alone whose size is not 1."""
+    x, axes = importer.arg(node, 0, "self"), node.args[1]
+    shape = dims(x)
+    named = [axis_of(x, a) for a in (axes if isinstance(axes, list | tuple) else [axes])]
+    ones = [a for a in named if isinstance(shape[a], int) and shape[a] == 1]
+    return importer.emit(relax.op.squeeze(x, ones)) if ones else x
+
+
+def _cat(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Inputs of one common dtype; torch ignores empty ones of rank 1."""
+    parts = [x for x in importer.arg(node, 0, "tensors") if dims(x) != (0,) or len(importer.shape(node)) == 1]
+    parts = [cast(importer, x, importer.dtype(node)) for x in parts]
+    axis = importer.arg(node, 1, "dim", 0) % len(importer.shape(node))
+    return parts[0] if len(parts) == 1 else importer.emit(relax.op.concat(parts, axis=axis))
+
+
+def _where(importer: Importer, node: fx.Node) -> relax.Expr:
+    condition, x, y = (importer.arg(node, i, "") for i in range(3))
+    x, y = (cast(importer, value, importer.dtype(node)) for value in (x, y))
+    return importer.emit(relax.op.where(condition, x, y))
+
+
+def _full(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Every `full` and `full_like`; the value is a number or a size."""
+    value, dtype = importer.arg(node, 1, "fill_value"), importer.dtype(node)
+    if not isinstance(value, bool | int | float):
+        raise ImportModelError("a fill value that is known only at run time")
+    return importer.emit(relax.op.full(importer.shape(node), relax.const(value, dtype), dtype))
+
+
+def _get_item(importer: Importer, node: fx.Node) -> relax.Expr:
+    values, index = importer.arg(node, 0, ""), node.args[1]
+    if isinstance(values, list | tuple):
+        if not isinstance(index, int) or index >= len(values):
+            raise ImportModelError(f"result {index} of an operator of which only the first {len(values)} are supported")
+        return values[index]
+    return importer.emit(relax.TupleGetItem(values, index))
+
+
+def _sym_size(importer: Importer, node: fx.Node) -> Any:
+    return importer.dim(node.meta["val"])
+
+
+def _unsqueeze(importer: Importer, node: fx.Node) -> relax.Expr:
+    return importer.emit(relax.op.expand_dims(importer.arg(node, 0, "self"), node.args[1]))
+
+
+def _scatter(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x.scatter(axis, index, source)`; torch reads only the part of the source that the index covers."""
+    x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
+    shape = dims(index)
+    if dims(source) != shape:
+        axes = list(range(len(shape)))
+        source = importer.emit(relax.op.strided_slice(source, axes, [0] * len(shape), list(shape)))
+    return importer.emit(relax.op.scatter_elements(x, index, source, axis=axis_of(x, node.args[1])))
+
+
+#: Converters by the name of the overload.
+MOVEMENT: dict[str, Converter] = {
+    "_to_copy.default": _to_dtype,
+    "alias.default": _same_value,
+    "cat.default": _cat,
+    "clone.default": _same_value,
+    "cumsum.default": _cumsum,
+    "expand.default": _expand,
+    "full.default": _full,
+    "full_like.default": _full,
+    "getitem": _get_item,
+    "index.Tensor": _index,
+    "index_select.default": _index_select,
+    "scatter.src": _scatter,
+    "select.int": _select,
+    "slice.Tensor": _slice,
+    "squeeze.dims": _squeeze,
+    "sym_size.int": _sym_size,
+    "unsqueeze.default": _unsqueeze,
+    "view.default": _reshape,
+    "where.self": _where,
+}

@@ -1,0 +1,61 @@
+"""Run imported models with TVM's own pipeline, and compare them with torch."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import tvm
+from torch import nn
+from tvm import relax
+
+from autocast.ir import op_name
+from autocast.model.value import Model
+
+
+class Calls(nn.Module):
+    """A module that calls a function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> Any:
+        """Whatever the function returns."""
+        return self.function(*args)
+
+
+def runner(model: Model) -> Callable[..., tuple[torch.Tensor, ...]]:
+    """A function of the model's inputs: compiled with TVM's default pipeline, independent of our own kernels."""
+    machine = relax.VirtualMachine(tvm.compile(model.mod, "llvm"), tvm.cpu())
+
+    def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        tensors = [tvm.runtime.from_dlpack(x.detach().contiguous()) for x in inputs]
+        result = machine["main"](*tensors, *model.params.values())
+        results = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
+        return tuple(torch.from_dlpack(x).clone() for x in results)
+
+    return run
+
+
+def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    """Frobenius norm of the difference over that of the expected tensor; infinite if shape or dtype differ."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return float("inf")
+    got, expected = got.double(), expected.double()
+    return float((got - expected).norm() / expected.norm().clamp_min(1e-30)) if not torch.equal(got, expected) else 0.0
+
+
+def assert_close(got: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], tolerance: float = 1e-5) -> None:
+    """Each tensor within `tolerance` of the expected one, in relative error."""
+    errors = [relative_error(a, b) for a, b in zip(got, expected, strict=True)]
+    assert errors, "nothing was compared"
+    assert max(errors) <= tolerance, errors
+
+
+def operators(model: Model) -> collections.Counter[str]:
+    """How often main calls each operator, without the prefix `relax.`."""
+    names = [op_name(binding.value) for block in model.main.body.blocks for binding in block.bindings]
+    return collections.Counter(name.removeprefix("relax.") for name in names if name)

@@ -1,0 +1,57 @@
+"""The eight architectures, imported with a fixed and with a dynamic batch, compute what torch computes."""
+
+from __future__ import annotations
+
+import pytest
+
+from autocast.frontend import from_torch
+from tests.architectures import ARCHITECTURES
+from tests.frontend.helpers import assert_close, operators, runner
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_model_with_a_fixed_batch_computes_what_torch_computes(name: str) -> None:
+    architecture = ARCHITECTURES[name]()
+    model = from_torch(architecture.module, architecture.args, example_kwargs=architecture.kwargs)
+    args, kwargs = architecture.inputs(2)
+    assert_close(runner(model)(*args, *kwargs.values()), architecture.reference(*args, **kwargs))
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_model_with_a_dynamic_batch_computes_what_torch_computes_for_several_batches(name: str) -> None:
+    architecture = ARCHITECTURES[name]()
+    model = from_torch(
+        architecture.module, architecture.args, example_kwargs=architecture.kwargs, dynamic=architecture.dynamic
+    )
+    assert dict(model.main.attrs["tir_var_upper_bound"]) == {"batch": 8}
+    run = runner(model)
+    for batch in (1, 5):
+        args, kwargs = architecture.inputs(batch)
+        assert_close(run(*args, *kwargs.values()), architecture.reference(*args, **kwargs))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bert", {"nn.attention": 2, "matmul": 14, "permute_dims": 14, "nn.layer_norm": 6, "nn.gelu": 3}),
+        ("gpt2", {"nn.attention": 2, "matmul": 9, "permute_dims": 1, "nn.layer_norm": 5, "nn.gelu_tanh": 2}),
+        ("llama", {"nn.attention": 2, "matmul": 15, "nn.silu": 2, "repeat": 4, "broadcast_to": 0}),
+        ("vit", {"nn.attention": 2, "matmul": 13, "permute_dims": 14, "nn.conv2d": 1}),
+        ("unet", {"nn.conv2d": 4, "nn.conv2d_transpose": 1, "nn.group_norm": 3}),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_operators_arrive_whole_and_without_noise(name: str, expected: dict[str, int], dynamic: bool) -> None:
+    architecture = ARCHITECTURES[name]()
+    model = from_torch(
+        architecture.module,
+        architecture.args,
+        example_kwargs=architecture.kwargs,
+        dynamic=architecture.dynamic if dynamic else None,
+    )
+    found = operators(model)
+    assert {op: found[op] for op in expected} == expected
+    assert found["nn.attention_bias"] == 0, "a mask that lets everything pass, or is causal, was imported as a bias"
+    script = model.script()
+    assert 'mode="fast"' not in script
+    assert 'out_dtype="float32"' not in script

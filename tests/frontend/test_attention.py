@@ -1,0 +1,107 @@
+"""scaled_dot_product_attention, and the masks that transformers make."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from autocast.errors import ImportModelError
+from autocast.frontend import from_torch
+from tests.architectures import ARCHITECTURES
+from tests.frontend.helpers import Calls, assert_close, operators, runner
+
+
+def _qkv(*shape: int, keys: int = 5) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    short = (*shape[:-2], keys, shape[-1])
+    return tuple(torch.randn(s, generator=generator) for s in (shape, short, short))  # type: ignore[return-value]
+
+
+_SHORT_MASK = torch.tensor([[True, True, False, True, False]]).expand(7, 5)
+
+
+@pytest.mark.parametrize(
+    ("attend", "operator"),
+    [
+        (lambda q, k, v: sdpa(q, k, v), "nn.attention"),
+        (lambda q, k, v: sdpa(q, k, v, scale=0.3), "nn.attention"),
+        (lambda q, k, v: sdpa(q, k, v, is_causal=True), "nn.attention"),
+        (lambda q, k, v: sdpa(q[:, 0], k[:, 0], v[:, 0]), "nn.attention"),
+        (lambda q, k, v: sdpa(q, k[:, :2], v[:, :2], enable_gqa=True), "nn.attention"),
+        (lambda q, k, v: sdpa(q, k, v[..., :3]), "nn.attention"),
+        (lambda q, k, v: sdpa(q, k, v, _SHORT_MASK), "nn.attention_bias"),
+        (lambda q, k, v: sdpa(q, k, v, q[:, :, :, :5]), "nn.attention_bias"),
+        (lambda q, k, v: sdpa(q, k, v, q[:, :1, :, :1] > 0), "nn.attention_bias"),
+        (
+            lambda q, k, v: sdpa(q[:, 0], k[:, 0], v[:, 0], q[:, 0, :, :5]),
+            "nn.attention_bias",
+        ),
+        (lambda q, k, v: sdpa(q, k, v, torch.ones(7, 5).tril().bool()), "nn.attention"),
+    ],
+    ids=[
+        *("plain", "scale", "causal", "one head", "groups", "narrow values"),
+        *("mask", "bias", "mask by query", "bias for one head", "causal mask"),
+    ],
+)
+def test_attention_is_one_operator(attend: object, operator: str) -> None:
+    inputs = _qkv(2, 4, 7, 8)
+    module = Calls(attend)  # type: ignore[arg-type]
+    model = from_torch(module, inputs)
+    assert operators(model)[operator] == 1
+    assert operators(model)["nn.softmax"] == 0
+    assert_close(runner(model)(*inputs), (module(*inputs),))
+
+
+def test_queries_that_may_look_at_nothing_give_zero_as_in_torch() -> None:
+    q, k, v = _qkv(2, 4, 7, 8)
+    mask = torch.ones(2, 1, 7, 5, dtype=torch.bool)
+    mask[0, :, :3] = False
+    module = Calls(sdpa)
+    got = runner(from_torch(module, (q, k, v, torch.ones_like(mask))))(q, k, v, mask)
+    assert float(got[0][0, :, :3].abs().max()) == 0.0
+    assert_close(got, (module(q, k, v, mask),))
+
+
+def test_inverse_permutations_around_attention_cancel() -> None:
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        heads = x.view(2, 7, 4, 8).transpose(1, 2)
+        return sdpa(heads, heads, heads).transpose(1, 2).reshape(2, 7, 32)
+
+    assert operators(from_torch(Calls(attend), (torch.randn(2, 7, 32),)))["permute_dims"] == 0
+
+
+def test_attention_of_another_rank_is_an_error_that_says_so() -> None:
+    with pytest.raises(ImportModelError, match=r"scaled_dot_product_attention.*Calls.*ranks \[2\]; expected 3 or 4"):
+        from_torch(Calls(sdpa), tuple(torch.randn(3, 5, 8)))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_llama_with_a_padding_mask_computes_what_torch_computes(side: str) -> None:
+    architecture = ARCHITECTURES["llama"]()
+    ids = architecture.args[0]
+    mask = torch.ones_like(ids)
+    mask[1, :3] = 0
+    mask = mask if side == "left" else mask.flip(1)
+    model = from_torch(architecture.module, (ids, torch.ones_like(mask)), dynamic={"batch": ("*", 0, 1, 8)})
+    assert model.input_names == ("input_ids", "attention_mask")
+    assert_close(runner(model)(ids, mask), architecture.reference(ids, mask))
+
+
+def test_bert_with_a_padding_mask_computes_what_torch_computes() -> None:
+    architecture = ARCHITECTURES["bert"]()
+    ids = architecture.args[0]
+    mask = torch.ones_like(ids)
+    mask[1, 8:] = 0
+    model = from_torch(architecture.module, (ids,), example_kwargs={"attention_mask": torch.ones_like(mask)})
+    assert_close(runner(model)(ids, mask), architecture.reference(ids, attention_mask=mask))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_eager_attention_works_as_well(name: str) -> None:
+    architecture = ARCHITECTURES[name]()
+    expected = architecture.reference(*architecture.args)
+    architecture.module.set_attn_implementation("eager")
+    model = from_torch(architecture.module, architecture.args)
+    assert operators(model)["nn.softmax"] == 2
+    assert_close(runner(model)(*architecture.args), expected)

@@ -1,0 +1,78 @@
+"""The spellings of dynamic dimensions, and what is wrong with wrong ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+from autocast.errors import ImportModelError
+from autocast.frontend import from_torch
+from tests.frontend.helpers import assert_close, runner
+
+
+class Pair(nn.Module):
+    """Two inputs that share their first dimension; the second one is nested."""
+
+    def forward(self, x: torch.Tensor, rest: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """(batch, length, 4), ((batch, 4),) to (batch, length, 4)."""
+        (y,) = rest
+        return (x + y[:, None]).cumsum(1) * x.shape[1] + torch.zeros(x.shape[0], 1, 4)
+
+
+_EXAMPLE = (torch.randn(3, 5, 4), (torch.randn(3, 4),))
+_BATCH = Dim("batch", min=1, max=16)
+
+
+@pytest.mark.parametrize(
+    "dynamic",
+    [
+        {"batch": [("x", 0, 1, 16), ("rest.0", 0)]},
+        {"batch": [(0, 0, 1, 16), (1, 0)]},
+        {"batch": ("*", 0, 1, 16)},
+        {"x": {0: _BATCH}, "rest.0": {0: _BATCH}},
+        {"x": (_BATCH, None, None), "rest.0": [_BATCH, None]},
+    ],
+    ids=["names", "positions", "every input", "torch", "torch's tuples"],
+)
+def test_each_spelling_names_the_symbolic_dimension_and_bounds_it(dynamic: dict[str, Any]) -> None:
+    model = from_torch(Pair(), _EXAMPLE, dynamic=dynamic)
+    assert [str(var.ty.shape.values[0]) for var in model.main.params] == ["batch", "batch"]
+    assert dict(model.main.attrs["tir_var_upper_bound"]) == {"batch": 16}
+    assert dict(model.main.attrs["tir_var_lower_bound"]) == {"batch": 1}
+
+
+def test_two_dynamic_dimensions_vary_freely() -> None:
+    dynamic = {"batch": ("*", 0, 1, 16), "length": ("x", 1)}
+    run = runner(from_torch(Pair(), _EXAMPLE, dynamic=dynamic))
+    for batch, length in ((1, 7), (6, 2)):
+        x, y = torch.randn(batch, length, 4), torch.randn(batch, 4)
+        assert_close(run(x, y), (Pair()(x, (y,)),))
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "message"),
+    [
+        ({"batch": ("z", 0, 1, 16)}, r"'z', but the tensor inputs are: x, rest\.0"),
+        ({"batch": ("x", 3)}, "axis 3 of 'x'.*rank 3; expected an axis from 0 to 2"),
+        ({"batch": ("x", 0, 8, 4)}, "bounds 8 to 4; expected 1 <= minimum < maximum"),
+        ({"batch": ("x", 0, 4, 16)}, "size 3 along axis 0, outside the bounds of 'batch': 4 to 16"),
+        ({"batch": [("x", 0, 1, 4), ("rest.0", 0, 1, 5)]}, "several bounds"),
+        ({"batch": "x"}, "is 'x'; expected dynamic="),
+        ({"x": {0: 16}}, "expected an axis and a torch.export.Dim"),
+        ({"batch": ("x", 0, 1, 16)}, "does not allow batch to vary freely: name every input"),
+        ({"width": ("*", 1)}, "width"),
+        (["batch"], "dynamic is a list"),
+    ],
+)
+def test_a_wrong_specification_is_an_error_that_says_what_is_wrong(dynamic: Any, message: str) -> None:
+    with pytest.raises(ImportModelError, match=message):
+        from_torch(Pair(), _EXAMPLE, dynamic=dynamic)
+
+
+def test_an_example_of_size_one_along_a_dynamic_axis_is_refused() -> None:
+    with pytest.raises(ImportModelError, match=r"size 1 along the dynamic axis 0.*size 2 or more"):
+        from_torch(nn.ReLU(), (torch.randn(1, 3),), dynamic={"batch": (0, 0)})

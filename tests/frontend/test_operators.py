@@ -1,0 +1,236 @@
+"""Every operator that can be imported against torch, one module for each family."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from autocast.frontend import from_torch
+from autocast.frontend.converters import CONVERTERS, TRUSTED
+from autocast.frontend.decompose import decompose
+from tests.frontend.helpers import Calls, relative_error, runner
+
+Sample = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+_ANYWHERE = (
+    *("abs", "atan", "asinh", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor", "isfinite", "isinf", "isnan"),
+    *("neg", "relu", "round", "sigmoid", "sign", "sin", "sinh", "square", "tan", "tanh", "trunc"),
+)
+_POSITIVE = ("acos", "asin", "atanh", "log", "log2", "log10", "log1p", "reciprocal", "rsqrt", "sqrt")
+
+
+def _unary(name: str, positive: bool = False) -> Sample:
+    operator = getattr(torch, name)
+    return lambda x, p, i: operator(p if positive else x)
+
+
+# x: (3, 4, 6) in (-2, 2); p: the same in (0.1, 0.9); i: int64 in -3..3
+FAMILIES: dict[str, dict[str, Sample]] = {
+    "elementwise": {
+        **{name: _unary(name) for name in _ANYWHERE},
+        **{name: _unary(name, positive=True) for name in _POSITIVE},
+        "acosh": lambda x, p, i: torch.acosh(p + 1),
+        "gelu": lambda x, p, i: F.gelu(x),
+        "gelu tanh": lambda x, p, i: F.gelu(x, approximate="tanh"),
+        "silu": lambda x, p, i: F.silu(x),
+        "relu6": lambda x, p, i: F.relu6(x * 4),
+        "hardtanh": lambda x, p, i: F.hardtanh(x, -0.5, 0.7),
+        "leaky_relu": lambda x, p, i: F.leaky_relu(x, 0.3),
+        "elu": lambda x, p, i: F.elu(x, 0.7),
+        "selu": lambda x, p, i: F.selu(x),
+        "mish": lambda x, p, i: F.mish(x),
+        "softplus": lambda x, p, i: F.softplus(x, beta=2.0),
+        "hardswish": lambda x, p, i: F.hardswish(x),
+        "clamp": lambda x, p, i: x.clamp(-0.5, 0.5),
+        "clamp from below": lambda x, p, i: x.clamp(min=-0.5),
+        "clamp integers": lambda x, p, i: i.clamp(max=1),
+    },
+    "arithmetic": {
+        "add alpha": lambda x, p, i: torch.add(x, p, alpha=3),
+        "sub alpha": lambda x, p, i: torch.sub(x, p, alpha=0.5),
+        "rsub": lambda x, p, i: 2.0 - x,
+        "rsub alpha": lambda x, p, i: torch.rsub(x, p, alpha=2),
+        "mul": lambda x, p, i: x * p,
+        "integer and float": lambda x, p, i: i * x,
+        "integer and number": lambda x, p, i: i + 0.5,
+        "divide integers": lambda x, p, i: i / 2,
+        "floor division": lambda x, p, i: i // 2,
+        "divide floor": lambda x, p, i: torch.div(x, 0.3, rounding_mode="floor"),
+        "divide trunc": lambda x, p, i: torch.div(i, 2, rounding_mode="trunc"),
+        "remainder": lambda x, p, i: torch.remainder(i, 3),
+        "power 2": lambda x, p, i: x**2,
+        "power 3": lambda x, p, i: p**3,
+        "power 0.5": lambda x, p, i: p**0.5,
+        "power of tensors": lambda x, p, i: torch.pow(p, x),
+        "power of a number": lambda x, p, i: torch.pow(2.0, x),
+        "maximum": lambda x, p, i: torch.maximum(x, p),
+        "minimum": lambda x, p, i: torch.minimum(x, p),
+        "atan2": lambda x, p, i: torch.atan2(x, p),
+        "compare": lambda x, p, i: (x < p) | (i >= 1),
+        "compare integers with a number": lambda x, p, i: i > 0.5,
+        "compare with another": lambda x, p, i: ((x >= p) ^ (x > p)) & ((x <= p) | (x != p) | (i <= 1) | (i < 2)),
+        "clamp by a tensor": lambda x, p, i: x.clamp(max=p),
+        "remainder of tensors": lambda x, p, i: torch.remainder(x, p),
+        "product of booleans": lambda x, p, i: (x > 0) * (p > 0.5) + (i > 2),
+        "detach": lambda x, p, i: x.detach() * 2,
+        "bitwise": lambda x, p, i: (i & 3) ^ (i | 4),
+        "not": lambda x, p, i: ~(x > 0),
+        "invert": lambda x, p, i: ~i,
+        "logical": lambda x, p, i: torch.logical_xor(torch.logical_and(x, i), torch.logical_or(i, p)),
+        "logical not": lambda x, p, i: torch.logical_not(i),
+        "where": lambda x, p, i: torch.where(x > 0, x, 0.25),
+        "where of two types": lambda x, p, i: torch.where(x > 0, x, i),
+        "masked_fill": lambda x, p, i: x.masked_fill(i > 0, -3.0),
+        "to": lambda x, p, i: (x > 0).to(torch.int64) + i.to(torch.float32).to(torch.int64),
+    },
+    "reductions": {
+        "sum": lambda x, p, i: x.sum(),
+        "sum of bools": lambda x, p, i: (x > 0).sum(dim=1),
+        "sum keepdim": lambda x, p, i: x.sum((0, 2), keepdim=True),
+        "mean": lambda x, p, i: x.mean(-1),
+        "mean of all": lambda x, p, i: x.mean(),
+        "max": lambda x, p, i: x.max(),
+        "min": lambda x, p, i: x.min(),
+        "amax": lambda x, p, i: x.amax((0, 1)),
+        "amin": lambda x, p, i: x.amin(1, keepdim=True),
+        "values of max": lambda x, p, i: x.max(1).values,
+        "indices of max": lambda x, p, i: x.max(1, keepdim=True).indices,
+        "argmax": lambda x, p, i: x.argmax(-1),
+        "argmin": lambda x, p, i: x.argmin(1, keepdim=True),
+        "prod": lambda x, p, i: p.prod(),
+        "var": lambda x, p, i: x.var(-1),
+        "var without correction": lambda x, p, i: x.var((1, 2), correction=0),
+        "std": lambda x, p, i: x.std(-1),
+        "any": lambda x, p, i: (x > 1.5).any(-1),
+        "all": lambda x, p, i: (x > -1.5).all(-1),
+        "softmax": lambda x, p, i: x.softmax(1),
+        "softmax in another type": lambda x, p, i: x.half().softmax(-1, dtype=torch.float32),
+        "log_softmax": lambda x, p, i: x.log_softmax(-1),
+        "logsumexp": lambda x, p, i: x.logsumexp(-1),
+        "cumsum": lambda x, p, i: x.cumsum(1),
+        "cumsum of bools": lambda x, p, i: (x > 0).cumsum(-1),
+        "norm": lambda x, p, i: torch.linalg.vector_norm(x, dim=-1),
+        "topk": lambda x, p, i: x.topk(3, dim=-1).values,
+        "indices of topk": lambda x, p, i: x.topk(2, dim=1, largest=False).indices,
+        "sort": lambda x, p, i: x.sort(dim=1, descending=True).values,
+        "argsort": lambda x, p, i: x.argsort(dim=-1),
+    },
+    "movement": {
+        "select": lambda x, p, i: x[:, -1],
+        "select from the front": lambda x, p, i: x.select(2, 1),
+        "slice": lambda x, p, i: x[:, 1:-1, ::2],
+        "slice beyond the end": lambda x, p, i: x[:, -3:100],
+        "index with negatives": lambda x, p, i: x[:, i[0, 0, :3]],
+        "index with two": lambda x, p, i: x[i[0, :, 0] % 3, i[1, :, 1] - 1],
+        "index_select": lambda x, p, i: x.index_select(-1, i[0, 0].abs()),
+        "gather": lambda x, p, i: x.gather(1, i.abs()),
+        "take_along_dim": lambda x, p, i: torch.take_along_dim(x, i.abs(), 2),
+        "embedding": lambda x, p, i: F.embedding(i.abs(), x[0]),
+        "scatter": lambda x, p, i: x.scatter(1, i[:, :1].abs(), p),
+        "scatter a number": lambda x, p, i: x.scatter(1, i[:, :1].abs(), 9.0),
+        "view": lambda x, p, i: x.view(2, -1, 3),
+        "flatten": lambda x, p, i: x.flatten(1),
+        "permute": lambda x, p, i: x.permute(2, 0, 1),
+        "transpose": lambda x, p, i: x.transpose(-1, 0),
+        "unsqueeze": lambda x, p, i: x.unsqueeze(-2),
+        "squeeze leaves others": lambda x, p, i: x[:1].squeeze(0).squeeze(1),
+        "expand": lambda x, p, i: x[:, :1].expand(-1, 5, -1),
+        "repeat": lambda x, p, i: x.repeat(2, 1, 1, 2),
+        "repeat_interleave": lambda x, p, i: x.repeat_interleave(2, dim=1),
+        "cat": lambda x, p, i: torch.cat([x, p, x], -1),
+        "cat of two types": lambda x, p, i: torch.cat([x, i]),
+        "stack": lambda x, p, i: torch.stack([x, p], 1),
+        "split": lambda x, p, i: x.split([1, 2, 3], -1)[2],
+        "chunk": lambda x, p, i: x.chunk(4, -1)[2],
+        "unbind": lambda x, p, i: x.unbind(1)[-1],
+        "flip": lambda x, p, i: x.flip(0, 2),
+        "roll": lambda x, p, i: x.roll(2, 1),
+        "tril": lambda x, p, i: x.tril(1),
+        "triu": lambda x, p, i: x.triu(-1),
+        "pad": lambda x, p, i: F.pad(x, (1, 2, 0, 1), value=0.5),
+        "full_like": lambda x, p, i: torch.full_like(x, 3) * x,
+        "arange": lambda x, p, i: i + torch.arange(1, 13, 2),
+    },
+}
+
+IMAGES: dict[str, Sample] = {
+    "conv2d": lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=(1, 2)),
+    "dilated": lambda x, w, b: F.conv2d(x, w, None, dilation=2, padding="same"),
+    "grouped": lambda x, w, b: F.conv2d(x, w[:, :2], b, groups=2),
+    "conv1d": lambda x, w, b: F.conv1d(x[:, :, 0], w[..., 0], b, padding=1),
+    "transposed": lambda x, w, b: F.conv_transpose2d(x, w[:4], None, stride=2, output_padding=1),
+    "transposed 1d": lambda x, w, b: F.conv_transpose1d(x[..., 0], w[:4, :, 0], stride=2, padding=1),
+    "unbatched": lambda x, w, b: F.conv2d(x[0], w, b),
+    "max_pool2d": lambda x, w, b: F.max_pool2d(x, 3, 2, 1),
+    "max_pool2d ceil": lambda x, w, b: F.max_pool2d(x, 2, ceil_mode=True),
+    "avg_pool2d": lambda x, w, b: F.avg_pool2d(x, 3, 2, 1),
+    "avg_pool2d without padding": lambda x, w, b: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "adaptive_avg_pool2d": lambda x, w, b: F.adaptive_avg_pool2d(x, (3, 2)),
+    "adaptive_avg_pool1d": lambda x, w, b: F.adaptive_avg_pool1d(x[..., 0], 3),
+    "group_norm": lambda x, w, b: F.group_norm(x, 2, b[:4], b[2:6]),
+    "group_norm without weight": lambda x, w, b: F.group_norm(x, 2),
+    "layer_norm": lambda x, w, b: F.layer_norm(x, (9, 8), eps=1e-3),
+    "batch_norm": lambda x, w, b: F.batch_norm(x, b[:4], b[:4].abs() + 0.5, b[1:5], b[2:6], eps=1e-3),
+    "batch_norm without weight": lambda x, w, b: F.batch_norm(x, b[:4], b[:4].abs() + 0.5),
+    "rms_norm": lambda x, w, b: F.rms_norm(x, (8,), b[:1].expand(8)),
+    "nearest": lambda x, w, b: F.interpolate(x, scale_factor=2),
+    "nearest down": lambda x, w, b: F.interpolate(x, size=(4, 5)),
+    "bilinear": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="bilinear"),
+    "bilinear aligned": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="bilinear", align_corners=True),
+    "bicubic": lambda x, w, b: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    "pixel_shuffle": lambda x, w, b: F.pixel_shuffle(x, 2),
+    "addmm": lambda x, w, b: torch.addmm(b[:4], x[0, 0], x[1, 0].T[:, :4], beta=0.5, alpha=2),
+    "baddbmm": lambda x, w, b: torch.baddbmm(x[0], x[0], x[1, :, :8], beta=2, alpha=0.5),
+    "mm": lambda x, w, b: torch.mm(x[0, 0], x[0, 1].T),
+    "bmm": lambda x, w, b: torch.bmm(x[0], x[1].transpose(1, 2)),
+    "matmul": lambda x, w, b: x @ x[0, 0].T,
+    "vector": lambda x, w, b: x @ b.repeat(2)[:8],
+    "einsum": lambda x, w, b: torch.einsum("bchw,dcij->bdhw", x, w[:, :, :1, :1]),
+    "linear": lambda x, w, b: F.linear(x, w.reshape(6, -1)[:, :8], b),
+}
+
+
+def _compare(samples: dict[str, Sample], inputs: tuple[torch.Tensor, ...]) -> dict[str, float]:
+    module = Calls(lambda *args: tuple(sample(*args) for sample in samples.values()))
+    got = runner(from_torch(module, inputs))(*inputs)
+    expected = module(*inputs)
+    return {name: relative_error(a, b) for name, a, b in zip(samples, got, expected, strict=True)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_operators_compute_what_torch_computes(family: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(3, 4, 6, generator=generator) * 4 - 2
+    p = torch.rand(3, 4, 6, generator=generator) * 0.8 + 0.1
+    i = torch.randint(-3, 4, (3, 4, 6), generator=generator)
+    errors = _compare(FAMILIES[family], (x, p, i))
+    assert {name: error for name, error in errors.items() if not error <= 1e-5} == {}
+
+
+def test_operators_of_images_and_products_compute_what_torch_computes() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 4, 9, 8, generator=generator)
+    w = torch.randn(6, 4, 3, 3, generator=generator)
+    b = torch.randn(6, generator=generator)
+    errors = _compare(IMAGES, (x, w, b))
+    assert {name: error for name, error in errors.items() if not error <= 1e-5} == {}
+
+
+def test_every_operator_that_can_be_imported_has_a_sample() -> None:
+    x, i = torch.rand(3, 4, 6), torch.ones(3, 4, 6, dtype=torch.int64)
+    modules = [(samples, (x, x, i)) for samples in FAMILIES.values()]
+    modules.append((IMAGES, (torch.rand(2, 4, 9, 8), torch.rand(6, 4, 3, 3), torch.rand(6))))
+    seen = {
+        "scaled_dot_product_attention.default",
+        "sym_size.int",
+        "full.default",
+    }  # test_attention.py, test_dynamic.py
+    for samples, inputs in modules:
+        module = Calls(lambda *args, samples=samples: tuple(sample(*args) for sample in samples.values()))
+        program = decompose(torch.export.export(module, inputs))
+        seen |= {n.target.__name__ for n in program.graph.nodes if n.op == "call_function"}
+    seen |= {name.replace(".Tensor", ".Scalar") for name in seen}  # the same converter
+    assert (CONVERTERS.keys() | TRUSTED) - seen == set()
