@@ -135,9 +135,9 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Re
             reference = deepcopy(module).double()(*inputs).logits
         with progress("comparing outputs"):
             errors = [relative_error(way(), reference) for way in ways.values()]
-            eager_casts = CastCounter(lambda: _autocast(module, inputs, dtype))
-        with progress(f"measuring, {options.rounds} rounds"):
+        with progress(f"measuring {options.rounds} rounds"):
             latencies = measure(list(ways.values()), options.rounds)
+    eager_casts = CastCounter(lambda: _autocast(module, inputs, dtype))
     report = low.report
     extra: list[dict[str, Any]] = [
         _memory(float32, inputs),
@@ -211,7 +211,7 @@ class CastCounter(TorchDispatchMode):
         super().__init__()
         self.casts = 0
         self.bytes = 0
-        with self:
+        with torch.no_grad(), self:  # inference mode would hide what composite operators do
             call()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -46,7 +46,7 @@ def test_the_demo_prints_its_table_and_profiles(capsys):
     tiny = ["demo", "--profile", *(f"--{name}={value}" for name, value in sizes.items())]
     assert main(tiny) == 0
     captured = capsys.readouterr()
-    for text in ("torch.autocast bfloat16", "greedy casts", "workspace MiB", "(virtual machine)"):
+    for text in ("torch.autocast bfloat16", "greedy: by one forward pass", "workspace MiB", "(virtual machine)"):
         assert text in captured.out
     assert "importing from torch" in captured.err
 

@@ -90,12 +90,13 @@ def demo_table(result: Result) -> Table:
             f"{options.sequence}: {result.parameters:.2f} MiB of parameters, {result.threads} threads"
         ),
         caption=(
-            f"latency: median of {options.rounds} alternating rounds; error: relative Frobenius norm against float64; "
-            "casts: MiB read and written if no kernel absorbed them"
+            f"latency: median of {options.rounds} alternating rounds; intermediates: MiB beside parameters and inputs\n"
+            "error: relative Frobenius norm against torch in float64\n"
+            "casts: number, and what they would read and write if no kernel absorbed them; greedy: by one forward pass"
         ),
     )
     table.add_column("", no_wrap=True)
-    for name in ("latency ms", "speedup", "peak MiB", "intermediates", "error", "casts", "greedy casts"):
+    for name in ("latency ms", "speedup", "peak MiB", "intermediates", "error", "casts", "MiB", "greedy", "MiB"):
         table.add_column(name, justify="right", no_wrap=True)
     baseline = result.rows[2].median  # torch in float32
     for row in result.rows:
@@ -106,11 +107,9 @@ def demo_table(result: Result) -> Table:
             "" if row.memory is None else f"{row.memory:.2f}",
             "" if row.intermediates is None else f"{row.intermediates:.2f}",
             f"{row.error:.1e}",
-            _casts(row.casts, row.cast_bytes),
-            "" if row.greedy_casts is None else _casts(row.greedy_casts, row.greedy_cast_bytes),
+            str(row.casts),
+            f"{row.cast_bytes / 2**20:.1f}" if row.casts else "",
+            "" if row.greedy_casts is None else str(row.greedy_casts),
+            "" if row.greedy_cast_bytes is None else f"{row.greedy_cast_bytes / 2**20:.1f}",
         )
     return table
-
-
-def _casts(casts: int, moved: int | None) -> str:
-    return f"{casts} ({moved / 2**20:.1f} MiB)" if casts and moved is not None else str(casts)
