@@ -33,6 +33,11 @@ define linkonce_odr <2L x i1> @autocast_mask2(i32 %n) alwaysinline {
   %mask = icmp slt <2L x i32> IOTA2, %all
   ret <2L x i1> %mask
 }
+declare float @llvm.vector.reduce.fadd.vLf32(float, <L x float>)
+define linkonce_odr float @autocast_sum(<L x float> %x) alwaysinline {
+  %s = call reassoc float @llvm.vector.reduce.fadd.vLf32(float -0.0, <L x float> %x)
+  ret float %s
+}
 define linkonce_odr void @autocast_touch(ptr %p) alwaysinline {
   ret void
 }

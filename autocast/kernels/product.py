@@ -3,13 +3,13 @@
 Every task (one a thread) owns a block of rows and panels of the output. It walks over groups of panels: packs those of
 B into its own cache, then for each tile of rows multiplies the tile with every panel of the group. A is read where it
 lies if its words are what the microkernel wants (rows along k, the dtype that is multiplied); otherwise, and for an
-incomplete last tile, a few tiles of A are packed just before their use.
+incomplete last tile, a few tiles of A are packed just before their use. Products of very few rows stream B instead.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 
 import tvm
 from tvm import tirx
@@ -17,12 +17,14 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels import llvm_ir, llvm_pack, vector_math
-from autocast.kernels.product_blocking import Blocking, choose_blocking
-from autocast.kernels.product_pack import Source, Strip, pack_strip
+from autocast.kernels.product_blocking import FEW_ROWS, choose_blocking, few_rows_blocking
+from autocast.kernels.product_few_rows import FewRows
+from autocast.kernels.product_pack import Source
+from autocast.kernels.product_panels import PanelWalk, Task
 from autocast.kernels.product_spec import Epilogue, Product
-from autocast.kernels.product_tile import Output, Sums, finish_rows, multiply_tile
+from autocast.kernels.product_tile import Output
 from autocast.kernels.target import InstructionSet, cores, instruction_set
-from autocast.kernels.vector_unit import Extent, VectorUnit, ceil_div, flat, i64, minimum, rooted
+from autocast.kernels.vector_unit import Extent, VectorUnit, ceil_div, flat, i64, rooted
 
 __all__ = ["Epilogue", "Product", "product"]
 
@@ -40,20 +42,6 @@ def product(spec: Product, target: tvm.target.Target, name: str) -> tirx.PrimFun
         T.func_attr({"autocast.summed_axis": -2 if spec.transpose_a else -1})
         _Generator(spec, isa, cores(target)).emit()
     return rooted(builder.get())
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What one task owns: a matrix of the batch, tiles of its rows, panels of its columns (last ones excluded)."""
-
-    a: Source
-    b: Source
-    output: Output
-    a_words_base: tirx.Expr
-    first_tile: tirx.Expr
-    last_tile: tirx.Expr
-    first_panel: tirx.Expr
-    last_panel: tirx.Expr
 
 
 class _Generator:
@@ -74,9 +62,12 @@ class _Generator:
         if self.folded:
             leading = (*spec.batch_dims, spec.m)
             rows = None if None in leading else math.prod(d for d in leading if d is not None)
-        folded_spec = spec if not self.folded else _unbatched(spec, rows)
-        self.blocking: Blocking = choose_blocking(
-            folded_spec, isa, threads, pairs=self.pairs, a_in_place=self.a_in_place
+            spec = replace(spec, m=rows, a_batched=False)
+        self.few_rows = rows is not None and rows <= FEW_ROWS and (rows == 1 or not spec.transpose_a)
+        self.blocking = (
+            few_rows_blocking(spec, isa, threads)
+            if self.few_rows
+            else choose_blocking(spec, isa, threads, pairs=self.pairs, a_in_place=self.a_in_place)
         )
 
     def emit(self) -> None:
@@ -141,129 +132,23 @@ class _Generator:
         column_task = T.bind(task % columns)
         a_base = T.bind(matrix * i64(self.m * self.k)) if spec.a_batched else i64(0)
         b_base = T.bind(matrix * i64(self.n * self.k)) if spec.b_batched else i64(0)
-        a_stride = self.m if spec.transpose_a else self.k
+        a_along_k = self.few_rows or not spec.transpose_a  # a single row is the same either way
+        a_stride = self.k if a_along_k else self.m
         b_stride = self.k if spec.transpose_b else self.n
-        part = _Task(
-            a=Source(self.a_flat, a_base, self.m, self.k, a_stride, not spec.transpose_a, self.pairs),
+        part = Task(
+            a=Source(self.a_flat, a_base, self.m, self.k, a_stride, a_along_k, self.pairs),
             b=Source(self.b_flat, b_base, self.n, self.k, b_stride, spec.transpose_b, self.pairs),
             output=Output(
                 self.out_flat, T.bind(matrix * i64(self.m * self.n)), self.n, spec.epilogue, self.bias, self.residual
             ),
+            a_words=self.a_words,
             a_words_base=T.bind(a_base // self.per_word),
             first_tile=T.bind(row_task * self.tiles // rows),
             last_tile=T.bind((row_task + 1) * self.tiles // rows),
             first_panel=T.bind(column_task * self.panels // columns),
             last_panel=T.bind((column_task + 1) * self.panels // columns),
         )
-        groups = ceil_div(part.last_panel - part.first_panel, blocking.panels)
-        with T.serial(0, groups) as group:
-            first = T.bind(part.first_panel + group * blocking.panels)
-            count = T.bind(tirx.min(i64(blocking.panels), part.last_panel - first))
-            self._panel_group(part, first, count)
-
-    def _panel_group(self, task: _Task, first_panel: tirx.Expr, count: tirx.Expr) -> None:
-        """All rows of the task times `count` panels from `first_panel` on."""
-        blocking = self.blocking
-        panel_words = blocking.k_words * blocking.panel
-        packed = self.unit.scratch(blocking.panels * panel_words, self.word)
-        one_block = isinstance(self.k_words, int) and self.k_words <= blocking.k_words
-        if one_block:
-            self._k_block(task, first_panel, count, packed, 0, self.k_words, None)
-            return
-        rows = T.bind((task.last_tile - task.first_tile) * blocking.tile_rows)
-        partial = self.unit.scratch(rows * (blocking.panels * blocking.panel), "float32")
-        with T.serial(0, rows * (blocking.panels * blocking.panel) // self.unit.lanes) as i:
-            T.buffer_store(partial, self.unit.splat(0.0), [self.unit.ramp(i * self.unit.lanes)])
-        with T.serial(0, i64(ceil_div(self.k_words, blocking.k_words))) as block:
-            k_first = T.bind(block * blocking.k_words)
-            k_words = T.bind(minimum(blocking.k_words, self.k_words - k_first))
-            self._k_block(task, first_panel, count, packed, k_first, k_words, partial)
-        row = T.bind(task.first_tile * blocking.tile_rows)
-        valid = T.bind(tirx.min(rows, i64(self.m) - row))
-        with T.serial(0, count) as panel:
-            sums = Sums(partial, panel * rows * blocking.panel, blocking.panel)
-            finish_rows(self.unit, task.output, sums, valid, row, (first_panel + panel) * blocking.panel)
-
-    def _k_block(
-        self,
-        task: _Task,
-        first_panel: tirx.Expr,
-        count: tirx.Expr,
-        packed: tirx.Buffer,
-        k_first: Extent,
-        k_words: Extent,
-        partial: tirx.Buffer | None,
-    ) -> None:
-        """One block of k: pack the panels of B, then run over the tiles of A."""
-        blocking = self.blocking
-        panel_words = blocking.k_words * blocking.panel
-        exact = isinstance(self.n, int) and self.n % blocking.panel == 0
-        with T.serial(0, count) as panel:
-            strip = Strip(packed, panel * panel_words, blocking.panel)
-            column = (first_panel + panel) * blocking.panel
-            pack_strip(self.unit, task.b, column, strip, k_first * self.per_word, k_words, exact=exact)
-
-        def tile_by_panels(tile: tirx.Expr, a_word, valid: Extent) -> None:
-            with T.serial(0, count) as panel:
-                if partial is None:
-                    stash = self.unit.scratch(blocking.tile_rows * blocking.panel, "float32")
-                    sums = Sums(stash, 0, blocking.panel)
-                else:
-                    rows = (task.last_tile - task.first_tile) * blocking.tile_rows
-                    at = (panel * rows + (tile - task.first_tile) * blocking.tile_rows) * blocking.panel
-                    sums = Sums(partial, T.bind(at), blocking.panel)
-                multiply_tile(
-                    self.unit,
-                    rows=blocking.tile_rows,
-                    a_word=a_word,
-                    b_buffer=packed,
-                    b_offset=T.bind(panel * panel_words),
-                    k_words=k_words,
-                    sums=sums,
-                    accumulate=partial is not None,
-                )
-                if partial is None:
-                    column = T.bind((first_panel + panel) * blocking.panel)
-                    finish_rows(self.unit, task.output, sums, valid, tile * blocking.tile_rows, column)
-
-        if not self.a_in_place:
-            self._packed_tiles(task, task.first_tile, task.last_tile, blocking.group, k_first, k_words, tile_by_panels)
-            return
-        a_words = self.a_words
-        assert a_words is not None
-        whole_tiles = self.m // blocking.tile_rows
-        last_whole = T.bind(minimum(task.last_tile, whole_tiles))
-        with T.serial(task.first_tile, last_whole) as tile:
-            start = T.bind(task.a_words_base + tile * (blocking.tile_rows * self.k_words) + k_first)
-            tile_by_panels(tile, lambda row, k: a_words[start + row * self.k_words + k], blocking.tile_rows)
-        if not (isinstance(self.m, int) and self.m % blocking.tile_rows == 0):
-            first = T.bind(tirx.max(task.first_tile, last_whole))
-            self._packed_tiles(task, first, task.last_tile, 1, k_first, k_words, tile_by_panels)
-
-    def _packed_tiles(
-        self,
-        task: _Task,
-        first_tile: tirx.Expr,
-        last_tile: tirx.Expr,
-        group: int,
-        k_first: Extent,
-        k_words: Extent,
-        tile_by_panels,
-    ) -> None:
-        """Tiles whose rows of A are packed, `group` tiles at a time, just before they are used."""
-        blocking, lanes = self.blocking, self.unit.lanes
-        height = blocking.tile_rows
-        width = -(-group * height // lanes) * lanes
-        exact = isinstance(self.m, int) and self.m % (group * height) == 0 and width == group * height
-        with T.serial(0, ceil_div(last_tile - first_tile, group)) as g:
-            first = T.bind(first_tile + g * group)
-            strip = Strip(self.unit.scratch(blocking.k_words * width, self.word), 0, width)
-            pack_strip(self.unit, task.a, first * height, strip, k_first * self.per_word, k_words, exact=exact)
-            with T.serial(0, tirx.min(i64(group), last_tile - first)) as q:
-                tile = T.bind(first + q)
-                valid = T.bind(tirx.min(i64(height), i64(self.m) - tile * height))
-                skip = T.bind(q * height)
-                tile_by_panels(tile, lambda row, k: strip.buffer[skip + k * width + row], valid)
+        (FewRows if self.few_rows else PanelWalk)(self.unit, blocking, part).emit()
 
 
 def _product(extents: tuple[Extent, ...]) -> Extent:
@@ -271,9 +156,3 @@ def _product(extents: tuple[Extent, ...]) -> Extent:
     for extent in extents:
         total = total * extent
     return total
-
-
-def _unbatched(spec: Product, rows: int | None) -> Product:
-    from dataclasses import replace
-
-    return replace(spec, m=rows, a_batched=False, b_batched=False, batch=1)

@@ -23,6 +23,8 @@ _PACKED_B_BYTES = 448 << 10
 #: Words along k that are summed in registers before partial sums are stored, for A read in place and for A packed.
 _K_WORDS = {"in place": 1536, "packed": 768}
 _K_BLOCK = {"in place": 1024, "packed": 512}
+#: Up to so many rows of A, B is read once from memory instead of being packed.
+FEW_ROWS = 4
 #: Products smaller than this many multiplications are not worth waking another thread.
 _SMALL = 1 << 17
 
@@ -80,6 +82,17 @@ def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bo
     if spec.n is not None:
         panels = min(panels, math.ceil(math.ceil(spec.n / panel) / column_tasks))
     return Blocking(tile_rows, vectors, panel, k_words, panels, max(1, 32 // tile_rows), row_tasks, column_tasks)
+
+
+def few_rows_blocking(spec: Product, isa: InstructionSet, cores: int) -> Blocking:
+    """The blocking of a product of at most FEW_ROWS rows: half of the registers hold sums, no part of B is packed."""
+    rows = spec.m or 1
+    vectors = min(8, 1 << (isa.registers // (2 * rows)).bit_length() - 1)
+    if spec.transpose_b:
+        vectors = min(4, vectors)
+    panel = isa.lanes * (1 if spec.transpose_b else vectors)
+    column_tasks = cores if (spec.n or 512) * (spec.k or 512) >= _SMALL // 4 and not spec.batch_dims else 1
+    return Blocking(rows, vectors, panel, 0, 1, 1, 1, column_tasks)
 
 
 def _padded(extent: int, multiple: int) -> int:

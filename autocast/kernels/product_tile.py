@@ -46,7 +46,7 @@ def multiply_tile(
     """
     lanes, width = unit.lanes, sums.width
     vectors = width // lanes
-    # A buffer for each row: TVM puts no larger ones on the stack, and LLVM turns only what is on the stack into registers.
+    # A buffer for each row: TVM puts no larger ones on the stack, and LLVM makes registers only of what is there.
     accumulators = [T.alloc_buffer((width,), "float32") for _ in range(rows)]
 
     def at(vector: int) -> tirx.Expr:
