@@ -24,7 +24,12 @@ def randint(shape: int | Sequence[int], *, low: int = 0, high: int = 10000, dtyp
 
 
 def randn_torch(
-    shape: int | Sequence[int], *, mean: float = 0.0, std: float = 1.0, dtype: str = "float32", requires_grad: bool = False
+    shape: int | Sequence[int],
+    *,
+    mean: float = 0.0,
+    std: float = 1.0,
+    dtype: str = "float32",
+    requires_grad: bool = False,
 ) -> Pair:
     """Normally distributed numbers, rounded to `dtype`; only the torch tensor can require a gradient."""
     tensor = (torch.randn(_shape(shape)) * std + mean).to(_torch_dtype(dtype))
