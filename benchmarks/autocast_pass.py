@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of alternating measurements")
     parser.add_argument("--sizes", type=int, nargs="*", default=[1000, 5000, 20000], help="bindings of the modules")
     options = parser.parse_args(arguments)
-    console = Console()
+    console = Console(width=120)
 
     module, ids = bert(options.layers)
     model = autocast.from_torch(module, (ids,))

@@ -109,8 +109,8 @@ def show(
         "ms, best",
         "torch eager / this",
         "GFLOP/s",
-        "of the limit",
-        "relative error",
+        "of limit",
+        "error",
         title="BERT-base, 1 layer, 8 x 128, alternating",
     )
     reference = timings["torch eager"].median
@@ -138,7 +138,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--calls", type=int, default=3, help="timed calls of each candidate in a round")
     parser.add_argument("--compile", action="store_true", help="torch.compile too (its first calls take a minute)")
     options = parser.parse_args(arguments)
-    console = Console()
+    console = Console(width=120)
 
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     module, ids = bert(1)
