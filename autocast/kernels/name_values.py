@@ -8,8 +8,6 @@ from tvm import tirx
 
 from autocast.kernels import fast_math
 
-_ROUND_TRIP = ["float32", "bfloat16", "float32"]
-
 
 def name_values(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """Turn `T.Let` inside stored values to statements, equal ones to one, and name what is narrowed to bfloat16.
@@ -23,50 +21,52 @@ def name_values(function: tirx.PrimFunc) -> tirx.PrimFunc:
     Inlining copies expressions, and with them the definitions of their `Let` variables, of which a function may have only
     one each. TVM's rounding to bfloat16 repeats its operand, however long that is.
     """
-    body = tvm_ffi.structural_map(function.body, (tirx.Cast, _rounded))
+    body = tvm_ffi.structural_map(function.body, (tirx.Cast, _widened))
     return function.with_body(tvm_ffi.structural_map(body, (tirx.BufferStore, _name_values)))
 
 
-def _rounded(cast: tirx.Cast) -> tirx.Expr:
-    """Round to bfloat16 and back in the bits of the float32 number: TVM's legalization drops such a pair of casts."""
-    inner = cast.value
-    if not isinstance(inner, tirx.Cast) or [str(e.ty.dtype) for e in (cast, inner, inner.value)] != _ROUND_TRIP:
-        return cast
+def _widened(cast: tirx.Cast) -> tirx.Expr:
+    """Spell a conversion from bfloat16 to float32 in bits: TVM legalizes none inside a named value."""
+    return _wide(cast.value) if _is(cast, "float32") and _is(cast.value, "bfloat16") else cast
+
+
+def _wide(expr: tirx.Expr) -> tirx.Expr:
+    """The bfloat16 `expr` as float32; a value that was just narrowed is rounded, which TVM's legalization would drop."""
+    if isinstance(expr, tirx.Cast) and _is(expr.value, "float32"):
+        return tirx.reinterpret("float32", fast_math.once(tirx.reinterpret("uint32", expr.value), _nearest_even))
+    if isinstance(expr, tirx.Select):
+        return tirx.Select(expr.condition, _wide(expr.true_value), _wide(expr.false_value))
+    if _is_condition(expr):
+        return tirx.if_then_else(expr.args[0], _wide(expr.args[1]), _wide(expr.args[2]))
+    bits = tirx.reinterpret("uint16", expr).astype("uint32")
+    return tirx.reinterpret("float32", bits << tirx.const(16, "uint32"))
+
+
+def _nearest_even(number: tirx.Expr) -> tirx.Expr:
+    """The bits of a float32 number rounded to the upper half, ties to even."""
 
     def bits(value: int) -> tirx.Expr:
         return tirx.const(value, "uint32")
 
-    def nearest_even(number: tirx.Expr) -> tirx.Expr:
-        return (number + ((number >> bits(16)) & bits(1)) + bits(0x7FFF)) & bits(0xFFFF0000)
-
-    return tirx.reinterpret("float32", fast_math.once(tirx.reinterpret("uint32", inner.value), nearest_even))
+    return (number + ((number >> bits(16)) & bits(1)) + bits(0x7FFF)) & bits(0xFFFF0000)
 
 
 def _name_values(store: tirx.BufferStore) -> tirx.Stmt:
     bound: list[tuple[tirx.Var, tirx.Expr]] = []
+    value = store.value
+    if _is(value, "bfloat16") and (isinstance(value, tirx.Select) or _is_condition(value)):
+        value = _wide(value).astype("bfloat16")
     # A value that is only read under a condition stays under it: the memory may not exist otherwise.
-    value = _renamed(store.value) if _has_condition(store.value) else _hoisted(store.value, bound, {})
-    statements = [tirx.Bind(var, _widened(definition)) for var, definition in bound]
-    if isinstance(value, tirx.Cast) and str(value.ty.dtype) == "bfloat16" and str(value.value.ty.dtype) == "float32":
+    value = _renamed(value) if _has_condition(value) else _hoisted(value, bound, {})
+    statements = [tirx.Bind(var, definition) for var, definition in bound]
+    if isinstance(value, tirx.Cast) and _is(value, "bfloat16") and _is(value.value, "float32"):
         wide = tirx.Var("wide", "float32")
-        statements.append(tirx.Bind(wide, _widened(value.value)))
+        statements.append(tirx.Bind(wide, value.value))
         value = wide.astype("bfloat16")
     if not statements and value.same_as(store.value):
         return store
     store = tirx.BufferStore(store.buffer, value, store.indices)
     return tirx.SeqStmt([*statements, store]) if statements else store
-
-
-def _widened(expr: tirx.Expr) -> tirx.Expr:
-    """`expr` with conversions from bfloat16 to float32 spelled as shifts: TVM legalizes none inside a named value."""
-
-    def widened(cast: tirx.Cast) -> tirx.Expr:
-        if str(cast.ty.dtype) != "float32" or str(cast.value.ty.dtype) != "bfloat16":
-            return cast
-        bits = tirx.reinterpret("uint16", cast.value).astype("uint32")
-        return tirx.reinterpret("float32", bits << tirx.const(16, "uint32"))
-
-    return tvm_ffi.structural_map(expr, (tirx.Cast, widened))
 
 
 def _hoisted(expr: tirx.Expr, bound: list[tuple[tirx.Var, tirx.Expr]], known: dict) -> tirx.Expr:
@@ -101,6 +101,14 @@ def _substituted(expr: tirx.Expr, old: tirx.Var, new: tirx.Var) -> tirx.Expr:
 
 def _has_condition(expr: tirx.Expr) -> bool:
     def stop(call: tvm.ir.Call) -> tvm_ffi.VisitInterrupt | None:
-        return tvm_ffi.VisitInterrupt(call) if getattr(call.op, "name", "") == "tirx.if_then_else" else None
+        return tvm_ffi.VisitInterrupt(call) if _is_condition(call) else None
 
     return tvm_ffi.structural_walk(expr, (tvm.ir.Call, stop)) is not None
+
+
+def _is_condition(expr: tirx.Expr) -> bool:
+    return isinstance(expr, tvm.ir.Call) and getattr(expr.op, "name", "") == "prim.if_then_else"
+
+
+def _is(expr: tirx.Expr, dtype: str) -> bool:
+    return str(expr.ty.dtype) == dtype
