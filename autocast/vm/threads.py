@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from pathlib import Path
@@ -25,6 +26,7 @@ _USER_THREADS = os.environ.get("TVM_NUM_THREADS") or os.environ.get("OMP_NUM_THR
 _configured = threading.local()
 
 
+@functools.cache
 def physical_cores() -> int:
     """The number of physical cores this process may run on (hardware threads of one core count once)."""
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
