@@ -18,7 +18,7 @@ from autocast.errors import AutocastError, IllFormedModuleError
 from autocast.passes.cast_costs import OBJECTIVES, Objective, cast_bytes
 from autocast.passes.cast_erasure import check_erasure
 from autocast.passes.cast_planner import Planner
-from autocast.passes.cast_report import CastReport, in_objective_units
+from autocast.passes.cast_report import CastReport
 from autocast.passes.cast_rewriter import CastRewriter
 from autocast.passes.cast_solver import solve, solve_greedily
 
@@ -120,11 +120,11 @@ def _auto_cast(
         objective=objective,
         solver=solver,
         inserted=tuple(rewriter.casts),
-        cost=in_objective_units(cost, objective),
-        lower_bound=in_objective_units(solution.lower_bound, objective),
+        cost=cost,
+        lower_bound=solution.lower_bound,
         greedy_casts=len(greedy_casts),
         greedy_cast_bytes=sum(cast_bytes(plan.tensors[index].elements) for index in greedy_casts),
-        greedy_cost=in_objective_units(greedy_cost, objective),
+        greedy_cost=greedy_cost,
         milliseconds=0.0,
         bindings=len(plan.calls),
         _plan=plan,

@@ -1,10 +1,9 @@
-"""What a cast costs, and what a flexible operator costs in each precision: the weights of the cut problem.
+"""What a cast costs, and what a flexible operator moves in each precision: the weights of the cut problem.
 
-`objective="casts"` counts every cast as 1. `objective="bytes"` counts the bytes that a cast reads and writes. An
-operator that may run in either precision reads and writes less in the lower one. Most of that traffic never reaches
-memory, because neighbours are fused, so it counts a sixteenth: enough to decide between equal numbers of bytes cast,
-not enough to round a float32 tensor (a residual stream, say) that no low-precision operator asks for. Weights are
-integers, in sixteenths of a byte.
+`objective="casts"` counts every cast as 1. `objective="bytes"` counts the bytes that a cast reads and writes; among
+choices whose casts move equally many, it takes the one whose flexible operators move the fewest. The order matters:
+traffic is never traded for a cast, because that would round float32 tensors (a residual stream, say) which no
+low-precision operator asks for, and most of that traffic stays in registers anyway, where neighbours are fused.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from typing import Literal
 Objective = Literal["bytes", "casts"]
 OBJECTIVES: tuple[str, ...] = ("bytes", "casts")
 
-#: Weights of the `bytes` objective are integers in this fraction of a byte.
-UNITS_PER_BYTE = 16
 _WIDE, _NARROW = 4, 2
 
 #: These only rename their operand's elements, and move no byte in either precision.
@@ -29,9 +26,9 @@ def cast_bytes(elements: int) -> int:
 
 def cast_weight(objective: Objective, elements: int) -> int:
     """The weight of one cast of a tensor of `elements` elements."""
-    return 1 if objective == "casts" else UNITS_PER_BYTE * cast_bytes(elements)
+    return 1 if objective == "casts" else cast_bytes(elements)
 
 
 def traffic_weight(objective: Objective, op_name: str, elements: int) -> int:
-    """What a flexible operator that moves `elements` elements in all costs more in float32 than in 16 bits."""
+    """How many bytes more a flexible operator over `elements` elements in all moves in float32 than in 16 bits."""
     return 0 if objective == "casts" or op_name in MOVES_NOTHING else elements * (_WIDE - _NARROW)

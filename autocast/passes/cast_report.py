@@ -9,7 +9,7 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-from autocast.passes.cast_costs import UNITS_PER_BYTE, cast_bytes
+from autocast.passes.cast_costs import cast_bytes
 from autocast.passes.cast_plan import ModulePlan
 from autocast.passes.cast_rewriter import InsertedCast
 
@@ -37,8 +37,8 @@ class Decision:
 class CastReport:
     """The result of one AutoCast.
 
-    `cost` and `lower_bound` are in the objective's unit (casts, or bytes moved including the discounted traffic of
-    flexible operators): no valid choice of precisions costs less than `lower_bound`. `cast_bytes` counts what every
+    `cost` and `lower_bound` are in the objective's unit, casts or bytes: no valid choice of precisions costs less than
+    `lower_bound`. `cast_bytes` counts what every
     cast would read and write if none were absorbed by a kernel. The `greedy` figures are those of one forward pass
     over the same module and rules.
     """
@@ -47,11 +47,11 @@ class CastReport:
     objective: str
     solver: str
     inserted: tuple[InsertedCast, ...]
-    cost: float
-    lower_bound: float
+    cost: int
+    lower_bound: int
     greedy_casts: int
     greedy_cast_bytes: int
-    greedy_cost: float
+    greedy_cost: int
     milliseconds: float
     bindings: int
     _plan: ModulePlan = field(repr=False)
@@ -92,7 +92,7 @@ class CastReport:
 
     def summary(self) -> str:
         """One line: `casts: 234 (optimal; greedy: 367), 845.0 MiB (greedy: 1020.5 MiB)`."""
-        proof = "optimal" if self.is_optimal else f"lower bound {self.lower_bound:g} {self.objective}"
+        proof = "optimal" if self.is_optimal else f"lower bound {self.lower_bound} {self.objective}"
         return (
             f"casts: {self.casts} ({proof if self.solver == 'optimal' else self.solver}; greedy: {self.greedy_casts}), "
             f"{self.cast_bytes / _MEBIBYTE:.1f} MiB (greedy: {self.greedy_cast_bytes / _MEBIBYTE:.1f} MiB)"
@@ -109,8 +109,3 @@ class CastReport:
         text = StringIO()
         Console(file=text, width=140).print(table)
         return f"{text.getvalue()}{self.summary()}\n"
-
-
-def in_objective_units(weight: int, objective: str) -> float:
-    """A weight of the cut problem as casts or bytes."""
-    return weight if objective == "casts" else weight / UNITS_PER_BYTE

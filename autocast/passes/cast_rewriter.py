@@ -155,6 +155,9 @@ class CastRewriter:
         if isinstance(binding, relax.MatchCast):
             natural = self._natural_type(binding.ty, self.plan.trees[identity(var)])
             self._name(var, self.builder.match_cast(new, natural, var.name))
+        elif is_constant(value):
+            # Each use takes the literal itself, folded to the dtype that it wants.
+            self.variables[identity(var)] = value
         elif _same(new, value):
             self.builder.emit_normalized(binding)
             self._name(var, var)
@@ -219,7 +222,7 @@ class CastRewriter:
     def _argument(self, arg: relax.Expr, demands: list[tuple[Leaf, int]]) -> relax.Expr:
         """An argument of a call, as `_use` has it; a plain tensor takes the short way."""
         key = identity(arg)
-        if len(demands) != 1 or self.plan.trees.get(key) is not demands[0][0]:
+        if len(demands) != 1 or self.plan.trees.get(key) is not demands[0][0] or demands[0][0].tensor is None:
             return self._use(arg, iter(demands))
         leaf, node = demands[0]
         value = self.variables.get(key, arg)

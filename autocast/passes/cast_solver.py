@@ -45,8 +45,8 @@ class CastTensor:
 class CastProblem:
     """Tensors and free nodes of one module.
 
-    `traffic[node]` is what choosing float32 for that node costs more than choosing low precision (0 for the pinned
-    nodes); `follows` lists pairs (a, b): where a is low, b must be low too.
+    `traffic[node]` says how much more a free node reads and writes in float32 than in low precision: it decides between
+    assignments whose casts weigh the same. `follows` lists pairs (a, b): where a is low, b must be low too.
     """
 
     traffic: list[int] = field(default_factory=lambda: [0, 0])
@@ -70,8 +70,8 @@ class CastProblem:
         return found
 
     def cost(self, low: list[bool], casts: list[int] | None = None) -> int:
-        """The total weight of an assignment: its `casts`, and the traffic of free nodes that run in float32."""
-        total = sum(extra for extra, is_low in zip(self.traffic, low, strict=True) if not is_low)
+        """The total weight of an assignment's `casts`."""
+        total = 0
         for index in self.casts(low) if casts is None else casts:
             tensor = self.tensors[index]
             total += tensor.widen if low[tensor.producer] else max(tensor.narrow, 0)
@@ -93,17 +93,44 @@ class Solution:
 
 
 def solve(problem: CastProblem) -> Solution:
-    """The cheapest assignment; among equally cheap ones the one with the most nodes in float32."""
+    """The cheapest assignment; among equally cheap ones that of least traffic, then that with the most float32.
+
+    The cheapest assignments are the sets that no edge with spare capacity leaves, once the flow is maximal. So a second
+    flow, over edges that are infinite where capacity was spare and weigh the traffic, finds the best of them.
+    """
     sources, targets, weights, constant = _edges(problem)
     count = 1 + max(int(sources.max(initial=FULL)), int(targets.max(initial=FULL)), len(problem.traffic) - 1)
+    spare, flow = _maximum_flow(sources, targets, weights, count)
+    if any(problem.traffic):
+        traffic = np.zeros(count, np.int64)
+        traffic[: len(problem.traffic)] = problem.traffic
+        tied_sources, tied_targets = spare.nonzero()
+        relevant = (tied_sources != FULL) & (tied_targets != LOW)
+        tied_sources, tied_targets = tied_sources[relevant], tied_targets[relevant]
+        traffic[tied_targets[tied_sources == LOW]] = 0  # low in every cheapest assignment
+        chosen = np.flatnonzero(traffic)
+        spare, _ = _maximum_flow(
+            np.concatenate([tied_sources, np.full(chosen.size, LOW)]),
+            np.concatenate([tied_targets, chosen]),
+            np.concatenate([np.full(tied_sources.size, -1), traffic[chosen]]),
+            count,
+        )
+    low = _reachable(spare)[: len(problem.traffic)]
+    return Solution(low, problem.cost(low), flow + constant)
+
+
+def _maximum_flow(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count: int) -> tuple[csr_array, int]:
+    """Where capacity is spare after a maximum flow from LOW to FULL, and the flow's value. Weight -1 is infinite."""
     units = _units(sources, targets, weights, count)
     capacities = np.where(weights < 0, _INFINITE, weights // units).astype(np.int32)
     graph = csr_array((capacities, (sources, targets)), shape=(count, count))
     flow = csr_array(maximum_flow(graph, LOW, FULL, method="dinic").flow)
-    low = _reachable(graph, flow)[: len(problem.traffic)]
-    from_source = sources == LOW
-    pushed = np.asarray(flow[[LOW], :].todense(), dtype=np.int64).ravel()[targets[from_source]]
-    return Solution(low, problem.cost(low), int(pushed @ units[from_source]) + constant)
+    leaving = sources == LOW
+    pushed = np.asarray(flow[[LOW], :].todense(), dtype=np.int64).ravel()[targets[leaving]]
+    spare = csr_array(graph - flow)
+    spare.data = np.maximum(spare.data, 0)
+    spare.eliminate_zeros()
+    return spare, int(pushed @ units[leaving])
 
 
 def _units(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
@@ -116,17 +143,20 @@ def _units(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count:
     free = (sources > FULL) & (targets > FULL)
     inner = csr_array((np.ones(free.sum(), np.int8), (sources[free], targets[free])), shape=(count, count))
     component = connected_components(inner, directed=False)[1][np.where(sources > FULL, sources, targets)]
+    finite = np.maximum(weights, 0)
     divisors = np.zeros(count, np.int64)
-    np.gcd.at(divisors, component, np.maximum(weights, 0))
+    np.gcd.at(divisors, component, finite)
     divisors = np.maximum(divisors, 1)
-    # No flow exceeds what leaves the source or what enters the sink.
-    leaving, entering = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    np.add.at(leaving, component[sources == LOW], weights[sources == LOW])
-    np.add.at(entering, component[targets == FULL], np.maximum(weights[targets == FULL], 0))
-    entering[component[(targets == FULL) & (weights < 0)]] = np.iinfo(np.int64).max
-    largest = np.zeros(count, np.int64)
-    np.maximum.at(largest, component, weights)
-    largest = np.maximum(largest, np.minimum(leaving, entering))
+    # No flow exceeds what leaves the source, what enters the sink, or all finite edges together.
+    largest, total = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    np.maximum.at(largest, component, finite)
+    np.add.at(total, component, finite)
+    for border in (sources == LOW, targets == FULL):
+        across = np.zeros(count, np.int64)
+        np.add.at(across, component[border], finite[border])
+        across[component[border & (weights < 0)]] = np.iinfo(np.int64).max
+        total = np.minimum(total, across)
+    largest = np.maximum(largest, total)
     return (divisors * np.maximum(-(-largest // divisors // _LARGEST), 1))[component]
 
 
@@ -146,8 +176,6 @@ def _edges(problem: CastProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, in
         known = edges.get((source, target), 0)
         edges[source, target] = -1 if weight < 0 or known < 0 else known + weight
 
-    for node, extra in enumerate(problem.traffic):
-        add(LOW, node, extra)
     for low_node, followed in problem.follows:
         add(low_node, followed, -1)
     for tensor in problem.tensors:
@@ -179,18 +207,16 @@ def _edges(problem: CastProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, in
     return pairs[:, 0], pairs[:, 1], np.array(list(edges.values()), dtype=np.int64), constant
 
 
-def _reachable(graph: csr_array, flow: csr_array) -> list[bool]:
+def _reachable(spare: csr_array) -> list[bool]:
     """The nodes that the source still reaches over spare capacity: the smallest low side of a minimum cut."""
-    residual = csr_array(graph - flow)
-    pointers, indices, spare = residual.indptr.tolist(), residual.indices.tolist(), residual.data.tolist()
-    seen = [False] * residual.shape[0]
+    pointers, indices = spare.indptr.tolist(), spare.indices.tolist()
+    seen = [False] * spare.shape[0]
     seen[LOW] = True
     queue = deque([LOW])
     while queue:
         node = queue.popleft()
-        for at in range(pointers[node], pointers[node + 1]):
-            target = indices[at]
-            if spare[at] > 0 and not seen[target]:
+        for target in indices[pointers[node] : pointers[node + 1]]:
+            if not seen[target]:
                 seen[target] = True
                 queue.append(target)
     return seen
