@@ -153,8 +153,8 @@ def _debug(before: tvm.IRModule, after: tvm.IRModule, report: CastReport) -> Non
         for decision in report.decisions:
             print(f"  {decision}", file=sys.stderr)
     if level >= 3:
-        scripts = (mod.script().splitlines() for mod in (before, after))
-        print("\n".join(difflib.unified_diff(*scripts, "before", "after", lineterm="", n=0)), file=sys.stderr)
+        old, new = before.script().splitlines(), after.script().splitlines()
+        print("\n".join(difflib.unified_diff(old, new, "before", "after", lineterm="", n=0)), file=sys.stderr)
 
 
 def _check_options(dtype: str, out_dtype: str | None, objective: str, solver: str) -> None:
