@@ -34,6 +34,8 @@ def _wide(expr: tirx.Expr) -> tirx.Expr:
     """The bfloat16 `expr` as float32; a value that was just narrowed is rounded, which TVM's legalization would drop."""
     if isinstance(expr, tirx.Cast) and _is(expr.value, "float32"):
         return tirx.reinterpret("float32", fast_math.once(tirx.reinterpret("uint32", expr.value), _nearest_even))
+    if isinstance(expr, tirx.FloatImm):
+        return tirx.const(float(expr.value), "float32")
     if isinstance(expr, tirx.Select):
         return tirx.Select(expr.condition, _wide(expr.true_value), _wide(expr.false_value))
     if _is_condition(expr):
@@ -54,7 +56,7 @@ def _nearest_even(number: tirx.Expr) -> tirx.Expr:
 def _name_values(store: tirx.BufferStore) -> tirx.Stmt:
     bound: list[tuple[tirx.Var, tirx.Expr]] = []
     value = store.value
-    if _is(value, "bfloat16") and (isinstance(value, tirx.Select) or _is_condition(value)):
+    if _is(value, "bfloat16") and (isinstance(value, tirx.Select) or _is_condition(value)) and _narrows(value):
         value = _wide(value).astype("bfloat16")
     # A value that is only read under a condition stays under it: the memory may not exist otherwise.
     value = _renamed(value) if _has_condition(value) else _hoisted(value, bound, {})
@@ -104,6 +106,13 @@ def _has_condition(expr: tirx.Expr) -> bool:
         return tvm_ffi.VisitInterrupt(call) if _is_condition(call) else None
 
     return tvm_ffi.structural_walk(expr, (tvm.ir.Call, stop)) is not None
+
+
+def _narrows(expr: tirx.Expr) -> bool:
+    def stop(cast: tirx.Cast) -> tvm_ffi.VisitInterrupt | None:
+        return tvm_ffi.VisitInterrupt(cast) if _is(cast, "bfloat16") else None
+
+    return tvm_ffi.structural_walk(expr, (tirx.Cast, stop)) is not None
 
 
 def _is_condition(expr: tirx.Expr) -> bool:
