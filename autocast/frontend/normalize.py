@@ -31,7 +31,7 @@ def normalize(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
         mod["main"] = Simplifier(mod, rules, _uses(main)).visit_expr(main)
         mod = relax.transform.CanonicalizeBindings()(mod)
         mod = relax.transform.EliminateCommonSubexpr()(mod)
-        mod = relax.transform.DeadCodeElimination()(mod)
+        mod = relax.transform.DeadCodeElimination(["main"])(mod)
     return _without_unused(mod)
 
 

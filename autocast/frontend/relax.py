@@ -39,10 +39,10 @@ def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | S
     if not isinstance(mod, tvm.IRModule):
         raise ImportModelError(f"from_relax: got a {type(mod).__name__}; expected a tvm.IRModule or a relax.Function.")
     mod = _with_main(mod)
-    if not relax.analysis.well_formed(mod):
-        raise ImportModelError(
-            "from_relax: the module is not well formed (relax.analysis.well_formed has printed why on stderr)."
-        )
+    try:
+        relax.analysis.well_formed(mod)
+    except Exception as error:
+        raise ImportModelError(f"from_relax: the module is not well formed: {error}") from error
     main = mod["main"]
     values = _values(main, params)
     num_input = len(main.params) - len(values)
@@ -56,7 +56,7 @@ def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | S
         if not isinstance(var.ty, relax.TensorType):
             raise ImportModelError(f"from_relax: the input {var.name!r} is a {var.ty}; a model takes tensors only.")
     tensors = {var.name: _tensor(var, values[var.name]) for var in main.params[num_input:]}
-    mod = mod.clone() if hasattr(mod, "clone") else tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
+    mod = mod.clone()
     mod["main"] = main.with_attr("num_input", num_input)
     return Model(mod, tensors)
 

@@ -1,0 +1,93 @@
+"""Models from Relax modules."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from autocast.errors import ImportModelError
+from autocast.frontend import from_relax
+from tests.frontend.helpers import assert_close, runner
+
+n = TypeVar("n")  # a symbolic dimension
+
+
+@I.ir_module
+class Scale:
+    @R.function
+    def scale(x: R.Tensor((n, 3), "float32"), w: R.Tensor((3,), "float32")) -> R.Tensor((n, 3), "float32"):
+        with R.dataflow():
+            y = R.multiply(x, w)
+            R.output(y)
+        return y
+
+
+_W = np.array([1.0, 2.0, 3.0], "float32")
+
+
+@pytest.mark.parametrize("params", [{"w": _W}, [_W], {"w": torch.from_numpy(_W)}, [tvm.runtime.tensor(_W)]])
+def test_a_module_with_one_function_becomes_a_model(params: Any) -> None:
+    model = from_relax(Scale, params)
+    assert (model.input_names, list(model.params), model.num_input) == (("x",), ["w"], 1)
+    x = torch.randn(2, 3)
+    assert_close(runner(model)(x), (x * torch.from_numpy(_W),))
+
+
+def test_without_values_every_parameter_is_an_input() -> None:
+    assert from_relax(Scale).input_names == ("x", "w")
+    assert from_relax(Scale["scale"]).num_input == 2
+
+
+def test_the_given_module_is_left_alone() -> None:
+    from_relax(Scale, [_W])
+    assert [gv.name_hint for gv in Scale.get_global_vars()] == ["scale"]
+
+
+def _two() -> tvm.IRModule:
+    function = Scale["scale"]
+    return tvm.IRModule({"a": function.with_attr("global_symbol", "a"), "b": function.with_attr("global_symbol", "b")})
+
+
+def _ill_formed() -> tvm.IRModule:
+    x, y = (relax.Var(name, relax.TensorType([2], "float32")) for name in "xy")
+    body = relax.SeqExpr([], y)
+    return tvm.IRModule({"main": relax.Function([x], body, y.ty).with_attr("global_symbol", "main")})
+
+
+def _declared() -> tvm.IRModule:
+    return tvm.IRModule({"main": Scale["scale"].with_attr("global_symbol", "main").with_attr("num_input", 1)})
+
+
+@pytest.mark.parametrize(
+    ("mod", "params", "message"),
+    [
+        (3, None, "got a int; expected a tvm.IRModule"),
+        (tvm.IRModule({}), None, r"Relax functions \[\]; expected one"),
+        (_two(), None, r"\['a', 'b'\]; expected one, or one of the name 'main'"),
+        (Scale, {"v": _W}, r"no parameters \['v'\]; it has \['x', 'w'\]"),
+        (Scale, {"x": _W}, r"\['x'\], which are not main's last parameters \(\['w'\]\)"),
+        (Scale, [_W] * 3, "got 3 values, but main has 2 parameters"),
+        (Scale, [_W[:2]], r"parameter 'w' is a R\.Tensor.*; got float32 of shape \(2,\)"),
+        (Scale, [_W.astype("float16")], "got float16"),
+        (
+            tvm.IRModule({"main": Scale["scale"].with_attr("num_input", 1)}),
+            None,
+            "num_input=1 of 2.*0 values.*expected 1",
+        ),
+    ],
+)
+def test_what_is_not_a_model_is_an_error_that_says_why(mod: Any, params: Any, message: str) -> None:
+    with pytest.raises(ImportModelError, match=message):
+        from_relax(mod, params)
+
+
+def test_an_ill_formed_module_is_an_error() -> None:
+    with pytest.raises(ImportModelError, match=r"not well formed: Var y is not defined"):
+        from_relax(_ill_formed())
