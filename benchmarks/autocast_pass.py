@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
 
 import torch
 import tvm
@@ -30,9 +31,11 @@ def unmended_import(module: torch.nn.Module, ids: torch.Tensor) -> tvm.IRModule:
 
     Only the importer's `out_dtype="float32"` on each product is removed: it would forbid low-precision results.
     """
-    exported = torch.export.export(module, (ids,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch.export's own, of its own pytree API
+        exported = torch.export.export(module, (ids,))
     mod = from_exported_program(exported, keep_params_as_input=True, unwrap_unit_return_tuple=True)
-    mod = relax.transform.CanonicalizeBindings()(relax.frontend.detach_params(mod)[0])
+    mod = relax.frontend.detach_params(mod)[0]
     return tvm.IRModule({"main": _PlainProducts(mod).visit_expr(mod["main"])})
 
 
