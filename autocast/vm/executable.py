@@ -86,11 +86,3 @@ class Executable:
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
         return f"Executable({inputs}; {len(self.params)} parameters; {self.device})"
-
-
-def release_memory() -> None:
-    """Return the blocks that the VM's allocators keep for later calls to the system.
-
-    Outputs of earlier calls must be gone: they live in those blocks.
-    """
-    tvm.get_global_func("vm.builtin.memory_manager.clear")()
