@@ -34,7 +34,7 @@ def unmended_import(module: torch.nn.Module, ids: torch.Tensor) -> tvm.IRModule:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch.export's own, of its own pytree API
         exported = torch.export.export(module, (ids,))
-    mod = from_exported_program(exported, keep_params_as_input=True, unwrap_unit_return_tuple=True)
+        mod = from_exported_program(exported, keep_params_as_input=True, unwrap_unit_return_tuple=True)
     mod = relax.frontend.detach_params(mod)[0]
     return tvm.IRModule({"main": _PlainProducts(mod).visit_expr(mod["main"])})
 
