@@ -3,7 +3,8 @@
 A word is what one step of the microkernel multiplies: a float32 number, or a pair of bfloat16 numbers that follow each
 other along k. `across` reads a source whose rows run along k and transposes a square of `lanes` x `lanes` words in
 registers; `along` reads a source whose rows run along n (or m) and interleaves two of them. Both write rows of words:
-`dst[k][column]`. The `_part` forms read and convert no element beyond the edge, and write zeros for those.
+`dst[k][column]`. The `_part` forms read no element beyond the edges. What they write beyond the end of k is zero; beyond
+the last column it is anything, since it only enters sums that are never stored.
 """
 
 from __future__ import annotations
@@ -140,14 +141,16 @@ def _across(lanes: int, storage: str, compute: str, part: bool) -> str:
         f"define linkonce_odr void @autocast_across_{storage}_{compute}{suffix}"
         f"(ptr %src, i64 %stride, ptr %dst, i64 %width{edge}) alwaysinline {{"
     ]
+    if part:
+        lines += ["%rows64 = sext i32 %rows to i64", "%last = sub i64 %rows64, 1"]
     for i in range(lanes):
+        if part:  # rows beyond the edge repeat the last one: nothing reads what is made of them
+            lines += [f"%in{i} = icmp slt i64 {i}, %last", f"%row{i} = select i1 %in{i}, i64 {i}, i64 %last"]
         lines += [
-            f"%skip{i} = mul i64 %stride, {i}",
+            f"%skip{i} = mul i64 %stride, " + (f"%row{i}" if part else str(i)),
             f"%from{i} = getelementptr {element}, ptr %src, i64 %skip{i}",
         ]
-        if part:
-            lines += [f"%in{i} = icmp slt i32 {i}, %rows", f"%n{i} = select i1 %in{i}, i32 %n, i32 0"]
-        count = f", i32 %n{i}" if part else ""
+        count = ", i32 %n" if part else ""
         lines.append(f"%r0_{i} = call {vector} @autocast_words_{storage}_{compute}{suffix}(ptr %from{i}{count})")
     rows = [f"%r0_{i}" for i in range(lanes)]
     for stage in range(lanes.bit_length() - 1):

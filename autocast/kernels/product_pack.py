@@ -61,7 +61,8 @@ def pack_strip(
 ) -> None:
     """Emit code that packs `strip.width` columns from `column` on, and `k_words` words from element `k_first` of k on.
 
-    What lies beyond the matrix is packed as zeros. A strip must have room for `k_words` rounded up to whole vectors.
+    What lies beyond the end of k is packed as zeros, what lies beyond the last column as anything. A strip must have
+    room for `k_words` rounded up to whole vectors.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def _pack_across(
     k_step = lanes * source.per_word
     k_exact = isinstance(source.k, int) and source.k % k_step == 0
 
-    def square(block: tirx.Expr, vector: int, part: bool) -> None:
+    def square(block: tirx.Expr, vector: tirx.Expr, part: bool) -> None:
         first = T.bind(i64(column) + vector * lanes)
         k_at = T.bind(i64(k_first) + block * k_step)
         edge = [i32(source.columns - first), i32(source.k - k_at)] if part else []
@@ -94,18 +95,18 @@ def _pack_across(
             )
         )
 
-    with T.serial(0, i64(ceil_div(k_words, lanes))) as block:
-        for vector in range(strip.width // lanes):
-            if exact and k_exact:
+    # Loops in the generated code, not here: a square is hundreds of instructions, and LLVM's time adds up.
+    with T.serial(0, i64(ceil_div(k_words, lanes))) as block, T.serial(0, i64(strip.width // lanes)) as vector:
+        if exact and k_exact:
+            square(block, vector, part=False)
+            return
+        inside = i64(column) + (vector + 1) * lanes <= i64(source.columns)
+        k_inside = i64(k_first) + (block + 1) * k_step <= i64(source.k)
+        with T.If(k_inside if exact else inside if k_exact else tirx.all(inside, k_inside)):
+            with T.Then():
                 square(block, vector, part=False)
-                continue
-            inside = i64(column) + (vector + 1) * lanes <= i64(source.columns)
-            k_inside = i64(k_first) + (block + 1) * k_step <= i64(source.k)
-            with T.If(k_inside if exact else inside if k_exact else tirx.all(inside, k_inside)):
-                with T.Then():
-                    square(block, vector, part=False)
-                with T.Else():
-                    square(block, vector, part=True)
+            with T.Else():
+                square(block, vector, part=True)
 
 
 def _pack_along(

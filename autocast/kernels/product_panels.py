@@ -76,7 +76,7 @@ class PanelWalk:
         row = T.bind(task.first_tile * blocking.tile_rows)
         valid = T.bind(tirx.min(rows, i64(self.m) - row))
         with T.serial(0, count) as panel:
-            sums = Sums(partial, panel * rows * blocking.panel, blocking.panel)
+            sums = Sums(partial, T.bind(panel * rows * blocking.panel), blocking.panel)
             finish_rows(unit, task.output, sums, valid, row, (first_panel + panel) * blocking.panel)
 
     def _k_block(

@@ -81,10 +81,14 @@ class VectorUnit:
         return tirx.call_pure_extern(self.dtype, "autocast_dot", c, a, b)
 
     def scratch(self, size: Extent, dtype: str) -> tirx.Buffer:
-        """A flat buffer, marked as used in full: TIR would shrink it to the part that it sees being accessed."""
+        """A flat buffer that TIR's CompactBufferAllocation leaves alone.
+
+        The pass would shrink it to the part that it sees being accessed, and takes a second to find that out where
+        extents are symbolic. So all of it is marked as used, and accesses go through a second name.
+        """
         buffer = T.alloc_buffer((size,), dtype)
         T.evaluate(tirx.call_extern("void", "autocast_touch", buffer.data))
-        return buffer
+        return T.decl_buffer((size,), dtype, data=buffer.data)
 
     def fence(self, buffer: tirx.Buffer) -> None:
         """Keep LLVM from moving memory accesses past here, or from keeping what is in `buffer` in registers across."""
