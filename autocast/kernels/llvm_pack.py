@@ -3,8 +3,8 @@
 A word is what one step of the microkernel multiplies: a float32 number, or a pair of bfloat16 numbers that follow each
 other along k. `across` reads a source whose rows run along k and transposes a square of `lanes` x `lanes` words in
 registers; `along` reads a source whose rows run along n (or m) and interleaves two of them. Both write rows of words:
-`dst[k][column]`. The `_part` forms read no element beyond the edges. What they write beyond the end of k is zero; beyond
-the last column it is anything, since it only enters sums that are never stored.
+`dst[k][column]`. The `_part` forms read no element beyond the edges. What they write beyond the end of k is zero;
+beyond the last column it is anything, since it only enters sums that are never stored.
 """
 
 from __future__ import annotations
