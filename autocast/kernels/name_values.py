@@ -21,27 +21,40 @@ def name_values(function: tirx.PrimFunc) -> tirx.PrimFunc:
     Inlining copies expressions, and with them the definitions of their `Let` variables, of which a function may have only
     one each. TVM's rounding to bfloat16 repeats its operand, however long that is.
     """
-    body = tvm_ffi.structural_map(function.body, (tirx.Cast, _widened))
-    return function.with_body(tvm_ffi.structural_map(body, (tirx.BufferStore, _name_values)))
+    widener = _Widener(function)
+    body = tvm_ffi.structural_map(function.body, (tirx.Cast, widener.widened))
+    return function.with_body(
+        tvm_ffi.structural_map(body, (tirx.BufferStore, lambda store: _name_values(store, widener)))
+    )
 
 
-def _widened(cast: tirx.Cast) -> tirx.Expr:
-    """Spell a conversion from bfloat16 to float32 in bits: TVM legalizes none inside a named value."""
-    return _wide(cast.value) if _is(cast, "float32") and _is(cast.value, "bfloat16") else cast
+class _Widener:
+    """Spells conversions from bfloat16 to float32 in bits: TVM legalizes none inside a named value."""
 
+    def __init__(self, function: tirx.PrimFunc) -> None:
+        self.arguments = set(function.params)
 
-def _wide(expr: tirx.Expr) -> tirx.Expr:
-    """The bfloat16 `expr` as float32; a value that was just narrowed is rounded, which TVM's legalization would drop."""
-    if isinstance(expr, tirx.Cast) and _is(expr.value, "float32"):
-        return tirx.reinterpret("float32", fast_math.once(tirx.reinterpret("uint32", expr.value), _nearest_even))
-    if isinstance(expr, tirx.FloatImm):
-        return tirx.const(float(expr.value), "float32")
-    if isinstance(expr, tirx.Select):
-        return tirx.Select(expr.condition, _wide(expr.true_value), _wide(expr.false_value))
-    if _is_condition(expr):
-        return tirx.if_then_else(expr.args[0], _wide(expr.args[1]), _wide(expr.args[2]))
-    bits = tirx.reinterpret("uint16", expr).astype("uint32")
-    return tirx.reinterpret("float32", bits << tirx.const(16, "uint32"))
+    def widened(self, cast: tirx.Cast) -> tirx.Expr:
+        return self.wide(cast.value) if _is(cast, "float32") and _is(cast.value, "bfloat16") else cast
+
+    def wide(self, expr: tirx.Expr) -> tirx.Expr:
+        """The bfloat16 `expr` as float32.
+
+        A value that was just narrowed is rounded, which TVM's legalization would drop. It makes buffers that are not
+        arguments float32, so what is read from them is only cast.
+        """
+        if isinstance(expr, tirx.Cast) and _is(expr.value, "float32"):
+            return tirx.reinterpret("float32", fast_math.once(tirx.reinterpret("uint32", expr.value), _nearest_even))
+        if isinstance(expr, tirx.FloatImm):
+            return tirx.const(float(expr.value), "float32")
+        if isinstance(expr, tirx.Select):
+            return tirx.Select(expr.condition, self.wide(expr.true_value), self.wide(expr.false_value))
+        if _is_condition(expr):
+            return tirx.if_then_else(expr.args[0], self.wide(expr.args[1]), self.wide(expr.args[2]))
+        if isinstance(expr, tvm.ir.TensorLoad) and expr.source in self.arguments:
+            bits = tirx.reinterpret("uint16", expr).astype("uint32")
+            return tirx.reinterpret("float32", bits << tirx.const(16, "uint32"))
+        return expr.astype("float32")
 
 
 def _nearest_even(number: tirx.Expr) -> tirx.Expr:
@@ -53,11 +66,11 @@ def _nearest_even(number: tirx.Expr) -> tirx.Expr:
     return (number + ((number >> bits(16)) & bits(1)) + bits(0x7FFF)) & bits(0xFFFF0000)
 
 
-def _name_values(store: tirx.BufferStore) -> tirx.Stmt:
+def _name_values(store: tirx.BufferStore, widener: _Widener) -> tirx.Stmt:
     bound: list[tuple[tirx.Var, tirx.Expr]] = []
     value = store.value
     if _is(value, "bfloat16") and (isinstance(value, tirx.Select) or _is_condition(value)) and _narrows(value):
-        value = _wide(value).astype("bfloat16")
+        value = widener.wide(value).astype("bfloat16")
     # A value that is only read under a condition stays under it: the memory may not exist otherwise.
     value = _renamed(value) if _has_condition(value) else _hoisted(value, bound, {})
     statements = [tirx.Bind(var, definition) for var, definition in bound]
