@@ -94,7 +94,14 @@ def t5() -> Architecture:
     from transformers import T5Config, T5ForConditionalGeneration
 
     config = T5Config(
-        vocab_size=101, d_model=40, d_kv=8, d_ff=56, num_layers=1, num_heads=5, use_cache=False, decoder_start_token_id=0
+        vocab_size=101,
+        d_model=40,
+        d_kv=8,
+        d_ff=56,
+        num_layers=1,
+        num_heads=5,
+        use_cache=False,
+        decoder_start_token_id=0,
     )
     kwargs = {"input_ids": _ids(2, 9), "decoder_input_ids": _ids(2, 5)}
     return Architecture(T5ForConditionalGeneration(config), (), kwargs, DYNAMIC_BATCH)

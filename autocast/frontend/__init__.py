@@ -1,7 +1,5 @@
 """Models in: from PyTorch and from Relax."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from autocast.frontend.relax import from_relax
@@ -13,7 +11,7 @@ __all__ = ["from_relax", "from_torch"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch when it is first used: Relax modules are taken, cast and run without it."""
+    """`from_torch`, imported when it is asked for, so that Relax modules need no torch."""
     if name == "from_torch":
         from autocast.frontend.torch import from_torch
 

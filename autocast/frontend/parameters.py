@@ -21,11 +21,8 @@ class Parameter:
     placeholders: tuple[str, ...]
 
     def as_tvm(self) -> tvm.runtime.Tensor:
-        """The value; it shares torch's memory unless torch holds it in a layout that TVM does not have."""
-        value = self.value.detach()
-        if value.layout is not torch.strided:
-            value = value.to_dense()
-        return tvm.runtime.from_dlpack(value.cpu().contiguous())
+        """The value; it shares torch's memory where that has a layout and an alignment that TVM takes."""
+        return share(self.value)
 
 
 def parameters(program: ExportedProgram, module: torch.nn.Module) -> list[Parameter]:
@@ -53,6 +50,15 @@ def parameters(program: ExportedProgram, module: torch.nn.Module) -> list[Parame
         if names:
             result.append(Parameter(order.get(identity, name), value, names))
     return result
+
+
+def share(value: torch.Tensor) -> tvm.runtime.Tensor:
+    """A TVM tensor on the memory of a torch tensor, or on a copy where that is not aligned to 64 bytes."""
+    value = value.detach()
+    if value.layout is not torch.strided:
+        value = value.to_dense()
+    value = value.cpu().contiguous()
+    return tvm.runtime.from_dlpack(value if value.data_ptr() % 64 == 0 else value.clone())
 
 
 def variable_name(name: str) -> str:

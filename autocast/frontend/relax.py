@@ -99,10 +99,12 @@ def _values(main: relax.Function, params: Mapping[str, Any] | Sequence[Any] | No
 
 
 def _tensor(var: relax.Var, value: Any) -> tvm.runtime.Tensor:
-    if not isinstance(value, tvm.runtime.Tensor):
-        if hasattr(value, "detach"):
-            value = value.detach()
-        value = tvm.runtime.tensor(value) if isinstance(value, np.ndarray) else tvm.runtime.from_dlpack(value)
+    if hasattr(value, "detach"):
+        from autocast.frontend.parameters import share  # needs torch, which is there if its tensors are
+
+        value = share(value)
+    elif not isinstance(value, tvm.runtime.Tensor):
+        value = tvm.runtime.tensor(np.asarray(value))
     expected = var.ty
     shape = (
         [int(d) for d in expected.shape.values] if isinstance(expected, relax.TensorType) and expected.shape else None

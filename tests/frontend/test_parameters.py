@@ -77,3 +77,10 @@ def test_a_cache_is_not_built_and_the_configuration_is_restored() -> None:
     model = from_torch(architecture.module, architecture.args)
     assert model.output_names == ("logits",)
     assert architecture.module.config.use_cache is True
+
+
+def test_a_weight_that_is_not_aligned_is_copied() -> None:
+    module = nn.Linear(4, 3, bias=False)
+    module.weight = nn.Parameter(torch.randn(13)[1:].view(3, 4), requires_grad=False)
+    x = torch.randn(2, 4)
+    assert_close(runner(from_torch(module, (x,)))(x), (module(x),))
