@@ -23,8 +23,12 @@ class _Canonicalize(BindingRewriter):
         if rule is None:
             return None
         call = binding.value
-        operands = [self.new(operand) for operand in call.args]
-        return rule(self, call, *operands)
+        return rule(self, call, *[self.folded(self.new(operand)) for operand in call.args])
+
+    def folded(self, expr: relax.Expr) -> relax.Expr:
+        """The constant that `expr` is bound to, if it is."""
+        value = self.producer(expr)
+        return value if value is not None and is_constant(value) else expr
 
     def producer(self, expr: relax.Expr) -> relax.Expr | None:
         """What the variable `expr` of the new function is bound to."""
