@@ -26,8 +26,9 @@ class Leaf:
     """One castable tensor of the module that is being autocast.
 
     `dtype` is its dtype in that module, `scope` the sequence that defines it, `tensor` its place in the cut problem
-    (None for a constant, which is folded and never cast). `uses` lists (node, block): who wants it, from which block
-    of its scope.
+    (None for a constant that anybody may round). A constant has a `literal`, which is folded, never cast. `uses` lists
+    (node, block): who wants it, from which block of its scope. Leaves of equal values (an author's widening cast and
+    its operand) share `tensor` and `uses`.
     """
 
     type: relax.TensorType
@@ -38,6 +39,7 @@ class Leaf:
     tensor: CastTensor | None = None
     uses: list[tuple[int, int]] = field(default_factory=list)
     retyped: relax.TensorType | None = None
+    literal: relax.Expr | None = None
 
     @property
     def node(self) -> int:
@@ -120,3 +122,11 @@ def fits(value: np.ndarray, dtype: str) -> bool:
     exact = value.astype(np.float64)
     finite = np.isfinite(exact)
     return bool(np.all(np.isfinite(rounded[finite])) and np.all((rounded != 0) | (exact == 0)))
+
+
+def fold(literal: relax.Expr, dtype: str) -> relax.Expr:
+    """A literal tensor rounded to `dtype`."""
+    if literal.ty.dtype.dtype == dtype:
+        return literal
+    with np.errstate(over="ignore", under="ignore"):
+        return relax.const(literal.value.numpy().astype(dtype), dtype)

@@ -35,10 +35,17 @@ class CallPlan:
 
 @dataclass(slots=True)
 class CastPlan:
-    """An existing cast between float32 and the AMP dtype: `source` is wanted in `node`'s dtype."""
+    """An existing cast between float32 and the AMP dtype. `target` shares the tensor of `source` where it widens."""
 
     source: Leaf
-    node: int
+    target: Leaf
+
+
+@dataclass(slots=True)
+class MatchPlan:
+    """A `match_cast`: its value's leaves are wanted in the dtypes that its own leaves have."""
+
+    demands: list[tuple[Leaf, int]]
 
 
 @dataclass(slots=True)
@@ -57,7 +64,7 @@ class ModulePlan:
     problem: CastProblem = field(default_factory=CastProblem)
     trees: dict[int, Tree] = field(default_factory=dict)
     constants: dict[int, Tree] = field(default_factory=dict)
-    bindings: dict[int, CallPlan | CastPlan | IfPlan] = field(default_factory=dict)
+    bindings: dict[int, CallPlan | CastPlan | MatchPlan | IfPlan] = field(default_factory=dict)
     results: dict[int, list[tuple[Leaf, int]]] = field(default_factory=dict)
     tensors: list[Leaf] = field(default_factory=list)
     functions: list[tuple[tvm.ir.GlobalVar, relax.Function]] = field(default_factory=list)

@@ -12,9 +12,9 @@ import type_hints
 from autocast.errors import CastingRuleError
 from autocast.ir import FLOATS, identity, is_constant, op_name, relax_functions
 from autocast.passes.cast_costs import Objective, cast_weight, traffic_weight
-from autocast.passes.cast_leaves import Leaf, Tree, element_count, fits, leaves, signature
+from autocast.passes.cast_leaves import Leaf, Tree, element_count, fits, fold, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
-from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, ModulePlan
+from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import dtype_attributes
 from autocast.passes.cast_solver import FORBIDDEN, FULL, LOW, CastTensor
 from type_hints.helpers import TableRule
@@ -29,6 +29,7 @@ class Planner:
         self.problem = self.plan.problem
         self.missing: dict[str, Counter] = defaultdict(Counter)
         self.decisions: dict[Any, Decision] = {}
+        self.narrowed: dict[CastTensor, list[Leaf]] = defaultdict(list)
         self.stack: list[list] = []  # of [scope, block, the If being read]
         self.scopes = 0
         self.function = ""
@@ -88,6 +89,8 @@ class Planner:
             self.plan.trees[identity(var)] = tree[value.index] if isinstance(tree, list) else None
         elif isinstance(value, relax.Function):
             self._closure(var, value)
+        elif isinstance(binding, relax.MatchCast):
+            self._match_cast(var, value)
         else:
             self.plan.trees[identity(var)] = self._argument(value)
 
@@ -97,6 +100,19 @@ class Planner:
             for leaf in leaves(self.plan.trees.get(identity(captured))):
                 self._demand(leaf, self._pin(leaf.dtype))
         self.plan.trees[identity(var)] = None
+
+    def _match_cast(self, var: relax.Var, value: relax.Expr) -> None:
+        """A check of a type: its result is as precise as its value, but a tensor of its own, of which more is known."""
+        source, target = self._argument(value), self._tree(var.ty, self.stack[-1][0], var.name)
+        self.plan.trees[identity(var)] = target
+        if signature([source]) == signature([target]):
+            for leaf in leaves(target):
+                leaf.node = self.problem.new_node()
+            nodes = [leaf.node for leaf in leaves(target)]
+        else:
+            nodes = [self._pin(leaf.dtype) for leaf in leaves(source)]
+        demands = [self._demand(leaf, node) for leaf, node in zip(leaves(source), nodes, strict=True)]
+        self.plan.bindings[identity(var)] = MatchPlan(demands)
 
     def _if(self, var: relax.Var, value: relax.If) -> None:
         tree = self._tree(var.ty, self.stack[-1][0], var.name)
@@ -199,13 +215,23 @@ class Planner:
             leaf.node = node
 
     def _existing_cast(self, var: relax.Var, source: Leaf) -> None:
-        """A narrowing cast keeps the rounding its author asked for; a widening one may be skipped for low consumers."""
-        target = self._tree(var.ty, self.stack[-1][0], var.name)
-        node = LOW if target.dtype == self.amp else self.problem.new_node()
-        self._demand(source, node)
-        target.node = node
+        """A narrowing cast keeps the rounding its author asked for; a widening one is its operand, which it equals."""
+        dtype = var.ty.dtype.dtype
+        if source.literal is not None:
+            target = Leaf(var.ty, dtype, source.scope, source.name, literal=fold(source.literal, dtype))
+        elif dtype == "float32":
+            target = Leaf(var.ty, dtype, source.scope, source.name, source.elements, source.tensor, source.uses)
+        else:
+            # Equal values share a leaf, where it is visible.
+            assert source.tensor is not None
+            known, visible = self.narrowed[source.tensor], {scope for scope, _, _ in self.stack}
+            known[:] = [leaf for leaf in known if leaf.scope in visible] or [
+                self._tree(var.ty, self.stack[-1][0], var.name)
+            ]
+            target = known[0]
+            self._demand(source, LOW)
         self.plan.trees[identity(var)] = target
-        self.plan.bindings[identity(var)] = CastPlan(source, node)
+        self.plan.bindings[identity(var)] = CastPlan(source, target)
 
     # -- leaves --------------------------------------------------------------------------------------------------------
 
@@ -256,6 +282,8 @@ class Planner:
             if isinstance(leaf, Leaf) and not fits(expr.value.numpy(), self.amp):
                 # It keeps its dtype: whoever is free to choose must not make it overflow or vanish.
                 self._register(leaf, self._pin(leaf.dtype), widen=0, narrow=FORBIDDEN)
+            if isinstance(leaf, Leaf):
+                leaf.literal = expr
             self.plan.constants[key] = leaf
         return self.plan.constants[key]
 

@@ -14,9 +14,10 @@ import tvm
 from tvm import relax
 
 from autocast.ir import identity, is_constant
-from autocast.passes.cast_leaves import Leaf, Tree, leaves
-from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, ModulePlan
+from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves
+from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import with_out_dtype
+from autocast.passes.cast_solver import LOW, CastTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,10 @@ class CastRewriter:
         self.casts: list[InsertedCast] = []
         self.function = ""
         self.variables: dict[int, relax.Expr] = {}
-        self.natural: dict[Leaf, relax.Expr] = {}
-        self.converted: dict[tuple[Leaf, str], relax.Expr] = {}
+        self.natural: dict[CastTensor, relax.Expr] = {}
+        self.converted: dict[tuple[CastTensor, str], relax.Expr] = {}
+        self.fields: dict[CastTensor, tuple[relax.Expr, int]] = {}
+        self.in_last_block = False
 
     def rewrite(self, mod: tvm.IRModule) -> tvm.IRModule:
         """The module with its casts."""
@@ -53,6 +56,7 @@ class CastRewriter:
     def _function(self, function: relax.Function) -> relax.Function:
         self.natural.clear()
         self.converted.clear()
+        self.fields.clear()
         for param in function.params:
             self._name(param, param)
         self.builder.begin_scope(list(function.params))
@@ -73,6 +77,7 @@ class CastRewriter:
             else:
                 self.builder._begin_binding_block()
             for binding in block.bindings[:]:
+                self.in_last_block = number == count - 1
                 self._binding(binding)
             if number == count - 1:
                 body = self._use(sequence.body, iter(results), output=True)
@@ -90,6 +95,7 @@ class CastRewriter:
         """Forget what only the block that ends could see."""
         self.natural = {key: value for key, value in self.natural.items() if not _is_local(value)}
         self.converted = {key: value for key, value in self.converted.items() if not _is_local(value)}
+        self.fields = {key: value for key, value in self.fields.items() if not _is_local(value[0])}
 
     # -- bindings ------------------------------------------------------------------------------------------------------
 
@@ -100,6 +106,8 @@ class CastRewriter:
             self._call(binding, value, plan)
         elif isinstance(plan, CastPlan):
             self._existing_cast(var, value, plan)
+        elif isinstance(plan, MatchPlan):
+            self._match_cast(binding, plan)
         elif isinstance(plan, IfPlan):
             self._if(var, value, plan)
         else:
@@ -116,8 +124,8 @@ class CastRewriter:
             self._name(binding.var, self._emit(new, binding.var))
         if plan.stored is not None:
             # The rule asks for another precision than the operator stores: the cast that follows it is the result.
-            self.natural[plan.stored] = self.variables[identity(binding.var)]
-            cast = self._cast(plan.stored, self.natural[plan.stored], self._dtype(plan.result_node), False)
+            stored = self.variables[identity(binding.var)]
+            cast = self._cast(plan.stored, stored, self._dtype(plan.result_node), False)
             self._name(binding.var, cast)
 
     def _out_dtype(self, call: relax.Call, plan: CallPlan) -> tvm.ir.Attrs | None:
@@ -130,47 +138,67 @@ class CastRewriter:
         return with_out_dtype(call, None if wanted == operand else wanted)
 
     def _existing_cast(self, var: relax.Var, call: relax.Call, plan: CastPlan) -> None:
+        source, target = plan.source, plan.target
+        value = self._renamed(call.args[0])
         is_output = not isinstance(var, relax.DataflowVar)
-        source = self._renamed(call.args[0])
-        value = self._form(plan.source, source, self._dtype(plan.node), is_output)
-        if is_output and isinstance(value, relax.DataflowVar):
-            value = self.builder.emit_output(value, var.name)
-        self._name(var, value)
+        if target.literal is not None:
+            self.variables[identity(var)] = target.literal
+        elif target.tensor is source.tensor:
+            if _is_local(value) and is_output and self._only_converted(target):
+                self._form(target, value, "float32" if self.low[target.node] else self.plan.amp, True)
+            self._rename(var, value, target)
+        elif self.low[source.node] and self._is_needed_rounding(source, target):
+            # Without this cast nothing would say that the rounding is the author's, and not to be optimized away.
+            assert target.tensor is not None
+            known = self.natural.get(target.tensor)
+            self._name(var, known if known is not None else self._emit(relax.op.astype(value, self.plan.amp), var))
+        else:
+            self._rename(var, self._form(source, value, self.plan.amp, is_output), target)
+
+    def _is_needed_rounding(self, source: Leaf, target: Leaf) -> bool:
+        """Whether somebody sees the rounding of a tensor that would not have to be low but for it."""
+        assert target.tensor is not None
+        return source.node != LOW and any(node != LOW for node in target.tensor.consumers)
+
+    def _match_cast(self, binding: relax.MatchCast, plan: MatchPlan) -> None:
+        value = self._use(binding.value, iter(plan.demands))
+        natural = self._natural_type(binding.ty, self.plan.trees[identity(binding.var)])
+        self._name(binding.var, self.builder.match_cast(value, natural, binding.var.name))
 
     def _if(self, var: relax.Var, value: relax.If, plan: IfPlan) -> None:
         for leaf, node in plan.hoisted:
-            if leaf in self.natural:
-                self._form(leaf, self.natural[leaf], self._dtype(node), False)
-        outside = self.natural.copy(), self.converted.copy()
+            if leaf.literal is None and self._dtype(node) != self._natural_dtype(leaf):
+                self._form(leaf, self._value(leaf), self._dtype(node), False)
+        outside = self.natural.copy(), self.converted.copy(), self.fields.copy()
         branches = []
         for branch in (value.true_branch, value.false_branch):
             branches.append(self._sequence(branch))
-            self.natural, self.converted = outside[0].copy(), outside[1].copy()
+            self.natural, self.converted, self.fields = outside[0].copy(), outside[1].copy(), outside[2].copy()
         self._name(var, self._emit(relax.If(self._renamed(value.cond), *branches), var))
 
     def _alias(self, binding: relax.Binding) -> None:
-        """Bindings that rename, group, project or check their value keep its dtypes."""
+        """Bindings that rename, group or project keep the dtypes of their value."""
         var, value = binding.var, binding.value
         new = self._renamed(value)
-        if isinstance(binding, relax.MatchCast):
-            natural = self._natural_type(binding.ty, self.plan.trees[identity(var)])
-            self._name(var, self.builder.match_cast(new, natural, var.name))
-        elif is_constant(value):
+        if is_constant(value):
             # Each use takes the literal itself, folded to the dtype that it wants.
             self.variables[identity(var)] = value
         elif _same(new, value):
             self.builder.emit_normalized(binding)
             self._name(var, var)
-        elif isinstance(new, relax.Var | relax.Tuple) and isinstance(var, relax.DataflowVar):
-            self.variables[identity(var)] = new if isinstance(new, relax.Var) else self.builder.emit(new, var.name)
-        elif isinstance(value, relax.Var) and self._only_converted(self.plan.trees[identity(var)]):
-            self.variables[identity(var)] = new
+        elif isinstance(value, relax.Var):
+            self._rename(var, new, self.plan.trees[identity(var)])
         else:
             self._name(var, self._emit(new, var))
 
+    def _rename(self, var: relax.Var, value: relax.Expr, tree: Tree) -> None:
+        """Let `value` stand for `var`, under a name of its own where the block ends before all who use it."""
+        escapes = _is_local(value) and not isinstance(var, relax.DataflowVar) and not self._only_converted(tree)
+        self._name(var, self.builder.emit_output(value, var.name) if escapes else value)
+
     def _only_converted(self, tree: Tree) -> bool:
-        """Whether all that comes after the block wants a tensor in its other dtype: it is cast then, not renamed."""
-        if not isinstance(tree, Leaf) or tree.tensor is None:
+        """Whether what comes after this, the last block, wants a tensor in its other dtype: it is cast, not renamed."""
+        if not isinstance(tree, Leaf) or tree.tensor is None or not self.in_last_block:
             return False
         later = {self._dtype(node) for node, block in tree.uses if block == END}
         return bool(later) and self._dtype(tree.node) not in later
@@ -203,7 +231,26 @@ class CastRewriter:
         self.variables[key] = new
         tree = self.plan.trees.get(key)
         if type(tree) is Leaf:
-            self.natural.setdefault(tree, new)
+            if tree.tensor is not None and (tree.tensor not in self.natural or _is_local(self.natural[tree.tensor])):
+                self.natural[tree.tensor] = new
+        elif isinstance(tree, list):
+            self._name_fields(tree, new)
+
+    def _name_fields(self, tree: list, new: relax.Expr) -> None:
+        """Record where the tensors of a tuple are to be found."""
+        for at, branch in enumerate(tree):
+            if isinstance(branch, list):
+                self._name_fields(branch, relax.TupleGetItem(new, at))
+            elif branch is not None and branch.tensor is not None:
+                self.fields[branch.tensor] = new, at
+
+    def _value(self, leaf: Leaf) -> relax.Expr:
+        """A variable that holds a leaf; projected out of a tuple where it has no name yet."""
+        assert leaf.tensor is not None
+        if leaf.tensor not in self.natural:
+            value, at = self.fields[leaf.tensor]
+            self.natural[leaf.tensor] = self.builder.emit(relax.TupleGetItem(value, at))
+        return self.natural[leaf.tensor]
 
     def _renamed(self, expr: relax.Expr) -> relax.Expr:
         """`expr` with the variables of the rewritten module, in the dtypes that they have there."""
@@ -222,7 +269,7 @@ class CastRewriter:
     def _argument(self, arg: relax.Expr, demands: list[tuple[Leaf, int]]) -> relax.Expr:
         """An argument of a call, as `_use` has it; a plain tensor takes the short way."""
         key = identity(arg)
-        if len(demands) != 1 or self.plan.trees.get(key) is not demands[0][0] or demands[0][0].tensor is None:
+        if len(demands) != 1 or self.plan.trees.get(key) is not demands[0][0] or demands[0][0].literal is not None:
             return self._use(arg, iter(demands))
         leaf, node = demands[0]
         value = self.variables.get(key, arg)
@@ -244,18 +291,22 @@ class CastRewriter:
 
     def _convert(self, value: relax.Expr, tree: Tree, dtypes: Iterator[str], output: bool) -> relax.Expr:
         if isinstance(tree, Leaf):
-            return self._form(tree, value, next(dtypes), output)
+            return self._exposed(self._form(tree, value, next(dtypes), output), output)
         if not isinstance(tree, list):
             return value
         wanted = [[next(dtypes) for _ in leaves(branch)] for branch in tree]
         literal = isinstance(value, relax.Tuple)
         if not literal and self._is_natural(tree, wanted):
-            return value
+            return self._exposed(value, output)
         fields = []
         for at, (branch, branch_dtypes) in enumerate(zip(tree, wanted, strict=True)):
             field = value.fields[at] if literal else self._field(value, at, branch)
             fields.append(self._convert(field, branch, iter(branch_dtypes), output))
         return value if literal and all(map(_same, fields, value.fields[:])) else relax.Tuple(fields)
+
+    def _exposed(self, value: relax.Expr, output: bool) -> relax.Expr:
+        """`value` under a name that is seen outside its block, where it is an output."""
+        return self.builder.emit_output(value) if output and _is_local(value) else value
 
     def _is_natural(self, tree: list, wanted: Iterable[list[str]]) -> bool:
         return all(
@@ -264,17 +315,18 @@ class CastRewriter:
         )
 
     def _field(self, value: relax.Expr, at: int, branch: Tree) -> relax.Expr:
-        if isinstance(branch, Leaf) and branch in self.natural:
-            return self.natural[branch]
+        if isinstance(branch, Leaf) and branch.tensor in self.natural:
+            return self.natural[branch.tensor]
         return self.builder.emit(relax.TupleGetItem(value, at))
 
     def _form(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool) -> relax.Expr:
         """`value`, which holds `leaf`, in `dtype`: itself, a cast made before, a folded constant, or a new cast."""
-        if leaf.tensor is None:
-            return value if dtype == leaf.dtype else relax.const(value.value.numpy().astype(dtype), dtype)
+        if leaf.literal is not None:
+            return fold(leaf.literal, dtype)
         if dtype == self._natural_dtype(leaf):
             return value
-        known = self.converted.get((leaf, dtype))
+        assert leaf.tensor is not None
+        known = self.converted.get((leaf.tensor, dtype))
         return known if known is not None else self._cast(leaf, value, dtype, output)
 
     def _cast(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool) -> relax.Expr:
@@ -282,8 +334,8 @@ class CastRewriter:
         new = relax.op.astype(value, dtype)
         is_output = (output or len(blocks) > 1) and self.builder.current_block_is_dataflow()
         cast = self.builder.emit_output(new) if is_output else self.builder.emit(new)
-        if not is_constant(value):
-            self.converted[leaf, dtype] = cast
+        assert leaf.tensor is not None
+        self.converted[leaf.tensor, dtype] = cast
         source = "float32" if dtype == self.plan.amp else self.plan.amp
         self.casts.append(InsertedCast(self.function, leaf.name, source, dtype, leaf.elements))
         return cast

@@ -31,7 +31,7 @@ _LARGEST = 2**30 - 1
 _INFINITE = 2**30
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class CastTensor:
     """One tensor: the node that produces it, the nodes that consume it, and what a cast in either direction costs."""
 
@@ -62,6 +62,8 @@ class CastProblem:
         """The tensors (by their index) that an assignment casts."""
         found = []
         for index, tensor in enumerate(self.tensors):
+            if tensor.narrow == FORBIDDEN:
+                continue  # a constant: folded
             produced = low[tensor.producer]
             for consumer in tensor.consumers:
                 if low[consumer] is not produced:
