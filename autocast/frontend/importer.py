@@ -20,7 +20,8 @@ from autocast.errors import ImportModelError
 from autocast.frontend.checks import module_path
 from autocast.frontend.constants import constants, smallest
 from autocast.frontend.converters import CONVERTERS, TRUSTED
-from autocast.frontend.parameters import Parameter, variable_name
+from autocast.frontend.names import variable_name
+from autocast.frontend.parameters import Parameter
 
 
 class Importer(ExportedProgramImporter):

@@ -61,12 +61,6 @@ def share(value: torch.Tensor) -> tvm.runtime.Tensor:
     return tvm.runtime.from_dlpack(value if value.data_ptr() % 64 == 0 else value.clone())
 
 
-def variable_name(name: str) -> str:
-    """A Relax variable's name for a parameter's: `encoder.layer.0.weight` becomes `encoder_layer_0_weight`."""
-    text = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
-    return text if text[:1].isalpha() or text[:1] == "_" else f"p_{text}"
-
-
 def _identity(tensor: torch.Tensor) -> _Identity:
     """Equal for two names of the same memory. Empty tensors have no memory: each is itself."""
     pointer = tensor.data_ptr() if tensor.layout is torch.strided and tensor.numel() else 0

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import ImportModelError
+from autocast.frontend.names import variable_name
 from autocast.ir import relax_functions
 from autocast.model.value import Model
 
@@ -23,7 +24,8 @@ def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | S
         A well-formed module with a Relax function `main`, or with exactly one Relax function, which becomes `main`. Its
         trailing parameters are the model's parameters. If it has the attribute `num_input`, that must agree.
     params : mapping or sequence, optional
-        The values of the trailing parameters (numpy arrays, torch or TVM tensors): by name, or in order.
+        The values of the trailing parameters (numpy arrays, torch or TVM tensors): in order, or by name, as main names
+        them or as torch does (`0.weight` for `p_0_weight`: what `Model.params` holds).
 
     Returns
     -------
@@ -55,7 +57,8 @@ def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | S
     for var in main.params[:num_input]:
         if not isinstance(var.ty, relax.TensorType):
             raise ImportModelError(f"from_relax: the input {var.name!r} is a {var.ty}; a model takes tensors only.")
-    tensors = {var.name: _tensor(var, values[var.name]) for var in main.params[num_input:]}
+    keys = {name: key for key, name in _variables(main, params).items()}
+    tensors = {keys.get(v.name, v.name): _tensor(v, values[v.name]) for v in main.params[num_input:]}
     mod = mod.clone()
     mod["main"] = main.with_attr("num_input", num_input)
     return Model(mod, tensors)
@@ -86,16 +89,24 @@ def _values(main: relax.Function, params: Mapping[str, Any] | Sequence[Any] | No
         if len(values) > len(names):
             raise ImportModelError(f"from_relax: got {len(values)} values, but main has {len(names)} parameters.")
         return dict(zip(names[len(names) - len(values) :], values, strict=True))
-    unknown = sorted(set(params) - set(names))
+    variables = _variables(main, params)
+    unknown = sorted(set(variables.values()) - set(names))
     if unknown:
         raise ImportModelError(f"from_relax: main has no parameters {unknown}; it has {names}.")
     trailing = names[len(names) - len(params) :]
-    if set(trailing) != set(params):
+    if set(trailing) != set(variables.values()):
         raise ImportModelError(
             f"from_relax: values were given for {sorted(params)}, which are not main's last parameters ({trailing}); "
             "inputs come first."
         )
-    return {name: params[name] for name in trailing}
+    return {name: params[key] for key, name in variables.items()}
+
+
+def _variables(main: relax.Function, params: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, str]:
+    """The names that values were given under -> those of main's parameters."""
+    names = {var.name for var in main.params}
+    keys = params if isinstance(params, Mapping) else ()
+    return {key: key if key in names or variable_name(key) not in names else variable_name(key) for key in keys}
 
 
 def _tensor(var: relax.Var, value: Any) -> tvm.runtime.Tensor:

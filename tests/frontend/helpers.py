@@ -29,7 +29,8 @@ class Calls(nn.Module):
 
 def runner(model: Model) -> Callable[..., tuple[torch.Tensor, ...]]:
     """A function of the model's inputs: compiled with TVM's default pipeline, independent of our own kernels."""
-    machine = relax.VirtualMachine(tvm.compile(model.mod, "llvm"), tvm.cpu())
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})  # small models: compiling takes longer than running
+    machine = relax.VirtualMachine(tvm.compile(model.mod, target), tvm.cpu())
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         tensors = [tvm.runtime.from_dlpack(x.detach().contiguous()) for x in inputs]

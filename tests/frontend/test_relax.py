@@ -13,7 +13,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from autocast.errors import ImportModelError
-from autocast.frontend import from_relax
+from autocast.frontend import from_relax, from_torch
 from tests.frontend.helpers import assert_close, runner
 
 n = TypeVar("n")  # a symbolic dimension
@@ -38,6 +38,15 @@ def test_a_module_with_one_function_becomes_a_model(params: Any) -> None:
     assert (model.input_names, list(model.params), model.num_input) == (("x",), ["w"], 1)
     x = torch.randn(2, 3)
     assert_close(runner(model)(x), (x * torch.from_numpy(_W),))
+
+
+def test_a_model_from_torch_can_be_taken_apart_and_put_together() -> None:
+    module = torch.nn.Linear(3, 2).requires_grad_(False)
+    model = from_torch(torch.nn.Sequential(module), (torch.randn(4, 3),))
+    same = from_relax(model.mod, model.params)
+    assert list(same.params) == ["0.weight", "0.bias"]
+    x = torch.randn(4, 3)
+    assert_close(runner(same)(x), (module(x),))
 
 
 def test_without_values_every_parameter_is_an_input() -> None:
