@@ -35,10 +35,14 @@ class CallPlan:
 
 @dataclass(slots=True)
 class CastPlan:
-    """An existing cast between float32 and the AMP dtype. `target` shares the tensor of `source` where it widens."""
+    """An existing cast between float32 and the AMP dtype. `target` shares the tensor of `source` where it widens.
+
+    `block` is the block that holds it; None where `source` belongs to a sequence around.
+    """
 
     source: Leaf
     target: Leaf
+    block: int | None
 
 
 @dataclass(slots=True)

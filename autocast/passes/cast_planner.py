@@ -231,7 +231,8 @@ class Planner:
             target = known[0]
             self._demand(source, LOW)
         self.plan.trees[identity(var)] = target
-        self.plan.bindings[identity(var)] = CastPlan(source, target)
+        scope, block, _ = self.stack[-1]
+        self.plan.bindings[identity(var)] = CastPlan(source, target, block if source.scope == scope else None)
 
     # -- leaves --------------------------------------------------------------------------------------------------------
 

@@ -144,8 +144,7 @@ class CastRewriter:
         if target.literal is not None:
             self.variables[identity(var)] = target.literal
         elif target.tensor is source.tensor:
-            if _is_local(value) and is_output and self._only_converted(target):
-                self._form(target, value, "float32" if self.low[target.node] else self.plan.amp, True)
+            self._keep_widening(value, plan)
             self._rename(var, value, target)
         elif self.low[source.node] and self._is_needed_rounding(source, target):
             # Without this cast nothing would say that the rounding is the author's, and not to be optimized away.
@@ -154,6 +153,12 @@ class CastRewriter:
             self._name(var, known if known is not None else self._emit(relax.op.astype(value, self.plan.amp), var))
         else:
             self._rename(var, self._form(source, value, self.plan.amp, is_output), target)
+
+    def _keep_widening(self, value: relax.Expr, plan: CastPlan) -> None:
+        """Leave a widening cast where it is, if somebody needs it in this block."""
+        wanted = {block for node, block in plan.target.uses if not self.low[node]}
+        if plan.block is not None and (plan.block in wanted or (END in wanted and self.in_last_block)):
+            self._form(plan.target, value, "float32", END in wanted)
 
     def _is_needed_rounding(self, source: Leaf, target: Leaf) -> bool:
         """Whether somebody sees the rounding of a tensor that would not have to be low but for it."""

@@ -90,7 +90,7 @@ class Solution:
 
     @property
     def is_optimal(self) -> bool:
-        """Whether the certificate is tight. It is, unless weights had to be scaled to fit 32 bits."""
+        """Whether the certificate is tight."""
         return self.cost == self.lower_bound
 
 
@@ -122,25 +122,42 @@ def solve(problem: CastProblem) -> Solution:
 
 
 def _maximum_flow(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count: int) -> tuple[csr_array, int]:
-    """Where capacity is spare after a maximum flow from LOW to FULL, and the flow's value. Weight -1 is infinite."""
+    """Where capacity is spare after a maximum flow from LOW to FULL, and the flow's value. Weight -1 is infinite.
+
+    scipy works on 32-bit capacities and wraps silently beyond. So capacities are divided by a unit; where that rounds,
+    what is left after the flow is divided by a smaller one, until the unit is 1 and nothing was rounded. What a rounded
+    flow leaves over is less than a unit on each edge of its cut, which bounds the next unit.
+    """
     units = _units(sources, targets, weights, count)
-    capacities = np.where(weights < 0, _INFINITE, weights // units).astype(np.int32)
-    graph = csr_array((capacities, (sources, targets)), shape=(count, count))
-    flow = csr_array(maximum_flow(graph, LOW, FULL, method="dinic").flow)
-    leaving = sources == LOW
-    pushed = np.asarray(flow[[LOW], :].todense(), dtype=np.int64).ravel()[targets[leaving]]
-    spare = csr_array(graph - flow)
-    spare.data = np.maximum(spare.data, 0)
-    spare.eliminate_zeros()
-    return spare, int(pushed @ units[leaving])
+    infinite = int(np.maximum(weights, 0).sum()) + 1
+    shape = (count, count)
+    spare = csr_array((np.where(weights < 0, infinite, weights), (sources, targets)), shape=shape)
+    graph = csr_array((np.where(weights < 0, _INFINITE, weights // units).astype(np.int32), (sources, targets)), shape)
+    is_exact = not np.any(np.where(weights < 0, 0, weights % units))
+    node_units = np.ones(count, np.int64)
+    node_units[np.where(sources > FULL, sources, targets)] = units
+    node_units[FULL] = 1
+    value = 0
+    while True:
+        flow = maximum_flow(graph, LOW, FULL, method="dinic").flow.tocoo()
+        moved = flow.data * node_units[np.where(flow.row > FULL, flow.row, flow.col)]
+        spare = csr_array(spare - csr_array((moved, (flow.row, flow.col)), shape))
+        spare.eliminate_zeros()
+        value += int(moved[flow.row == LOW].sum())
+        if is_exact:
+            return spare, value
+        unit = -(-spare.nnz * int(node_units.max()) // _LARGEST)
+        graph = csr_array(
+            (np.minimum(spare.data // unit, _INFINITE).astype(np.int32), spare.indices, spare.indptr), shape
+        )
+        is_exact, node_units = unit == 1, np.full(count, unit, np.int64)
 
 
 def _units(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
-    """What each edge's weight is divided by.
+    """What each edge's weight is divided by at first.
 
-    scipy's maximum flow works on 32-bit capacities and wraps silently beyond. Free nodes that are not connected to
-    each other do not share a flow, so each component is divided by the greatest common divisor of its own weights.
-    Where that does not suffice the weights are rounded down: the flow remains a lower bound.
+    Free nodes that are not connected to each other do not share a flow, so each component is divided by the greatest
+    common divisor of its own weights: that is nearly always enough to fit 32 bits without rounding.
     """
     free = (sources > FULL) & (targets > FULL)
     inner = csr_array((np.ones(free.sum(), np.int8), (sources[free], targets[free])), shape=(count, count))

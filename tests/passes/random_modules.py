@@ -31,11 +31,13 @@ class Writer:
     pool: list[Tensor]
     indices: bool = True
     author_casts: bool = True
+    casts_in_branches: bool = True
     helper: bool = False
     lines: list[str] = field(default_factory=list)
     indent: int = 2
     count: int = 0
     made: list[Tensor] = field(default_factory=list)
+    in_branch: bool = False
     pairs: list[Tensor] = field(default_factory=list)
 
     def line(self, text: str) -> None:
@@ -170,7 +172,7 @@ class Writer:
     def author_cast(self) -> None:
         x = self.pick()
         assert x is not None
-        if not self.author_casts:
+        if not self.author_casts or (self.in_branch and not self.casts_in_branches):
             self.unary()
             return
         dtype = self.draw(st.sampled_from([self.amp, "float32"]))
@@ -208,6 +210,7 @@ class Writer:
         outside, pairs = list(self.pool), list(self.pairs)
         self.count += 1
         result = Tensor(f"r{self.count}", goal.shape, goal.dtype)
+        self.in_branch = True
         for keyword in ("if c:", "else:"):
             self.line(keyword)
             self.indent += 1
@@ -217,6 +220,7 @@ class Writer:
             self.line(f"{result.name} = {last.format(self.like(goal).name)}")
             self.indent -= 1
             self.pool, self.pairs = list(outside), list(pairs)
+        self.in_branch = False
         self.pool.append(result)
 
     def block(self, size: int) -> None:
@@ -254,7 +258,7 @@ def modules(
     max_blocks: int = 3,
     max_size: int = 4,
     author_casts: bool = True,
-    conditionals: bool = True,
+    casts_in_branches: bool = True,
 ) -> tvm.IRModule:
     """Well-formed modules with activations of 4 or a symbolic number of rows, weights, biases and indices."""
     rows: str | int = draw(st.sampled_from([4, 4, "n"]))
@@ -265,9 +269,9 @@ def modules(
     biases = [Tensor(f"b{width}", (width,), "float32") for width in _WIDTHS]
     parameters = [*inputs, *weights, *biases]
     helper = rows == 4 and draw(st.integers(0, 3)) == 0
-    writer = Writer(draw, amp, list(parameters), rows == 4, author_casts, helper)
+    writer = Writer(draw, amp, list(parameters), rows == 4, author_casts, casts_in_branches, helper)
     for _ in range(draw(st.integers(1, max_blocks))):
-        if conditionals and draw(st.integers(0, 3)) == 0:
+        if draw(st.integers(0, 3)) == 0:
             writer.conditional()
         writer.block(draw(st.integers(1, max_size)))
     candidates = writer.pairs[::-1] + writer.pool[::-1]

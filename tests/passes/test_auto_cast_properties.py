@@ -61,6 +61,16 @@ def test_the_cost_is_the_minimum_over_all_assignments(objective, data):
     assert report.lower_bound == report.cost
 
 
+@given(mod=modules(max_blocks=2, max_size=4))
+@some
+def test_among_equally_cheap_assignments_the_one_that_moves_the_fewest_bytes_is_taken(mod):
+    prices = brute_force.read(mod, "bfloat16", "bytes")
+    assume(prices.choices <= 10)
+    report = amp.autocast(mod, objective="bytes").report
+    moved = sum(extra for extra, low in zip(report._plan.problem.traffic, report._low, strict=True) if not low)
+    assert moved == prices.best_traffic()
+
+
 @given(cases())
 @some
 def test_the_number_of_casts_in_the_output_is_the_number_reported(case):
@@ -118,14 +128,23 @@ def test_signatures_are_kept(case):
         tvm.ir.assert_structural_equal(new.ret_ty, function.ret_ty, map_free_vars=True)
 
 
-@given(cases())
+@given(cases(casts_in_branches=False))
 @some
 def test_autocast_twice_is_autocast_once(case):
     mod, dtype, objective = case
     once = amp.autocast(mod, dtype=dtype, objective=objective)
     twice = amp.autocast(once, dtype=dtype, objective=objective)
     tvm.ir.assert_structural_equal(twice, once)
-    assert twice.report.casts == once.report.casts
+
+
+@given(cases())
+@some
+def test_autocast_twice_makes_no_more_and_no_fewer_casts_than_once(case):
+    # Casts that the author wrote inside a branch may change place: the second time their operand is cast outside.
+    mod, dtype, objective = case
+    once = amp.autocast(mod, dtype=dtype, objective=objective)
+    twice = amp.autocast(once, dtype=dtype, objective=objective)
+    assert (twice.report.casts, twice.report.cost) == (once.report.casts, once.report.cost)
 
 
 @given(cases())
