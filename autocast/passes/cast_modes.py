@@ -8,7 +8,7 @@ Both questions may lead to one mode (the call is fixed) or to two (it is flexibl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, NoReturn
 
@@ -190,7 +190,11 @@ def decide(
         originals if dtypes == kept else inferred_dtypes(call, trees, dtypes, amp, where)
         for dtypes in (modes.low, modes.full)
     )
-    return Decision(modes, low, full, has_out_dtype(call))
+    is_free = has_out_dtype(call)
+    if is_free and modes.result == "either" and str(call.attrs.out_dtype) == amp:
+        # Written by hand, this rounding is as much the author's wish as a cast would be.
+        modes = replace(modes, result=amp)
+    return Decision(modes, low, full, is_free)
 
 
 def _name(rule: Any) -> str:
