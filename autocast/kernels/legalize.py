@@ -53,7 +53,8 @@ def _call_elementwise(
     def compute(x: te.Tensor) -> te.Tensor:
         return te.compute(x.shape, lambda *i: function(x(*i)), name=name)
 
-    return builder.call_te(compute, operand, primfunc_name_hint=name)
+    # The prefix keeps the function's symbol apart from the C library's.
+    return builder.call_te(compute, operand, primfunc_name_hint=f"tir_{name}")
 
 
 def _power(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

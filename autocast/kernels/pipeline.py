@@ -15,6 +15,7 @@ from autocast import settings
 from autocast.kernels.attention import decompose_attention
 from autocast.kernels.canonicalize import canonicalize
 from autocast.kernels.legalize import legalizations
+from autocast.kernels.outline import outline_branches
 from autocast.kernels.products import lower_products
 from autocast.kernels.schedule import mark_existing, schedule
 from autocast.kernels.widen import compute_in_float32
@@ -40,6 +41,7 @@ def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target
 #: see fused groups.
 LOWERING = (
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
+    Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("decompose_attention", lambda mod, target: decompose_attention(mod)),

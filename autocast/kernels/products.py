@@ -37,6 +37,7 @@ class _Chain:
     epilogue: Epilogue = field(default_factory=Epilogue)
     bias: relax.Expr | None = None
     residual: relax.Expr | None = None
+    members: frozenset[relax.Var] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -58,12 +59,14 @@ class _Products(BindingRewriter):
     def enter(self, function: relax.Function) -> None:
         self.bound, self.users = users_of(function)
         self.chains: dict[relax.Var, _Chain] = {}
+        self.taken: set[relax.Var] = set()
         for var, value in self.bound.items():
             if is_op(value, "relax.matmul"):
                 reason = _declined(value)
                 if reason is None:
                     chain = self.chain(var, value)
                     self.chains[chain.end] = chain
+                    self.taken |= chain.members
                 explain("product", var, reason or f"up to {chain.end.name}", taken=reason is None)
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
@@ -78,14 +81,16 @@ class _Products(BindingRewriter):
     # ---- what the kernel computes after the product ----
 
     def chain(self, var: relax.Var, call: relax.Call) -> _Chain:
-        """The longest run of readers of `var` that an epilogue can hold."""
-        chain = _Chain(call, var)
-        while (reader := self.only_user(chain.end)) is not None:
+        """The longest run of readers of `var` that an epilogue can hold; it does not end with what widens again."""
+        chain = settled = _Chain(call, var)
+        while (reader := self.only_user(chain.end)) is not None and reader not in self.taken:
             longer = self.longer(chain, reader, self.bound[reader])
             if longer is None:
-                return chain
-            chain = longer
-        return chain
+                break
+            widens = is_op(self.bound[reader], "relax.astype") and dtype_of(reader) == "float32"
+            chain = replace(longer, members=chain.members | {reader})
+            settled = settled if widens else chain
+        return settled
 
     def longer(self, chain: _Chain, reader: relax.Var, value: relax.Expr) -> _Chain | None:
         epilogue, name = chain.epilogue, op_name(value)

@@ -60,6 +60,7 @@ def _schedule(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
         root = sch.get_sblock("root")
         _inline(sch, root)
         for block in sch.get_child_blocks(root):
+            _widen_intermediate(sch, block)
             _schedule_nest(sch, block)
     except (s_tir.ScheduleError, RuntimeError, ValueError) as error:
         if int(str(settings.get("AUTOCAST_DEBUG"))) >= 4:
@@ -78,6 +79,12 @@ def _inline(sch: s_tir.Schedule, root: SBlockRV) -> None:
                 sch.compute_inline(block)
             except s_tir.ScheduleError:
                 continue
+
+
+def _widen_intermediate(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Keep an intermediate bfloat16 tensor in float32, as TVM's legalization would, but with its rounding."""
+    if sch.get_consumers(block) and str(sch.get(block).writes[0].source.dtype) == "bfloat16":
+        sch.unsafe_set_dtype(block, 0, "float32")
 
 
 def _may_inline(sch: s_tir.Schedule, block: SBlockRV, consumer: SBlockRV, consumers: int) -> bool:

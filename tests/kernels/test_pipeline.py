@@ -1,0 +1,118 @@
+"""Whole modules: every architecture in float32, and the constructs that models consist of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+from autocast.frontend import from_torch
+from autocast.kernels import build, detect_target, lower, plan
+from autocast.kernels.schedule import SCHEDULED
+from tests.architectures import ARCHITECTURES
+from tests.kernels.modules import error, module, random, run, scheduled
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_architectures_match_torch_in_float32(name: str, dynamic: bool) -> None:
+    architecture = ARCHITECTURES[name]()
+    model = from_torch(
+        architecture.module,
+        architecture.args,
+        example_kwargs=architecture.kwargs,
+        dynamic=architecture.dynamic if dynamic else None,
+    )
+    args, kwargs = architecture.inputs(3) if dynamic else (architecture.args, architecture.kwargs)
+    inputs = [tvm.runtime.tensor(tensor.numpy()) for tensor in (*args, *kwargs.values())]
+    machine = relax.VirtualMachine(build(model.mod, detect_target()), tvm.cpu())
+    outputs = machine["main"](*inputs, *model.params.values())
+    outputs = [outputs] if hasattr(outputs, "numpy") else list(outputs)
+    for output, expected in zip(outputs, architecture.reference(*args, **kwargs), strict=True):
+        assert error(output.numpy(), expected.double().numpy()) < 1e-5
+
+
+def test_conditions_tuples_and_several_functions() -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def twice(x: R.Tensor((4, 6), "bfloat16")) -> R.Tensor((4, 6), "bfloat16"):
+            y: R.Tensor((4, 6), "bfloat16") = R.add(x, x)
+            return y
+
+        @R.function
+        def main(flag: R.Tensor((), "bool"), x: R.Tensor((4, 6), "bfloat16")):
+            cls = Module
+            if flag:
+                a = R.exp(x)
+                y: R.Tensor((4, 6), "bfloat16") = cls.twice(a)
+            else:
+                b = R.nn.softmax(x)
+                y: R.Tensor((4, 6), "bfloat16") = b
+            with R.dataflow():
+                pair = (y, R.sum(y, axis=[1]))
+                R.output(pair)
+            return pair
+
+    x = random((4, 6), "bfloat16")
+    wide = x.astype("float64")
+    for flag, expected in ((True, 2 * np.exp(wide)), (False, np.exp(wide) / np.exp(wide).sum(-1, keepdims=True))):
+        values, sums = run(Module, np.array(flag), x)
+        assert error(values, expected) < 2**-7
+        assert error(sums, values.astype("float64").sum(1)) < 2**-8
+
+
+def test_prim_funcs_of_the_module_are_compiled_as_they_are() -> None:
+    @I.ir_module
+    class Module:
+        @T.prim_func(s_tir=True)
+        def triple(x: T.Buffer((4, 6), "float32"), y: T.Buffer((4, 6), "float32")):
+            for i, j in T.grid(4, 6):
+                with T.sblock("triple"):
+                    a, b = T.axis.remap("SS", [i, j])
+                    y[a, b] = x[a, b] * T.float32(3)
+
+        @R.function
+        def main(x: R.Tensor((4, 6), "float32")) -> R.Tensor((4, 6), "float32"):
+            cls = Module
+            with R.dataflow():
+                a = R.exp(x)
+                b = R.call_tir(cls.triple, (a,), out_ty=R.Tensor((4, 6), "float32"))
+                c = R.add(b, b)
+                R.output(c)
+            return c
+
+    lowered = scheduled(lower(Module, detect_target()))["triple"]
+    tvm.ir.assert_structural_equal(lowered.body, Module["triple"].body)
+    x = random((4, 6), "float32")
+    assert error(run(Module, x)[0], 6 * np.exp(x.astype("float64"))) < 1e-6
+
+
+def test_every_prim_func_ends_up_scheduled() -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return relax.op.nn.softmax(relax.op.nn.relu(relax.op.matmul(x, w)))
+
+    functions = scheduled(lower(module(body, ((4, 8), "float32"), ((8, 6), "float32")), detect_target()))
+    assert functions and all(SCHEDULED in function.attrs for function in functions.values())
+
+
+def test_the_plan_shows_the_storage_that_runs() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return relax.op.permute_dims(relax.op.nn.softmax(relax.op.permute_dims(relax.op.nn.softmax(x))))
+
+    planned = plan(module(body, ((8, 16), "float32")), detect_target()).planned.script()
+    assert "R.memory.alloc_storage" in planned and "R.nn.softmax" not in planned
+
+
+def test_debugging_shows_phases_and_writes_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("AUTOCAST_DEBUG", "1")
+    monkeypatch.setenv("AUTOCAST_DUMP", str(tmp_path))
+    lower(module(relax.op.exp, ((8, 16), "float32")), detect_target())
+    assert "kernels: legalize" in capsys.readouterr().err
+    assert any(path.name.endswith("compute_in_float32.py") for path in tmp_path.iterdir())
