@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.errors import UnsupportedError
-from autocast.ir import dtype_of, is_op, shape_of
-from autocast.kernels.rewriting import BindingRewriter, rewrite_functions
+from autocast.ir import dtype_of, is_op
+from autocast.kernels.rewriting import BindingRewriter, dims, rewrite_functions
 
 #: (batch, sequence, heads, depth) to (batch, heads, sequence, depth), and back.
 _HEADS_FIRST = [0, 2, 1, 3]
@@ -36,7 +38,7 @@ class _Decompose(BindingRewriter):
             bias = bias if dtype_of(bias) == "float32" else self.emit(relax.op.astype(bias, "float32"))
             scores = self.emit(relax.op.add(scores, bias))
         if call.attrs.causal_mask is not None:
-            allowed = self.causal_mask(str(call.attrs.causal_mask), *shape_of(scores)[2:])
+            allowed = self.causal_mask(str(call.attrs.causal_mask), *dims(scores)[2:])
             scores = self.emit(relax.op.where(allowed, scores, relax.const(float("-inf"), "float32")))
         probabilities = self.emit(relax.op.nn.softmax(scores, axis=-1))
         if storage != "float32":
@@ -48,14 +50,14 @@ class _Decompose(BindingRewriter):
 
     def scale(self, call: relax.Call) -> relax.Expr:
         """The factor of the scores: the attribute, or 1 / sqrt(depth)."""
-        depth = shape_of(call.args[0])[3]
+        depth = dims(call.args[0])[3]
         if call.attrs.scale is not None:
             return relax.const(float(call.attrs.scale), "float32")
         if isinstance(depth, int):
             return relax.const(depth**-0.5, "float32")
         raise UnsupportedError(f"{call.op.name}: got a run-time head depth and no scale; pass scale=")
 
-    def causal_mask(self, kind: str, queries: object, keys: object) -> relax.Expr:
+    def causal_mask(self, kind: str, queries: Any, keys: Any) -> relax.Expr:
         """A (queries, keys) bool mask, true where a query may see a key."""
         offset = 0
         if kind == "BottomRight":

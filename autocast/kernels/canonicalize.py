@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import tvm
@@ -10,7 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_constant, is_op, op_name, shape_of, static_shape
-from autocast.kernels.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.rewriting import BindingRewriter, dims, rewrite_functions, storage
 
 #: Constants of at most this many elements are computed now.
 _FOLDED_ELEMENTS = 4096
@@ -30,7 +31,7 @@ class _Canonicalize(BindingRewriter):
         value = self.producer(expr)
         return value if value is not None and is_constant(value) else expr
 
-    def producer(self, expr: relax.Expr) -> relax.Expr | None:
+    def producer(self, expr: relax.Expr) -> Any:
         """What the variable `expr` of the new function is bound to."""
         return self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
 
@@ -57,8 +58,8 @@ def _broadcast_to(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, s
 def _astype(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
     if dtype_of(data) == dtype_of(call):
         return data
-    if is_constant(data) and np.prod(static_shape(data)) <= _FOLDED_ELEMENTS:
-        return relax.const(data.value.numpy().astype(_numpy_dtype(dtype_of(call))), dtype_of(call))
+    if is_constant(data) and data.value.numpy().size <= _FOLDED_ELEMENTS:
+        return relax.const(data.value.numpy().astype(_numpy_dtype(storage(call))), dtype_of(call))
     return None
 
 
@@ -79,12 +80,12 @@ def _matmul(rewriter: _Canonicalize, call: relax.Call, left: relax.Expr, right: 
     source = rewriter.producer(right)
     if not is_op(source, "relax.broadcast_to"):
         return None
-    matrix, repeated = shape_of(source.args[0]), shape_of(source)
-    if matrix is None or len(matrix) < 2 or not same_shape(matrix[-2:], repeated[-2:]):
+    matrix, repeated = dims(source.args[0]), dims(source)
+    if shape_of(left) is None or len(matrix) < 2 or not same_shape(matrix[-2:], repeated[-2:]):
         return None
     if len(matrix) > 2 and any(dim != 1 for dim in matrix[:-2]):
         return None
-    if len(shape_of(left)) < len(repeated) or not same_shape(shape_of(left)[:-2], shape_of(call)[:-2]):
+    if len(dims(left)) < len(repeated) or not same_shape(dims(left)[:-2], dims(call)[:-2]):
         return None
     matrix_2d = source.args[0]
     if len(matrix) > 2:
@@ -92,16 +93,18 @@ def _matmul(rewriter: _Canonicalize, call: relax.Call, left: relax.Expr, right: 
     return relax.op.matmul(left, matrix_2d, out_dtype=call.attrs.out_dtype)
 
 
-def _batch_norm(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, *others: relax.Expr) -> relax.Expr | None:
+def _batch_norm(
+    rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, *statistics: relax.Expr
+) -> relax.Expr | None:
     """Inference: one factor and one offset for each channel, and statistics as they were."""
-    gamma, beta, mean, variance = others
+    gamma, beta, mean, variance = statistics
     if call.attrs.training is None or call.attrs.training or not call.attrs.center or not call.attrs.scale:
         return None
     emit, op = rewriter.emit, relax.op
     epsilon = relax.const(float(call.attrs.epsilon), dtype_of(variance))
     factor = emit(op.multiply(gamma, emit(op.rsqrt(emit(op.add(variance, epsilon))))))
     offset = emit(op.subtract(beta, emit(op.multiply(mean, factor))))
-    rank, axis = len(shape_of(data)), int(call.attrs.axis)
+    rank, axis = len(dims(data)), int(call.attrs.axis)
     others = [i for i in range(rank) if i != axis % rank]
     factor, offset = (emit(op.expand_dims(vector, others)) for vector in (factor, offset))
     result = emit(op.add(emit(op.multiply(data, factor)), offset))
@@ -165,8 +168,8 @@ def canonicalize(mod: tvm.IRModule) -> tvm.IRModule:
         d = R.expand_dims(R.permute_dims(c), 0)
         e = R.permute_dims(R.squeeze(d), axes)
 
-    Batch normalization for inference becomes a factor and an offset for each channel. Chains are shortened before common
-    subexpressions are looked for, because that makes more of them equal.
+    Batch normalization for inference becomes a factor and an offset for each channel. Chains are shortened before
+    common subexpressions are looked for, because that makes more of them equal.
     """
     mod = rewrite_functions(mod, _Canonicalize)
     return tvm.transform.Sequential(

@@ -1,8 +1,8 @@
 """Elementary functions as TIR expressions that vectorize: float32 in and out, relative error below 1e-6.
 
-LLVM turns `T.exp`, `T.erf` or `T.tanh` into one library call per element, because it has no vector forms of them; these
-are polynomials (after Cephes, Moshier 1992) in additions and multiplications that the code generator contracts. Arguments
-and results are expressions of any number of float32 lanes.
+LLVM turns `T.exp`, `T.erf` or `T.tanh` into one library call per element, because it has no vector forms of them;
+these are polynomials (after Cephes, Moshier 1992) in additions and multiplications that the code generator contracts.
+Arguments and results are expressions of any number of float32 lanes.
 """
 
 from __future__ import annotations

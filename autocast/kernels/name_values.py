@@ -18,8 +18,8 @@ def name_values(function: tirx.PrimFunc) -> tirx.PrimFunc:
                                                                  wide = t * t
                                                                  y[i] = T.Cast("bfloat16", wide)
 
-    Inlining copies expressions, and with them the definitions of their `Let` variables, of which a function may have only
-    one each. TVM's rounding to bfloat16 repeats its operand, however long that is.
+    Inlining copies expressions, and with them the definitions of their `Let` variables, of which a function may have
+    only one each. TVM's rounding to bfloat16 repeats its operand, however long that is.
     """
     widener = _Widener(function)
     body = tvm_ffi.structural_map(function.body, (tirx.Cast, widener.widened))

@@ -17,10 +17,10 @@ def _names(text: str) -> frozenset[str]:
 #: Operators that only move, create or reinterpret data: right in any storage dtype.
 MOVES = _names("""
     argsort astype broadcast_to concat dynamic_strided_slice expand_dims eye eye_like flatten flip full full_like
-    gather_elements gather_nd hint_on_device index_put index_tensor layout_transform meshgrid nn.batch_flatten nn.dropout
-    nn.pad nn.pixel_shuffle nonzero null_value one_hot ones ones_like permute_dims repeat reshape reverse_sequence
-    scatter_elements shape_of size slice_scatter sort split squeeze stack strided_slice take tensor_to_shape tile to_vdevice
-    topk tril triu unique where wrap_param zeros zeros_like
+    gather_elements gather_nd hint_on_device index_put index_tensor layout_transform meshgrid nn.batch_flatten
+    nn.dropout nn.pad nn.pixel_shuffle nonzero null_value one_hot ones ones_like permute_dims repeat reshape
+    reverse_sequence scatter_elements shape_of size slice_scatter sort split squeeze stack strided_slice take
+    tensor_to_shape tile to_vdevice topk tril triu unique where wrap_param zeros zeros_like
 """)
 
 #: Operators that call code of the user's or of the runtime's: not ours to change.
@@ -40,9 +40,9 @@ ATTENTION = _names("nn.attention nn.attention_bias nn.attention_var_len")
 
 #: Operators that work element by element, so that fusion keeps a float32 value between them in registers.
 ELEMENTWISE = _names("""
-    abs acos acosh add asin asinh atan atan2 atanh ceil clip cos cosh divide erf ewise_fma exp floor floor_divide floor_mod
-    log log_add_exp maximum minimum mod multiply negative nn.gelu nn.gelu_tanh nn.leakyrelu nn.prelu nn.relu nn.selu nn.silu
-    nn.softplus power round rsqrt sigmoid sign sin sinh sqrt square subtract tan tanh trunc
+    abs acos acosh add asin asinh atan atan2 atanh ceil clip cos cosh divide erf ewise_fma exp floor floor_divide
+    floor_mod log log_add_exp maximum minimum mod multiply negative nn.gelu nn.gelu_tanh nn.leakyrelu nn.prelu nn.relu
+    nn.selu nn.silu nn.softplus power round rsqrt sigmoid sign sin sinh sqrt square subtract tan tanh trunc
 """)
 
 #: Reductions, whose results are small: keeping them in float32 costs little, wherever they go.

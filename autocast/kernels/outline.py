@@ -17,7 +17,7 @@ class _Outline(PyExprMutator):
         return relax.If(condition, *branches, op.span)
 
     def outlined(self, branch: relax.Expr) -> relax.Expr:
-        """A call of a new function that computes `branch`; the branch itself where it names a dimension of no operand."""
+        """A call of a new function that computes `branch`; `branch` itself where it names a dimension of no operand."""
         branch = self.visit_expr(branch)
         operands = list(relax.analysis.free_vars(branch))
         function = relax.Function(operands, branch, ret_ty=branch.ty, is_pure=True)
@@ -39,8 +39,8 @@ def outline_branches(mod: tvm.IRModule) -> tvm.IRModule:
         else:                           else:
             y = R.nn.softmax(x)             y = cls.branch1(x)
 
-    TVM's memory plan shares storage between branches although only one of them allocates it, and its fusion does not look
-    into branches; functions are planned and fused one by one.
+    TVM's memory plan shares storage between branches although only one of them allocates it, and its fusion does not
+    look into branches; functions are planned and fused one by one.
     """
     outline = _Outline(mod)
     for var, function in relax_functions(mod):

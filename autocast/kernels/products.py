@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast import settings
-from autocast.ir import dtype_of, is_constant, is_op, op_name, shape_of
+from autocast.ir import is_constant, is_op, op_name, shape_of
 from autocast.kernels.canonicalize import permutation, same_shape
 from autocast.kernels.operators import LOW
 from autocast.kernels.product import Epilogue, Product, product
-from autocast.kernels.rewriting import BindingRewriter, rewrite_functions, users_of
+from autocast.kernels.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
 
 #: Activations that a product applies to its sums, by operator.
 _ACTIVATIONS = {
@@ -30,7 +31,7 @@ _ACTIVATIONS = {
 
 @dataclass
 class _Chain:
-    """A product and the operators after it that its kernel computes too; `end` is the variable that the kernel defines."""
+    """A product and the operators after it that its kernel computes too; `end` is what the kernel defines."""
 
     call: relax.Call
     end: relax.Var
@@ -87,7 +88,7 @@ class _Products(BindingRewriter):
             longer = self.longer(chain, reader, self.bound[reader])
             if longer is None:
                 break
-            widens = is_op(self.bound[reader], "relax.astype") and dtype_of(reader) == "float32"
+            widens = is_op(self.bound[reader], "relax.astype") and storage(reader) == "float32"
             chain = replace(longer, members=chain.members | {reader})
             settled = settled if widens else chain
         return settled
@@ -96,7 +97,7 @@ class _Products(BindingRewriter):
         epilogue, name = chain.epilogue, op_name(value)
         if name == "relax.astype":
             return replace(chain, end=reader) if self.may_cast(chain.end, reader) else None
-        if dtype_of(chain.end) in LOW:
+        if storage(chain.end) in LOW:
             return None  # what is stored low is computed from float32: a cast comes first
         if name in _ACTIVATIONS and epilogue.activation is None and (not epilogue.residual or epilogue.residual_first):
             return replace(chain, end=reader, epilogue=replace(epilogue, activation=_ACTIVATIONS[name]))
@@ -116,9 +117,9 @@ class _Products(BindingRewriter):
 
     def may_cast(self, before: relax.Var, after: relax.Var) -> bool:
         """A result may be narrowed, or be float32 still: a narrowing that is undone at once was for storage only."""
-        if dtype_of(before) == "float32":
-            return dtype_of(after) in LOW
-        return dtype_of(after) == "float32" and dtype_of(self.bound[before].args[0]) == "float32"
+        if storage(before) == "float32":
+            return storage(after) in LOW
+        return storage(after) == "float32" and storage(self.bound[before].args[0]) == "float32"
 
     def added(self, chain: _Chain, reader: relax.Var, value: relax.Call) -> _Chain | None:
         first, second = value.args
@@ -126,19 +127,23 @@ class _Products(BindingRewriter):
         if other.same_as(chain.end):
             return None
         stored = self.before_widening(other)
-        if dtype_of(stored) not in ("float32", *LOW):
+        if storage(stored) not in ("float32", *LOW):
             return None
-        epilogue, n = chain.epilogue, shape_of(chain.end)[-1]
-        if epilogue == replace(Epilogue(), scale=epilogue.scale) and same_shape(shape_of(other), (n,)):
-            return replace(chain, end=reader, bias=stored, epilogue=replace(epilogue, bias=dtype_of(stored)))
-        if same_shape(shape_of(other), shape_of(chain.end)):
-            epilogue = replace(epilogue, residual=dtype_of(stored), residual_first=epilogue.activation is None)
+        epilogue, n = chain.epilogue, dims(chain.end)[-1]
+        if epilogue == replace(Epilogue(), scale=epilogue.scale) and same_shape(dims(other), (n,)):
+            return replace(chain, end=reader, bias=stored, epilogue=replace(epilogue, bias=storage(stored)))
+        if same_shape(dims(other), dims(chain.end)):
+            epilogue = replace(epilogue, residual=storage(stored), residual_first=epilogue.activation is None)
             return replace(chain, end=reader, residual=stored, epilogue=epilogue)
         return None
 
+    def value_of(self, expr: relax.Expr) -> Any:
+        """What `expr` is bound to in this function; None for a parameter, and for what is no variable."""
+        return self.bound.get(expr) if isinstance(expr, relax.Var) else None
+
     def before_widening(self, expr: relax.Expr) -> relax.Expr:
-        value = self.bound.get(expr) if isinstance(expr, relax.Var) else None
-        if is_op(value, "relax.astype") and dtype_of(value.args[0]) in LOW and dtype_of(expr) == "float32":
+        value = self.value_of(expr)
+        if is_op(value, "relax.astype") and storage(value.args[0]) in LOW and storage(expr) == "float32":
             return value.args[0]
         return expr
 
@@ -148,7 +153,7 @@ class _Products(BindingRewriter):
         """`expr` without the narrowing, and without the transposition, that reads it while packing can do."""
         transposed, axes = False, None
         for _ in range(2):
-            value = self.bound.get(expr) if isinstance(expr, relax.Var) else None
+            value = self.value_of(expr)
             if narrows and is_op(value, "relax.astype") and self.is_free(expr, value):
                 expr = value.args[0]
             elif is_op(value, "relax.permute_dims") and axes is None:
@@ -165,13 +170,13 @@ class _Products(BindingRewriter):
     def is_free(self, expr: relax.Var, cast: relax.Call) -> bool:
         """Whether a parameter's cast is done by the one kernel that reads it, so that its result need not exist.
 
-        Casts of computed values are left to what computes them: storing them narrowed is free there, and reading is less.
+        Casts of computed values are left to what computes them: storing them narrowed is free there.
         """
         source = cast.args[0]
-        inner = self.bound.get(source) if isinstance(source, relax.Var) else None
+        inner = self.value_of(source)
         if is_op(inner, "relax.permute_dims"):
             source = inner.args[0]
-        narrowing = dtype_of(source) == "float32" and dtype_of(expr) == "bfloat16"
+        narrowing = storage(source) == "float32" and storage(expr) == "bfloat16"
         return narrowing and isinstance(source, relax.Var) and source not in self.bound and self.uses[expr] == 1
 
     def stored(self, operand: _Operand) -> relax.Expr:
@@ -181,18 +186,18 @@ class _Products(BindingRewriter):
     # ---- the kernel ----
 
     def lowered(self, chain: _Chain) -> relax.Expr:
-        narrows = all(dtype_of(factor) == "bfloat16" for factor in chain.call.args)
+        narrows = all(storage(factor) == "bfloat16" for factor in chain.call.args)
         left, right = (self.operand(factor, narrows) for factor in chain.call.args)
-        left_shape, right_shape = (shape_of(factor) for factor in chain.call.args)
+        left_shape, right_shape = (dims(factor) for factor in chain.call.args)
         batch = left_shape[:-2] if len(left_shape) > 2 else right_shape[:-2]
-        out_type = relax.TensorType(shape_of(chain.end), dtype_of(chain.end))
+        out_type = relax.TensorType(dims(chain.end), storage(chain.end))
         spec = Product(
             m=_known(left_shape[-2]),
             n=_known(right_shape[-1]),
             k=_known(left_shape[-1]),
-            a_dtype=dtype_of(left.expr),
-            b_dtype=dtype_of(right.expr),
-            out_dtype=dtype_of(chain.end),
+            a_dtype=storage(left.expr),
+            b_dtype=storage(right.expr),
+            out_dtype=storage(chain.end),
             transpose_a=left.transposed,
             transpose_b=right.transposed,
             batch=tuple(_known(dim) for dim in batch) or 1,
@@ -217,16 +222,16 @@ class _Products(BindingRewriter):
 def _declined(call: relax.Call) -> str | None:
     """Why no kernel computes the matmul `call`; None where one does."""
     left, right = call.args
-    shapes = [shape_of(left), shape_of(right)]
-    if None in shapes:
+    if shape_of(left) is None or shape_of(right) is None:
         return "a shape is not known"
-    if dtype_of(left) != dtype_of(right) or dtype_of(left) not in ("float32", *LOW):
-        return f"operands are {dtype_of(left)} and {dtype_of(right)}"
-    if min(map(len, shapes)) < 2:
+    shapes = [dims(left), dims(right)]
+    if storage(left) != storage(right) or storage(left) not in ("float32", *LOW):
+        return f"operands are {storage(left)} and {storage(right)}"
+    if min(len(shape) for shape in shapes) < 2:
         return "an operand is a vector"
     if any(dim == 0 for shape in shapes for dim in shape):
         return "an operand is empty"
-    if min(map(len, shapes)) > 2 and not same_shape(shapes[0][:-2], shapes[1][:-2]):
+    if min(len(shape) for shape in shapes) > 2 and not same_shape(shapes[0][:-2], shapes[1][:-2]):
         return "the batch is broadcast"
     return None
 

@@ -8,7 +8,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, visitor
 
-from autocast.ir import relax_functions
+from autocast.errors import IllFormedModuleError
+from autocast.ir import relax_functions, shape_of
 
 
 @visitor
@@ -68,12 +69,27 @@ def users_of(function: relax.Function) -> tuple[dict[relax.Var, relax.Expr], dic
     return bindings.bound, bindings.users
 
 
+def dims(expr: relax.Expr) -> tuple:
+    """The dimensions (int or expression) of a tensor; an error where the type does not say them."""
+    shape = shape_of(expr)
+    if shape is None:
+        raise IllFormedModuleError(
+            f"kernels: got a {expr.ty}, expected a tensor of known shape; declare its dimensions"
+        )
+    return shape
+
+
+def storage(expr: relax.Expr) -> str:
+    """The dtype that a tensor is stored in."""
+    return str(expr.ty.dtype)
+
+
 class BindingRewriter(PyExprMutator):
     """A mutator that replaces whole bindings.
 
-    Subclasses, decorated with `relax.expr_functor.mutator`, answer `rewrite(binding)` with a new value, or None to leave the
-    binding as it is. `rewrite` sees the original binding; `self.new(expr)` gives an operand's rewritten form, and
-    `self.emit(value)` binds an intermediate value.
+    Subclasses, decorated with `relax.expr_functor.mutator`, answer `rewrite(binding)` with a new value, or None to
+    leave the binding as it is. `rewrite` sees the original binding; `self.new(expr)` gives an operand's rewritten form,
+    and `self.emit(value)` binds an intermediate value.
     """
 
     def __init__(self, mod: tvm.IRModule):

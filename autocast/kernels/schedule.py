@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -101,7 +102,8 @@ def _schedule_nest(sch: s_tir.Schedule, block: SBlockRV) -> None:
     kinds = [int(var.iter_type) for var in sch.get(block).iter_vars]
     if len(kinds) != len(loops) or any(kind not in (_SPATIAL, _REDUCTION) for kind in kinds):
         return
-    parallel = _iterations(sch, block) is None or _iterations(sch, block) >= PARALLEL_ELEMENTS
+    iterations = _iterations(sch, block)
+    parallel = iterations is None or iterations >= PARALLEL_ELEMENTS
     if _REDUCTION in kinds:
         _schedule_reduction(sch, block, loops, kinds, parallel)
     else:
@@ -157,7 +159,8 @@ def _extent(sch: s_tir.Schedule, loop: LoopRV) -> int | None:
 def _iterations(sch: s_tir.Schedule, block: SBlockRV) -> int | None:
     """How often a block runs; None where that is known at run time."""
     extents = [_extent(sch, loop) for loop in sch.get_loops(block)]
-    return None if None in extents else math.prod(extents)
+    known = [extent for extent in extents if extent is not None]
+    return math.prod(known) if len(known) == len(extents) else None
 
 
 def _is_injective(sch: s_tir.Schedule, block: SBlockRV) -> bool:
@@ -201,7 +204,7 @@ def _reads_contiguously(block: s_tir.SBlock, axis: int) -> bool:
 def _is_expensive(block: s_tir.SBlock) -> bool:
     """Whether computing an element twice is worth avoiding: it calls a function of its own or one of LLVM's."""
 
-    def stop(node: object) -> tvm_ffi.VisitInterrupt | None:
+    def stop(node: Any) -> tvm_ffi.VisitInterrupt | None:
         if isinstance(node, tirx.Let) or node.op.name in _LIBRARY_CALLS:
             return tvm_ffi.VisitInterrupt(node)
         return None

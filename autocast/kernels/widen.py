@@ -17,7 +17,7 @@ def with_float32_result(call: relax.Call, operands: list[relax.Expr]) -> relax.C
     """A product of `operands` like `call`, accumulated in and answering float32."""
     if is_op(call, "relax.matmul"):
         return relax.op.matmul(*operands, out_dtype="float32")
-    build = getattr(relax.op.nn, op_name(call).removeprefix("relax.nn."))
+    build = getattr(relax.op.nn, call.op.name.removeprefix("relax.nn."))
     options = {name: getattr(call.attrs, name) for name in list(inspect.signature(build).parameters)[2:]}
     return build(*operands, **{**options, "out_dtype": "float32"})
 
@@ -25,7 +25,7 @@ def with_float32_result(call: relax.Call, operands: list[relax.Expr]) -> relax.C
 def with_operands(call: relax.Call, operands: list[relax.Expr]) -> relax.Call:
     """The computation of `call` on `operands`; a scan whose accumulator was asked to be low gets a float32 one."""
     if is_op(call, "relax.cumsum", "relax.cumprod") and str(call.attrs.dtype) in LOW:
-        build = getattr(relax.op, op_name(call).removeprefix("relax."))
+        build = getattr(relax.op, call.op.name.removeprefix("relax."))
         return build(operands[0], call.attrs.axis, "float32", call.attrs.exclusive)
     return relax.Call(call.op, operands, call.attrs, call.ty_args)
 
