@@ -1,0 +1,400 @@
+"""Before and after: tuples, conditionals, several blocks and functions, calls that are opaque, symbolic shapes."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+from autocast import amp
+from tests.passes.golden import check, check_unchanged
+
+
+def test_concatenation_and_split_between_products_are_low():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                a = R.matmul(x, x)
+                both = R.concat((a, a), axis=0)
+                parts = R.split(both, 2, axis=0)
+                first = parts[0]
+                second = parts[1]
+                y = R.matmul(first, second)
+                R.output(y)
+            return y
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                low = R.astype(x, "bfloat16")
+                a = R.matmul(low, low)
+                both = R.concat((a, a), axis=0)
+                parts = R.split(both, 2, axis=0)
+                first = parts[0]
+                second = parts[1]
+                y = R.matmul(first, second, out_dtype="float32")
+                R.output(y)
+            return y
+
+    check(Before, Expected)
+
+
+def test_one_field_of_a_nested_tuple_is_cast_and_the_others_are_not():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(
+            p: R.Tuple(R.Tuple(R.Tensor((4, 4), "float32"), R.Tensor((4, 4), "float32")), R.Tensor((4,), "int32")),
+        ):
+            with R.dataflow():
+                inner = p[0]
+                x = inner[0]
+                w = inner[1]
+                a = R.matmul(x, x)
+                b = R.exp(w)
+                R.output(a, b)
+            return (a, b)
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(
+            p: R.Tuple(R.Tuple(R.Tensor((4, 4), "float32"), R.Tensor((4, 4), "float32")), R.Tensor((4,), "int32")),
+        ):
+            with R.dataflow():
+                inner = p[0]
+                x = inner[0]
+                w = inner[1]
+                low = R.astype(x, "bfloat16")
+                a = R.matmul(low, low, out_dtype="float32")
+                b = R.exp(w)
+                R.output(a, b)
+            return (a, b)
+
+    check(Before, Expected)
+
+
+def test_a_tuple_that_is_returned_is_taken_apart_where_one_field_must_be_cast():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                a = R.matmul(x, x)
+                b = R.exp(x)
+                c = R.matmul(a, a)
+                pair = (a, b)
+                R.output(pair, c)
+            return (pair, c)
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                low = R.astype(x, "bfloat16")
+                a = R.matmul(low, low)
+                b = R.exp(x)
+                c = R.matmul(a, a, out_dtype="float32")
+                pair = (a, b)
+                a_wide = R.astype(a, "float32")
+                b_seen = b
+                R.output(c, pair, a_wide, b_seen)
+            return ((a_wide, b_seen), c)
+
+    after = amp.autocast(Before)
+    relax.analysis.well_formed(after)
+    tvm.ir.assert_structural_equal(after, Expected)
+
+
+def test_a_literal_inside_a_tuple_is_folded_where_it_is_used():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                pair = (R.const(0.5, "float32"), x)
+                half = pair[0]
+                y = R.multiply(x, half)
+                z = R.matmul(y, y)
+                R.output(z)
+            return z
+
+    after = amp.autocast(Before)
+    relax.analysis.well_formed(after)
+    product = after["main"].body.blocks[0].bindings[-1].value
+    scaling = next(b.value for b in after["main"].body.blocks[0].bindings if b.var.same_as(product.args[0]))
+    assert str(scaling.args[1].ty.dtype) == "bfloat16"
+    assert after.report.casts == 1
+
+
+def test_a_cast_that_both_branches_want_stands_before_the_conditional():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(c: R.Tensor((), "bool"), x: R.Tensor((4, 4), "float32")):
+            if c:
+                a = R.matmul(x, x)
+                r = a
+            else:
+                b = R.matmul(x, x)
+                d = R.exp(b)
+                r = d
+            return r
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(c: R.Tensor((), "bool"), x: R.Tensor((4, 4), "float32")):
+            low = R.astype(x, "bfloat16")
+            if c:
+                a = R.matmul(low, low, out_dtype="float32")
+                r = a
+            else:
+                b = R.matmul(low, low, out_dtype="float32")
+                d = R.exp(b)
+                r = d
+            return r
+
+    check(Before, Expected)
+
+
+def test_a_field_that_both_branches_project_and_cast_is_cast_once():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(c: R.Tensor((), "bool"), p: R.Tuple(R.Tensor((4, 4), "float32"), R.Tensor((), "float32"))):
+            if c:
+                x = p[0]
+                a = R.matmul(x, x)
+                r = a
+            else:
+                y = p[0]
+                b = R.matmul(y, y)
+                r = b
+            return r
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(c: R.Tensor((), "bool"), p: R.Tuple(R.Tensor((4, 4), "float32"), R.Tensor((), "float32"))):
+            field = p[0]
+            low = R.astype(field, "bfloat16")
+            if c:
+                _x = p[0]
+                a = R.matmul(low, low, out_dtype="float32")
+                r = a
+            else:
+                _y = p[0]
+                b = R.matmul(low, low, out_dtype="float32")
+                r = b
+            return r
+
+    after = amp.autocast(Before)
+    tvm.ir.assert_structural_equal(after, Expected)
+    assert after.report.casts == 1
+
+
+def test_both_branches_of_a_conditional_give_the_dtype_that_is_wanted_of_it():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(c: R.Tensor((), "bool"), x: R.Tensor((4, 4), "float32")):
+            if c:
+                a = R.matmul(x, x)
+                r = a
+            else:
+                b = R.exp(x)
+                r = b
+            y = R.matmul(r, r)
+            return y
+
+    after = amp.autocast(Before)
+    relax.analysis.well_formed(after)
+    conditional = next(
+        binding.value
+        for block in after["main"].body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.If)
+    )
+    branches = [str(branch.body.ty.dtype) for branch in (conditional.true_branch, conditional.false_branch)]
+    assert branches == ["bfloat16", "bfloat16"]
+
+
+def test_a_cast_that_two_blocks_want_is_made_once_and_seen_by_both():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                a = R.exp(x)
+                b = R.matmul(a, a)
+                R.output(a, b)
+            d = R.nn.relu(b)
+            with R.dataflow():
+                c = R.matmul(d, a)
+                R.output(c)
+            return (a, c)
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                a = R.exp(x)
+                low = R.astype(a, "bfloat16")
+                b = R.matmul(low, low)
+                R.output(a, b, low)
+            d = R.nn.relu(b)
+            with R.dataflow():
+                c = R.matmul(d, low, out_dtype="float32")
+                R.output(c)
+            return (a, c)
+
+    check(Before, Expected)
+
+
+def test_an_output_that_only_renames_a_low_tensor_is_seen_by_later_blocks():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "bfloat16"), d: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                y = R.nn.relu(x)
+                z = R.astype(y, "float32")
+                R.output(z)
+            f = R.sqrt(d)
+            with R.dataflow():
+                e = R.exp(f)
+                R.output(e)
+            return (z, e)
+
+    after = amp.autocast(Before)
+    relax.analysis.well_formed(after)
+    assert after.report.casts == 1
+
+
+def test_plain_blocks_are_cast_like_dataflow_blocks():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            a = R.matmul(x, x)
+            b = R.exp(a)
+            return b
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            low = R.astype(x, "bfloat16")
+            a = R.matmul(low, low, out_dtype="float32")
+            b = R.exp(a)
+            return b
+
+    check(Before, Expected)
+
+
+def test_functions_that_call_each_other_keep_their_signatures():
+    @I.ir_module
+    class Before:
+        @R.function
+        def layer(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+            y = R.matmul(x, x)
+            return y
+
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+            cls = Before
+            a = R.matmul(x, x)
+            b = cls.layer(a)
+            return b
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def layer(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+            low = R.astype(x, "bfloat16")
+            y = R.matmul(low, low, out_dtype="float32")
+            return y
+
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+            cls = Expected
+            low = R.astype(x, "bfloat16")
+            a = R.matmul(low, low, out_dtype="float32")
+            b = cls.layer(a)
+            return b
+
+    check(Before, Expected)
+
+
+def test_calls_of_kernels_and_packed_functions_are_not_touched():
+    @I.ir_module
+    class Before:
+        @T.prim_func(s_tir=True)
+        def kernel(a: T.Buffer((4, 4), "float32"), b: T.Buffer((4, 4), "float32")):
+            for i, j in T.grid(4, 4):
+                b[i, j] = a[i, j] + T.float32(1)
+
+        @R.function
+        def main(x: R.Tensor((4, 4), "bfloat16")):
+            cls = Before
+            with R.dataflow():
+                y = R.matmul(x, x, out_dtype="float32")
+                z = R.call_tir(cls.kernel, (y,), out_ty=R.Tensor((4, 4), "float32"))
+                u = R.call_dps_packed("some.function", (z, x), out_ty=R.Tensor((4, 4), "float32"))
+                R.output(u)
+            return u
+
+    check_unchanged(Before)
+
+
+def test_symbolic_dimensions_weigh_as_their_upper_bound():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor(("n", 4), "float32"), w: R.Tensor((4, 4), "float32")):
+            R.func_attr({"tir_var_upper_bound": {"n": 10}})
+            y = R.matmul(x, w)
+            return y
+
+    report = amp.autocast(Before).report
+    assert report.cast_bytes == 6 * (10 * 4 + 4 * 4)
+
+
+def test_symbolic_dimensions_without_a_bound_weigh_as_64():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor(("n", 4), "float32"), w: R.Tensor((4, 4), "float32")):
+            y = R.matmul(x, w)
+            return y
+
+    assert amp.autocast(Before).report.cast_bytes == 6 * (64 * 4 + 4 * 4)
+
+
+def test_what_match_cast_learns_about_a_shape_is_kept():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor("float32", ndim=2), w: R.Tensor((4, 4), "float32")):
+            n = T.int64()
+            with R.dataflow():
+                a = R.matmul(x, w)
+                y = R.match_cast(x, R.Tensor((n, 4), "float32"))
+                b = R.matmul(y, w)
+                R.output(a, b)
+            return (a, b)
+
+    after = amp.autocast(Before)
+    relax.analysis.well_formed(after)
+    assert after.report.casts == 2
+    products = [b.value for b in after["main"].body.blocks[0].bindings if "matmul" in str(b.value)]
+    assert [len(product.ty.shape.values) if product.ty.shape is not None else None for product in products] == [None, 2]
