@@ -32,6 +32,9 @@ def is_tensor(expr: relax.Expr) -> bool:
     return isinstance(expr.ty, relax.TensorType)
 
 
+_OPERATOR_NAMES: dict[int, str] = {}
+
+
 def dtype_of(expr: relax.Expr) -> str | None:
     """The element dtype of a tensor expression; None for what is not a tensor."""
     return str(expr.ty.dtype) if is_tensor(expr) else None
@@ -53,9 +56,16 @@ def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
 
 def op_name(expr: relax.Expr) -> str | None:
     """`relax.matmul` for a call of that operator; None for everything that is not a call of an operator."""
-    if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-        return expr.op.name
-    return None
+    if not isinstance(expr, relax.Call):
+        return None
+    op = expr.op
+    if not isinstance(op, tvm.ir.Op):
+        return None
+    # Operators live as long as the process, so their identities are good keys; reading a name copies it from C++.
+    name = _OPERATOR_NAMES.get(identity(op))
+    if name is None:
+        name = _OPERATOR_NAMES[identity(op)] = str(op.name)
+    return name
 
 
 def is_op(expr: relax.Expr, *names: str) -> bool:

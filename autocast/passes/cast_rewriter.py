@@ -128,7 +128,13 @@ class CastRewriter:
             self._name(binding.var, binding.var)
         else:
             new = relax.Call(call.op, args, attrs or call.attrs, call.ty_args)
-            self._name(binding.var, self._emit(new, binding.var))
+            tree = self.plan.trees[identity(binding.var)]
+            if type(tree) is Leaf and self._dtype(tree.node) == tree.dtype:
+                # Its type is what it was, so its variable stays, and with it every binding that only reads such ones.
+                self.builder.emit_normalized(relax.VarBinding(binding.var, self.builder.normalize(new)))
+                self._name(binding.var, binding.var)
+            else:
+                self._name(binding.var, self._emit(new, binding.var))
         if plan.stored is not None:
             # The rule asks for another precision than the operator stores: the cast that follows it is the result.
             stored = self.variables[identity(binding.var)]
