@@ -124,7 +124,7 @@ class _Comparison:
         if isinstance(old, relax.Call) and isinstance(new, relax.Call):
             if identity(old) == identity(new):
                 arguments = [identity(argument) for argument in old.args[:]]
-                if all([self.old.get(key) is self.new.get(key) for key in arguments]):
+                if all(self.old.get(key) is self.new.get(key) for key in arguments):
                     return
             if identity(old.op) != identity(new.op):
                 self.require(name, "operator", self.look(old.op, self.old), self.look(new.op, self.new))

@@ -33,14 +33,15 @@ def inferred_dtypes(
 ) -> tuple[str, ...]:
     """The dtypes of the castable tensors in the result of `call` when its castable arguments have `dtypes`.
 
-    TVM's own type inference is asked once for each operator, dtype attributes and argument dtypes.
+    TVM's own type inference is asked once for each operator, dtype attributes, argument dtypes and number of results.
 
     Raises
     ------
     CastingRuleError
         TVM refuses arguments of these dtypes.
     """
-    key = (identity(call.op), dtype_attributes(call), signature(trees), dtypes, amp)
+    results = len(tuple(_castable_dtypes(call.ty, amp)))
+    key = (identity(call.op), dtype_attributes(call), signature(trees), results, dtypes, amp)
     if key not in _inferred:
         given = iter(dtypes)
         args = [
