@@ -17,6 +17,7 @@ from autocast.kernels.canonicalize import canonicalize
 from autocast.kernels.legalize import legalizations
 from autocast.kernels.outline import outline_branches
 from autocast.kernels.products import lower_products
+from autocast.kernels.rows import lower_rows
 from autocast.kernels.schedule import mark_existing, schedule
 from autocast.kernels.widen import compute_in_float32
 
@@ -47,6 +48,7 @@ LOWERING = (
     Phase("decompose_attention", lambda mod, target: decompose_attention(mod)),
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
     Phase("products", lower_products),
+    Phase("rows", lower_rows),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(legalizations()), relax.transform.AnnotateTIROpPattern())),
     Phase("fuse", _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())),

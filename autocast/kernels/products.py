@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,9 +10,9 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast import settings
 from autocast.ir import is_constant, is_op, op_name, shape_of
 from autocast.kernels.canonicalize import permutation, same_shape
+from autocast.kernels.explain import explain
 from autocast.kernels.operators import LOW
 from autocast.kernels.product import Epilogue, Product, product
 from autocast.kernels.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
@@ -259,12 +258,6 @@ def _describe(spec: Product) -> str:
     ]
     layout = ("t" if spec.transpose_a else "n") + ("t" if spec.transpose_b else "n")
     return "_".join([sizes, layout, dtypes, *filter(None, extras)])
-
-
-def explain(rule: str, var: relax.Var, reason: str, *, taken: bool) -> None:
-    """With AUTOCAST_DEBUG=4, say which kernel rule took a binding, or why it declined."""
-    if int(str(settings.get("AUTOCAST_DEBUG"))) >= 4:
-        print(f"kernels: {rule} {'takes' if taken else 'declines'} {var.name}: {reason}", file=sys.stderr)
 
 
 def lower_products(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
