@@ -92,7 +92,7 @@ def retype(type: Any, tree: Tree, dtypes: Iterator[str]) -> Any:
 def signature(trees: Iterable[Tree]) -> tuple:
     """The dtypes of the leaves, nested as the trees are: all that a rule of the tables looks at."""
     return tuple(
-        [tree.dtype if type(tree) is Leaf else signature(tree) if tree is not None else None for tree in trees]
+        [tree.dtype if isinstance(tree, Leaf) else None if tree is None else signature(tree) for tree in trees]
     )
 
 

@@ -70,6 +70,7 @@ class ModulePlan:
     constants: dict[int, Tree] = field(default_factory=dict)
     bindings: dict[int, CallPlan | CastPlan | MatchPlan | IfPlan] = field(default_factory=dict)
     results: dict[int, list[tuple[Leaf, int]]] = field(default_factory=dict)
+    scopes: dict[int, int] = field(default_factory=dict)
     tensors: list[Leaf] = field(default_factory=list)
     functions: list[tuple[tvm.ir.GlobalVar, relax.Function]] = field(default_factory=list)
     calls: list[tuple[str, relax.Var, CallPlan]] = field(default_factory=list)

@@ -66,6 +66,7 @@ class Planner:
 
     def _sequence(self, sequence: relax.SeqExpr, result_nodes: list[int]) -> None:
         self.stack.append([self.scopes, 0, None])
+        self.plan.scopes[identity(sequence)] = self.scopes
         self.scopes += 1
         for number, block in enumerate(sequence.blocks[:]):
             self.stack[-1][1] = number

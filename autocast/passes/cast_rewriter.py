@@ -44,6 +44,7 @@ class CastRewriter:
         self.natural: dict[CastTensor, relax.Expr] = {}
         self.converted: dict[tuple[CastTensor, str], relax.Expr] = {}
         self.fields: dict[CastTensor, tuple[relax.Expr, int]] = {}
+        self.scope = self.block = -1
         self.in_last_block = False
 
     def rewrite(self, mod: tvm.IRModule) -> tvm.IRModule:
@@ -76,6 +77,7 @@ class CastRewriter:
     def _sequence(self, sequence: relax.SeqExpr) -> relax.SeqExpr:
         blocks = []
         results = self.plan.results[identity(sequence)]
+        scope = self.plan.scopes[identity(sequence)]
         count = len(sequence.blocks)
         body = None
         for number, block in enumerate(sequence.blocks[:]):
@@ -84,7 +86,7 @@ class CastRewriter:
             else:
                 self.builder._begin_binding_block()
             for binding in block.bindings[:]:
-                self.in_last_block = number == count - 1
+                self.scope, self.block, self.in_last_block = scope, number, number == count - 1
                 self._binding(binding)
             if number == count - 1:
                 body = self._use(sequence.body, iter(results), output=True)
@@ -210,16 +212,21 @@ class CastRewriter:
             self._name(var, self._emit(new, var))
 
     def _rename(self, var: relax.Var, value: relax.Expr, tree: Tree) -> None:
-        """Let `value` stand for `var`, under a name of its own where the block ends before all who use it."""
-        escapes = _is_local(value) and not isinstance(var, relax.DataflowVar) and not self._only_converted(tree)
-        self._name(var, self.builder.emit_output(value, var.name) if escapes else value)
+        """Let `value` stand for `var`. Who uses it after a dataflow block needs it, or its cast, under a name seen there."""
+        if _is_local(value) and not isinstance(var, relax.DataflowVar):
+            if isinstance(tree, Leaf) and self._is_only_converted_later(tree):
+                other = "float32" if self.low[tree.node] else self.plan.amp
+                self._form(tree, value, other, True)
+            else:
+                value = self.builder.emit_output(value, var.name)
+        self._name(var, value)
 
-    def _only_converted(self, tree: Tree) -> bool:
-        """Whether what comes after this, the last block, wants a tensor in its other dtype: it is cast, not renamed."""
-        if not isinstance(tree, Leaf) or tree.tensor is None or not self.in_last_block:
+    def _is_only_converted_later(self, leaf: Leaf) -> bool:
+        """Whether all who use a tensor after this block, and there are some, want it in its other dtype."""
+        if leaf.tensor is None or leaf.scope != self.scope:
             return False
-        later = {self._dtype(node) for node, block in tree.uses if block == END}
-        return bool(later) and self._dtype(tree.node) not in later
+        later = {self.low[node] for node, block in leaf.uses if block != self.block}
+        return later == {not self.low[leaf.node]}
 
     # -- expressions ---------------------------------------------------------------------------------------------------
 
