@@ -176,9 +176,9 @@ class CastRewriter:
             self._form(plan.target, value, "float32", END in wanted)
 
     def _is_needed_rounding(self, source: Leaf, target: Leaf) -> bool:
-        """Whether somebody sees the rounding of a tensor that would not have to be low but for it."""
+        """Whether a tensor has to be low for nothing but this rounding: nobody, or not everybody, rounds it again."""
         assert target.tensor is not None
-        return source.node != LOW and any(node != LOW for node in target.tensor.consumers)
+        return source.node != LOW and set(target.tensor.consumers) != {LOW}
 
     def _match_cast(self, binding: relax.MatchCast, plan: MatchPlan) -> None:
         value = self._use(binding.value, iter(plan.demands))
@@ -212,7 +212,7 @@ class CastRewriter:
             self._name(var, self._emit(new, var))
 
     def _rename(self, var: relax.Var, value: relax.Expr, tree: Tree) -> None:
-        """Let `value` stand for `var`. Who uses it after a dataflow block needs it, or its cast, under a name seen there."""
+        """Let `value` stand for `var`; after a dataflow block it, or its cast, needs a name that is seen there."""
         if _is_local(value) and not isinstance(var, relax.DataflowVar):
             if isinstance(tree, Leaf) and self._is_only_converted_later(tree):
                 other = "float32" if self.low[tree.node] else self.plan.amp
