@@ -100,6 +100,10 @@ class _Comparison:
         return expr
 
     def equal(self, old: Any, new: Any) -> bool:
+        if isinstance(new, list) and not isinstance(old, list):
+            old = [(old, at) for at in range(len(new))]  # a tuple is the list of its fields
+        elif isinstance(old, list) and not isinstance(new, list):
+            new = [(new, at) for at in range(len(old))]
         if isinstance(old, list | tuple):
             same_kind = isinstance(new, list | tuple) and len(old) == len(new)
             return same_kind and all(self.equal(a, b) for a, b in zip(old, new, strict=True))
@@ -112,13 +116,15 @@ class _Comparison:
         return not isinstance(old, relax.Var) and tvm_ffi.structural_equal(old, new)
 
     def constants(self, old: Any, new: Any) -> bool:
-        """The same literal, perhaps rounded to the AMP dtype."""
-        if old.ty.dtype == new.ty.dtype:
-            return tvm_ffi.structural_equal(old, new)
+        """The same literal, perhaps rounded to the AMP dtype, as a cast that was folded into it has done."""
+        if tvm_ffi.structural_equal(old, new):
+            return True
         was, now = old.value.numpy(), new.value.numpy()
-        with np.errstate(over="ignore"):
-            rounded = was.astype(now.dtype)
-        return str(now.dtype) in self.family and bool(np.array_equal(rounded, now, equal_nan=True))
+        if not {str(was.dtype), str(now.dtype)} <= set(self.family):
+            return False
+        with np.errstate(over="ignore", under="ignore"):
+            roundings = was.astype(now.dtype), was.astype(self.family[1]).astype(now.dtype)
+        return any(np.array_equal(rounded, now, equal_nan=True) for rounded in roundings)
 
     def values(self, name: str, old: Any, new: Any) -> None:
         if isinstance(old, relax.Call) and isinstance(new, relax.Call):

@@ -39,7 +39,7 @@ class Planner:
     def read(self, mod: tvm.IRModule) -> ModulePlan:
         """The plan of a module; CastingRuleError where an operator has no rule."""
         self.plan.functions = list(relax_functions(mod))
-        called = _called_functions(self.plan.functions)
+        called = _called_functions(self.plan.functions) if self.out_dtype is not None else set()
         for global_var, function in self.plan.functions:
             self._function(global_var, function, None if global_var in called else self.out_dtype)
         if self.missing:
@@ -303,16 +303,15 @@ class Planner:
 
 
 def _called_functions(functions: list[tuple[tvm.ir.GlobalVar, relax.Function]]) -> set[tvm.ir.GlobalVar]:
-    """The functions that others call: their signatures are fixed."""
+    """The functions that others, or they themselves, call: their signatures are fixed."""
     called: set[tvm.ir.GlobalVar] = set()
 
     def visit(expr: relax.Expr) -> None:
         if isinstance(expr, tvm.ir.GlobalVar):
             called.add(expr)
 
-    if len(functions) > 1:
-        for _, function in functions:
-            relax.analysis.post_order_visit(function, visit)
+    for _, function in functions:
+        relax.analysis.post_order_visit(function, visit)
     return called
 
 

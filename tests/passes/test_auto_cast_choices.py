@@ -184,3 +184,21 @@ def test_the_same_literal_is_in_range_of_bfloat16():
     after = amp.autocast(builder.get(), dtype="bfloat16")
     calls = [binding.value for binding in after["main"].body.blocks[0].bindings]
     assert [str(call.ty.dtype) for call in calls] == ["bfloat16", "bfloat16", "float32"]
+
+
+def test_a_literal_that_its_author_rounds_is_rounded_and_folded():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                low = R.astype(R.const(0.1, "float32"), "float16")
+                rounded = R.astype(low, "float32")
+                y = R.exp(R.add(x, rounded))
+                R.output(y)
+            return y
+
+    after = amp.autocast(Before, dtype="float16")
+    total = after["main"].body.blocks[0].bindings[0].value
+    assert total.args[1].value.numpy() == np.float32(np.float16(0.1)) != np.float32(0.1)
+    assert after.report.casts == 0

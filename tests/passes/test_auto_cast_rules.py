@@ -217,6 +217,24 @@ def test_out_dtype_leaves_functions_that_others_call_alone():
     assert (str(after["layer"].ret_ty.dtype), str(after["main"].ret_ty.dtype)) == (FULL, LOW)
 
 
+def test_out_dtype_leaves_a_function_that_calls_itself_alone():
+    @I.ir_module
+    class Recursive:
+        @R.function
+        def main(c: R.Tensor((), "bool"), x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+            cls = Recursive
+            if c:
+                y = R.matmul(x, x)
+                r = cls.main(c, y)
+            else:
+                r = R.exp(x)
+            return r
+
+    after = amp.autocast(Recursive, out_dtype="bfloat16")
+    relax.analysis.well_formed(after)
+    assert str(after["main"].ret_ty.dtype) == FULL
+
+
 def test_out_dtype_changes_floating_point_results_only():
     @I.ir_module
     class Mixed:

@@ -319,3 +319,23 @@ def test_plain_blocks_are_cast_like_dataflow_blocks():
             return b
 
     check(Before, Expected)
+
+
+def test_the_tuple_of_a_conditional_is_taken_apart_where_it_is_returned():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(c: R.Tensor((), "bool"), x: R.Tensor((4, 4), "float32")):
+            if c:
+                a = R.matmul(x, x)
+                r = (a, x)
+            else:
+                b = R.exp(x)
+                r = (b, b)
+            y = r[0]
+            z = R.matmul(y, y)
+            return (z, r)
+
+    after = amp.autocast(Before, out_dtype="bfloat16")
+    relax.analysis.well_formed(after)
+    assert [str(field.dtype) for field in after["main"].ret_ty.fields[1].fields] == ["bfloat16", "bfloat16"]
