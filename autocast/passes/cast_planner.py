@@ -49,7 +49,7 @@ class Planner:
             raise CastingRuleError(
                 f"AutoCast: the module holds {dtype} tensors (first: {where}) and dtype={self.amp!r} was asked for. "
                 "A module that was autocast with another dtype cannot be autocast again; start from the float32 "
-                f"module, or use {dtype!r}"
+                f"module, or use dtype={dtype!r}"
             )
         return self.plan
 
@@ -93,7 +93,15 @@ class Planner:
         elif isinstance(binding, relax.MatchCast):
             self._match_cast(var, value)
         else:
-            self.plan.trees[identity(var)] = self._argument(value)
+            tree = self.plan.trees[identity(var)] = self._argument(value)
+            for leaf in leaves(tree):
+                self._mention(leaf)
+
+    def _mention(self, leaf: Leaf) -> None:
+        """Note that this block renames or groups a leaf, in the dtype that it has."""
+        block = next((block for scope, block, _ in self.stack if scope == leaf.scope), None)
+        if block is not None:
+            leaf.uses.append((leaf.node, block))
 
     def _closure(self, var: relax.Var, function: relax.Function) -> None:
         """A local function is opaque: what it captures keeps its dtype."""
@@ -258,7 +266,7 @@ class Planner:
                     self._register(leaf, self._pin(dtype))
                 return leaf
             if dtype in FLOATS and self.foreign is None:
-                self.foreign = (dtype, f"%{name} in @{self.function}")
+                self.foreign = (str(dtype), f"%{name} in @{self.function}")
         elif isinstance(type, tvm.ir.TupleType):
             return [self._grow(field, scope, f"{name}[{at}]", register) for at, field in enumerate(type.fields)]
         return None

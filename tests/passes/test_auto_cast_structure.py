@@ -339,3 +339,24 @@ def test_the_tuple_of_a_conditional_is_taken_apart_where_it_is_returned():
     after = amp.autocast(Before, out_dtype="bfloat16")
     relax.analysis.well_formed(after)
     assert [str(field.dtype) for field in after["main"].ret_ty.fields[1].fields] == ["bfloat16", "bfloat16"]
+
+
+def test_a_renamed_low_tensor_that_a_later_block_groups_is_seen_there():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "bfloat16")):
+            with R.dataflow():
+                low = R.nn.relu(x)
+                wide = R.astype(low, "float32")
+                R.output(wide)
+            pair = (wide, wide)
+            nested = (pair, wide)
+            inner = nested[0]
+            again = inner[1]
+            y = R.exp(again)
+            return (pair, y)
+
+    after = amp.autocast(Before)
+    relax.analysis.well_formed(after)
+    assert after.report.casts == 1
