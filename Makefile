@@ -29,6 +29,7 @@ $(BIN)/python:
 	$(PYTHON) -m pip --disable-pip-version-check --python $(BIN)/python install --quiet pip
 
 $(INSTALLED): pyproject.toml | $(BIN)/python
+	@echo "Installing torch and the project's dependencies into $(VENV): a minute or two, this once."
 	$(PIP) install --quiet $(TORCH_PIP_ARGS) "$(TORCH)"
 	$(PIP) install --quiet --editable ".[torch,test,dev]"
 	@touch $@

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import tvm
 
+from autocast.errors import AutocastError
 from autocast.passes.auto_cast import AutoCast, auto_cast
 from autocast.passes.cast_costs import Objective
 from type_hints import CustomTypeHint
@@ -22,7 +23,7 @@ def autocast(
     model_or_module: Subject,
     args: Any = None,
     *,
-    dtype: str = "bfloat16",
+    dtype: Any = "bfloat16",
     out_dtype: str | None = None,
     objective: Objective = "bytes",
     solver: str = "optimal",
@@ -36,7 +37,7 @@ def autocast(
     args
         Example inputs, as RAF's `autocast` takes them. The types are in the IR already, so they are not looked at.
     dtype
-        The AMP dtype: "bfloat16" or "float16".
+        The AMP dtype: "bfloat16" or "float16", or torch's dtype of that name.
     out_dtype
         The dtype of the floating-point results; None: what they were.
     objective
@@ -55,9 +56,16 @@ def autocast(
     IllFormedModuleError
         The module has no Relax function, or is not well formed.
     AutocastError
-        An option is none of its legal values.
+        An option is none of its legal values, or what should be autocast is neither a Model nor an IRModule.
     """
-    del args
+    if isinstance(args, str) or type(args).__name__ == "dtype":
+        raise AutocastError(f"autocast: the second argument is the example inputs, got {args!r}; try dtype={args!r}")
+    if not isinstance(model_or_module, tvm.IRModule) and not hasattr(model_or_module, "mod"):
+        raise AutocastError(
+            f"autocast: got a {type(model_or_module).__name__}, expected a Model or a tvm.IRModule; a torch module "
+            "becomes a Model with autocast.from_torch(module, example_args)"
+        )
+    dtype = str(dtype).removeprefix("torch.")
     is_module = isinstance(model_or_module, tvm.IRModule)
     module = model_or_module if is_module else model_or_module.mod
     result, report = auto_cast(module, dtype, out_dtype, objective, solver)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 
 from rich.console import Console
 
@@ -43,7 +44,9 @@ def _parser() -> argparse.ArgumentParser:
         ("rounds", 10, "how often each way is measured"),
         ("threads", 0, "threads of both sides; 0: one for each core"),
     ):
-        demo.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{text} (default: {default})")
+        minimum = 0 if name == "threads" else 1
+        kind = partial(_whole_number, minimum=minimum)
+        demo.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{text} (default: {default})")
     demo.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"), help="default: bfloat16")
     demo.add_argument("--profile", action="store_true", help="also show operators and memory of both models")
 
@@ -54,6 +57,12 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("pattern", nargs="?", default="", help="only operators whose name contains this")
     rules.set_defaults(run=_rules)
     return parser
+
+
+def _whole_number(text: str, minimum: int) -> int:
+    if not text.isdecimal() or int(text) < minimum:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least {minimum}")
+    return int(text)
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -70,6 +79,8 @@ def _demo(options: argparse.Namespace) -> int:
     with step("loading torch, transformers and TVM"):
         from autocast import demo, vm
         from autocast.report import tables
+    if options.hidden % options.heads:
+        raise InputError(f"demo: --hidden {options.hidden} is no multiple of --heads {options.heads}")
     chosen = demo.Options(**{field.name: getattr(options, field.name) for field in fields(demo.Options)})
     result = demo.run(chosen, step)
     console = Console() if sys.stdout.isatty() else Console(width=tables.TEXT_WIDTH)

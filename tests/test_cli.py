@@ -54,3 +54,13 @@ def test_the_demo_prints_its_table_and_profiles(capsys):
 def test_the_package_is_a_command():
     done = subprocess.run([sys.executable, "-m", "autocast", "--help"], capture_output=True, text=True, check=True)
     assert "demo" in done.stdout
+
+
+@pytest.mark.parametrize("options", [["--rounds", "0"], ["--layers", "one"], ["--hidden", "100", "--heads", "3"]])
+def test_impossible_sizes_of_the_demo_are_errors(options, capsys):
+    try:
+        status = main(["demo", *options])
+    except SystemExit as stopped:
+        status = stopped.code
+    assert status == 2
+    assert options[0].strip("-") in capsys.readouterr().err

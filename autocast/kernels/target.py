@@ -9,6 +9,7 @@ import tvm
 from tvm.target import codegen
 
 from autocast import settings
+from autocast.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,18 @@ def detect_target() -> tvm.target.Target:
     -------
     tvm.target.Target
         An `llvm` target with `mcpu` (from LLVM's host detection) and `num-cores` (those that this process may use).
+
+    Raises
+    ------
+    UnsupportedError
+        AUTOCAST_TARGET names a CPU that LLVM does not know.
     """
     cpu = str(settings.get("AUTOCAST_TARGET")) or codegen.llvm_get_system_cpu()
+    if not codegen.llvm_is_valid_cpu(cpu, codegen.llvm_get_system_triple()):
+        raise UnsupportedError(
+            f"AUTOCAST_TARGET={cpu!r} is no CPU that LLVM knows; expected a name such as x86-64-v3, skylake-avx512 or "
+            "znver4"
+        )
     return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": usable_cores()})
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autocast.errors import IllFormedModuleError
+from autocast.errors import IllFormedModuleError, UnsupportedError
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A Relax module together with the values of its parameters.
 
@@ -87,6 +87,17 @@ class Model:
                 f"{list(names)} exactly once."
             )
         return tuple(bound[name] for name in names)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{var.name}: {var.ty}" for var in self.main.params[: self.num_input])
+        cast = f"; {self.report.summary()}" if hasattr(self.report, "summary") else ""
+        return f"Model({inputs}; {len(self.params)} parameters{cast})"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise UnsupportedError(
+            "Model: a model cannot be pickled or copied deeply, since TVM cannot serialize its tensors; import it "
+            "again, or keep model.mod as text (tvm.ir.save_json) and model.params as arrays, and use autocast.from_relax"
+        )
 
     def script(self) -> str:
         """The module as TVMScript."""

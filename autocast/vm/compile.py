@@ -51,6 +51,7 @@ def compile(
     IllFormedModuleError
         A module without a Relax function `main`.
     """
+    device = str(device)
     if device not in DEVICES:
         raise UnsupportedError(f"compile: device {device!r} is not supported, expected one of {', '.join(DEVICES)}")
     if isinstance(opt_level, bool) or opt_level not in range(4):

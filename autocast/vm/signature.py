@@ -65,6 +65,8 @@ class Signature:
         InputError
             Wrong number of inputs, or an input of the wrong dtype, rank or size, or beyond its dimension's bounds.
         """
+        if hasattr(args, "shape"):
+            raise InputError("main: got one tensor for the inputs, expected a sequence of tensors; try [tensor]")
         if len(args) != len(self.inputs):
             names = ", ".join(f"{spec.name}: {spec}" for spec in self.inputs)
             raise InputError(f"main: got {len(args)} inputs, expected {len(self.inputs)} ({names})")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tvm
 
+from autocast.errors import UnsupportedError
 from autocast.kernels.target import cores, detect_target, instruction_set, usable_cores
 from tests.kernels.products import target_of
 
@@ -39,3 +40,9 @@ def test_a_setting_limits_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_instruction_sets_by_cpu(cpu: str, name: str, lanes: int, bf16_dot: bool) -> None:
     isa = instruction_set(target_of(cpu))
     assert (isa.name, isa.lanes, isa.bf16_dot) == (name, lanes, bf16_dot)
+
+
+def test_a_setting_that_names_no_cpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOCAST_TARGET", "pentium9")
+    with pytest.raises(UnsupportedError, match="AUTOCAST_TARGET='pentium9'"):
+        detect_target()

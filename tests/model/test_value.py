@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ import torch
 import tvm
 from torch import nn
 
-from autocast.errors import IllFormedModuleError
+from autocast.errors import IllFormedModuleError, UnsupportedError
 from autocast.frontend import from_torch
 from autocast.model import Model
 
@@ -74,3 +77,15 @@ def test_a_module_that_does_not_fit_is_refused(model: Model) -> None:
         Model(tvm.IRModule({}))
     with pytest.raises(IllFormedModuleError, match="got 0 parameters, but main takes 1"):
         Model(model.mod)
+
+
+def test_a_model_prints_as_one_line(model: Model) -> None:
+    assert repr(model).startswith("Model(a: ")
+    assert "1 parameters" in repr(model)
+    assert "\n" not in repr(model)
+
+
+@pytest.mark.parametrize("copier", [pickle.dumps, copy.deepcopy])
+def test_a_model_cannot_be_pickled_and_says_what_to_do(model: Model, copier: Callable) -> None:
+    with pytest.raises(UnsupportedError, match="from_relax"):
+        copier(model)

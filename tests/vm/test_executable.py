@@ -164,3 +164,12 @@ def test_the_instrument_is_gone_after_its_block():
 
 def test_repr_shows_the_inputs(model):
     assert repr(vm.compile(model)) == "Executable(x: float32[rows, 16], n: float32[]; 1 parameters; cpu)"
+
+
+def test_one_tensor_in_place_of_the_inputs_is_an_error(model):
+    with pytest.raises(InputError, match=r"try \[tensor\]"):
+        vm.profile_vm_model(model, "cpu", torch.randn(7, 16))
+
+
+def test_a_torch_device_names_a_device(model):
+    assert vm.compile(model, torch.device("cpu")) is vm.compile(model)

@@ -1,0 +1,42 @@
+"""RAF's face: what `autocast.amp.autocast` takes, and what it says to what it does not take."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import autocast
+from autocast import amp
+from autocast.errors import AutocastError
+
+
+@pytest.fixture(scope="module")
+def model() -> autocast.Model:
+    return autocast.from_torch(nn.Linear(4, 3).eval(), (torch.randn(2, 4),))
+
+
+def test_example_inputs_may_be_given_as_raf_takes_them(model):
+    assert amp.autocast(model, [torch.randn(2, 4)]).report.casts == amp.autocast(model).report.casts
+
+
+def test_a_torch_dtype_is_a_dtype(model):
+    assert amp.autocast(model, dtype=torch.float16).report.dtype == "float16"
+
+
+@pytest.mark.parametrize("mistaken", ["float16", torch.float16])
+def test_a_dtype_in_the_place_of_the_inputs_is_an_error_that_says_where_it_belongs(model, mistaken):
+    with pytest.raises(AutocastError, match=r"second argument is the example inputs.*try dtype="):
+        amp.autocast(model, mistaken)
+
+
+def test_a_torch_module_is_refused_with_the_way_to_import_it():
+    with pytest.raises(AutocastError, match=r"got a Linear.*autocast\.from_torch"):
+        amp.autocast(nn.Linear(4, 3))
+
+
+def test_the_result_is_a_model_that_shares_its_parameters_and_carries_a_report(model):
+    low = amp.autocast(model)
+    assert low.params is model.params
+    assert low.report.dtype == "bfloat16"
+    assert model.report is None
