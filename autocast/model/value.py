@@ -96,7 +96,7 @@ class Model:
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise UnsupportedError(
             "Model: a model cannot be pickled or copied deeply, since TVM cannot serialize its tensors; import it "
-            "again, or keep model.mod as text (tvm.ir.save_json) and model.params as arrays, and use autocast.from_relax"
+            "again, or keep model.mod as text (tvm.ir.save_json) and model.params as arrays for autocast.from_relax"
         )
 
     def script(self) -> str:

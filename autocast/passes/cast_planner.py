@@ -224,11 +224,11 @@ class Planner:
             leaf.node = node
 
     def _existing_cast(self, var: relax.Var, source: Leaf) -> None:
-        """A narrowing cast keeps the rounding its author asked for; a widening one is its operand, which it equals."""
+        """A narrowing cast keeps the rounding its author asked for; one that changes no value is its operand."""
         dtype = var.ty.dtype.dtype
         if source.literal is not None:
             target = Leaf(var.ty, dtype, source.scope, source.name, literal=fold(source.literal, dtype))
-        elif dtype == "float32":
+        elif dtype == "float32" or source.node == LOW:
             target = Leaf(var.ty, dtype, source.scope, source.name, source.elements, source.tensor, source.uses)
         else:
             # Equal values share a leaf, where it is visible.

@@ -161,8 +161,8 @@ class CastRewriter:
         elif target.tensor is source.tensor:
             self._keep_widening(value, plan)
             self._rename(var, value, target)
-        elif self.low[source.node] and self._is_needed_rounding(source, target):
-            # Without this cast nothing would say that the rounding is the author's, and not to be optimized away.
+        elif self.low[source.node] and set(target.tensor.consumers) != {LOW}:
+            # Nobody, or not everybody, rounds it again. Without this cast nothing would say that the rounding is the author's, and not to be optimized away.
             assert target.tensor is not None
             known = self.natural.get(target.tensor)
             self._name(var, known if known is not None else self._emit(relax.op.astype(value, self.plan.amp), var))
@@ -174,11 +174,6 @@ class CastRewriter:
         wanted = {block for node, block in plan.target.uses if not self.low[node]}
         if plan.block is not None and (plan.block in wanted or (END in wanted and self.in_last_block)):
             self._form(plan.target, value, "float32", END in wanted)
-
-    def _is_needed_rounding(self, source: Leaf, target: Leaf) -> bool:
-        """Whether a tensor has to be low for nothing but this rounding: nobody, or not everybody, rounds it again."""
-        assert target.tensor is not None
-        return source.node != LOW and set(target.tensor.consumers) != {LOW}
 
     def _match_cast(self, binding: relax.MatchCast, plan: MatchPlan) -> None:
         value = self._use(binding.value, iter(plan.demands))

@@ -204,8 +204,8 @@ def _value(prices: Prices, var: relax.Var, value: Any, values: dict) -> Any:
 
 
 def _author_cast(prices: Prices, var: relax.Var, source: _Tensor, values: dict) -> _Tensor:
-    """A widening cast changes no value: it is its operand. A narrowing one is a value of its own, in low precision."""
-    if str(var.ty.dtype) == "float32":
+    """A cast that changes no value is its operand; one that rounds makes a value of its own, in low precision."""
+    if str(var.ty.dtype) == "float32" or source.choice == "low":
         return source
     source.asked.append("low")
     if source not in values:
