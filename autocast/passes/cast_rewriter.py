@@ -161,9 +161,8 @@ class CastRewriter:
         elif target.tensor is source.tensor:
             self._keep_widening(value, plan)
             self._rename(var, value, target)
-        elif self.low[source.node] and set(target.tensor.consumers) != {LOW}:
-            # Nobody, or not everybody, rounds it again. Without this cast nothing would say that the rounding is the author's, and not to be optimized away.
-            assert target.tensor is not None
+        elif self.low[source.node] and target.tensor is not None and set(target.tensor.consumers) != {LOW}:
+            # Nobody, or not everybody, rounds it again: without this cast, nothing would ask for the author's rounding.
             known = self.natural.get(target.tensor)
             self._name(var, known if known is not None else self._emit(relax.op.astype(value, self.plan.amp), var))
         else:
@@ -182,8 +181,10 @@ class CastRewriter:
 
     def _if(self, var: relax.Var, value: relax.If, plan: IfPlan) -> None:
         for leaf, node in plan.hoisted:
-            if leaf.literal is None and self._dtype(node) != self._natural_dtype(leaf):
-                self._form(leaf, self._value(leaf), self._dtype(node), False)
+            dtype = self._dtype(node)
+            known = leaf.literal is not None or dtype == self._natural_dtype(leaf) or leaf.tensor is None
+            if not known and (leaf.tensor, dtype) not in self.converted:
+                self._form(leaf, self._value(leaf), dtype, False)
         outside = self.natural.copy(), self.converted.copy(), self.fields.copy()
         branches = []
         for branch in (value.true_branch, value.false_branch):

@@ -360,3 +360,24 @@ def test_a_renamed_low_tensor_that_a_later_block_groups_is_seen_there():
     after = amp.autocast(Before)
     relax.analysis.well_formed(after)
     assert after.report.casts == 1
+
+
+def test_a_cast_that_stands_in_an_earlier_block_is_seen_by_both_branches():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(c: R.Tensor((), "bool"), x: R.Tensor((4, 4), "bfloat16")):
+            with R.dataflow():
+                low = R.nn.relu(x)
+                wide = R.astype(low, "float32")
+                R.output(wide)
+            if c:
+                a = R.exp(wide)
+                r = a
+            else:
+                r = R.sqrt(wide)
+            return r
+
+    after = amp.autocast(Before)
+    relax.analysis.well_formed(after)
+    assert after.report.casts == 1
