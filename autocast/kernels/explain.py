@@ -11,7 +11,7 @@ from autocast import settings
 
 def explain(rule: str, var: relax.Var, reason: str, *, taken: bool) -> None:
     """With AUTOCAST_DEBUG=4, print whether kernel rule `rule` takes the binding of `var`, and the reason."""
-    if int(str(settings.get("AUTOCAST_DEBUG"))) >= 4:
+    if settings.integer("AUTOCAST_DEBUG") >= 4:
         print(
             f"kernels: {rule} {'takes' if taken else 'declines'} {var.name}{reason and ': '}{reason}", file=sys.stderr
         )

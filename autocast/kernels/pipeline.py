@@ -127,11 +127,11 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executabl
 
 
 def _report(name: str, mod: tvm.IRModule, seconds: float) -> None:
-    if int(str(settings.get("AUTOCAST_DEBUG"))) >= 1:
+    if settings.integer("AUTOCAST_DEBUG") >= 1:
         print(f"kernels: {name} {seconds * 1e3:.1f} ms", file=sys.stderr)
-    directory = settings.get("AUTOCAST_DUMP")
+    directory = settings.text("AUTOCAST_DUMP")
     if directory:
         order = [phase.name for phase in LOWERING].index(name)
-        path = Path(str(directory)) / f"kernels_{order:02}_{name}.py"
+        path = Path(directory) / f"kernels_{order:02}_{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(mod.script())

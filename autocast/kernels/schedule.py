@@ -64,7 +64,7 @@ def _schedule(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
             _widen_intermediate(sch, block)
             _schedule_nest(sch, block)
     except (s_tir.ScheduleError, RuntimeError, ValueError) as error:
-        if int(str(settings.get("AUTOCAST_DEBUG"))) >= 4:
+        if settings.integer("AUTOCAST_DEBUG") >= 4:
             print(f"kernels: schedule of {name} stopped: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
     return name_values(sch.mod["main"])
 

@@ -65,7 +65,7 @@ def detect_target() -> tvm.target.Target:
     UnsupportedError
         AUTOCAST_TARGET names a CPU that LLVM does not know.
     """
-    cpu = str(settings.get("AUTOCAST_TARGET")) or codegen.llvm_get_system_cpu()
+    cpu = settings.text("AUTOCAST_TARGET") or codegen.llvm_get_system_cpu()
     if not codegen.llvm_is_valid_cpu(cpu, codegen.llvm_get_system_triple()):
         raise UnsupportedError(
             f"AUTOCAST_TARGET={cpu!r} is no CPU that LLVM knows; expected a name such as x86-64-v3, skylake-avx512 or "
@@ -77,8 +77,8 @@ def detect_target() -> tvm.target.Target:
 def usable_cores() -> int:
     """Cores that this process may use: its affinity mask, or AUTOCAST_NUM_THREADS where that is set and smaller."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limit = settings.get("AUTOCAST_NUM_THREADS")
-    return min(cores, limit) if isinstance(limit, int) and limit > 0 else cores
+    limit = settings.integer("AUTOCAST_NUM_THREADS")
+    return min(cores, limit) if limit > 0 else cores
 
 
 def instruction_set(target: tvm.target.Target) -> InstructionSet:

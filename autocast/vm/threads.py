@@ -42,8 +42,7 @@ def physical_cores() -> int:
 
 def wanted_threads() -> int:
     """AUTOCAST_NUM_THREADS where set, else TVM_NUM_THREADS or OMP_NUM_THREADS, else one for each physical core."""
-    number = settings.get("AUTOCAST_NUM_THREADS")
-    assert isinstance(number, int)
+    number = settings.integer("AUTOCAST_NUM_THREADS")
     if number < 0:
         raise UnsupportedError(f"AUTOCAST_NUM_THREADS={number}: expected 1 or more threads, or 0 for one for each core")
     if number == 0 and _USER_THREADS.isdigit():
