@@ -53,7 +53,7 @@ class Planner:
             )
         return self.plan
 
-    # -- functions and sequences ---------------------------------------------------------------------------------------
+    # -- functions and sequences -------------------------------------------------------------------
 
     def _function(self, global_var: tvm.ir.GlobalVar, function: relax.Function, out_dtype: str | None) -> None:
         self.function = global_var.name_hint
@@ -137,8 +137,7 @@ class Planner:
         self.plan.bindings[identity(var)] = plan
         self.plan.trees[identity(var)] = tree
 
-    # -- calls
-    # -----------------------------------------------------------------------------------------------------------
+    # -- calls -------------------------------------------------------------------------------------
 
     def _call(self, var: relax.Var, call: relax.Call) -> None:
         args = call.args[:]
@@ -243,7 +242,7 @@ class Planner:
         scope, block, _ = self.stack[-1]
         self.plan.bindings[identity(var)] = CastPlan(source, target, block if source.scope == scope else None)
 
-    # -- leaves --------------------------------------------------------------------------------------------------------
+    # -- leaves ------------------------------------------------------------------------------------
 
     def _pin(self, dtype: str) -> int:
         return LOW if dtype == self.amp else FULL

@@ -106,7 +106,7 @@ class CastRewriter:
         self.converted = {key: value for key, value in self.converted.items() if not _is_local(value)}
         self.fields = {key: value for key, value in self.fields.items() if not _is_local(value[0])}
 
-    # -- bindings ------------------------------------------------------------------------------------------------------
+    # -- bindings --------------------------------------------------------------------------------
 
     def _binding(self, binding: relax.Binding) -> None:
         var, value = binding.var, binding.value
@@ -224,7 +224,7 @@ class CastRewriter:
         later = {self.low[node] for node, block in leaf.uses if block != self.block}
         return later == {not self.low[leaf.node]}
 
-    # -- expressions ---------------------------------------------------------------------------------------------------
+    # -- expressions --------------------------------------------------------------------------------
 
     def _dtype(self, node: int) -> str:
         return self.plan.amp if self.low[node] else "float32"
