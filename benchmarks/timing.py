@@ -33,14 +33,6 @@ class Timing:
         """The fastest call, ms."""
         return min(self.milliseconds)
 
-    @property
-    def spread(self) -> float:
-        """Half the distance between the quartiles, as a share of the median."""
-        if len(self.milliseconds) < 4:
-            return (max(self.milliseconds) - self.best) / 2 / self.median
-        lower, _, upper = statistics.quantiles(self.milliseconds, n=4)
-        return (upper - lower) / 2 / self.median
-
 
 def alternate(
     candidates: Mapping[str, Callable[[], object]],
