@@ -12,14 +12,13 @@ import tvm
 from tvm import relax
 
 from autocast import settings
-from autocast.kernels.attention import decompose_attention
-from autocast.kernels.canonicalize import canonicalize
-from autocast.kernels.legalize import legalizations
-from autocast.kernels.outline import outline_branches
-from autocast.kernels.products import lower_products
-from autocast.kernels.rows import lower_rows
-from autocast.kernels.schedule import mark_existing, schedule
-from autocast.kernels.widen import compute_in_float32
+from autocast.kernels.attention.decompose import decompose_attention
+from autocast.kernels.fallback.legalize import legalizations
+from autocast.kernels.fallback.schedule import mark_existing, schedule
+from autocast.kernels.graph.canonicalize import canonicalize
+from autocast.kernels.graph.outline import outline_branches
+from autocast.kernels.graph.widen import compute_in_float32
+from autocast.kernels.rules import RULES
 
 
 class Phase(NamedTuple):
@@ -47,8 +46,7 @@ LOWERING = (
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("decompose_attention", lambda mod, target: decompose_attention(mod)),
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
-    Phase("products", lower_products),
-    Phase("rows", lower_rows),
+    *(Phase(rule.name, rule.lower) for rule in RULES),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(legalizations()), relax.transform.AnnotateTIROpPattern())),
     Phase("fuse", _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())),

@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 
 from autocast.frontend import from_torch
 from autocast.kernels import build, detect_target, lower, plan
-from autocast.kernels.schedule import SCHEDULED
+from autocast.kernels.fallback.schedule import SCHEDULED
 from tests.architectures import ARCHITECTURES
 from tests.kernels.modules import error, module, random, run, scheduled
 

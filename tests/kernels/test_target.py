@@ -7,7 +7,7 @@ import tvm
 
 from autocast.errors import UnsupportedError
 from autocast.kernels.target import cores, detect_target, instruction_set, usable_cores
-from tests.kernels.products import target_of
+from tests.kernels.products.cases import target_of
 
 
 def test_the_detected_target_is_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,212 @@
+"""Schedule the PrimFuncs that no generator of ours wrote: inline, parallelize, vectorize."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, sym, tirx
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from autocast import settings
+from autocast.kernels.fallback.name_values import name_values
+
+#: float32 numbers in the vectors that loops are split into; LLVM cuts them to what the target has.
+LANES = 16
+
+#: Loop nests of fewer elements than this run on one core: waking the others costs more.
+PARALLEL_ELEMENTS = 1 << 14
+
+#: Marks PrimFuncs whose loops are as they should be.
+SCHEDULED = "autocast.scheduled"
+
+_LIBRARY_CALLS = frozenset(
+    f"tirx.{name}" for name in ("exp", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid")
+)
+_SPATIAL, _REDUCTION = 0, 2
+
+
+def schedule(mod: tvm.IRModule) -> tvm.IRModule:
+    """Give every unmarked PrimFunc a schedule, and mark it.
+
+    Before::                                      After::
+
+        for i, j in T.grid(1024, 3072):               for i in T.parallel(1024):
+            with T.sblock("add"): t[i, j] = ...           for j in range(192):
+        for i, j in T.grid(1024, 3072):                       for v in T.vectorized(16):
+            with T.sblock("exp"): y[i, j] = f(t[i, j])            with T.sblock("exp"): y[...] = f(...)
+    """
+    functions = dict(mod.functions.items())
+    for var, function in functions.items():
+        if isinstance(function, tirx.PrimFunc) and not (function.attrs and SCHEDULED in function.attrs):
+            functions[var] = _schedule(var.name_hint, function).with_attr(SCHEDULED, True)
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def mark_existing(mod: tvm.IRModule) -> tvm.IRModule:
+    """Mark the PrimFuncs that a module came with: they are neither fused nor scheduled, only compiled."""
+    functions = dict(mod.functions.items())
+    for var, function in functions.items():
+        if isinstance(function, tirx.PrimFunc):
+            functions[var] = function.with_attrs({SCHEDULED: True, "op_pattern": 8})
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _schedule(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
+    sch = s_tir.Schedule(tvm.IRModule({"main": function}))
+    try:
+        root = sch.get_sblock("root")
+        _inline(sch, root)
+        for block in sch.get_child_blocks(root):
+            _widen_intermediate(sch, block)
+            _schedule_nest(sch, block)
+    except (s_tir.ScheduleError, RuntimeError, ValueError) as error:
+        if settings.integer("AUTOCAST_DEBUG") >= 4:
+            print(f"kernels: schedule of {name} stopped: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
+    return name_values(sch.mod["main"])
+
+
+def _inline(sch: s_tir.Schedule, root: SBlockRV) -> None:
+    """Inline the blocks whose elements are cheap, or are read once."""
+    for block in sch.get_child_blocks(root):
+        consumers = sch.get_consumers(block)
+        if not consumers or not _is_injective(sch, block):
+            continue
+        if all(_may_inline(sch, block, consumer, len(consumers)) for consumer in consumers):
+            try:
+                sch.compute_inline(block)
+            except s_tir.ScheduleError:
+                continue
+
+
+def _widen_intermediate(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    """Keep an intermediate bfloat16 tensor in float32, as TVM's legalization would, but with its rounding."""
+    if sch.get_consumers(block) and str(sch.get(block).writes[0].source.dtype) == "bfloat16":
+        sch.unsafe_set_dtype(block, 0, "float32")
+
+
+def _may_inline(sch: s_tir.Schedule, block: SBlockRV, consumer: SBlockRV, consumers: int) -> bool:
+    read_once = _iterations(sch, block) == _iterations(sch, consumer)
+    if _is_expensive(sch.get(block)):
+        return read_once and consumers == 1
+    return read_once or _is_injective(sch, consumer)
+
+
+def _schedule_nest(sch: s_tir.Schedule, block: SBlockRV) -> None:
+    loops = sch.get_loops(block)
+    if not loops:
+        return
+    kinds = [int(var.iter_type) for var in sch.get(block).iter_vars]
+    if len(kinds) != len(loops) or any(kind not in (_SPATIAL, _REDUCTION) for kind in kinds):
+        return
+    iterations = _iterations(sch, block)
+    parallel = iterations is None or iterations >= PARALLEL_ELEMENTS
+    if _REDUCTION in kinds:
+        _schedule_reduction(sch, block, loops, kinds, parallel)
+    else:
+        _schedule_injective(sch, block, loops, parallel)
+
+
+def _schedule_injective(sch: s_tir.Schedule, block: SBlockRV, loops: list[LoopRV], parallel: bool) -> None:
+    inner_extent = _extent(sch, loops[-1])
+    total = _iterations(sch, block)
+    if total is not None and _is_flat(sch.get(block)) and (inner_extent or 0) % LANES and total % LANES == 0:
+        loops = [sch.fuse(*loops)]
+        inner_extent = total
+    outer, inner = loops[:-1], loops[-1]
+    if inner_extent is not None and inner_extent % LANES == 0:
+        strip, lanes = sch.split(inner, [None, LANES])
+        sch.vectorize(lanes)
+        if not outer:
+            outer = [strip]
+    if parallel and outer:
+        sch.parallel(sch.fuse(*outer) if len(outer) > 1 else outer[0])
+
+
+def _schedule_reduction(
+    sch: s_tir.Schedule, block: SBlockRV, loops: list[LoopRV], kinds: list[int], parallel: bool
+) -> None:
+    spatial = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _SPATIAL]
+    reduced = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == _REDUCTION]
+    if not spatial:
+        return
+    outer, inner = spatial, None
+    if _reads_contiguously(sch.get(block), len(kinds) - 1 - kinds[::-1].index(_SPATIAL)):
+        outer, inner = spatial[:-1], spatial[-1]
+        extent = _extent(sch, inner)
+        vectorized = extent is not None and extent % LANES == 0
+        if vectorized:
+            strip, inner = sch.split(inner, [None, LANES])
+            outer = [*outer, strip]
+    sch.reorder(*outer, *reduced, *([] if inner is None else [inner]))
+    if parallel and outer:
+        sch.parallel(sch.fuse(*outer) if len(outer) > 1 else outer[0])
+    if inner is not None and vectorized:
+        sch.vectorize(inner)
+    initial = sch.decompose_reduction(block, reduced[0])
+    if inner is not None and vectorized:
+        sch.vectorize(sch.get_loops(initial)[-1])
+
+
+def _extent(sch: s_tir.Schedule, loop: LoopRV) -> int | None:
+    extent = sch.get(loop).extent
+    return int(extent) if isinstance(extent, tirx.IntImm) else None
+
+
+def _iterations(sch: s_tir.Schedule, block: SBlockRV) -> int | None:
+    """How often a block runs; None where that is known at run time."""
+    extents = [_extent(sch, loop) for loop in sch.get_loops(block)]
+    known = [extent for extent in extents if extent is not None]
+    return math.prod(known) if len(known) == len(extents) else None
+
+
+def _is_injective(sch: s_tir.Schedule, block: SBlockRV) -> bool:
+    return all(int(var.iter_type) == _SPATIAL for var in sch.get(block).iter_vars)
+
+
+def _is_flat(block: s_tir.SBlock) -> bool:
+    """Whether each element reads the elements at its own place, and perhaps scalars."""
+    (write,) = block.writes
+
+    def place(region: tvm.ir.TensorRegion) -> list:
+        return [access.min for access in region.region]
+
+    return all(
+        len(read.region) == 0
+        or (
+            (len(read.region) == len(write.region) and _same(place(read), place(write)))
+            and _same(read.source.shape, write.source.shape)
+        )
+        for read in block.reads
+    )
+
+
+def _same(left: list, right: list) -> bool:
+    return all(tvm_ffi.structural_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def _reads_contiguously(block: s_tir.SBlock, axis: int) -> bool:
+    """Whether neighbours along iteration axis `axis` are neighbours in memory, in at least one operand."""
+    var = block.iter_vars[axis].var
+
+    def moves_by_one(read: tvm.ir.TensorRegion) -> bool:
+        if not read.region:
+            return False
+        coefficients = sym.detect_linear_equation(read.region[-1].min, [var])
+        return len(coefficients) > 0 and isinstance(coefficients[0], tirx.IntImm) and int(coefficients[0]) == 1
+
+    return any(moves_by_one(read) for read in block.reads)
+
+
+def _is_expensive(block: s_tir.SBlock) -> bool:
+    """Whether computing an element twice is worth avoiding: it calls a function of its own or one of LLVM's."""
+
+    def stop(node: Any) -> tvm_ffi.VisitInterrupt | None:
+        if isinstance(node, tirx.Let) or node.op.name in _LIBRARY_CALLS:
+            return tvm_ffi.VisitInterrupt(node)
+        return None
+
+    return tvm_ffi.structural_walk(block.body, ((tirx.Let, tvm.ir.Call), stop)) is not None

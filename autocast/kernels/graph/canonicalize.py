@@ -1,0 +1,182 @@
+"""Remove what computes nothing, and write what remains in one way, so that patterns of kernels are few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import dtype_of, is_constant, is_op, op_name, shape_of, static_shape
+from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
+
+#: Constants of at most this many elements are computed now.
+_FOLDED_ELEMENTS = 4096
+
+
+@mutator
+class _Canonicalize(BindingRewriter):
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        rule = _RULES.get(op_name(binding.value) or "")
+        if rule is None:
+            return None
+        call = binding.value
+        return rule(self, call, *[self.folded(self.new(operand)) for operand in call.args])
+
+    def folded(self, expr: relax.Expr) -> relax.Expr:
+        """The constant that `expr` is bound to, if it is."""
+        value = self.producer(expr)
+        return value if value is not None and is_constant(value) else expr
+
+    def producer(self, expr: relax.Expr) -> Any:
+        """What the variable `expr` of the new function is bound to."""
+        return self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+
+
+def _reshape(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, *_: relax.Expr) -> relax.Expr | None:
+    """reshape, expand_dims, squeeze, flatten: nothing, a constant, or one reshape of what was first reshaped."""
+    shape = shape_of(call)
+    if shape is None or shape_of(data) is None:
+        return None
+    if is_constant(data):
+        return _folded(data, static_shape(call), np.reshape)
+    source = rewriter.producer(data)
+    if is_op(source, "relax.reshape"):
+        data = source.args[0]
+    return data if same_shape(shape_of(data), shape) else relax.op.reshape(data, relax.ShapeExpr(shape))
+
+
+def _broadcast_to(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, shape: relax.Expr) -> relax.Expr | None:
+    if same_shape(shape_of(data), shape_of(call)):
+        return data
+    return _folded(data, static_shape(call), np.broadcast_to) if is_constant(data) else None
+
+
+def _astype(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
+    if dtype_of(data) == dtype_of(call):
+        return data
+    if is_constant(data) and data.value.numpy().size <= _FOLDED_ELEMENTS:
+        return relax.const(data.value.numpy().astype(_numpy_dtype(storage(call))), dtype_of(call))
+    return None
+
+
+def _permute_dims(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
+    rank = len(call.ty.shape)
+    axes = permutation(call)
+    if is_constant(data):
+        return _folded(data, static_shape(call), lambda value, _: np.transpose(value, axes))
+    source = rewriter.producer(data)
+    if is_op(source, "relax.permute_dims"):
+        first = permutation(source)
+        axes, data = [first[axis] for axis in axes], source.args[0]
+    return data if axes == list(range(rank)) else relax.op.permute_dims(data, axes)
+
+
+def _matmul(rewriter: _Canonicalize, call: relax.Call, left: relax.Expr, right: relax.Expr) -> relax.Expr | None:
+    """A product with a matrix that was first repeated for the whole batch."""
+    source = rewriter.producer(right)
+    if not is_op(source, "relax.broadcast_to"):
+        return None
+    matrix, repeated = dims(source.args[0]), dims(source)
+    if shape_of(left) is None or len(matrix) < 2 or not same_shape(matrix[-2:], repeated[-2:]):
+        return None
+    if len(matrix) > 2 and any(dim != 1 for dim in matrix[:-2]):
+        return None
+    if len(dims(left)) < len(repeated) or not same_shape(dims(left)[:-2], dims(call)[:-2]):
+        return None
+    matrix_2d = source.args[0]
+    if len(matrix) > 2:
+        matrix_2d = rewriter.emit(relax.op.reshape(matrix_2d, relax.ShapeExpr(matrix[-2:])))
+    return relax.op.matmul(left, matrix_2d, out_dtype=call.attrs.out_dtype)
+
+
+def _batch_norm(
+    rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, *statistics: relax.Expr
+) -> relax.Expr | None:
+    """Inference: one factor and one offset for each channel, and statistics as they were."""
+    gamma, beta, mean, variance = statistics
+    if call.attrs.training is None or call.attrs.training or not call.attrs.center or not call.attrs.scale:
+        return None
+    emit, op = rewriter.emit, relax.op
+    epsilon = relax.const(float(call.attrs.epsilon), dtype_of(variance))
+    factor = emit(op.multiply(gamma, emit(op.rsqrt(emit(op.add(variance, epsilon))))))
+    offset = emit(op.subtract(beta, emit(op.multiply(mean, factor))))
+    rank, axis = len(dims(data)), int(call.attrs.axis)
+    others = [i for i in range(rank) if i != axis % rank]
+    factor, offset = (emit(op.expand_dims(vector, others)) for vector in (factor, offset))
+    result = emit(op.add(emit(op.multiply(data, factor)), offset))
+    return relax.Tuple([result, mean, variance])
+
+
+_RULES: dict[str, Callable[..., relax.Expr | None]] = {
+    "relax.reshape": _reshape,
+    "relax.expand_dims": _reshape,
+    "relax.squeeze": _reshape,
+    "relax.flatten": _reshape,
+    "relax.broadcast_to": _broadcast_to,
+    "relax.astype": _astype,
+    "relax.permute_dims": _permute_dims,
+    "relax.matmul": _matmul,
+    "relax.nn.batch_norm": _batch_norm,
+}
+
+
+def permutation(call: relax.Call) -> list[int]:
+    """The axes of a permute_dims, none negative."""
+    rank = len(call.ty.shape)
+    if call.attrs.axes is None:
+        return list(range(rank))[::-1]
+    return [int(axis) % rank for axis in call.attrs.axes]
+
+
+def same_shape(left: tuple | None, right: tuple | None) -> bool:
+    """Whether two shapes are equal for all values of their run-time dimensions."""
+    if left is None or right is None or len(left) != len(right):
+        return False
+    analyzer = tvm.sym.Analyzer()
+    return all(
+        a == b if isinstance(a, int) and isinstance(b, int) else analyzer.can_prove_equal(a, b)
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def _folded(constant: relax.Expr, shape: tuple | None, compute: Callable) -> relax.Expr | None:
+    if shape is None or np.prod(shape) > _FOLDED_ELEMENTS:
+        return None
+    return relax.const(np.ascontiguousarray(compute(constant.value.numpy(), shape)), dtype_of(constant))
+
+
+def _numpy_dtype(dtype: str) -> np.dtype:
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)
+
+
+def canonicalize(mod: tvm.IRModule) -> tvm.IRModule:
+    """Remove identities, merge chains of reshapes and of permutations, and compute equal things once.
+
+    Before::                                           After::
+
+        a = R.broadcast_to(x, R.shape([8, 128, 768]))      c = R.matmul(x, w)
+        b = R.broadcast_to(w, R.shape([8, 768, 768]))      e = R.permute_dims(c, [0, 2, 1])
+        c = R.matmul(a, b)
+        d = R.expand_dims(R.permute_dims(c), 0)
+        e = R.permute_dims(R.squeeze(d), axes)
+
+    Batch normalization for inference becomes a factor and an offset for each channel. Chains are shortened before
+    common subexpressions are looked for, because that makes more of them equal.
+    """
+    mod = rewrite_functions(mod, _Canonicalize)
+    return tvm.transform.Sequential(
+        [
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.EliminateCommonSubexpr(),
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.DeadCodeElimination(),
+        ]
+    )(mod)

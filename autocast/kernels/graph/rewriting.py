@@ -1,0 +1,154 @@
+"""What the Relax phases share: a mutator that replaces whole bindings, and what they ask about a function."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, visitor
+
+from autocast.errors import IllFormedModuleError
+from autocast.ir import relax_functions, shape_of
+
+
+@visitor
+class _UseCounter(PyExprVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter = Counter()
+
+    def visit_var_(self, op: relax.Var) -> None:
+        self.counts[op] += 1
+
+    def visit_dataflow_var_(self, op: relax.DataflowVar) -> None:
+        self.counts[op] += 1
+
+    def visit_var_def_(self, var: relax.Var) -> None:
+        """A definition is not a use."""
+
+    def visit_dataflow_var_def_(self, var: relax.DataflowVar) -> None:
+        """A definition is not a use."""
+
+
+def use_counts(function: relax.Function) -> Counter:
+    """How often each variable of `function` is read, returned values included."""
+    counter = _UseCounter()
+    counter.visit_expr(function.body)
+    return counter.counts
+
+
+@visitor
+class _Bindings(PyExprVisitor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bound: dict[relax.Var, relax.Expr] = {}
+        self.users: dict[relax.Var, list[relax.Var]] = {}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self.bound[binding.var] = binding.value
+        for operand in _operands(binding.value):
+            self.users.setdefault(operand, []).append(binding.var)
+        super().visit_var_binding_(binding)
+
+
+def _operands(value: relax.Expr) -> list[relax.Var]:
+    if isinstance(value, relax.Call):
+        return [operand for argument in value.args for operand in _operands(argument)]
+    if isinstance(value, relax.Tuple):
+        return [operand for item in value.fields for operand in _operands(item)]
+    if isinstance(value, relax.TupleGetItem):
+        return _operands(value.tuple_value)
+    return [value] if isinstance(value, relax.Var) else []
+
+
+def users_of(function: relax.Function) -> tuple[dict[relax.Var, relax.Expr], dict[relax.Var, list[relax.Var]]]:
+    """What each variable of `function` is bound to, in order, and which variables are computed from it directly."""
+    bindings = _Bindings()
+    bindings.visit_expr(function.body)
+    return bindings.bound, bindings.users
+
+
+def parameters_of(function: relax.Function) -> frozenset[relax.Var]:
+    """The arguments of `function` whose values never change between calls: those after its first `num_input`.
+
+    What is computed from them alone, a packed weight say, is computed once. A function without the attribute
+    `num_input` has none.
+    """
+    inputs = (function.attrs or {}).get("num_input")
+    return frozenset() if inputs is None else frozenset(function.params[int(inputs) :])
+
+
+def dims(expr: relax.Expr) -> tuple:
+    """The dimensions (int or expression) of a tensor; an error where the type does not say them."""
+    shape = shape_of(expr)
+    if shape is None:
+        raise IllFormedModuleError(
+            f"kernels: got a {expr.ty}, expected a tensor of known shape; declare its dimensions"
+        )
+    return shape
+
+
+def storage(expr: relax.Expr) -> str:
+    """The dtype that a tensor is stored in."""
+    return str(expr.ty.dtype)
+
+
+class BindingRewriter(PyExprMutator):
+    """A mutator that replaces whole bindings.
+
+    Subclasses, decorated with `relax.expr_functor.mutator`, answer `rewrite(binding)` with a new value, or None to
+    leave the binding as it is. `rewrite` sees the original binding; `self.new(expr)` gives an operand's rewritten form,
+    and `self.emit(value)` binds an intermediate value. `self.parameters` are the function's constant arguments.
+    """
+
+    def __init__(self, mod: tvm.IRModule):
+        super().__init__(mod)
+        self.mod = mod
+        self.parameters: frozenset[relax.Var] = frozenset()
+        self.uses: Counter = Counter()
+        self.values: dict[relax.Var, relax.Expr] = {}
+
+    def enter(self, function: relax.Function) -> None:
+        """Called with each function before it is rewritten."""
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        """The new value of `binding`, or None."""
+        raise NotImplementedError
+
+    def new(self, expr: relax.Expr) -> relax.Expr:
+        """The rewritten form of `expr`, an expression of the original function."""
+        return self.visit_expr(expr)
+
+    def emit(self, value: relax.Expr) -> relax.Var:
+        """Bind `value` to a new variable of the current block."""
+        return self.builder_.emit(value)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        value = self.rewrite(binding)
+        if value is None:
+            super().visit_var_binding_(binding)
+            self.values[binding.var] = binding.value
+            return
+        self.values[binding.var] = binding.value
+        inside = isinstance(binding.var, relax.DataflowVar)
+        if inside and isinstance(value, relax.Var):
+            self.set_var_remap(binding.var, value)
+        elif inside:
+            self.set_var_remap(binding.var, self.builder_.emit(value, binding.var.name))
+        elif self.builder_.current_block_is_dataflow():
+            self.set_var_remap(binding.var, self.builder_.emit_output(value, binding.var.name))
+        else:
+            self.set_var_remap(binding.var, self.builder_.emit(value, binding.var.name))
+
+
+def rewrite_functions(mod: tvm.IRModule, rewriter: type[BindingRewriter], *args: object) -> tvm.IRModule:
+    """Rewrite every Relax function of `mod` with one `rewriter`, then remove what is no longer used."""
+    mutated = rewriter(mod, *args)
+    for var, function in relax_functions(mod):
+        mutated.uses = use_counts(function)
+        mutated.values = {}
+        mutated.parameters = parameters_of(function)
+        mutated.enter(function)
+        mutated.builder_.update_func(var, mutated.visit_expr(function))
+    return relax.transform.DeadCodeElimination()(mutated.builder_.get())

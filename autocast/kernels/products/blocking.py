@@ -1,0 +1,119 @@
+"""How a matrix product is cut up: register tiles, panels that fit the caches, and one task for each thread."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autocast.kernels.products.spec import Product
+from autocast.kernels.target import InstructionSet
+
+#: Rows of a register tile by instruction set and by vectors across: as many accumulators as leave room for operands.
+_TILE_ROWS = {
+    "avx512bf16": {3: 8, 4: 6, 2: 12, 1: 24},
+    "avx512": {3: 8, 4: 6, 2: 12, 1: 24},
+    "avx2": {2: 6, 1: 12},
+    "generic": {2: 4, 1: 8},
+}
+#: Relative time of a tile by vectors across; narrow tiles load more of A for each product.
+_TILE_COST = {3: 1.0, 4: 1.02, 2: 1.05, 1: 1.5}
+
+#: The part of B that is packed at once stays in the level-2 cache beside what streams through it.
+_PACKED_B_BYTES = 448 << 10
+#: Words along k that are summed in registers before partial sums are stored, for A read in place and for A packed.
+_K_WORDS = {"in place": 1536, "packed": 768}
+_K_BLOCK = {"in place": 1024, "packed": 512}
+#: Up to so many rows of A, B is read once from memory instead of being packed.
+FEW_ROWS = 4
+#: Products smaller than this many multiplications are not worth waking another thread.
+_SMALL = 1 << 17
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """The sizes of everything, known when code is generated.
+
+    Attributes
+    ----------
+    tile_rows, tile_vectors
+        The register tile: rows of A by vectors of B.
+    panel
+        Columns of a packed panel of B: `tile_vectors * lanes`.
+    k_words
+        Words along k of one block; more than one block means partial sums in memory.
+    panels
+        Panels of B that are packed and used together.
+    group
+        Tiles of rows that are packed together where A is packed.
+    row_tasks, column_tasks
+        How many tasks share one matrix product, by rows and by columns.
+    """
+
+    tile_rows: int
+    tile_vectors: int
+    panel: int
+    k_words: int
+    panels: int
+    group: int
+    row_tasks: int
+    column_tasks: int
+
+
+def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bool, a_in_place: bool) -> Blocking:
+    """The blocking of `spec`: the least padding for its n, tiles of equal height for its m, tasks that repack least."""
+    lanes = isa.lanes
+    rows_of = _TILE_ROWS[isa.name]
+    n = 1 if spec.n is None else spec.n
+    vectors = 2 if spec.n is None else min(rows_of, key=lambda v: (_padded(n, v * lanes) * _TILE_COST[v], v))
+    panel = vectors * lanes
+    tile_rows = rows_of[vectors]
+    if spec.m is not None:
+        tile_rows = math.ceil(spec.m / math.ceil(spec.m / tile_rows))
+    mode = "in place" if a_in_place else "packed"
+    if spec.k is None:
+        k_words = _K_BLOCK[mode]
+    else:
+        k_words = math.ceil(spec.k / (2 if pairs else 1))
+        if k_words > _K_WORDS[mode]:
+            k_words = math.ceil(k_words / math.ceil(k_words / _K_BLOCK[mode]))
+        k_words = _padded(k_words, lanes)
+    row_tasks, column_tasks = _tasks(spec, panel, cores, a_in_place)
+    panels = max(1, _PACKED_B_BYTES // (k_words * panel * 4))
+    if spec.n is not None:
+        panels = min(panels, math.ceil(math.ceil(spec.n / panel) / column_tasks))
+    return Blocking(tile_rows, vectors, panel, k_words, panels, max(1, 32 // tile_rows), row_tasks, column_tasks)
+
+
+def few_rows_blocking(spec: Product, isa: InstructionSet, cores: int) -> Blocking:
+    """The blocking of a product of at most FEW_ROWS rows: half of the registers hold sums, no part of B is packed."""
+    rows = spec.m or 1
+    vectors = min(8, 1 << (isa.registers // (2 * rows)).bit_length() - 1)
+    if spec.transpose_b:
+        vectors = min(4, vectors)
+    panel = isa.lanes * (1 if spec.transpose_b else vectors)
+    column_tasks = cores if (spec.n or 512) * (spec.k or 512) >= _SMALL // 4 and not spec.batch_dims else 1
+    return Blocking(rows, vectors, panel, 0, 1, 1, 1, column_tasks)
+
+
+def _padded(extent: int, multiple: int) -> int:
+    return math.ceil(extent / multiple) * multiple
+
+
+def _tasks(spec: Product, panel: int, cores: int, a_in_place: bool) -> tuple[int, int]:
+    """Tasks by rows and by columns: each packs its own part of B (and of A), so the split that repeats least wins."""
+    m, n, k = spec.m or 512, spec.n or 512, spec.k or 512
+    known = [extent for extent in spec.batch_dims if extent is not None]
+    batch = math.prod(known) if len(known) == len(spec.batch_dims) else None
+    per_matrix = m * n * k
+    if cores == 1 or per_matrix < _SMALL:
+        return 1, 1
+    if spec.batch_dims and (batch is None or batch % cores == 0 or batch >= 4 * cores) and per_matrix < (1 << 26):
+        return 1, 1
+
+    def repacked(split: tuple[int, int]) -> float:
+        rows, columns = split
+        idle = math.ceil(m / rows) * rows / m + math.ceil(n / panel / columns) * columns * panel / n
+        return rows * n + columns * m * (0.25 if a_in_place else 1.0) + (idle - 2) * 64 * (m + n)
+
+    splits = [(r, cores // r) for r in range(1, cores + 1) if cores % r == 0]
+    return min(splits, key=repacked)

@@ -1,0 +1,274 @@
+"""Replace matrix products, with what is done to their results, by generated kernels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import is_constant, is_op, op_name, shape_of
+from autocast.kernels.explain import explain
+from autocast.kernels.graph.canonicalize import permutation, same_shape
+from autocast.kernels.graph.operators import LOW
+from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.products.kernel import Epilogue, Product, product
+
+#: Activations that a product applies to its sums, by operator.
+_ACTIVATIONS = {
+    "relax.nn.relu": "relu",
+    "relax.nn.gelu": "gelu",
+    "relax.nn.gelu_tanh": "gelu_tanh",
+    "relax.nn.silu": "silu",
+    "relax.tanh": "tanh",
+    "relax.sigmoid": "sigmoid",
+}
+
+
+@dataclass
+class _Chain:
+    """A product and the operators after it that its kernel computes too; `end` is what the kernel defines."""
+
+    call: relax.Call
+    end: relax.Var
+    epilogue: Epilogue = field(default_factory=Epilogue)
+    bias: relax.Expr | None = None
+    residual: relax.Expr | None = None
+    members: frozenset[relax.Var] = frozenset()
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A factor as it is stored: casts and transpositions that the kernel does while it packs are looked through."""
+
+    expr: relax.Expr
+    transposed: bool
+    axes: tuple[int, ...] | None
+
+
+@mutator
+class _Products(BindingRewriter):
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
+        super().__init__(mod)
+        self.target = target
+        self.kernels: dict[Product, tvm.ir.GlobalVar] = {}
+
+    def enter(self, function: relax.Function) -> None:
+        self.bound, self.users = users_of(function)
+        self.chains: dict[relax.Var, _Chain] = {}
+        self.taken: set[relax.Var] = set()
+        for var, value in self.bound.items():
+            if is_op(value, "relax.matmul"):
+                reason = _declined(value)
+                if reason is None:
+                    chain = self.chain(var, value)
+                    self.chains[chain.end] = chain
+                    self.taken |= chain.members
+                explain("product", var, reason or f"up to {chain.end.name}", taken=reason is None)
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        chain = self.chains.get(binding.var)
+        return None if chain is None else self.lowered(chain)
+
+    def only_user(self, var: relax.Var) -> relax.Var | None:
+        """The one variable that is computed from `var`; None where it has several readers, or is returned."""
+        readers = self.users.get(var, [])
+        return readers[0] if len(readers) == 1 and self.uses[var] == 1 and readers[0] in self.bound else None
+
+    # ---- what the kernel computes after the product ----
+
+    def chain(self, var: relax.Var, call: relax.Call) -> _Chain:
+        """The longest run of readers of `var` that an epilogue can hold; it does not end with what widens again."""
+        chain = settled = _Chain(call, var)
+        while (reader := self.only_user(chain.end)) is not None and reader not in self.taken:
+            longer = self.longer(chain, reader, self.bound[reader])
+            if longer is None:
+                break
+            widens = is_op(self.bound[reader], "relax.astype") and storage(reader) == "float32"
+            chain = replace(longer, members=chain.members | {reader})
+            settled = settled if widens else chain
+        return settled
+
+    def longer(self, chain: _Chain, reader: relax.Var, value: relax.Expr) -> _Chain | None:
+        epilogue, name = chain.epilogue, op_name(value)
+        if name == "relax.astype":
+            return replace(chain, end=reader) if self.may_cast(chain.end, reader) else None
+        if storage(chain.end) in LOW:
+            return None  # what is stored low is computed from float32: a cast comes first
+        if name in _ACTIVATIONS and epilogue.activation is None and (not epilogue.residual or epilogue.residual_first):
+            return replace(chain, end=reader, epilogue=replace(epilogue, activation=_ACTIVATIONS[name]))
+        if name in ("relax.multiply", "relax.divide"):
+            factor = _scalar(value.args[1] if value.args[0].same_as(chain.end) else value.args[0])
+            if (
+                factor is None
+                or epilogue != Epilogue()
+                or (name == "relax.divide" and not value.args[0].same_as(chain.end))
+            ):
+                return None
+            scale = 1 / factor if name == "relax.divide" else factor
+            return replace(chain, end=reader, epilogue=replace(epilogue, scale=scale))
+        if name == "relax.add" and epilogue.residual is None:
+            return self.added(chain, reader, value)
+        return None
+
+    def may_cast(self, before: relax.Var, after: relax.Var) -> bool:
+        """A result may be narrowed, or be float32 still: a narrowing that is undone at once was for storage only."""
+        if storage(before) == "float32":
+            return storage(after) in LOW
+        return storage(after) == "float32" and storage(self.bound[before].args[0]) == "float32"
+
+    def added(self, chain: _Chain, reader: relax.Var, value: relax.Call) -> _Chain | None:
+        first, second = value.args
+        other = second if first.same_as(chain.end) else first
+        if other.same_as(chain.end):
+            return None
+        stored = self.before_widening(other)
+        if storage(stored) not in ("float32", *LOW):
+            return None
+        epilogue, n = chain.epilogue, dims(chain.end)[-1]
+        if epilogue == replace(Epilogue(), scale=epilogue.scale) and same_shape(dims(other), (n,)):
+            return replace(chain, end=reader, bias=stored, epilogue=replace(epilogue, bias=storage(stored)))
+        if same_shape(dims(other), dims(chain.end)):
+            epilogue = replace(epilogue, residual=storage(stored), residual_first=epilogue.activation is None)
+            return replace(chain, end=reader, residual=stored, epilogue=epilogue)
+        return None
+
+    def value_of(self, expr: relax.Expr) -> Any:
+        """What `expr` is bound to in this function; None for a parameter, and for what is no variable."""
+        return self.bound.get(expr) if isinstance(expr, relax.Var) else None
+
+    def before_widening(self, expr: relax.Expr) -> relax.Expr:
+        value = self.value_of(expr)
+        if is_op(value, "relax.astype") and storage(value.args[0]) in LOW and storage(expr) == "float32":
+            return value.args[0]
+        return expr
+
+    # ---- what the kernel reads ----
+
+    def operand(self, expr: relax.Expr, narrows: bool) -> _Operand:
+        """`expr` without the narrowing, and without the transposition, that reads it while packing can do."""
+        transposed, axes = False, None
+        for _ in range(2):
+            value = self.value_of(expr)
+            if narrows and is_op(value, "relax.astype") and self.is_free(expr, value):
+                expr = value.args[0]
+            elif is_op(value, "relax.permute_dims") and axes is None:
+                order = permutation(value)
+                swapped = [*order[:-2], order[-1], order[-2]]
+                if swapped[-1] != len(order) - 1:
+                    continue
+                transposed, expr = True, value.args[0]
+                axes = None if swapped == sorted(swapped) else tuple(swapped)
+                if axes is not None:
+                    break
+        return _Operand(expr, transposed, axes)
+
+    def is_free(self, expr: relax.Var, cast: relax.Call) -> bool:
+        """Whether a parameter's cast is done by the one kernel that reads it, so that its result need not exist.
+
+        Casts of computed values are left to what computes them: storing them narrowed is free there.
+        """
+        source = cast.args[0]
+        inner = self.value_of(source)
+        if is_op(inner, "relax.permute_dims"):
+            source = inner.args[0]
+        narrowing = storage(source) == "float32" and storage(expr) == "bfloat16"
+        return narrowing and isinstance(source, relax.Var) and source not in self.bound and self.uses[expr] == 1
+
+    def stored(self, operand: _Operand) -> relax.Expr:
+        expr = self.new(operand.expr)
+        return expr if operand.axes is None else self.emit(relax.op.permute_dims(expr, list(operand.axes)))
+
+    # ---- the kernel ----
+
+    def lowered(self, chain: _Chain) -> relax.Expr:
+        narrows = all(storage(factor) == "bfloat16" for factor in chain.call.args)
+        left, right = (self.operand(factor, narrows) for factor in chain.call.args)
+        left_shape, right_shape = (dims(factor) for factor in chain.call.args)
+        batch = left_shape[:-2] if len(left_shape) > 2 else right_shape[:-2]
+        out_type = relax.TensorType(dims(chain.end), storage(chain.end))
+        spec = Product(
+            m=_known(left_shape[-2]),
+            n=_known(right_shape[-1]),
+            k=_known(left_shape[-1]),
+            a_dtype=storage(left.expr),
+            b_dtype=storage(right.expr),
+            out_dtype=storage(chain.end),
+            transpose_a=left.transposed,
+            transpose_b=right.transposed,
+            batch=tuple(_known(dim) for dim in batch) or 1,
+            a_batched=len(left_shape) > 2,
+            b_batched=len(right_shape) > 2,
+            epilogue=chain.epilogue,
+            compute="bfloat16" if narrows else None,
+        )
+        arguments = [self.stored(left), self.stored(right)]
+        arguments += [self.new(extra) for extra in (chain.bias, chain.residual) if extra is not None]
+        return relax.call_tir(self.kernel(spec), arguments, out_type)
+
+    def kernel(self, spec: Product) -> tvm.ir.GlobalVar:
+        """The function that computes `spec`: one for all equal products of the module."""
+        if spec not in self.kernels:
+            name = f"product{len(self.kernels)}_{_describe(spec)}"
+            function = product(spec, self.target, name).without_attr("global_symbol")
+            self.kernels[spec] = self.builder_.add_func(function, name)
+        return self.kernels[spec]
+
+
+def _declined(call: relax.Call) -> str | None:
+    """Why no kernel computes the matmul `call`; None where one does."""
+    left, right = call.args
+    if shape_of(left) is None or shape_of(right) is None:
+        return "a shape is not known"
+    shapes = [dims(left), dims(right)]
+    if storage(left) != storage(right) or storage(left) not in ("float32", *LOW):
+        return f"operands are {storage(left)} and {storage(right)}"
+    if min(len(shape) for shape in shapes) < 2:
+        return "an operand is a vector"
+    if any(dim == 0 for shape in shapes for dim in shape):
+        return "an operand is empty"
+    if min(len(shape) for shape in shapes) > 2 and not same_shape(shapes[0][:-2], shapes[1][:-2]):
+        return "the batch is broadcast"
+    return None
+
+
+def _scalar(expr: relax.Expr) -> float | None:
+    if is_constant(expr) and math.prod(expr.value.numpy().shape) == 1 and len(expr.ty.shape) == 0:
+        return float(expr.value.numpy())
+    return None
+
+
+def _known(dim: object) -> int | None:
+    return dim if isinstance(dim, int) else None
+
+
+def _describe(spec: Product) -> str:
+    sizes = "x".join("any" if size is None else str(size) for size in (*spec.batch_dims, spec.m, spec.n, spec.k))
+    short = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+    dtypes = "_".join(short[dtype] for dtype in (spec.a_dtype, spec.b_dtype, spec.out_dtype))
+    epilogue = spec.epilogue
+    extras = [
+        "scale" if epilogue.scale is not None else "",
+        "bias" if epilogue.bias else "",
+        epilogue.activation or "",
+        "residual" if epilogue.residual else "",
+    ]
+    layout = ("t" if spec.transpose_a else "n") + ("t" if spec.transpose_b else "n")
+    return "_".join([sizes, layout, dtypes, *filter(None, extras)])
+
+
+def lower_products(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Rewrite every matmul, and what an epilogue can hold of its readers, to one call of a generated kernel.
+
+    Before::                                               After::
+
+        b: bf16 = R.permute_dims(R.astype(w, "bfloat16"))      y: bf16 = R.call_tir(
+        c: f32 = R.matmul(a, b, out_dtype="float32")               product0_1024x3072x768_nt_bf16_f32_bf16_bias_gelu,
+        y: bf16 = R.astype(R.nn.gelu(c + bias), "bfloat16")        (a, w, bias))
+
+    Equal products share a kernel.
+    """
+    return rewrite_functions(mod, _Products, target)

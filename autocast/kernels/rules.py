@@ -1,0 +1,26 @@
+"""The ordered rules that choose kernels: each takes the patterns it knows, and says why it declines the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tvm
+
+from autocast.kernels.products.rule import lower_products
+from autocast.kernels.rows.rule import lower_rows
+
+
+class Rule(NamedTuple):
+    """A kind of kernel: its name in debugging output, the patterns that it takes, and the pass that lowers them."""
+
+    name: str
+    takes: str
+    lower: Callable[[tvm.IRModule, tvm.target.Target], tvm.IRModule]
+
+
+#: In this order: what holds the most arithmetic claims its neighbours first. What no rule takes goes TVM's way.
+RULES = (
+    Rule("products", "matmul, with transposed and narrowed operands, bias, activation and residual", lower_products),
+    Rule("rows", "softmax, normalizations and reductions over the last axis, with elementwise neighbours", lower_rows),
+)

@@ -1,0 +1,90 @@
+"""What computes nothing is removed, and chains are shortened."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from autocast.kernels.graph.canonicalize import canonicalize
+from tests.kernels.modules import error, module, operators, random, run
+
+op = relax.op
+
+
+def test_identities_are_removed() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        x = op.broadcast_to(op.reshape(op.astype(x, "float32"), (2, 3)), (2, 3))
+        return op.exp(op.permute_dims(x, [0, 1]))
+
+    assert operators(canonicalize(module(body, ((2, 3), "float32")))) == ["relax.exp"]
+
+
+def test_identities_with_a_run_time_dimension_are_removed() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.exp(op.squeeze(op.expand_dims(x, 0), [0]))
+
+    assert operators(canonicalize(module(body, (("n", 3), "float32")))) == ["relax.exp"]
+
+
+def test_reshapes_of_reshapes_become_one() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.expand_dims(op.reshape(op.reshape(x, (3, 8)), (2, 12)), 0)
+
+    assert operators(canonicalize(module(body, ((4, 6), "float32")))) == ["relax.reshape"]
+
+
+def test_permutations_are_composed() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.permute_dims(op.permute_dims(x, [2, 0, 1]), [0, 2, 1])
+
+    mod = canonicalize(module(body, ((2, 3, 4), "float32")))
+    assert operators(mod) == ["relax.permute_dims"]
+    x = random((2, 3, 4), "float32")
+    np.testing.assert_array_equal(run(mod, x)[0], x.transpose(2, 0, 1).transpose(0, 2, 1))
+
+
+def test_a_permutation_and_its_inverse_vanish() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.exp(op.permute_dims(op.permute_dims(x, [2, 0, 1]), [1, 2, 0]))
+
+    assert operators(canonicalize(module(body, ((2, 3, 4), "float32")))) == ["relax.exp"]
+
+
+def test_a_weight_is_not_repeated_for_the_batch() -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return op.matmul(x, op.broadcast_to(w, (5, 3, 2)))
+
+    mod = canonicalize(module(body, ((5, 4, 3), "float32"), ((3, 2), "float32")))
+    assert operators(mod) == ["relax.matmul"]
+
+
+def test_equal_expressions_are_computed_once() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.add(op.exp(op.reshape(x, (3, 4))), op.exp(op.reshape(op.reshape(x, (2, 6)), (3, 4))))
+
+    assert operators(canonicalize(module(body, ((12,), "float32")))) == ["relax.reshape", "relax.exp", "relax.add"]
+
+
+def test_small_constants_are_folded() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.add(
+            x, op.astype(op.broadcast_to(op.reshape(relax.const([1, 2], "int32"), (2, 1)), (2, 3)), "float32")
+        )
+
+    mod = canonicalize(module(body, ((2, 3), "float32")))
+    assert operators(mod) == ["relax.add"]
+    np.testing.assert_array_equal(run(mod, np.zeros((2, 3), "float32"))[0], [[1, 1, 1], [2, 2, 2]])
+
+
+def test_batch_normalization_is_a_factor_and_an_offset() -> None:
+    def body(x: relax.Expr, *statistics: relax.Expr) -> relax.Expr:
+        return relax.TupleGetItem(op.nn.batch_norm(x, *statistics, axis=1, training=False), 0)
+
+    mod = module(body, ((2, 3, 4), "float32"), *[((3,), "float32")] * 4)
+    assert "relax.nn.batch_norm" not in operators(canonicalize(mod))
+    x, (gamma, beta, mean) = random((2, 3, 4), "float32"), random((3, 3), "float32", 1)
+    variance = np.array([0.5, 1.0, 2.0], "float32")
+    expected = (x.astype("float64") - mean[:, None]) / np.sqrt(variance[:, None] + 1e-5) * gamma[:, None] + beta[
+        :, None
+    ]
+    assert error(run(mod, x, gamma, beta, mean, variance)[0], expected) < 1e-6

@@ -1,0 +1,95 @@
+"""The polynomials against float64, densely over all float32 and at the special values, for every vector width."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from scipy import special
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.vector import vector_math
+from autocast.kernels.vector.unit import i64, rooted
+from tests.kernels.products.cases import ACTIVATIONS, target_of
+from tests.kernels.test_product import every_cpu, here
+
+#: The function in float64, and its largest error in units of the last place of the float32 result.
+EXACT = {"exp": (np.exp, 1.1), "erf": (special.erf, 1.2), "tanh": (np.tanh, 2.0), "sigmoid": (special.expit, 2.5)}
+
+
+def apply(name: str, x: np.ndarray, lanes: int, cpu: str) -> np.ndarray:
+    """The function `name` of every element of `x`, by vectors of `lanes`."""
+    size = len(x)
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        source = T.arg("x", T.buffer((size,), "float32"))
+        result = T.arg("y", T.buffer((size,), "float32"))
+        with (
+            T.attr(tirx.const(0, "int32"), "pragma_import_llvm", vector_math.math_ir(lanes, (name,))),
+            T.serial(0, i64(size // lanes)) as i,
+        ):
+            at = T.ramp(i * lanes, 1, lanes) if lanes > 1 else i
+            T.buffer_store(result, vector_math.call(name, source[at]), [at])
+    module = tvm.compile(tvm.IRModule({"main": rooted(builder.get())}), target=target_of(cpu))
+    y = tvm.runtime.tensor(np.zeros_like(x))
+    module["main"](tvm.runtime.tensor(x), y)
+    return y.numpy()
+
+
+def all_magnitudes(count: int = 1 << 20) -> np.ndarray:
+    """Finite float32 numbers of both signs, evenly spread over bit patterns, hence over all exponents."""
+    bits = np.linspace(0, 0x7F7FFFFF, count // 2, dtype=np.uint32)
+    half = bits.view(np.float32)
+    return np.concatenate([half, -half])
+
+
+def last_place(exact: np.ndarray) -> np.ndarray:
+    """The distance of neighbouring float32 numbers at each number."""
+    return np.spacing(np.minimum(np.abs(exact), np.finfo(np.float32).max).astype(np.float32)).astype(np.float64)
+
+
+@every_cpu
+@pytest.mark.parametrize("name", list(EXACT))
+def test_error_stays_within_the_stated_units_in_the_last_place(name: str, cpu: str) -> None:
+    exact_function, bound = EXACT[name]
+    x = np.concatenate([all_magnitudes(), np.linspace(-110, 110, 1 << 20, dtype=np.float32)])
+    got = apply(name, x, 16, cpu)
+    with np.errstate(over="ignore", under="ignore"):
+        exact = exact_function(x.astype(np.float64))
+    overflowed = exact > np.finfo(np.float32).max
+    assert np.isinf(got[overflowed]).all()
+    error = np.abs(got[~overflowed] - exact[~overflowed]) / last_place(exact[~overflowed])
+    worst = error.argmax()
+    assert error[worst] <= bound, f"{name}({x[~overflowed][worst]}) is off by {error[worst]} units"
+
+
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
+@pytest.mark.parametrize("name", list(vector_math.FUNCTIONS))
+def test_special_values_give_the_limits(name: str, lanes: int) -> None:
+    x = np.zeros(16, np.float32)
+    x[:4] = np.nan, np.inf, 0.0, -0.0
+    got = apply(name, x, lanes, here)
+    at_infinity = {"exp": np.inf, "erf": 1.0, "tanh": 1.0, "sigmoid": 1.0}.get(name, np.inf)
+    at_zero = {"exp": 1.0, "sigmoid": 0.5}.get(name, 0.0)
+    assert np.isnan(got[0])
+    assert got[1] == at_infinity
+    assert got[2] == got[3] == at_zero
+
+
+@pytest.mark.parametrize("name", ["tanh", "erf"])
+def test_odd_functions_keep_the_sign_of_zero_and_of_infinity(name: str) -> None:
+    x = np.zeros(16, np.float32)
+    x[:2] = -0.0, -np.inf
+    got = apply(name, x, 16, here)
+    assert np.signbit(got[0]) and got[1] == -1.0
+
+
+@every_cpu
+@pytest.mark.parametrize("name", ["relu", "gelu", "gelu_tanh", "silu"])
+def test_activations_are_within_float32_rounding_of_their_argument(name: str, cpu: str) -> None:
+    x = np.linspace(-20, 20, 1 << 18, dtype=np.float32)
+    got = apply(name, x, 16, cpu)
+    exact = ACTIVATIONS[name](x.astype(np.float64))
+    assert (np.abs(got - exact) <= 4 * 2.0**-24 * np.maximum(np.abs(x), np.abs(exact))).all()
