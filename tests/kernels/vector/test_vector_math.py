@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.vector import vector_math
 from autocast.kernels.vector.unit import i64, rooted
 from tests.kernels.products.cases import ACTIVATIONS, target_of
-from tests.kernels.test_product import every_cpu, here
+from tests.kernels.products.test_kernel import every_cpu, here
 
 #: The function in float64, and its largest error in units of the last place of the float32 result.
 EXACT = {"exp": (np.exp, 1.1), "erf": (special.erf, 1.2), "tanh": (np.tanh, 2.0), "sigmoid": (special.expit, 2.5)}
