@@ -47,9 +47,9 @@ format: $(INSTALLED) ## format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(INSTALLED) ## the benchmarks, one after the other (minutes); results in benchmarks/results/
-	$(BIN)/python -m benchmarks.autocast_pass $(BENCH_ARGS)
-	$(BIN)/python -m benchmarks.bert $(BENCH_ARGS)
+bench: $(INSTALLED) ## the benchmarks, an hour; BENCH_ARGS=--quick: 3 minutes; results in benchmarks/results/
+	$(PIP) install --quiet --editable ".[bench]"
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## remove the environment, caches and build outputs
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     console = Console(width=120)
 
-    module, ids = bert(options.layers)
+    module, (ids,) = bert(options.layers)
     model = autocast.from_torch(module, (ids,))
     size = bindings(model.mod)
 

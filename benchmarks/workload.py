@@ -1,27 +1,71 @@
-"""What the benchmarks run: BERT-base with a masked-LM head on 8 sentences of 128 tokens, random weights."""
+"""The models that are measured, from their configurations, with random weights: `MODELS` by name."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import transformers
 
-BATCH, LENGTH = 8, 128
+Inputs = tuple[torch.Tensor, ...]
 
 
-class MaskedLanguageModel(torch.nn.Module):
-    """BertForMaskedLM as a function from token ids to logits."""
+class Output(torch.nn.Module):
+    """A Hugging Face model as a function from tensors to its first output."""
 
-    def __init__(self, layers: int) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
-        torch.manual_seed(0)
-        self.bert = transformers.BertForMaskedLM(transformers.BertConfig(num_hidden_layers=layers)).eval()
+        self.model = model
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Token ids (batch, length) int64 -> logits (batch, length, 30522)."""
-        return self.bert(input_ids, return_dict=False)[0]
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        """Token ids (batch, length) or images (batch, channels, height, width) -> logits."""
+        return self.model(*inputs, return_dict=False)[0]
 
 
-def bert(layers: int) -> tuple[MaskedLanguageModel, torch.Tensor]:
-    """A BERT-base with this many layers, and one batch of token ids (8, 128)."""
-    model = MaskedLanguageModel(layers).eval()
-    return model, torch.randint(0, 30522, (BATCH, LENGTH), generator=torch.Generator().manual_seed(0))
+def _made(build: Callable[[], torch.nn.Module], example: Callable[[], torch.Tensor]) -> tuple[torch.nn.Module, Inputs]:
+    torch.manual_seed(0)
+    return Output(build()).eval(), (example(),)
+
+
+def _tokens(vocabulary: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, vocabulary, shape)
+
+
+def bert(layers: int, batch: int = 8, length: int = 128) -> tuple[torch.nn.Module, Inputs]:
+    """BERT-base with a masked-LM head and this many layers."""
+    config = transformers.BertConfig(num_hidden_layers=layers)
+    return _made(lambda: transformers.BertForMaskedLM(config), partial(_tokens, 30522, batch, length))
+
+
+def gpt2(batch: int, length: int) -> tuple[torch.nn.Module, Inputs]:
+    """GPT-2 small with its LM head."""
+    config: Any = transformers.GPT2Config(use_cache=False)
+    return _made(lambda: transformers.GPT2LMHeadModel(config), partial(_tokens, 50257, batch, length))
+
+
+def vit(batch: int) -> tuple[torch.nn.Module, Inputs]:
+    """ViT-B/16 on images of 224 x 224."""
+    config = transformers.ViTConfig()
+    return _made(lambda: transformers.ViTForImageClassification(config), partial(torch.randn, batch, 3, 224, 224))
+
+
+def resnet50(batch: int) -> tuple[torch.nn.Module, Inputs]:
+    """ResNet-50 on images of 224 x 224."""
+    config = transformers.ResNetConfig()
+    return _made(lambda: transformers.ResNetForImageClassification(config), partial(torch.randn, batch, 3, 224, 224))
+
+
+#: Inference workloads by name.
+MODELS: dict[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
+    "BERT-base 1 layer, 8 x 128": partial(bert, 1),
+    "BERT-base, 8 x 128": partial(bert, 12),
+    "BERT-base 1 layer, 1 x 1": partial(bert, 1, 1, 1),
+    "BERT-base 1 layer, 1 x 16": partial(bert, 1, 1, 16),
+    "BERT-base, 1 x 1": partial(bert, 12, 1, 1),
+    "BERT-base, 1 x 16": partial(bert, 12, 1, 16),
+    "GPT-2 small, 1 x 512": partial(gpt2, 1, 512),
+    "ViT-B/16, 4 images": partial(vit, 4),
+    "ResNet-50, 4 images": partial(resnet50, 4),
+}

@@ -1,0 +1,29 @@
+"""All benchmarks, one after the other: python -m benchmarks [--quick]. The tables say what was met and missed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+#: In this order: the pass, the kernels by family, whole models.
+BENCHMARKS = (
+    "autocast_pass",
+    "kernels.products",
+    "kernels.attention",
+    "kernels.convolutions",
+    "kernels.rows",
+    "kernels.reductions",
+    "kernels.elementwise",
+    "kernels.layout",
+    "runtime",
+    "models",
+)
+
+if __name__ == "__main__":
+    failed = [
+        name
+        for name in BENCHMARKS
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]], check=False).returncode
+    ]
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")

@@ -1,0 +1,1 @@
+"""Kernels beside those of other libraries, family by family."""
