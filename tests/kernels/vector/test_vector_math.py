@@ -66,7 +66,7 @@ def test_error_stays_within_the_stated_units_in_the_last_place(name: str, cpu: s
 
 
 @pytest.mark.parametrize("lanes", [1, 4, 8, 16])
-@pytest.mark.parametrize("name", list(vector_math.FUNCTIONS))
+@pytest.mark.parametrize("name", [*EXACT, "relu", "gelu", "gelu_tanh", "silu"])
 def test_special_values_give_the_limits(name: str, lanes: int) -> None:
     x = np.zeros(16, np.float32)
     x[:4] = np.nan, np.inf, 0.0, -0.0
