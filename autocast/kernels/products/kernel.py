@@ -143,6 +143,8 @@ class _Generator:
             ),
             a_words=self.a_words,
             a_words_base=T.bind(a_base // self.per_word),
+            b_panels=None,
+            b_panel_words=0,
             first_tile=T.bind(row_task * self.tiles // rows),
             last_tile=T.bind((row_task + 1) * self.tiles // rows),
             first_panel=T.bind(column_task * self.panels // columns),

@@ -10,11 +10,8 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.products.blocking import Blocking
 from autocast.kernels.products.pack import Source, Strip, pack_strip
-from autocast.kernels.products.tile import Output, Sums, finish_rows, multiply_tile
+from autocast.kernels.products.tile import AWord, Output, Sums, Tile, finish_rows, finish_tile
 from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i64, minimum
-
-#: Gives the word of A at (row of a tile, word along k).
-AWord = Callable[[int, tirx.Expr], tirx.Expr]
 
 
 @dataclass(frozen=True)
@@ -27,6 +24,8 @@ class Task:
         The matrices.
     a_words
         A's memory as words, if the microkernel can read it in place, and where the matrix begins in it.
+    b_panels
+        B's memory as words, if it is packed already: panel after panel, each `b_panel_words` long.
     """
 
     a: Source
@@ -34,10 +33,38 @@ class Task:
     output: Output
     a_words: tirx.Buffer | None
     a_words_base: tirx.Expr
+    b_panels: tirx.Buffer | None
+    b_panel_words: Extent
     first_tile: tirx.Expr
     last_tile: tirx.Expr
     first_panel: tirx.Expr
     last_panel: tirx.Expr
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A block of k, of `words` words from word `first` on, for `count` panels of B from `first_panel` on.
+
+    Attributes
+    ----------
+    b_buffer, b_offset, b_stride
+        The panels, packed: where the block's words of the first one begin, and the distance between two.
+    partial
+        Sums of all tiles and panels from block to block; None where the block is the whole of k.
+    begins, ends
+        Whether there are no sums of an earlier block, and whether no later block follows.
+    """
+
+    first: Extent
+    words: Extent
+    first_panel: tirx.Expr
+    count: tirx.Expr
+    b_buffer: tirx.Buffer
+    b_offset: Extent
+    b_stride: Extent
+    partial: tirx.Buffer | None
+    begins: tirx.Expr | None
+    ends: tirx.Expr | None
 
 
 class PanelWalk:
@@ -60,97 +87,62 @@ class PanelWalk:
     def _group(self, first_panel: tirx.Expr, count: tirx.Expr) -> None:
         """All rows of the task times `count` panels from `first_panel` on."""
         blocking, task, unit = self.blocking, self.task, self.unit
-        packed = unit.scratch(blocking.panels * blocking.k_words * blocking.panel, self.word)
+        packed = task.b_panels
+        if packed is None:
+            packed = unit.scratch(blocking.panels * blocking.k_words * blocking.panel, self.word)
         if isinstance(self.k_words, int) and self.k_words <= blocking.k_words:
-            self._k_block(first_panel, count, packed, 0, self.k_words, None)
+            self._k_block(self._block(0, self.k_words, first_panel, count, packed, None))
             return
-        rows = T.bind((task.last_tile - task.first_tile) * blocking.tile_rows)
-        size = rows * (blocking.panels * blocking.panel)
-        partial = unit.scratch(size, "float32")
-        with T.serial(0, size // unit.lanes) as i:
-            T.buffer_store(partial, unit.splat(0.0), [unit.ramp(i * unit.lanes)])
+        tiles = T.bind(task.last_tile - task.first_tile)
+        partial = unit.scratch(tiles * (blocking.tile_rows * blocking.panels * blocking.panel), "float32")
         with T.serial(0, i64(ceil_div(self.k_words, blocking.k_words))) as block:
-            k_first = T.bind(block * blocking.k_words)
-            k_words = T.bind(minimum(blocking.k_words, self.k_words - k_first))
-            self._k_block(first_panel, count, packed, k_first, k_words, partial)
-        row = T.bind(task.first_tile * blocking.tile_rows)
-        valid = T.bind(tirx.min(rows, i64(self.m) - row))
-        with T.serial(0, count) as panel:
-            sums = Sums(partial, T.bind(panel * rows * blocking.panel), blocking.panel)
-            finish_rows(unit, task.output, sums, valid, row, (first_panel + panel) * blocking.panel)
+            first = T.bind(block * blocking.k_words)
+            words = T.bind(minimum(blocking.k_words, self.k_words - first))
+            self._k_block(self._block(first, words, first_panel, count, packed, partial))
 
-    def _k_block(
+    def _block(
         self,
+        first: Extent,
+        words: Extent,
         first_panel: tirx.Expr,
         count: tirx.Expr,
         packed: tirx.Buffer,
-        k_first: Extent,
-        k_words: Extent,
         partial: tirx.Buffer | None,
-    ) -> None:
+    ) -> _Block:
+        task, panel = self.task, self.blocking.panel
+        if task.b_panels is None:
+            offset, stride = i64(0), self.blocking.k_words * panel
+        else:
+            offset, stride = first_panel * task.b_panel_words + first * panel, task.b_panel_words
+        begins, ends = (None, None) if partial is None else (i64(first).equal(0), (first + words).equal(self.k_words))
+        return _Block(first, words, first_panel, count, packed, offset, stride, partial, begins, ends)
+
+    def _k_block(self, block: _Block) -> None:
         """One block of k: pack the panels of B, then run over the tiles of A."""
         blocking, task = self.blocking, self.task
-        panel_words = blocking.k_words * blocking.panel
         exact = isinstance(self.n, int) and self.n % blocking.panel == 0
-        with T.serial(0, count) as panel:
-            strip = Strip(packed, panel * panel_words, blocking.panel)
-            column = (first_panel + panel) * blocking.panel
-            pack_strip(self.unit, task.b, column, strip, k_first * self.per_word, k_words, exact=exact)
-
-        def by_panels(tile: tirx.Expr, a_word: AWord, valid: Extent) -> None:
-            with T.serial(0, count) as panel:
-                b_offset = T.bind(panel * panel_words)
-                column = T.bind((first_panel + panel) * blocking.panel)
-                if partial is None:
-                    sums = Sums(self.unit.scratch(blocking.tile_rows * blocking.panel, "float32"), 0, blocking.panel)
-                else:
-                    rows = (task.last_tile - task.first_tile) * blocking.tile_rows
-                    at = (panel * rows + (tile - task.first_tile) * blocking.tile_rows) * blocking.panel
-                    sums = Sums(partial, T.bind(at), blocking.panel)
-                multiply_tile(
-                    self.unit,
-                    rows=blocking.tile_rows,
-                    a_word=a_word,
-                    b_buffer=packed,
-                    b_offset=b_offset,
-                    k_words=k_words,
-                    sums=sums,
-                    accumulate=partial is not None,
-                )
-                if partial is None:
-                    finish_rows(self.unit, task.output, sums, valid, tile * blocking.tile_rows, column)
-
+        if task.b_panels is None:
+            with T.serial(0, block.count) as panel:
+                strip = Strip(block.b_buffer, panel * block.b_stride, blocking.panel)
+                column = (block.first_panel + panel) * blocking.panel
+                pack_strip(self.unit, task.b, column, strip, block.first * self.per_word, block.words, exact=exact)
         if task.a_words is None:
-            self._packed_tiles(task.first_tile, task.last_tile, blocking.group, k_first, k_words, by_panels)
+            self._packed_tiles(task.first_tile, task.last_tile, blocking.group, block)
         else:
-            self._tiles_in_place(task.a_words, k_first, k_words, by_panels)
+            self._tiles_in_place(task.a_words, block)
 
-    def _tiles_in_place(
-        self,
-        a_words: tirx.Buffer,
-        k_first: Extent,
-        k_words: Extent,
-        by_panels: Callable[[tirx.Expr, AWord, Extent], None],
-    ) -> None:
+    def _tiles_in_place(self, a_words: tirx.Buffer, block: _Block) -> None:
         """Whole tiles read A where it lies; an incomplete last one is packed, so that no row beyond is read."""
         task, height = self.task, self.blocking.tile_rows
         last_whole = T.bind(minimum(task.last_tile, self.m // height))
         with T.serial(task.first_tile, last_whole) as tile:
-            start = T.bind(task.a_words_base + tile * (height * self.k_words) + k_first)
-            by_panels(tile, lambda row, k: a_words[start + row * self.k_words + k], height)
+            start = T.bind(task.a_words_base + tile * (height * self.k_words) + block.first)
+            self._by_panels(tile, lambda row, k: a_words[start + row * self.k_words + k], height, block)
         if not (isinstance(self.m, int) and self.m % height == 0):
             first = T.bind(tirx.max(task.first_tile, last_whole))
-            self._packed_tiles(first, task.last_tile, 1, k_first, k_words, by_panels)
+            self._packed_tiles(first, task.last_tile, 1, block)
 
-    def _packed_tiles(
-        self,
-        first_tile: tirx.Expr,
-        last_tile: tirx.Expr,
-        group: int,
-        k_first: Extent,
-        k_words: Extent,
-        by_panels: Callable[[tirx.Expr, AWord, Extent], None],
-    ) -> None:
+    def _packed_tiles(self, first_tile: tirx.Expr, last_tile: tirx.Expr, group: int, block: _Block) -> None:
         """Tiles whose rows of A are packed, `group` tiles at a time, just before they are used."""
         height, lanes = self.blocking.tile_rows, self.unit.lanes
         width = -(-group * height // lanes) * lanes
@@ -158,9 +150,64 @@ class PanelWalk:
         with T.serial(0, ceil_div(last_tile - first_tile, group)) as g:
             first = T.bind(first_tile + g * group)
             strip = Strip(self.unit.scratch(self.blocking.k_words * width, self.word), 0, width)
-            pack_strip(self.unit, self.task.a, first * height, strip, k_first * self.per_word, k_words, exact=exact)
+            k_first = block.first * self.per_word
+            pack_strip(self.unit, self.task.a, first * height, strip, k_first, block.words, exact=exact)
             with T.serial(0, tirx.min(i64(group), last_tile - first)) as q:
                 tile = T.bind(first + q)
                 valid = T.bind(tirx.min(i64(height), i64(self.m) - tile * height))
                 skip = T.bind(q * height)
-                by_panels(tile, lambda row, k: strip.buffer[skip + k * width + row], valid)
+                self._by_panels(tile, lambda row, k: strip.buffer[skip + k * width + row], valid, block)
+
+    def _by_panels(self, tile: tirx.Expr, a_word: AWord, valid: Extent, block: _Block) -> None:
+        """One tile of rows, of which `valid` exist, times every panel of the block."""
+        blocking, task, unit = self.blocking, self.task, self.unit
+        row = T.bind(tile * blocking.tile_rows)
+        if block.partial is None:
+            stash = unit.scratch(blocking.tile_rows * blocking.panel, "float32")
+        with T.serial(0, block.count) as panel:
+            column = T.bind((block.first_panel + panel) * blocking.panel)
+            if block.partial is None:
+                sums = Sums(stash, 0, blocking.panel)
+            else:
+                tiles = task.last_tile - task.first_tile
+                at = T.bind((panel * tiles + (tile - task.first_tile)) * (blocking.tile_rows * blocking.panel))
+                sums = Sums(block.partial, at, blocking.panel)
+            registers = Tile(unit, blocking.tile_rows, blocking.panel)
+            unit.fence(sums.buffer)
+            _either(block.begins, registers.clear, lambda: registers.load(sums))
+            registers.multiply(a_word, block.b_buffer, T.bind(block.b_offset + panel * block.b_stride), block.words)
+            self._settle(registers, sums, valid, row, column, block)
+
+    def _settle(
+        self, registers: Tile, sums: Sums, valid: Extent, row: tirx.Expr, column: tirx.Expr, block: _Block
+    ) -> None:
+        """What becomes of the sums of one tile and one panel: they are kept for the next block, or are the output."""
+        unit, output = self.unit, self.task.output
+
+        def through_memory() -> None:
+            registers.store(sums)
+            _either(block.ends, lambda: finish_rows(unit, output, sums, valid, row, column))
+
+        if not output.from_registers:
+            through_memory()
+            return
+        inside = [] if block.ends is None else [block.ends]
+        if not (isinstance(valid, int) and valid == registers.rows):
+            inside.append(valid.equal(registers.rows))
+        if not (isinstance(self.n, int) and self.n % registers.width == 0):
+            inside.append(column + registers.width <= i64(self.n))
+        whole = tirx.all(*inside) if inside else None
+        _either(whole, lambda: finish_tile(unit, output, registers, row, column), through_memory)
+
+
+def _either(condition: tirx.Expr | None, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    """Emit `then` where `condition` holds (always, if there is none), else `otherwise`."""
+    if condition is None:
+        then()
+        return
+    with T.If(condition):
+        with T.Then():
+            then()
+        if otherwise is not None:
+            with T.Else():
+                otherwise()

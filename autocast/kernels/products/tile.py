@@ -12,6 +12,9 @@ from autocast.kernels.products.spec import Epilogue
 from autocast.kernels.vector import vector_math
 from autocast.kernels.vector.unit import Extent, VectorUnit, i64
 
+#: Gives the word of A at (row of a tile, word along k).
+AWord = Callable[[int, tirx.Expr], tirx.Expr]
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -22,11 +25,71 @@ class Sums:
     width: int
 
 
+class Tile:
+    """A tile of `rows` x `width` float32 sums that the generated code keeps in registers."""
+
+    def __init__(self, unit: VectorUnit, rows: int, width: int) -> None:
+        self.unit, self.rows, self.width = unit, rows, width
+        self.vectors = width // unit.lanes
+        # A buffer for each row: TVM puts no larger ones on the stack, and LLVM makes registers only of what is there.
+        self.registers = [T.alloc_buffer((width,), "float32") for _ in range(rows)]
+
+    def __getitem__(self, place: tuple[int, int]) -> tirx.Expr:
+        """The sums at (row, vector)."""
+        row, vector = place
+        return self.registers[row][self._at(vector)]
+
+    def _at(self, vector: int) -> tirx.Expr:
+        return T.ramp(vector * self.unit.lanes, 1, self.unit.lanes)
+
+    def _places(self) -> list[tuple[int, int]]:
+        return [(row, vector) for row in range(self.rows) for vector in range(self.vectors)]
+
+    def _in_memory(self, sums: Sums, row: int, vector: int) -> tirx.Expr:
+        return self.unit.ramp(i64(sums.offset) + row * self.width + vector * self.unit.lanes)
+
+    def clear(self) -> None:
+        """Emit code that sets all sums to zero."""
+        for row, vector in self._places():
+            T.buffer_store(self.registers[row], self.unit.splat(0.0), [self._at(vector)])
+
+    def load(self, sums: Sums) -> None:
+        """Emit code that goes on from sums in memory."""
+        for row, vector in self._places():
+            T.buffer_store(self.registers[row], sums.buffer[self._in_memory(sums, row, vector)], [self._at(vector)])
+
+    def store(self, sums: Sums) -> None:
+        """Emit code that puts the sums into memory."""
+        for row, vector in self._places():
+            T.buffer_store(sums.buffer, self[row, vector], [self._in_memory(sums, row, vector)])
+        self.unit.fence(sums.buffer)
+
+    def multiply(self, a_word: AWord, b_buffer: tirx.Buffer, b_offset: Extent, k_words: Extent) -> None:
+        """Emit code that adds the products of `k_words` words of A and of a packed panel of B.
+
+        Parameters
+        ----------
+        a_word
+            Gives the word of A at (row of the tile, word along k).
+        b_buffer, b_offset
+            A packed panel of B: word (k, column) at `b_offset + k * width + column`.
+        """
+        unit = self.unit
+        step = unit.dot_pairs if str(b_buffer.dtype) == "int32" else unit.multiply_add
+        with T.serial(0, i64(k_words)) as k:
+            start = i64(b_offset) + k * self.width
+            b = [T.bind(b_buffer[unit.ramp(start + vector * unit.lanes)]) for vector in range(self.vectors)]
+            for row, sums in enumerate(self.registers):
+                a = T.bind(T.broadcast(a_word(row, k), unit.lanes))
+                for vector in range(self.vectors):
+                    T.buffer_store(sums, step(a, b[vector], self[row, vector]), [self._at(vector)])
+
+
 def multiply_tile(
     unit: VectorUnit,
     *,
     rows: int,
-    a_word: Callable[[int, tirx.Expr], tirx.Expr],
+    a_word: AWord,
     b_buffer: tirx.Buffer,
     b_offset: Extent,
     k_words: Extent,
@@ -35,41 +98,16 @@ def multiply_tile(
 ) -> None:
     """Emit code that sums `rows` x `sums.width` products over `k_words` words, in registers, and stores the sums.
 
-    Parameters
-    ----------
-    a_word
-        Gives the word of A at (row of the tile, word along k).
-    b_buffer, b_offset
-        A packed panel of B: word (k, column) at `b_offset + k * width + column`.
-    accumulate
-        Whether `sums` hold the sums of earlier words, or nothing yet.
+    `accumulate` says whether `sums` hold the sums of earlier words, or nothing yet; see `Tile.multiply` for the others.
     """
-    lanes, width = unit.lanes, sums.width
-    vectors = width // lanes
-    # A buffer for each row: TVM puts no larger ones on the stack, and LLVM makes registers only of what is there.
-    accumulators = [T.alloc_buffer((width,), "float32") for _ in range(rows)]
-
-    def at(vector: int) -> tirx.Expr:
-        return T.ramp(vector * lanes, 1, lanes)
-
+    tile = Tile(unit, rows, sums.width)
     unit.fence(sums.buffer)
-    for row in range(rows):
-        for vector in range(vectors):
-            start = unit.ramp(i64(sums.offset) + row * width + vector * lanes)
-            T.buffer_store(accumulators[row], sums.buffer[start] if accumulate else unit.splat(0.0), [at(vector)])
-    step = unit.dot_pairs if str(b_buffer.dtype) == "int32" else unit.multiply_add
-    with T.serial(0, i64(k_words)) as k:
-        b = [T.bind(b_buffer[unit.ramp(i64(b_offset) + k * width + v * lanes)]) for v in range(vectors)]
-        for row in range(rows):
-            a = T.bind(T.broadcast(a_word(row, k), lanes))
-            for vector in range(vectors):
-                total = step(a, b[vector], accumulators[row][at(vector)])
-                T.buffer_store(accumulators[row], total, [at(vector)])
-    for row in range(rows):
-        for vector in range(vectors):
-            start = unit.ramp(i64(sums.offset) + row * width + vector * lanes)
-            T.buffer_store(sums.buffer, accumulators[row][at(vector)], [start])
-    unit.fence(sums.buffer)
+    if accumulate:
+        tile.load(sums)
+    else:
+        tile.clear()
+    tile.multiply(a_word, b_buffer, b_offset, k_words)
+    tile.store(sums)
 
 
 @dataclass(frozen=True)
@@ -91,9 +129,24 @@ class Output:
     bias: tirx.Buffer | None
     residual: tirx.Buffer | None
 
+    @property
+    def from_registers(self) -> bool:
+        """Whether the epilogue is applied to sums in registers: not where it needs many registers itself."""
+        return self.epilogue.activation in (None, "relu")
+
+
+def finish_tile(unit: VectorUnit, output: Output, tile: Tile, row: Extent, column: Extent) -> None:
+    """Emit code that applies the epilogue to a whole tile in registers, and stores it at (row, column)."""
+    skips = [vector * unit.lanes for vector in range(tile.vectors)]
+    biases = [_bias(unit, output, i64(column) + skip, None) for skip in skips]
+    for r in range(tile.rows):
+        start = T.bind(output.base + (i64(row) + r) * output.columns + i64(column))
+        for vector, (skip, bias) in enumerate(zip(skips, biases, strict=True)):
+            unit.store(output.view, start + skip, _apply(unit, output, tile[r, vector], bias, start + skip, None))
+
 
 def finish_rows(unit: VectorUnit, output: Output, sums: Sums, rows: Extent, row: Extent, column: Extent) -> None:
-    """Emit code that applies the epilogue to `rows` rows of sums and stores them at (row, column) of the output."""
+    """Emit code that applies the epilogue to `rows` rows of sums in memory and stores them at (row, column)."""
 
     def finish(partial: bool) -> None:
         with T.serial(0, i64(rows)) as r:
@@ -102,8 +155,8 @@ def finish_rows(unit: VectorUnit, output: Output, sums: Sums, rows: Extent, row:
                 skip = vector * unit.lanes
                 count = T.bind(i64(output.columns) - i64(column) - skip) if partial else None
                 value = T.bind(sums.buffer[unit.ramp(i64(sums.offset) + r * sums.width + skip)])
-                value = T.bind(_apply(unit, output, value, i64(column) + skip, start + skip, count))
-                unit.store(output.view, start + skip, value, count)
+                bias = _bias(unit, output, i64(column) + skip, count)
+                unit.store(output.view, start + skip, _apply(unit, output, value, bias, start + skip, count), count)
 
     if isinstance(output.columns, int) and output.columns % sums.width == 0:
         finish(partial=False)
@@ -115,24 +168,28 @@ def finish_rows(unit: VectorUnit, output: Output, sums: Sums, rows: Extent, row:
             finish(partial=True)
 
 
+def _bias(unit: VectorUnit, output: Output, column: tirx.Expr, count: tirx.Expr | None) -> tirx.Expr | None:
+    return None if output.bias is None else T.bind(unit.load(output.bias, column, count))
+
+
 def _apply(
     unit: VectorUnit,
     output: Output,
     value: tirx.Expr,
-    column: tirx.Expr,
+    bias: tirx.Expr | None,
     at: tirx.Expr,
     count: tirx.Expr | None,
 ) -> tirx.Expr:
-    """The epilogue of one vector of sums whose first element is in `column`, and `at` its place in the output."""
+    """The epilogue of one vector of sums; `at` is the place of its first element in the output."""
     epilogue = output.epilogue
     if epilogue.scale is not None:
         value = value * unit.splat(epilogue.scale)
-    if output.bias is not None:
-        value = value + unit.load(output.bias, column, count)
+    if bias is not None:
+        value = value + bias
     steps = ["activation", "residual"]
     for step in reversed(steps) if epilogue.residual_first else steps:
         if step == "residual" and output.residual is not None:
             value = value + unit.load(output.residual, at, count)
         if step == "activation" and epilogue.activation is not None:
             value = vector_math.call(epilogue.activation, value)
-    return value
+    return T.bind(value)
