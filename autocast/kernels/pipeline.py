@@ -17,6 +17,7 @@ from autocast.kernels.fallback.legalize import legalizations
 from autocast.kernels.fallback.schedule import mark_existing, schedule
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.outline import outline_branches
+from autocast.kernels.graph.prepare import prepare_parameters
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.rules import RULES
 
@@ -38,7 +39,8 @@ def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target
 
 #: In this order, because: attention is decomposed before the operators it decomposes to are widened; kernels look for
 #: patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs; schedules
-#: see fused groups.
+#: see fused groups. What depends on parameters alone leaves main twice: small factors before a rule can make them part
+#: of a kernel, the rest, with the packing that rules add, before fusion could.
 LOWERING = (
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
@@ -46,7 +48,9 @@ LOWERING = (
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("decompose_attention", lambda mod, target: decompose_attention(mod)),
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
+    Phase("prepare_small_parameters", lambda mod, target: prepare_parameters(mod, only_small=True)),
     *(Phase(rule.name, rule.lower) for rule in RULES),
+    Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(legalizations()), relax.transform.AnnotateTIROpPattern())),
     Phase("fuse", _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())),
@@ -92,7 +96,8 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     ----------
     mod : IRModule
         Any well-formed module: static or symbolic shapes, float32, bfloat16 and float16 storage, tuples, If, several
-        functions, PrimFuncs and packed calls of its own.
+        functions, PrimFuncs and packed calls of its own. If `main` has the attribute `num_input`, its other arguments
+        are parameters: what depends on them alone moves to a function of its own (see `prepare_parameters`).
     target : Target
         An LLVM target, such as `detect_target()` answers.
 

@@ -36,7 +36,8 @@ def compile(
     Parameters
     ----------
     model_or_module : Model or IRModule
-        Every parameter of an IRModule's `main` is an input; a `Model` binds its own parameters.
+        Every parameter of an IRModule's `main` is an input; a `Model` binds its own parameters. They are read now:
+        what depends on them alone is computed once, so compile again (`model.replace()`) after changing one in place.
     device : str
         "cpu".
     target : tvm.target.Target, optional
@@ -59,7 +60,7 @@ def compile(
     threads.configure()
     target = kernels.detect_target() if target is None else target
     if not isinstance(model_or_module, Model):
-        return _compile(model_or_module, {}, device, target, opt_level)
+        return _compile(model_or_module, None, device, target, opt_level)
     with _cache_lock:
         executables = _cache.setdefault(model_or_module, {})
         key = (device, str(target), opt_level)
@@ -70,7 +71,7 @@ def compile(
 
 def _compile(
     mod: tvm.IRModule,
-    params: Mapping[str, Any],
+    params: Mapping[str, Any] | None,
     device: str,
     target: tvm.target.Target,
     opt_level: int,
@@ -79,7 +80,14 @@ def _compile(
     if "main" not in names or not isinstance(mod["main"], tvm.relax.Function):
         raise IllFormedModuleError(f"compile: the module has functions {names}, expected a Relax function 'main'")
     main = mod["main"]
-    inputs = len(main.params) - len(params)
-    signature = Signature.of(main, inputs)
+    if params is None:
+        params = {}
+        mod = tvm.IRModule({**mod.functions, mod.get_global_var("main"): _with_inputs_only(main)}, attrs=mod.attrs)
+    signature = Signature.of(main, len(main.params) - len(params))
     program = build(mod, target, opt_level)
     return Executable(program, signature, tuple(to_tvm(value) for value in params.values()), device, target)
+
+
+def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:
+    """`main` with each of its arguments an input, whichever were parameters."""
+    return main.without_attr("num_input") if "num_input" in (main.attrs or {}) else main

@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from autocast.kernels.graph.prepare import PREPARE
 from autocast.vm import threads
 from autocast.vm.program import Program
 from autocast.vm.signature import Signature, from_tvm, kind_of, to_tvm
@@ -30,7 +31,8 @@ class Executable:
     signature : Signature
         What `main` takes.
     params : tuple of tvm.runtime.Tensor
-        The model's parameters, passed after the inputs.
+        What is passed to `main` after the inputs: those of the model's parameters that it reads as they are, and what
+        was computed from the others (cast, transposed or packed weights).
     device, target
         What it was compiled for.
     """
@@ -45,7 +47,7 @@ class Executable:
     ) -> None:
         self.program = program
         self.signature = signature
-        self.params = params
+        self.params = _prepared(program, params)
         self.device = device
         self.target = target
         self._vm = relax.VirtualMachine(program.code, tvm.cpu())
@@ -86,3 +88,14 @@ class Executable:
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
         return f"Executable({inputs}; {len(self.params)} parameters; {self.device})"
+
+
+def _prepared(program: Program, params: tuple[tvm.runtime.Tensor, ...]) -> tuple[tvm.runtime.Tensor, ...]:
+    """The arguments that `main` takes in place of the model's parameters.
+
+    Temporary storage of this one run goes back to the system, not to the pool that later calls take theirs from.
+    """
+    if not any(var.name_hint == PREPARE for var in program.planned.get_global_vars()):
+        return params
+    threads.configure()
+    return tuple(relax.VirtualMachine(program.code, tvm.cpu(), memory_cfg="naive")[PREPARE](*params))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import tvm
@@ -13,8 +15,19 @@ from tvm.script import tirx as T
 from autocast.frontend import from_torch
 from autocast.kernels import build, detect_target, lower, plan
 from autocast.kernels.fallback.schedule import SCHEDULED
+from autocast.kernels.graph.prepare import PREPARE
+from autocast.model import Model
 from tests.architectures import ARCHITECTURES
 from tests.kernels.modules import error, module, random, run, scheduled
+
+
+def prepared(machine: relax.VirtualMachine, model: Model) -> Sequence[tvm.runtime.Tensor]:
+    """The arguments of main after its inputs."""
+    try:
+        function = machine[PREPARE]
+    except AttributeError:
+        return list(model.params.values())
+    return function(*model.params.values())
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -30,7 +43,7 @@ def test_architectures_match_torch_in_float32(name: str, dynamic: bool) -> None:
     args, kwargs = architecture.inputs(3) if dynamic else (architecture.args, architecture.kwargs)
     inputs = [tvm.runtime.tensor(tensor.numpy()) for tensor in (*args, *kwargs.values())]
     machine = relax.VirtualMachine(build(model.mod, detect_target()), tvm.cpu())
-    outputs = machine["main"](*inputs, *model.params.values())
+    outputs = machine["main"](*inputs, *prepared(machine, model))
     outputs = [outputs] if hasattr(outputs, "numpy") else list(outputs)
     for output, expected in zip(outputs, architecture.reference(*args, **kwargs), strict=True):
         assert error(output.numpy(), expected.double().numpy()) < 1e-5
