@@ -15,6 +15,12 @@ from functools import cache
 from autocast.kernels.target import InstructionSet
 
 _MASKS = """
+declare <L x i8> @llvm.masked.load.vLi8.p0(ptr, i32, <L x i1>, <L x i8>)
+declare void @llvm.masked.store.vLi8.p0(<L x i8>, ptr, i32, <L x i1>)
+declare <L x i32> @llvm.masked.load.vLi32.p0(ptr, i32, <L x i1>, <L x i32>)
+declare void @llvm.masked.store.vLi32.p0(<L x i32>, ptr, i32, <L x i1>)
+declare <L x i64> @llvm.masked.load.vLi64.p0(ptr, i32, <L x i1>, <L x i64>)
+declare void @llvm.masked.store.vLi64.p0(<L x i64>, ptr, i32, <L x i1>)
 declare <L x i16> @llvm.masked.load.vLi16.p0(ptr, i32, <L x i1>, <L x i16>)
 declare <2L x i16> @llvm.masked.load.v2Li16.p0(ptr, i32, <2L x i1>, <2L x i16>)
 declare <L x float> @llvm.masked.load.vLf32.p0(ptr, i32, <L x i1>, <L x float>)
@@ -170,33 +176,69 @@ define linkonce_odr void @autocast_store_float32_part(ptr %p, <L x float> %x, i3
 }
 """
 
+# Truth values are the bytes 0 and 1; as float32 they are 0.0 and 1.0.
+_BOOL = """
+define linkonce_odr <L x float> @autocast_widen_bool(<L x i8> %x) alwaysinline {
+  %m = icmp ne <L x i8> %x, zeroinitializer
+  %f = select <L x i1> %m, <L x float> splat (float 1.0), <L x float> zeroinitializer
+  ret <L x float> %f
+}
+define linkonce_odr <L x i8> @autocast_narrow_bool(<L x float> %x) alwaysinline {
+  %m = fcmp une <L x float> %x, zeroinitializer
+  %y = zext <L x i1> %m to <L x i8>
+  ret <L x i8> %y
+}
+"""
+
+_INTEGER = """
+define linkonce_odr <L x float> @autocast_widen_DTYPE(<L x iBITS> %x) alwaysinline {
+  %f = SIGNitofp <L x iBITS> %x to <L x float>
+  ret <L x float> %f
+}
+define linkonce_odr <L x iBITS> @autocast_narrow_DTYPE(<L x float> %x) alwaysinline {
+  %y = fptoSIGNi <L x float> %x to <L x iBITS>
+  ret <L x iBITS> %y
+}
+"""
+
 # The number of lanes is hidden from LLVM where it is known: LLVM 22 compiles a truncating store that is masked to one
 # known lane into a store of 32 bits, one element too many.
-_ACCESS_HALF = """
+_ACCESS = """
 define linkonce_odr <L x float> @autocast_load_DTYPE(ptr %p) alwaysinline {
-  %h = load <L x i16>, ptr %p, align 2
-  %x = call <L x float> @autocast_widen_DTYPE(<L x i16> %h)
+  %h = load <L x iBITS>, ptr %p, align BYTES
+  %x = call <L x float> @autocast_widen_DTYPE(<L x iBITS> %h)
   ret <L x float> %x
 }
 define linkonce_odr <L x float> @autocast_load_DTYPE_part(ptr %p, i32 %n) alwaysinline {
   %m = call <L x i1> @autocast_mask(i32 %n)
-  %h = call <L x i16> @llvm.masked.load.vLi16.p0(ptr %p, i32 2, <L x i1> %m, <L x i16> zeroinitializer)
-  %x = call <L x float> @autocast_widen_DTYPE(<L x i16> %h)
+  %h = call <L x iBITS> @llvm.masked.load.vLiBITS.p0(ptr %p, i32 BYTES, <L x i1> %m, <L x iBITS> zeroinitializer)
+  %x = call <L x float> @autocast_widen_DTYPE(<L x iBITS> %h)
   ret <L x float> %x
 }
 define linkonce_odr void @autocast_store_DTYPE(ptr %p, <L x float> %x) alwaysinline {
-  %h = call <L x i16> @autocast_narrow_DTYPE(<L x float> %x)
-  store <L x i16> %h, ptr %p, align 2
+  %h = call <L x iBITS> @autocast_narrow_DTYPE(<L x float> %x)
+  store <L x iBITS> %h, ptr %p, align BYTES
   ret void
 }
 define linkonce_odr void @autocast_store_DTYPE_part(ptr %p, <L x float> %x, i32 %n) alwaysinline {
   %hidden = call i32 asm "", "=r,0"(i32 %n)
   %m = call <L x i1> @autocast_mask(i32 %hidden)
-  %h = call <L x i16> @autocast_narrow_DTYPE(<L x float> %x)
-  call void @llvm.masked.store.vLi16.p0(<L x i16> %h, ptr %p, i32 2, <L x i1> %m)
+  %h = call <L x iBITS> @autocast_narrow_DTYPE(<L x float> %x)
+  call void @llvm.masked.store.vLiBITS.p0(<L x iBITS> %h, ptr %p, i32 BYTES, <L x i1> %m)
   ret void
 }
 """
+
+#: The dtypes beside float32 that vectors are loaded from and stored to, and their bits.
+_BITS = {"bfloat16": 16, "float16": 16, "bool": 8, "int8": 8, "uint8": 8, "int32": 32, "int64": 64}
+
+
+def _access(dtype: str) -> str:
+    """Loads that widen and stores that narrow elements of `dtype`."""
+    bits = _BITS[dtype]
+    text = (_INTEGER if "int" in dtype else "") + _ACCESS
+    text = text.replace("SIGN", "u" if dtype.startswith("u") else "s").replace("DTYPE", dtype)
+    return text.replace("BITS", str(bits)).replace("BYTES", str(bits // 8))
 
 
 def expand(template: str, lanes: int) -> str:
@@ -217,8 +259,8 @@ def conversions_and_accesses(isa: InstructionSet) -> str:
         _BFLOAT16_NARROW_NATIVE if isa.bf16_dot else _BFLOAT16_NARROW_PORTABLE,
         _FLOAT16_NATIVE if isa.float16_convert else _FLOAT16_PORTABLE,
         _ACCESS_FLOAT32,
-        _ACCESS_HALF.replace("DTYPE", "bfloat16"),
-        _ACCESS_HALF.replace("DTYPE", "float16"),
+        _BOOL,
+        *[_access(dtype) for dtype in _BITS],
         _BFLOAT16_DOT if isa.bf16_dot else "",
     ]
     return expand("".join(parts), isa.lanes)
