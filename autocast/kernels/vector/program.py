@@ -148,7 +148,6 @@ class Evaluator:
         self.rows = _product(dim.extent for dim in self.outer if not dim.in_row)
         self.segments = _product(dim.extent for dim in self.outer if dim.in_row)
         self.inner_repeated = dict(zip(self.loads, merged[-1].repeated, strict=True))
-        self.line: Extent = 0
         self.places: dict[int, tirx.Expr] = {}
         self.scalars: dict[int, tirx.Expr] = {}
 
@@ -175,7 +174,7 @@ class Evaluator:
 
     def at(self, line: Extent) -> None:
         """Emit where each argument's part of a line starts, and the arguments that have one value for the line."""
-        self.line = line
+        self.places, self.scalars = {}, {}
         for index, number in enumerate(self.loads):
             place = T.bind(i64(self._place(line, index, self.inner_repeated[number])))
             if self.inner_repeated[number]:

@@ -1,0 +1,210 @@
+"""Generate kernels that work on rows: programs of vector operations and of reductions over the last dimensions.
+
+A row is passed over in a few sweeps: each ends where a reduction's result is needed. What a later sweep reads again is
+loaded again, computed again or kept in a row of scratch, whichever is cheapest. Short rows are unrolled as a whole, and
+then everything stays in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.rows.plan import PICK, SCANS, Sweep, plan_sweeps
+from autocast.kernels.rows.reductions import CALLED, Accumulator, lanes_ir
+from autocast.kernels.target import instruction_set
+from autocast.kernels.vector import llvm_ir, vector_math
+from autocast.kernels.vector.program import Evaluator, Program, Sizes, Value, declare
+from autocast.kernels.vector.unit import Extent, VectorUnit, i64, rooted
+
+#: Rows are independent; fewer elements than this are worked on by one core.
+_PARALLEL_ELEMENTS = 1 << 14
+
+#: Bytes of a row of float32 that stays in the first cache beside what is loaded and stored.
+_NEAR_BYTES = 1 << 14
+
+_SLOTS = 4
+
+
+def row_kernel(program: Program, row_dims: int, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(*arguments, *outputs)` that computes `program`.
+
+    Parameters
+    ----------
+    program : Program
+        Its steps may be the reductions, scans and picks of `autocast.kernels.rows.plan` too. Outputs have the shape of
+        its space, or one element for each row.
+    row_dims : int
+        How many dimensions at the end of the space form a row.
+    target : Target
+        Which instruction set to use.
+    name : str
+        The function's global symbol.
+    """
+    unit = VectorUnit(instruction_set(target))
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True, "global_symbol": name})
+        _Generator(program, row_dims, unit).emit()
+    return rooted(builder.get())
+
+
+class _Generator:
+    def __init__(self, program: Program, row_dims: int, unit: VectorUnit) -> None:
+        self.program, self.unit = program, unit
+        sizes = Sizes()
+        arguments, self.outputs = declare(program, sizes)
+        self.evaluator = Evaluator(program, unit, sizes, arguments, row_dims)
+        columns, segments = self.evaluator.columns, self.evaluator.segments
+        self.columns, self.segments = columns, segments
+        static = isinstance(columns, int) and isinstance(segments, int)
+        row_loads = frozenset(load for load in self.evaluator.loads if self.evaluator.per_row(load))
+        self.plan = plan_sweeps(program, row_loads, static and 4 * columns * segments <= _NEAR_BYTES)
+        #: Few enough vectors to hold two of each in registers.
+        self.unrolled = static and segments == 1 and columns <= unit.lanes * unit.isa.registers // 2
+
+    def emit(self) -> None:
+        """Emit the function's body."""
+        heads = {step[0] for step in self.program.steps}
+        functions = heads.union(*(CALLED.get(head, ()) for head in heads)) & set(vector_math.FUNCTIONS)
+        lanes = self.unit.lanes
+        code = vector_math.math_ir(lanes, tuple(sorted(functions))) + lanes_ir(lanes)
+        code += llvm_ir.conversions_and_accesses(self.unit.isa)
+        rows = self.evaluator.rows
+        elements = rows * self.segments * self.columns
+        loop = T.serial if isinstance(elements, int) and elements < _PARALLEL_ELEMENTS else T.parallel
+        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code), loop(0, i64(rows)) as row:
+            self.row(row)
+
+    def row(self, row: tirx.Expr) -> None:
+        """Emit the work on one row."""
+        evaluator = self.evaluator
+        evaluator.known.clear()
+        self.memos: dict[int, dict[int, tirx.Expr]] = {}
+        self.segment: Extent = 0
+        self.line = T.bind(i64(row * self.segments))
+        evaluator.at(self.line)
+        for number, step in enumerate(self.program.steps):
+            if step[0] in SCANS:
+                evaluator.known[number] = self.running_sum(step[1])
+        self.row_values(self.plan.first)
+        for sweep in self.plan.sweeps:
+            self.sweep(sweep)
+            self.row_values(sweep.row_values)
+        for output, (number, _, _) in zip(self.outputs, self.program.outputs, strict=True):
+            if self.plan.per_row[number]:
+                self.unit.store(output, row, evaluator.vector(number, 0, 1, {}), 1)
+
+    def row_values(self, steps: list[int]) -> None:
+        """Emit values that are the same for the whole row."""
+        for number in steps:
+            picks = self.program.steps[number][0] == PICK
+            operands = self.program.operands(number)
+            self.know(number, self.picked(*operands) if picks else self.evaluator.vector(number, 0, None, {}))
+
+    def know(self, number: int, vector: tirx.Expr) -> None:
+        """Let the row value `number` be `vector` from here on."""
+        self.evaluator.known[number] = lambda column, count: vector
+
+    def recall(self, number: int, row: tirx.Buffer) -> None:
+        """Let the values of step `number` be read from a row of scratch from here on."""
+        self.evaluator.known[number] = lambda column, count: self.unit.load(row, self.segment * self.padded + column)
+
+    def picked(self, value: int, place: int) -> tirx.Expr:
+        """The value in the column that a row value names; 0 where there is no such column."""
+        wanted = T.bind(_lane(self.evaluator.vector(place, 0, None, {})).astype("int64"))
+        column = T.bind(tirx.max(tirx.min(wanted, i64(self.columns) - i64(1)), i64(0)))
+        found = _lane(self.evaluator.vector(value, column, 1, {}))
+        return self.unit.splat(T.bind(tirx.Select(wanted == column, found, tirx.const(0.0, "float32"))))
+
+    def running_sum(self, operand: int) -> Value:
+        """The sums of each value of a row and those before it, for a reader that goes from the first to the last."""
+        carry = T.alloc_buffer((1,), "float32", scope="local")
+        T.buffer_store(carry, tirx.const(0.0, "float32"), [0])
+
+        def value(column: Extent, count: Extent | None) -> tirx.Expr:
+            vector = self.evaluator.vector(operand, column, count, {})
+            sums = tirx.call_pure_extern(self.unit.dtype, "autocast_running_sum", vector)
+            sums = T.bind(sums + self.unit.splat(carry[0]))
+            T.buffer_store(carry, tirx.call_pure_extern("float32", "autocast_last", sums), [0])
+            return sums
+
+        return value
+
+    def sweep(self, sweep: Sweep) -> None:
+        """Emit one pass over the row."""
+        vectors = self.columns // self.unit.lanes
+        slots = max(1, min(_SLOTS, vectors)) if isinstance(vectors, int) else 1
+        sums = {number: Accumulator(self.program.steps[number][0], self.unit, slots) for number in sweep.reductions}
+        kept = {} if self.unrolled else {number: self.scratch_row() for number in sweep.kept}
+
+        def at(column: Extent, count: Extent | None, slot: int) -> None:
+            memo = self.memos.setdefault(column, {}) if isinstance(column, int) and self.unrolled else {}
+
+            def vector(step: int) -> tirx.Expr:
+                return self.evaluator.vector(step, column, count, memo)
+
+            for number, accumulator in sums.items():
+                accumulator.add(vector(self.program.operands(number)[0]), column, count, slot)
+            for number, row in kept.items():
+                self.unit.store(row, self.segment * self.padded + column, vector(number))
+            start = self.line * i64(self.columns)
+            for position in sweep.outputs:
+                self.unit.store(
+                    self.outputs[position], start + column, vector(self.program.outputs[position][0]), count
+                )
+
+        self.each_line(lambda: self.each_vector(at, slots))
+        for number, accumulator in sums.items():
+            self.know(number, self.unit.splat(accumulator.finish()))
+        for number, row in kept.items():
+            self.recall(number, row)
+
+    @property
+    def padded(self) -> Extent:
+        """Elements of scratch for a line: vectors are stored whole, and one may be read from any column on."""
+        return (self.columns // self.unit.lanes + 2) * self.unit.lanes
+
+    def scratch_row(self) -> tirx.Buffer:
+        """Memory for one value of each element of a row."""
+        return self.unit.scratch(self.segments * self.padded, "float32")
+
+    def each_line(self, body: Callable[[], None]) -> None:
+        """`body()` for each line of the row."""
+        if isinstance(self.segments, int) and self.segments == 1:
+            body()
+            return
+        evaluator = self.evaluator
+        outside = self.line, evaluator.places, evaluator.scalars
+        with T.serial(0, i64(self.segments)) as segment:
+            self.segment, self.line = segment, T.bind(self.line + segment)
+            evaluator.at(self.line)
+            body()
+        self.segment, (self.line, evaluator.places, evaluator.scalars) = 0, outside
+
+    def each_vector(self, body: Callable[[Extent, Extent | None, int], None], slots: int) -> None:
+        """`body(column, count, slot)` for each vector of a line; a count is given for the last, incomplete one."""
+        lanes, columns = self.unit.lanes, self.columns
+        if not isinstance(columns, int):
+            with T.serial(0, i64(columns // lanes)) as j:
+                body(j * lanes, None, 0)
+            body(columns // lanes * lanes, columns % lanes, 0)
+            return
+        vectors = columns // lanes
+        rolled = 0 if self.unrolled else vectors // slots
+        if rolled > 1:
+            with T.serial(0, i64(rolled)) as j:
+                for slot in range(slots):
+                    body((j * slots + slot) * lanes, None, slot)
+        for j in range(rolled * slots if rolled > 1 else 0, vectors):
+            body(j * lanes, None, j % slots)
+        if columns % lanes:
+            body(vectors * lanes, columns % lanes, vectors % slots)
+
+
+def _lane(vector: tirx.Expr) -> tirx.Expr:
+    """The first lane of a vector."""
+    return tirx.Shuffle([vector], [0])

@@ -1,0 +1,158 @@
+"""What combines the vectors of a row into one number: accumulators, and the sum of a vector's lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.vector import llvm_ir, vector_math
+from autocast.kernels.vector.unit import Extent, VectorUnit, i32
+
+_INFINITY = float("inf")
+
+# `nnan`, because the order of NaN would take more instructions than the reduction; no NaN reaches that one.
+_LANES = """
+declare float @llvm.vector.reduce.fmul.vLf32(float, <L x float>)
+declare float @llvm.vector.reduce.fmax.vLf32(<L x float>)
+declare float @llvm.vector.reduce.fmaximum.vLf32(<L x float>)
+declare float @llvm.vector.reduce.fminimum.vLf32(<L x float>)
+define linkonce_odr float @autocast_product(<L x float> %x) alwaysinline {
+  %r = call reassoc float @llvm.vector.reduce.fmul.vLf32(float 1.0, <L x float> %x)
+  ret float %r
+}
+define linkonce_odr float @autocast_highest(<L x float> %x) alwaysinline {
+  %r = call nnan float @llvm.vector.reduce.fmax.vLf32(<L x float> %x)
+  ret float %r
+}
+define linkonce_odr float @autocast_maximum(<L x float> %x) alwaysinline {
+  %r = call float @llvm.vector.reduce.fmaximum.vLf32(<L x float> %x)
+  ret float %r
+}
+define linkonce_odr float @autocast_minimum(<L x float> %x) alwaysinline {
+  %r = call float @llvm.vector.reduce.fminimum.vLf32(<L x float> %x)
+  ret float %r
+}
+define linkonce_odr float @autocast_last(<L x float> %x) alwaysinline {
+  %r = extractelement <L x float> %x, i64 LAST
+  ret float %r
+}
+"""
+
+
+def lanes_ir(lanes: int) -> str:
+    """LLVM IR of the functions that combine the lanes of a vector, for a kernel to import."""
+    return llvm_ir.expand(_LANES.replace("LAST", str(lanes - 1)), lanes) + _running_sum(lanes)
+
+
+def _running_sum(lanes: int) -> str:
+    """The sum of each lane and those before it, in log2(lanes) steps."""
+    lines, current, distance = [], "%x", 1
+    while distance < lanes:
+        order = ", ".join(f"i32 {i - distance if i >= distance else lanes}" for i in range(lanes))
+        lines += [
+            f"  %s{distance} = shufflevector <{lanes} x float> {current}, <{lanes} x float> zeroinitializer, "
+            f"<{lanes} x i32> <{order}>",
+            f"  %t{distance} = fadd <{lanes} x float> {current}, %s{distance}",
+        ]
+        current, distance = f"%t{distance}", 2 * distance
+    head = f"define linkonce_odr <{lanes} x float> @autocast_running_sum(<{lanes} x float> %x) alwaysinline {{\n"
+    return head + "\n".join(lines) + f"\n  ret <{lanes} x float> {current}\n}}\n"
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How values are combined: what changes nothing, two vectors, and the lanes of one (an LLVM function's name)."""
+
+    neutral: float
+    combine: Callable[[tirx.Expr, tirx.Expr], tirx.Expr]
+    lanes: str
+
+
+_MAXIMUM = Reduction(-_INFINITY, lambda a, b: vector_math.call("maximum", a, b), "autocast_maximum")
+_MINIMUM = Reduction(_INFINITY, lambda a, b: vector_math.call("minimum", a, b), "autocast_minimum")
+
+#: Reductions of one accumulator.
+SIMPLE = {
+    "row_sum": Reduction(0.0, lambda a, b: a + b, "autocast_sum"),
+    "row_product": Reduction(1.0, lambda a, b: a * b, "autocast_product"),
+    "row_highest": Reduction(-_INFINITY, tirx.max, "autocast_highest"),
+    "row_maximum": _MAXIMUM,
+    "row_minimum": _MINIMUM,
+}
+#: The place of the first of the largest or smallest values: what is best, and whether a value is better than another.
+PLACES = {
+    "row_argmax": (_MAXIMUM, lambda a, b: a > b),
+    "row_argmin": (_MINIMUM, lambda a, b: a < b),
+}
+#: The `vector_math` functions that the above call.
+CALLED = {
+    "row_maximum": ("maximum",),
+    "row_minimum": ("minimum",),
+    "row_argmax": ("maximum", "minimum"),
+    "row_argmin": ("minimum",),
+}
+
+
+class Accumulator:
+    """Emits one reduction of a row into `slots` independent vectors, so that additions need not wait for each other."""
+
+    def __init__(self, function: str, unit: VectorUnit, slots: int) -> None:
+        self.function, self.unit, self.slots = function, unit, slots
+        self.reduction = PLACES[function][0] if function in PLACES else SIMPLE[function]
+        self.values = self._vectors(self.reduction.neutral)
+        self.places = self._vectors(_INFINITY) if function in PLACES else None
+
+    def _vectors(self, initial: float) -> tirx.Buffer:
+        buffer = T.alloc_buffer((self.slots * self.unit.lanes,), "float32", scope="local")
+        for slot in range(self.slots):
+            T.buffer_store(buffer, self.unit.splat(initial), [self.unit.ramp(slot * self.unit.lanes)])
+        return buffer
+
+    def add(self, vector: tirx.Expr, column: Extent, count: Extent | None, slot: int) -> None:
+        """Emit that a vector is combined into a slot; from the `count`-th on its lanes are left out."""
+        at = self.unit.ramp(slot * self.unit.lanes)
+        if count is not None:
+            vector = T.bind(_first(self.unit, vector, count, self.reduction.neutral))
+        if self.places is None:
+            T.buffer_store(self.values, self.reduction.combine(self.values[at], vector), [at])
+            return
+        best = T.bind(self.values[at])
+        place = self.unit.ramp(column).astype(self.unit.dtype)
+        found = self.places[at]
+        better = PLACES[self.function][1](vector, best)
+        # An infinity may be all there is: then the first place counts. NaN is better than any number.
+        better = tirx.any(better, tirx.all(vector != vector, best == best), tirx.all(vector == best, place < found))
+        if count is not None:
+            place = _first(self.unit, place, count, _INFINITY)
+        T.buffer_store(self.values, tirx.Select(better, vector, best), [at])
+        T.buffer_store(self.places, tirx.Select(better, place, found), [at])
+
+    def finish(self) -> tirx.Expr:
+        """Emit what all slots and lanes combine to: a float32 number."""
+        values = [self.values[self.unit.ramp(slot * self.unit.lanes)] for slot in range(self.slots)]
+        result = self._combined(values, self.reduction)
+        if self.places is None:
+            return result
+        best = self.unit.splat(result)
+        candidates = []
+        for slot, value in enumerate(values):
+            here = tirx.any(value == best, tirx.all(value != value, best != best))
+            place = self.places[self.unit.ramp(slot * self.unit.lanes)]
+            candidates.append(T.bind(tirx.Select(here, place, self.unit.splat(_INFINITY))))
+        return self._combined(candidates, _MINIMUM)
+
+    def _combined(self, vectors: list[tirx.Expr], reduction: Reduction) -> tirx.Expr:
+        while len(vectors) > 1:
+            pairs = zip(vectors[::2], vectors[1::2], strict=False)
+            odd = vectors[-1:] if len(vectors) % 2 else []
+            vectors = [T.bind(reduction.combine(a, b)) for a, b in pairs] + odd
+        return T.bind(tirx.call_pure_extern("float32", reduction.lanes, vectors[0]))
+
+
+def _first(unit: VectorUnit, vector: tirx.Expr, count: Extent, rest: float) -> tirx.Expr:
+    """The first `count` lanes of a vector, and `rest` in the others."""
+    inside = T.ramp(tirx.const(0, "int32"), 1, unit.lanes) < T.broadcast(i32(count), unit.lanes)
+    return tirx.Select(inside, vector, unit.splat(rest))
