@@ -95,7 +95,7 @@ class Convolution:
         return (self.features, self.channels // self.groups, *self.kernel)
 
     def output_extent(self, axis: int, extent: Extent) -> Extent:
-        """The output's height (axis 0) or width (axis 1), of data that has `extent` (a number, or an expression) there."""
+        """The output's height (axis 0) or width (axis 1), of data with `extent` (a number or an expression) there."""
         padding = self.padding[axis] + self.padding[axis + 2]
         reach = self.dilation[axis] * (self.kernel[axis] - 1) + 1
         if self.transposed:
@@ -149,7 +149,7 @@ class Pooling:
         _at_least("Pooling", 0, self, ("padding",))
 
     def output_extent(self, axis: int, extent: Extent) -> Extent:
-        """The output's height (axis 0) or width (axis 1), of data that has `extent` (a number, or an expression) there."""
+        """The output's height (axis 0) or width (axis 1), of data with `extent` (a number or an expression) there."""
         if self.adaptive is not None:
             return self.adaptive[axis]
         room = extent + self.padding[axis] + self.padding[axis + 2] - self.dilation[axis] * (self.window[axis] - 1) - 1

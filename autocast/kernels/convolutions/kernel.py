@@ -1,0 +1,283 @@
+"""Convolutions: from a `Convolution` to a TIR function that runs at the speed of the vector unit.
+
+A convolution is a product of a matrix of pixels, each row of which holds what one output sees, with one of weights. The
+matrix of pixels is never stored: the microkernel of products takes, for each row of the kernel, one run of neighbouring
+words from a row of NHWC data. Each task copies the band of rows that it needs to a scratch in its cache, with zeros
+around it and narrowed where that is asked for; data that needs neither is read where it lies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.convolutions.band import Band, BandSource
+from autocast.kernels.convolutions.blocking import as_rows, choose_blocking
+from autocast.kernels.convolutions.spec import Convolution
+from autocast.kernels.convolutions.taps import Taps
+from autocast.kernels.convolutions.weights import PackedWeights, pack_weights, packed_shape
+from autocast.kernels.products.tile import Sums, Tile, apply_epilogue
+from autocast.kernels.target import InstructionSet, cores, instruction_set
+from autocast.kernels.vector import llvm_ir, vector_math
+from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, minimum, rooted
+
+__all__ = ["Convolution", "convolution", "pack_weights", "packed_shape"]
+
+# A pair of neighbouring elements of 16 bits, aligned to one of them, and the last one of an odd number.
+_WORDS = """
+define linkonce_odr i32 @autocast_pair_at(ptr %p) alwaysinline {
+  %w = load i32, ptr %p, align 2
+  ret i32 %w
+}
+define linkonce_odr i32 @autocast_last_at(ptr %p) alwaysinline {
+  %h = load i16, ptr %p, align 2
+  %w = zext i16 %h to i32
+  ret i32 %w
+}
+"""
+
+
+def convolution(spec: Convolution, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(data, packed, [bias], [residual], out)` that computes `spec`.
+
+    `packed` are the weights as `pack_weights` leaves them. The function is fit for `relax.call_tir`, and has the
+    attributes `op_pattern` = 8 (opaque: nothing is fused into it), `autocast.scheduled` (no schedule is wanted),
+    `autocast.flops` (the operations of a call) and `tirx.noalias`.
+    """
+    isa = instruction_set(target)
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+        generator = _Generator(spec, isa, cores(target))
+        generator.emit()
+    return rooted(builder.get()).with_attr("autocast.flops", generator.flops)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """The outputs of one kind that a task computes: `rows` x `columns` of each image of its band."""
+
+    kind: tuple[Taps, Taps]
+    band: Band
+    rows: Extent
+    columns: Extent
+    pixels: Extent
+    first_word: int
+    out_height: Extent
+    out_width: Extent
+
+
+class _Generator:
+    def __init__(self, spec: Convolution, isa: InstructionSet, threads: int) -> None:
+        self.given, self.spec, self.unit = spec, as_rows(spec), VectorUnit(isa)
+        self.blocking = choose_blocking(self.spec, isa, threads)
+        self.layout = PackedWeights(self.spec, self.blocking)
+
+    def emit(self) -> None:
+        """Emit the function's arguments and body."""
+        spec, given, epilogue = self.spec, self.given, self.given.epilogue
+        shape = [
+            tirx.Var(name, "int64") if extent is None else extent
+            for name, extent in (("batch", given.batch), ("height", given.height), ("width", given.width))
+        ]
+        out_shape = [shape[0], given.output_extent(0, shape[1]), given.output_extent(1, shape[2])]
+        data = T.arg("data", T.buffer((*shape, spec.channels), spec.data_dtype))
+        packed = T.arg("packed", T.buffer(self.layout.shape, self.layout.word))
+        bias = T.arg("bias", T.buffer((spec.features,), epilogue.bias)) if epilogue.bias else None
+        full = (*out_shape, spec.features)
+        residual = T.arg("residual", T.buffer(full, epilogue.residual)) if epilogue.residual else None
+        out = T.arg("out", T.buffer(full, spec.out_dtype))
+        seen = out_shape if not spec.transposed else shape
+        self.flops = (
+            2 * spec.channels * self.layout.features * math.prod(spec.kernel) * math.prod(seen[1:], start=seen[0])
+        )
+        if spec is not given:
+            pixels = math.prod(shape[1:], start=shape[0])
+            shape = out_shape = [1, pixels, 1]
+        self.shape, self.out_shape = shape, out_shape
+        self.data, self.packed, self.out = flat(data), flat(packed), flat(out)
+        self.bias = None if bias is None else flat(bias)
+        self.residual = None if residual is None else flat(residual)
+        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", self._llvm()):
+            self._tasks()
+
+    def _llvm(self) -> str:
+        activation = self.spec.epilogue.activation
+        math_ir = vector_math.math_ir(self.unit.lanes, (activation,)) if activation else ""
+        return math_ir + llvm_ir.conversions_and_accesses(self.unit.isa) + _WORDS
+
+    def _tasks(self) -> None:
+        """One task for each band and each of its parts of the features."""
+        blocking, spec = self.blocking, self.spec
+        height = max(
+            (kind.outputs(self.out_shape[1]) for kind in blocking.row_kinds),
+            key=lambda extent: extent if isinstance(extent, int) else 0,
+        )
+        source = BandSource(self.unit, self.data, self.shape, spec.channels, blocking)
+        bands = (height + blocking.rows - 1) // blocking.rows
+        groups = self.shape[0] // blocking.images
+        parts = blocking.feature_tasks
+        count = groups * bands * parts
+        if isinstance(count, int) and count == 1:
+            self._task(source, i64(0), i64(0), i64(0))
+            return
+        with T.parallel(0, i64(count)) as task:
+            part = T.bind(task % parts)
+            band = T.bind(task // parts % bands)
+            self._task(source, T.bind(task // (parts * bands)), band, part)
+
+    def _task(self, source: BandSource, group: tirx.Expr, band: tirx.Expr, part: tirx.Expr) -> None:
+        blocking = self.blocking
+        first_row = T.bind(band * blocking.rows)
+        first_panel = T.bind(part * self.layout.panels // blocking.feature_tasks)
+        last_panel = T.bind((part + 1) * self.layout.panels // blocking.feature_tasks)
+        data = source.emit(T.bind(group * blocking.images), first_row)
+        first_word = 0
+        for kind in blocking.kinds():
+            height, columns = (kind[axis].outputs(self.out_shape[axis + 1]) for axis in (0, 1))
+            rows: Extent = blocking.rows
+            if not (isinstance(height, int) and height % blocking.rows == 0):
+                rows = T.bind(tirx.max(minimum(blocking.rows, height - first_row), i64(0)))
+            pixels = blocking.images * rows * columns
+            chunk = _Chunk(kind, data, rows, columns, pixels, first_word, *self.out_shape[1:])
+            together = blocking.panels_together
+            with T.serial(0, (last_panel - first_panel + together - 1) // together) as block:
+                start = T.bind(first_panel + block * together)
+                self._tiles(chunk, start, T.bind(tirx.min(i64(together), last_panel - start)))
+            first_word += blocking.words(kind, self.layout.channels)
+
+    def _tiles(self, chunk: _Chunk, first_panel: tirx.Expr, count: tirx.Expr) -> None:
+        """All pixels of the chunk by `count` panels of features."""
+        height = self.blocking.tile_rows
+        with T.serial(0, i64((chunk.pixels + height - 1) // height)) as tile:
+            bases, places = [], []
+            for row in range(height):
+                pixel = tile * height + row
+                # Rows beyond the last pixel compute it once more, and store it where it is.
+                if not (isinstance(chunk.pixels, int) and chunk.pixels % height == 0):
+                    pixel = tirx.min(pixel, i64(chunk.pixels) - 1)
+                base, place = self._addresses(chunk, T.bind(pixel))
+                bases.append(T.bind(base))
+                places.append(T.bind(place))
+            with T.serial(0, count) as panel:
+                self._tile(chunk, T.bind(first_panel + panel), bases, places)
+
+    def _addresses(self, chunk: _Chunk, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """Where the data that a pixel sees begins, and where its features are stored."""
+        (row_kind, column_kind), band, spec = chunk.kind, chunk.band, self.spec
+        image: Extent = 0
+        if self.blocking.images > 1:
+            image = T.bind(pixel // i64(chunk.rows * chunk.columns))
+            pixel = T.bind(pixel - image * i64(chunk.rows * chunk.columns))
+        row = T.bind(pixel // i64(chunk.columns))
+        column = T.bind(pixel - row * i64(chunk.columns))
+        seen_row = row * row_kind.step + (row_kind.first - self.blocking.row_window.first)
+        seen_column = column * column_kind.step + (column_kind.first - self.blocking.column_window.first)
+        base = band.base + image * i64(band.image_pitch) + seen_row * i64(band.row_pitch) + seen_column * spec.channels
+        out_row = (band.first_row + row) * row_kind.out_step + row_kind.out_first
+        out_column = column * column_kind.out_step + column_kind.out_first
+        place = ((band.first_image + image) * i64(chunk.out_height) + out_row) * i64(chunk.out_width) + out_column
+        return base, place * spec.features
+
+    def _tile(self, chunk: _Chunk, panel: tirx.Expr, bases: list[tirx.Expr], places: list[tirx.Expr]) -> None:
+        """A tile of pixels by one panel: sums in registers over all taps, then the epilogue."""
+        unit, blocking, band = self.unit, self.blocking, chunk.band
+        within: Extent = panel
+        if self.spec.groups > 1:
+            group = T.bind(panel // self.layout.group_panels)
+            within = T.bind(panel - group * self.layout.group_panels)
+            bases = [T.bind(base + group * self.layout.channels) for base in bases]
+            column = T.bind(group * self.layout.features + within * blocking.panel)
+        else:
+            column = T.bind(panel * blocking.panel)
+        weights = T.bind((panel * self.layout.words + chunk.first_word) * blocking.panel)
+        tile = Tile(unit, len(bases), blocking.panel)
+        unit.fence(self.out)
+        tile.clear()
+        high, wide, run = blocking.loops(chunk.kind, self.layout.channels)
+        words = math.ceil(run / blocking.per_word)
+
+        def taps(starts: list[tirx.Expr], tap: Extent) -> None:
+            begin = T.bind(weights + tap * (words * blocking.panel))
+            whole = run // blocking.per_word
+            if whole:
+                tile.multiply(
+                    lambda row, k: self._word(band, starts[row] + k * blocking.per_word), self.packed, begin, whole
+                )
+            if words > whole:
+                rest = begin + whole * blocking.panel
+                tile.multiply(lambda row, k: self._word(band, starts[row] + (run - 1), last=True), self.packed, rest, 1)
+
+        def moved(starts: list[tirx.Expr], by: tirx.Expr) -> list[tirx.Expr]:
+            distance = T.bind(by)
+            return [T.bind(start + distance) for start in starts]
+
+        row_kind, column_kind = chunk.kind
+        if high * wide == 1:
+            taps(bases, 0)
+        elif high * wide:
+            with T.serial(0, i64(high)) as i:
+                starts = moved(bases, i * i64(band.row_pitch * row_kind.reach)) if high > 1 else bases
+                if wide == 1:
+                    taps(starts, i)
+                else:
+                    with T.serial(0, i64(wide)) as j:
+                        taps(moved(starts, j * (column_kind.reach * self.spec.channels)), i * wide + j)
+        self._finish(tile, places, column, within)
+
+    def _word(self, band: Band, index: tirx.Expr, last: bool = False) -> tirx.Expr:
+        if not self.blocking.pairs:
+            return band.view[index]
+        name = "autocast_last_at" if last else "autocast_pair_at"
+        return tirx.call_extern("int32", name, T.address_of(band.view[index]))
+
+    def _finish(self, tile: Tile, places: list[tirx.Expr], column: tirx.Expr, within: Extent) -> None:
+        """The epilogue of a tile, of which features from `column` on, the group's `within`-th panel, are stored."""
+        unit, epilogue, width = self.unit, self.spec.epilogue, self.blocking.panel
+
+        def store(
+            vector: int, start: tirx.Expr, value: tirx.Expr, bias: tirx.Expr | None, count: Extent | None
+        ) -> None:
+            at = start + vector * unit.lanes
+            residual = None if self.residual is None else unit.load(self.residual, at, count)
+            unit.store(self.out, at, apply_epilogue(unit, epilogue, value, bias, residual), count)
+
+        def finish(partial: bool) -> None:
+            counts: list[Extent | None] = [None] * tile.vectors
+            if partial:
+                left = i64(self.layout.features) - within * width
+                counts = [T.bind(left - vector * unit.lanes) for vector in range(tile.vectors)]
+            skips = [column + vector * unit.lanes for vector in range(tile.vectors)]
+            biases = [
+                None if self.bias is None else T.bind(unit.load(self.bias, skip, count))
+                for skip, count in zip(skips, counts, strict=True)
+            ]
+            if epilogue.activation in (None, "relu"):
+                for row, place in enumerate(places):
+                    for vector in range(tile.vectors):
+                        store(vector, T.bind(place + column), tile[row, vector], biases[vector], counts[vector])
+                return
+            # Functions that need many registers are applied to sums in memory, in a loop.
+            sums = Sums(unit.scratch(tile.rows * width, "float32"), 0, width)
+            tile.store(sums)
+            starts = T.alloc_buffer((tile.rows,), "int64")
+            for row, place in enumerate(places):
+                T.buffer_store(starts, place, [row])
+            with T.serial(0, i64(tile.rows)) as row:
+                start = T.bind(starts[row] + column)
+                for vector in range(tile.vectors):
+                    value = T.bind(sums.buffer[unit.ramp(row * width + vector * unit.lanes)])
+                    store(vector, start, value, biases[vector], counts[vector])
+
+        if self.layout.features % width == 0:
+            finish(partial=False)
+        else:
+            with T.If((within + 1) * width <= self.layout.features):
+                with T.Then():
+                    finish(partial=False)
+                with T.Else():
+                    finish(partial=True)

@@ -1,0 +1,151 @@
+"""Weights of convolutions as the kernels read them: panels of features, in rows of words along k."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.convolutions.blocking import Blocking, as_rows, choose_blocking
+from autocast.kernels.convolutions.spec import Convolution
+from autocast.kernels.products.pack import Source, Strip, pack_strip
+from autocast.kernels.target import cores, instruction_set
+from autocast.kernels.vector import llvm_ir, llvm_pack
+from autocast.kernels.vector.unit import VectorUnit, flat, i64, rooted
+
+
+@dataclass(frozen=True)
+class PackedWeights:
+    """The layout of packed weights: word (k, feature) of a panel at `[panel, k, feature]`."""
+
+    spec: Convolution
+    blocking: Blocking
+
+    @property
+    def channels(self) -> int:
+        """Channels of a group."""
+        return self.spec.channels // self.spec.groups
+
+    @property
+    def features(self) -> int:
+        """Features of a group."""
+        return self.spec.features // self.spec.groups
+
+    @property
+    def group_panels(self) -> int:
+        """Panels of a group: none holds features of two."""
+        return math.ceil(self.features / self.blocking.panel)
+
+    @property
+    def panels(self) -> int:
+        """Panels of all groups."""
+        return self.group_panels * self.spec.groups
+
+    @property
+    def words(self) -> int:
+        """Words along k of a panel, of all kinds of outputs one after the other."""
+        return sum(self.blocking.words(kind, self.channels) for kind in self.blocking.kinds())
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of the packed weights."""
+        return (self.panels, max(1, self.words), self.blocking.panel)
+
+    @property
+    def word(self) -> str:
+        """The dtype of a word."""
+        return "int32" if self.blocking.pairs else "float32"
+
+
+def packed_shape(spec: Convolution, target: tvm.target.Target) -> tuple[tuple[int, int, int], str]:
+    """The shape and dtype of the packed weights of `spec`: int32 for pairs of bfloat16 numbers, or float32."""
+    layout = _layout(spec, target)
+    return layout.shape, layout.word
+
+
+def pack_weights(spec: Convolution, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(weights, packed)`, fit for `relax.call_tir`.
+
+    Weights have the shape `spec.weight_shape`, packed weights what `packed_shape` says.
+    """
+    isa = instruction_set(target)
+    layout = _layout(spec, target)
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+        weights = T.arg("weights", T.buffer(spec.weight_shape, spec.weight_dtype))
+        packed = T.arg("packed", T.buffer(layout.shape, layout.word))
+        compute = "bfloat16" if layout.blocking.pairs else "float32"
+        snippets = llvm_ir.conversions_and_accesses(isa) + llvm_pack.packing(isa, spec.weight_dtype, compute)
+        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", snippets):
+            _Packing(layout, VectorUnit(isa), flat(weights), flat(packed)).emit()
+    return rooted(builder.get())
+
+
+def _layout(spec: Convolution, target: tvm.target.Target) -> PackedWeights:
+    spec = as_rows(spec)
+    return PackedWeights(spec, choose_blocking(spec, instruction_set(target), cores(target)))
+
+
+class _Packing:
+    def __init__(self, layout: PackedWeights, unit: VectorUnit, weights: tirx.Buffer, packed: tirx.Buffer) -> None:
+        self.layout, self.unit, self.weights, self.packed = layout, unit, weights, packed
+        self.spec, self.blocking = layout.spec, layout.blocking
+
+    def emit(self) -> None:
+        """One task for each panel: its weights in the order of k, then packed into words."""
+        layout, unit, panel_size = self.layout, self.unit, self.blocking.panel
+        per_feature = math.prod(self.spec.kernel) * layout.channels
+        with T.parallel(0, i64(layout.panels)) as panel:
+            group = T.bind(panel // layout.group_panels)
+            first = T.bind((panel - group * layout.group_panels) * panel_size)
+            count = T.bind(tirx.min(i64(panel_size), i64(layout.features) - first))
+            view, base = self.weights, T.bind((group * layout.features + first) * per_feature)
+            if math.prod(self.spec.kernel) > 1 or self.spec.transposed:
+                view, base = self._ordered(group, first, count), i64(0)
+            words = unit.scratch((layout.words + unit.lanes) * panel_size, layout.word)
+            word = element = 0
+            for kind in self.blocking.kinds():
+                high, wide, run = self.blocking.loops(kind, layout.channels)
+                run_words = math.ceil(run / self.blocking.per_word)
+                with T.serial(0, i64(high * wide)) as tap:
+                    at = T.bind(base + element + tap * run)
+                    source = Source(view, at, count, run, per_feature, along_k=True, pairs=self.blocking.pairs)
+                    # What is written beyond a run is overwritten by the next.
+                    strip = Strip(words, T.bind((tap * run_words + word) * panel_size), panel_size)
+                    pack_strip(unit, source, 0, strip, 0, run_words, exact=False)
+                word += high * wide * run_words
+                element += high * wide * run
+            size = layout.words * panel_size
+            addresses = T.address_of(self.packed[panel * size]), T.address_of(words[i64(0)])
+            T.evaluate(tirx.call_extern("handle", "memcpy", *addresses, i64(size * 4)))
+
+    def _ordered(self, group: tirx.Expr, first: tirx.Expr, count: tirx.Expr) -> tirx.Buffer:
+        """Weights of `count` features of a group, feature by feature, in the order in which a pixel is summed."""
+        spec, layout = self.spec, self.layout
+        (high, wide), channels = spec.kernel, layout.channels
+        per_feature = high * wide * channels
+        bits = "uint32" if spec.weight_dtype == "float32" else "uint16"
+        ordered = self.unit.scratch(self.blocking.panel * per_feature, spec.weight_dtype)
+        to, source = (T.decl_buffer(view.shape, bits, data=view.data) for view in (ordered, self.weights))
+        with T.serial(0, count) as feature:
+            element = 0
+            for row, column in self.blocking.kinds():
+                if row.count * column.count == 0:
+                    continue
+                with T.serial(0, i64(row.count)) as i, T.serial(0, i64(column.count)) as j:
+                    y, x = row.kernel_first + i * row.kernel_step, column.kernel_first + j * column.kernel_step
+                    at = T.bind(feature * per_feature + element + (i * column.count + j) * channels)
+                    with T.serial(0, i64(channels)) as channel:
+                        outer, inner = (
+                            (group * channels + channel, layout.features)
+                            if spec.transposed
+                            else (group * layout.features + first + feature, channels)
+                        )
+                        place = outer * inner + (first + feature if spec.transposed else channel)
+                        T.buffer_store(to, source[place * (high * wide) + y * wide + x], [at + channel])
+                element += row.count * column.count * channels
+        return ordered
