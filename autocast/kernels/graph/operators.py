@@ -30,10 +30,11 @@ OPAQUE_PREFIXES = tuple(
 """)
 )
 
+#: Convolutions along one axis and two, that there are kernels for.
+CONVOLUTIONS = _names("nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpose")
+
 #: Products multiply low operands as they are, and accumulate and answer in float32.
-PRODUCTS = _names("""
-    matmul nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpose nn.conv3d nn.conv3d_transpose
-""")
+PRODUCTS = CONVOLUTIONS | _names("matmul nn.conv3d nn.conv3d_transpose")
 
 #: Attention has its own phase, which keeps scores and softmax in float32.
 ATTENTION = _names("nn.attention nn.attention_bias nn.attention_var_len")

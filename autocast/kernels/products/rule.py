@@ -2,42 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_constant, is_op, op_name, shape_of
-from autocast.kernels.explain import explain
+from autocast.ir import is_op, shape_of
 from autocast.kernels.graph.canonicalize import permutation, same_shape
 from autocast.kernels.graph.operators import LOW
-from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
-from autocast.kernels.products.kernel import Epilogue, Product, product
-
-#: Activations that a product applies to its sums, by operator.
-_ACTIVATIONS = {
-    "relax.nn.relu": "relu",
-    "relax.nn.gelu": "gelu",
-    "relax.nn.gelu_tanh": "gelu_tanh",
-    "relax.nn.silu": "silu",
-    "relax.tanh": "tanh",
-    "relax.sigmoid": "sigmoid",
-}
-
-
-@dataclass
-class _Chain:
-    """A product and the operators after it that its kernel computes too; `end` is what the kernel defines."""
-
-    call: relax.Call
-    end: relax.Var
-    epilogue: Epilogue = field(default_factory=Epilogue)
-    bias: relax.Expr | None = None
-    residual: relax.Expr | None = None
-    members: frozenset[relax.Var] = frozenset()
+from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
+from autocast.kernels.products.epilogue import Chain, EpilogueRewriter
+from autocast.kernels.products.kernel import Product, product
 
 
 @dataclass(frozen=True)
@@ -50,101 +26,16 @@ class _Operand:
 
 
 @mutator
-class _Products(BindingRewriter):
+class _Products(EpilogueRewriter):
+    kind, operators = "product", frozenset({"relax.matmul"})
+
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
         super().__init__(mod)
         self.target = target
         self.kernels: dict[Product, tvm.ir.GlobalVar] = {}
 
-    def enter(self, function: relax.Function) -> None:
-        self.bound, self.users = users_of(function)
-        self.chains: dict[relax.Var, _Chain] = {}
-        self.taken: set[relax.Var] = set()
-        for var, value in self.bound.items():
-            if is_op(value, "relax.matmul"):
-                reason = _declined(value)
-                if reason is None:
-                    chain = self.chain(var, value)
-                    self.chains[chain.end] = chain
-                    self.taken |= chain.members
-                explain("product", var, reason or f"up to {chain.end.name}", taken=reason is None)
-
-    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        chain = self.chains.get(binding.var)
-        return None if chain is None else self.lowered(chain)
-
-    def only_user(self, var: relax.Var) -> relax.Var | None:
-        """The one variable that is computed from `var`; None where it has several readers, or is returned."""
-        readers = self.users.get(var, [])
-        return readers[0] if len(readers) == 1 and self.uses[var] == 1 and readers[0] in self.bound else None
-
-    # ---- what the kernel computes after the product ----
-
-    def chain(self, var: relax.Var, call: relax.Call) -> _Chain:
-        """The longest run of readers of `var` that an epilogue can hold; it does not end with what widens again."""
-        chain = settled = _Chain(call, var)
-        while (reader := self.only_user(chain.end)) is not None and reader not in self.taken:
-            longer = self.longer(chain, reader, self.bound[reader])
-            if longer is None:
-                break
-            widens = is_op(self.bound[reader], "relax.astype") and storage(reader) == "float32"
-            chain = replace(longer, members=chain.members | {reader})
-            settled = settled if widens else chain
-        return settled
-
-    def longer(self, chain: _Chain, reader: relax.Var, value: relax.Expr) -> _Chain | None:
-        epilogue, name = chain.epilogue, op_name(value)
-        if name == "relax.astype":
-            return replace(chain, end=reader) if self.may_cast(chain.end, reader) else None
-        if storage(chain.end) in LOW:
-            return None  # what is stored low is computed from float32: a cast comes first
-        if name in _ACTIVATIONS and epilogue.activation is None and (not epilogue.residual or epilogue.residual_first):
-            return replace(chain, end=reader, epilogue=replace(epilogue, activation=_ACTIVATIONS[name]))
-        if name in ("relax.multiply", "relax.divide"):
-            factor = _scalar(value.args[1] if value.args[0].same_as(chain.end) else value.args[0])
-            if (
-                factor is None
-                or epilogue != Epilogue()
-                or (name == "relax.divide" and not value.args[0].same_as(chain.end))
-            ):
-                return None
-            scale = 1 / factor if name == "relax.divide" else factor
-            return replace(chain, end=reader, epilogue=replace(epilogue, scale=scale))
-        if name == "relax.add" and epilogue.residual is None:
-            return self.added(chain, reader, value)
-        return None
-
-    def may_cast(self, before: relax.Var, after: relax.Var) -> bool:
-        """A result may be narrowed, or be float32 still: a narrowing that is undone at once was for storage only."""
-        if storage(before) == "float32":
-            return storage(after) in LOW
-        return storage(after) == "float32" and storage(self.bound[before].args[0]) == "float32"
-
-    def added(self, chain: _Chain, reader: relax.Var, value: relax.Call) -> _Chain | None:
-        first, second = value.args
-        other = second if first.same_as(chain.end) else first
-        if other.same_as(chain.end):
-            return None
-        stored = self.before_widening(other)
-        if storage(stored) not in ("float32", *LOW):
-            return None
-        epilogue, n = chain.epilogue, dims(chain.end)[-1]
-        if epilogue == replace(Epilogue(), scale=epilogue.scale) and same_shape(dims(other), (n,)):
-            return replace(chain, end=reader, bias=stored, epilogue=replace(epilogue, bias=storage(stored)))
-        if same_shape(dims(other), dims(chain.end)):
-            epilogue = replace(epilogue, residual=storage(stored), residual_first=epilogue.activation is None)
-            return replace(chain, end=reader, residual=stored, epilogue=epilogue)
-        return None
-
-    def value_of(self, expr: relax.Expr) -> Any:
-        """What `expr` is bound to in this function; None for a parameter, and for what is no variable."""
-        return self.bound.get(expr) if isinstance(expr, relax.Var) else None
-
-    def before_widening(self, expr: relax.Expr) -> relax.Expr:
-        value = self.value_of(expr)
-        if is_op(value, "relax.astype") and storage(value.args[0]) in LOW and storage(expr) == "float32":
-            return value.args[0]
-        return expr
+    def declined(self, call: relax.Call) -> str | None:
+        return _declined(call)
 
     # ---- what the kernel reads ----
 
@@ -184,7 +75,7 @@ class _Products(BindingRewriter):
 
     # ---- the kernel ----
 
-    def lowered(self, chain: _Chain) -> relax.Expr:
+    def lowered(self, chain: Chain) -> relax.Expr:
         narrows = all(storage(factor) == "bfloat16" for factor in chain.call.args)
         left, right = (self.operand(factor, narrows) for factor in chain.call.args)
         left_shape, right_shape = (dims(factor) for factor in chain.call.args)
@@ -232,12 +123,6 @@ def _declined(call: relax.Call) -> str | None:
         return "an operand is empty"
     if min(len(shape) for shape in shapes) > 2 and not same_shape(shapes[0][:-2], shapes[1][:-2]):
         return "the batch is broadcast"
-    return None
-
-
-def _scalar(expr: relax.Expr) -> float | None:
-    if is_constant(expr) and math.prod(expr.value.numpy().shape) == 1 and len(expr.ty.shape) == 0:
-        return float(expr.value.numpy())
     return None
 
 

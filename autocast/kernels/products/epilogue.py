@@ -1,0 +1,154 @@
+"""What is done to the results of products and convolutions: the chains of readers that their kernels compute too."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tvm import relax
+
+from autocast.ir import is_constant, is_op, op_name
+from autocast.kernels.explain import explain
+from autocast.kernels.graph.canonicalize import same_shape
+from autocast.kernels.graph.operators import LOW
+from autocast.kernels.graph.rewriting import BindingRewriter, dims, storage, users_of
+from autocast.kernels.products.spec import Epilogue
+
+#: Activations that a product applies to its sums, by operator.
+_ACTIVATIONS = {
+    "relax.nn.relu": "relu",
+    "relax.nn.gelu": "gelu",
+    "relax.nn.gelu_tanh": "gelu_tanh",
+    "relax.nn.silu": "silu",
+    "relax.tanh": "tanh",
+    "relax.sigmoid": "sigmoid",
+}
+
+
+@dataclass
+class Chain:
+    """A product and the operators after it that its kernel computes too; `end` is what the kernel defines."""
+
+    call: relax.Call
+    end: relax.Var
+    epilogue: Epilogue = field(default_factory=Epilogue)
+    bias: relax.Expr | None = None
+    residual: relax.Expr | None = None
+    members: frozenset[relax.Var] = frozenset()
+
+
+class EpilogueRewriter(BindingRewriter):
+    """Rewrites products of a kind, each with the chain of its readers that an epilogue can hold.
+
+    Subclasses say what the products are (`declined`) and what to write in a chain's place (`lowered`).
+    """
+
+    #: What `explain` calls the kernels.
+    kind: str
+    #: The operators that they compute.
+    operators: frozenset[str]
+
+    def declined(self, call: relax.Call) -> str | None:
+        """Why no kernel computes `call`, which is one of `operators`; None where one does."""
+        raise NotImplementedError
+
+    def lowered(self, chain: Chain) -> relax.Expr:
+        """A call of a kernel that computes `chain`."""
+        raise NotImplementedError
+
+    def enter(self, function: relax.Function) -> None:
+        """Find the chains of `function`."""
+        self.bound, self.users = users_of(function)
+        self.chains: dict[relax.Var, Chain] = {}
+        self.taken: set[relax.Var] = set()
+        for var, value in self.bound.items():
+            if op_name(value) in self.operators:
+                reason = self.declined(value)
+                if reason is None:
+                    chain = self.chain(var, value)
+                    self.chains[chain.end] = chain
+                    self.taken |= chain.members
+                explain(self.kind, var, reason or f"up to {chain.end.name}", taken=reason is None)
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        """A kernel's call where a chain ends."""
+        chain = self.chains.get(binding.var)
+        return None if chain is None else self.lowered(chain)
+
+    def only_user(self, var: relax.Var) -> relax.Var | None:
+        """The one variable that is computed from `var`; None where it has several readers, or is returned."""
+        readers = self.users.get(var, [])
+        return readers[0] if len(readers) == 1 and self.uses[var] == 1 and readers[0] in self.bound else None
+
+    def chain(self, var: relax.Var, call: relax.Call) -> Chain:
+        """The longest run of readers of `var` that an epilogue can hold; it does not end with what widens again."""
+        chain = settled = Chain(call, var)
+        while (reader := self.only_user(chain.end)) is not None and reader not in self.taken:
+            longer = self.longer(chain, reader, self.bound[reader])
+            if longer is None:
+                break
+            widens = is_op(self.bound[reader], "relax.astype") and storage(reader) == "float32"
+            chain = replace(longer, members=chain.members | {reader})
+            settled = settled if widens else chain
+        return settled
+
+    def longer(self, chain: Chain, reader: relax.Var, value: relax.Expr) -> Chain | None:
+        epilogue, name = chain.epilogue, op_name(value)
+        if name == "relax.astype":
+            return replace(chain, end=reader) if self.may_cast(chain.end, reader) else None
+        if storage(chain.end) in LOW:
+            return None  # what is stored low is computed from float32: a cast comes first
+        if name in _ACTIVATIONS and epilogue.activation is None and (not epilogue.residual or epilogue.residual_first):
+            return replace(chain, end=reader, epilogue=replace(epilogue, activation=_ACTIVATIONS[name]))
+        if name in ("relax.multiply", "relax.divide"):
+            factor = _scalar(value.args[1] if value.args[0].same_as(chain.end) else value.args[0])
+            if (
+                factor is None
+                or epilogue != Epilogue()
+                or (name == "relax.divide" and not value.args[0].same_as(chain.end))
+            ):
+                return None
+            scale = 1 / factor if name == "relax.divide" else factor
+            return replace(chain, end=reader, epilogue=replace(epilogue, scale=scale))
+        if name == "relax.add" and epilogue.residual is None:
+            return self.added(chain, reader, value)
+        return None
+
+    def may_cast(self, before: relax.Var, after: relax.Var) -> bool:
+        """A result may be narrowed, or be float32 still: a narrowing that is undone at once was for storage only."""
+        if storage(before) == "float32":
+            return storage(after) in LOW
+        return storage(after) == "float32" and storage(self.bound[before].args[0]) == "float32"
+
+    def added(self, chain: Chain, reader: relax.Var, value: relax.Call) -> Chain | None:
+        first, second = value.args
+        other = second if first.same_as(chain.end) else first
+        if other.same_as(chain.end):
+            return None
+        stored = self.before_widening(other)
+        if storage(stored) not in ("float32", *LOW):
+            return None
+        epilogue, n = chain.epilogue, dims(chain.end)[-1]
+        if epilogue == replace(Epilogue(), scale=epilogue.scale) and same_shape(dims(other), (n,)):
+            return replace(chain, end=reader, bias=stored, epilogue=replace(epilogue, bias=storage(stored)))
+        if same_shape(dims(other), dims(chain.end)):
+            epilogue = replace(epilogue, residual=storage(stored), residual_first=epilogue.activation is None)
+            return replace(chain, end=reader, residual=stored, epilogue=epilogue)
+        return None
+
+    def value_of(self, expr: relax.Expr) -> Any:
+        """What `expr` is bound to in this function; None for a parameter, and for what is no variable."""
+        return self.bound.get(expr) if isinstance(expr, relax.Var) else None
+
+    def before_widening(self, expr: relax.Expr) -> relax.Expr:
+        value = self.value_of(expr)
+        if is_op(value, "relax.astype") and storage(value.args[0]) in LOW and storage(expr) == "float32":
+            return value.args[0]
+        return expr
+
+
+def _scalar(expr: relax.Expr) -> float | None:
+    if is_constant(expr) and math.prod(expr.value.numpy().shape) == 1 and len(expr.ty.shape) == 0:
+        return float(expr.value.numpy())
+    return None
