@@ -59,14 +59,19 @@ class Blocking:
     column_tasks: int
 
 
+def panel_vectors(n: int | None, isa: InstructionSet) -> int:
+    """Vectors across a panel of B: those that pad n least."""
+    if n is None:
+        return 2
+    return min(_TILE_ROWS[isa.name], key=lambda v: (_padded(n, v * isa.lanes) * _TILE_COST[v], v))
+
+
 def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bool, a_in_place: bool) -> Blocking:
     """The blocking of `spec`: the least padding for its n, tiles of equal height for its m, tasks that repack least."""
     lanes = isa.lanes
-    rows_of = _TILE_ROWS[isa.name]
-    n = 1 if spec.n is None else spec.n
-    vectors = 2 if spec.n is None else min(rows_of, key=lambda v: (_padded(n, v * lanes) * _TILE_COST[v], v))
+    vectors = panel_vectors(spec.n, isa)
     panel = vectors * lanes
-    tile_rows = rows_of[vectors]
+    tile_rows = _TILE_ROWS[isa.name][vectors]
     if spec.m is not None:
         tile_rows = math.ceil(spec.m / math.ceil(spec.m / tile_rows))
     mode = "in place" if a_in_place else "packed"
@@ -113,7 +118,11 @@ def _tasks(spec: Product, panel: int, cores: int, a_in_place: bool) -> tuple[int
     def repacked(split: tuple[int, int]) -> float:
         rows, columns = split
         idle = math.ceil(m / rows) * rows / m + math.ceil(n / panel / columns) * columns * panel / n
-        return rows * n + columns * m * (0.25 if a_in_place else 1.0) + (idle - 2) * 64 * (m + n)
+        return (
+            (0.1 if spec.b_packed else 1.0) * rows * n
+            + columns * m * (0.25 if a_in_place else 1.0)
+            + (idle - 2) * 64 * (m + n)
+        )
 
     splits = [(r, cores // r) for r in range(1, cores + 1) if cores % r == 0]
     return min(splits, key=repacked)

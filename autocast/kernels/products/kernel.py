@@ -20,6 +20,7 @@ from autocast.kernels.products.blocking import FEW_ROWS, choose_blocking, few_ro
 from autocast.kernels.products.few_rows import FewRows
 from autocast.kernels.products.pack import Source
 from autocast.kernels.products.panels import PanelWalk, Task
+from autocast.kernels.products.prepack import PackedWeight
 from autocast.kernels.products.spec import Epilogue, Product
 from autocast.kernels.products.tile import Output
 from autocast.kernels.target import InstructionSet, cores, instruction_set
@@ -47,7 +48,7 @@ def product(spec: Product, target: tvm.target.Target, name: str) -> tirx.PrimFun
 class _Generator:
     def __init__(self, spec: Product, isa: InstructionSet, threads: int) -> None:
         self.spec, self.unit = spec, VectorUnit(isa)
-        self.pairs = spec.compute_dtype == "bfloat16" and isa.bf16_dot
+        self.pairs = spec.multiplies_pairs(isa)
         self.word = "int32" if self.pairs else "float32"
         self.per_word = 2 if self.pairs else 1
         self.a_in_place = (
@@ -63,7 +64,9 @@ class _Generator:
             leading = (*spec.batch_dims, spec.m)
             rows = None if None in leading else math.prod(d for d in leading if d is not None)
             spec = replace(spec, m=rows, a_batched=False)
-        self.few_rows = rows is not None and rows <= FEW_ROWS and (rows == 1 or not spec.transpose_a)
+        self.few_rows = (
+            rows is not None and rows <= FEW_ROWS and (rows == 1 or not spec.transpose_a) and not spec.b_packed
+        )
         self.blocking = (
             few_rows_blocking(spec, isa, threads)
             if self.few_rows
@@ -85,7 +88,8 @@ class _Generator:
         a_shape = (batch if spec.a_batched else ()) + ((k, m) if spec.transpose_a else (m, k))
         b_shape = (batch if spec.b_batched else ()) + ((n, k) if spec.transpose_b else (k, n))
         a = T.arg("A", T.buffer(a_shape, spec.a_dtype))
-        b = T.arg("B", T.buffer(b_shape, spec.b_dtype))
+        packed = PackedWeight.of(spec, self.unit.isa) if spec.b_packed else None
+        b = T.arg("B", T.buffer(packed.shape, packed.packed_dtype) if packed else T.buffer(b_shape, spec.b_dtype))
         bias = T.arg("bias", T.buffer((n,), spec.epilogue.bias)) if spec.epilogue.bias else None
         residual = None
         if spec.epilogue.residual:
@@ -99,6 +103,8 @@ class _Generator:
         self.k_words = ceil_div(k, self.per_word)
         self.a_flat, self.b_flat, self.out_flat = flat(a), flat(b), flat(out)
         self.a_words = flat(a, self.word, self.per_word) if self.a_in_place else None
+        self.b_panels = flat(b, self.word, self.per_word) if packed else None
+        self.b_panel_words = packed.words * packed.panel if packed else 0
         self.bias = None if bias is None else flat(bias)
         self.residual = None if residual is None else flat(residual)
         with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", self._llvm()):
@@ -143,8 +149,8 @@ class _Generator:
             ),
             a_words=self.a_words,
             a_words_base=T.bind(a_base // self.per_word),
-            b_panels=None,
-            b_panel_words=0,
+            b_panels=self.b_panels,
+            b_panel_words=self.b_panel_words,
             first_tile=T.bind(row_task * self.tiles // rows),
             last_tile=T.bind((row_task + 1) * self.tiles // rows),
             first_panel=T.bind(column_task * self.panels // columns),

@@ -196,8 +196,12 @@ class PanelWalk:
             inside.append(valid.equal(registers.rows))
         if not (isinstance(self.n, int) and self.n % registers.width == 0):
             inside.append(column + registers.width <= i64(self.n))
-        whole = tirx.all(*inside) if inside else None
-        _either(whole, lambda: finish_tile(unit, output, registers, row, column), through_memory)
+
+        def from_registers() -> None:
+            starts = [T.bind(output.base + (row + r) * output.columns + column) for r in range(registers.rows)]
+            finish_tile(unit, output, registers, starts, column)
+
+        _either(tirx.all(*inside) if inside else None, from_registers, through_memory)
 
 
 def _either(condition: tirx.Expr | None, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:

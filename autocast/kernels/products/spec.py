@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autocast.errors import UnsupportedError
+from autocast.kernels.target import InstructionSet
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 STORAGE_DTYPES = ("float32", "bfloat16", "float16")
@@ -62,6 +63,8 @@ class Product:
     compute
         `bfloat16`: operands may be rounded to bfloat16 (while they are packed, where the target multiplies bfloat16);
         products are summed in float32. `float32`: both are widened. None: bfloat16 if both are stored so, else float32.
+    b_packed
+        Whether the kernel is given B as `prepack.pack_weight` packs it.
     """
 
     m: int | None
@@ -77,6 +80,7 @@ class Product:
     b_batched: bool = False
     epilogue: Epilogue = field(default_factory=Epilogue)
     compute: str | None = None
+    b_packed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("a_dtype", "b_dtype", "out_dtype"):
@@ -103,6 +107,10 @@ class Product:
         if self.compute:
             return self.compute
         return "bfloat16" if self.a_dtype == self.b_dtype == "bfloat16" else "float32"
+
+    def multiplies_pairs(self, isa: InstructionSet) -> bool:
+        """Whether the vector unit multiplies pairs of bfloat16, rather than float32 numbers."""
+        return self.compute_dtype == "bfloat16" and isa.bf16_dot
 
 
 def _check(where: str, got: object, legal: tuple) -> None:

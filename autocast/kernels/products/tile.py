@@ -74,15 +74,18 @@ class Tile:
         b_buffer, b_offset
             A packed panel of B: word (k, column) at `b_offset + k * width + column`.
         """
-        unit = self.unit
-        step = unit.dot_pairs if str(b_buffer.dtype) == "int32" else unit.multiply_add
         with T.serial(0, i64(k_words)) as k:
-            start = i64(b_offset) + k * self.width
-            b = [T.bind(b_buffer[unit.ramp(start + vector * unit.lanes)]) for vector in range(self.vectors)]
-            for row, sums in enumerate(self.registers):
-                a = T.bind(T.broadcast(a_word(row, k), unit.lanes))
-                for vector in range(self.vectors):
-                    T.buffer_store(sums, step(a, b[vector], self[row, vector]), [self._at(vector)])
+            self.step(lambda row: a_word(row, k), b_buffer, i64(b_offset) + k * self.width)
+
+    def step(self, a_word: Callable[[int], tirx.Expr], b_buffer: tirx.Buffer, b_offset: Extent) -> None:
+        """Emit code that adds the products of one word of each row of A and a row of words of B, at `b_offset`."""
+        unit = self.unit
+        add = unit.dot_pairs if str(b_buffer.dtype) == "int32" else unit.multiply_add
+        b = [T.bind(b_buffer[unit.ramp(i64(b_offset) + vector * unit.lanes)]) for vector in range(self.vectors)]
+        for row, sums in enumerate(self.registers):
+            a = T.bind(T.broadcast(a_word(row), unit.lanes))
+            for vector in range(self.vectors):
+                T.buffer_store(sums, add(a, b[vector], self[row, vector]), [self._at(vector)])
 
 
 def multiply_tile(
@@ -135,14 +138,23 @@ class Output:
         return self.epilogue.activation in (None, "relu")
 
 
-def finish_tile(unit: VectorUnit, output: Output, tile: Tile, row: Extent, column: Extent) -> None:
-    """Emit code that applies the epilogue to a whole tile in registers, and stores it at (row, column)."""
+def finish_tile(unit: VectorUnit, output: Output, tile: Tile, starts: list[tirx.Expr], column: Extent) -> None:
+    """Emit code that applies the epilogue to a whole tile in registers, and stores it.
+
+    Parameters
+    ----------
+    starts
+        For each row, the place in the output of its first element.
+    column
+        The tile's first column, where its part of the bias begins.
+    """
     skips = [vector * unit.lanes for vector in range(tile.vectors)]
     biases = [_bias(unit, output, i64(column) + skip, None) for skip in skips]
-    for r in range(tile.rows):
-        start = T.bind(output.base + (i64(row) + r) * output.columns + i64(column))
+    for row, start in enumerate(starts):
         for vector, (skip, bias) in enumerate(zip(skips, biases, strict=True)):
-            unit.store(output.view, start + skip, _apply(unit, output, tile[r, vector], bias, start + skip, None))
+            residual = _residual(unit, output, start + skip, None)
+            value = apply_epilogue(unit, output.epilogue, tile[row, vector], bias, residual)
+            unit.store(output.view, start + skip, value)
 
 
 def finish_rows(unit: VectorUnit, output: Output, sums: Sums, rows: Extent, row: Extent, column: Extent) -> None:
@@ -156,7 +168,9 @@ def finish_rows(unit: VectorUnit, output: Output, sums: Sums, rows: Extent, row:
                 count = T.bind(i64(output.columns) - i64(column) - skip) if partial else None
                 value = T.bind(sums.buffer[unit.ramp(i64(sums.offset) + r * sums.width + skip)])
                 bias = _bias(unit, output, i64(column) + skip, count)
-                unit.store(output.view, start + skip, _apply(unit, output, value, bias, start + skip, count), count)
+                residual = _residual(unit, output, start + skip, count)
+                value = apply_epilogue(unit, output.epilogue, value, bias, residual)
+                unit.store(output.view, start + skip, value, count)
 
     if isinstance(output.columns, int) and output.columns % sums.width == 0:
         finish(partial=False)
@@ -172,24 +186,22 @@ def _bias(unit: VectorUnit, output: Output, column: tirx.Expr, count: tirx.Expr 
     return None if output.bias is None else T.bind(unit.load(output.bias, column, count))
 
 
-def _apply(
-    unit: VectorUnit,
-    output: Output,
-    value: tirx.Expr,
-    bias: tirx.Expr | None,
-    at: tirx.Expr,
-    count: tirx.Expr | None,
+def _residual(unit: VectorUnit, output: Output, at: tirx.Expr, count: tirx.Expr | None) -> tirx.Expr | None:
+    return None if output.residual is None else T.bind(unit.load(output.residual, at, count))
+
+
+def apply_epilogue(
+    unit: VectorUnit, epilogue: Epilogue, value: tirx.Expr, bias: tirx.Expr | None, residual: tirx.Expr | None
 ) -> tirx.Expr:
-    """The epilogue of one vector of sums; `at` is the place of its first element in the output."""
-    epilogue = output.epilogue
+    """The epilogue of one vector of sums, given those of the bias and the residual."""
     if epilogue.scale is not None:
         value = value * unit.splat(epilogue.scale)
     if bias is not None:
         value = value + bias
     steps = ["activation", "residual"]
     for step in reversed(steps) if epilogue.residual_first else steps:
-        if step == "residual" and output.residual is not None:
-            value = value + unit.load(output.residual, at, count)
+        if step == "residual" and residual is not None:
+            value = value + residual
         if step == "activation" and epilogue.activation is not None:
             value = vector_math.call(epilogue.activation, value)
     return T.bind(value)
