@@ -96,13 +96,13 @@ class _Generator:
             2 * spec.channels * self.layout.features * math.prod(spec.kernel) * math.prod(seen[1:], start=seen[0])
         )
         if spec is not given:
-            pixels = math.prod(shape[1:], start=shape[0])
-            shape = out_shape = [1, pixels, 1]
-        self.shape, self.out_shape = shape, out_shape
+            shape = out_shape = [1, math.prod(shape[1:], start=shape[0]), 1]
         self.data, self.packed, self.out = flat(data), flat(packed), flat(out)
         self.bias = None if bias is None else flat(bias)
         self.residual = None if residual is None else flat(residual)
         with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", self._llvm()):
+            self.shape = [self.unit.opaque(extent) for extent in shape]
+            self.out_shape = [self.unit.opaque(extent) for extent in out_shape]
             self._tasks()
 
     def _llvm(self) -> str:
@@ -154,15 +154,15 @@ class _Generator:
         """All pixels of the chunk by `count` panels of features."""
         height = self.blocking.tile_rows
         with T.serial(0, i64((chunk.pixels + height - 1) // height)) as tile:
-            bases, places = [], []
-            for row in range(height):
+            bases, places = (T.alloc_buffer((height,), "int64") for _ in range(2))
+            with T.serial(0, i64(height)) as row:
                 pixel = tile * height + row
                 # Rows beyond the last pixel compute it once more, and store it where it is.
                 if not (isinstance(chunk.pixels, int) and chunk.pixels % height == 0):
                     pixel = tirx.min(pixel, i64(chunk.pixels) - 1)
                 base, place = self._addresses(chunk, T.bind(pixel))
-                bases.append(T.bind(base))
-                places.append(T.bind(place))
+                T.buffer_store(bases, base, [row])
+                T.buffer_store(places, place, [row])
             with T.serial(0, count) as panel:
                 self._tile(chunk, T.bind(first_panel + panel), bases, places)
 
@@ -171,9 +171,9 @@ class _Generator:
         (row_kind, column_kind), band, spec = chunk.kind, chunk.band, self.spec
         image: Extent = 0
         if self.blocking.images > 1:
-            image = T.bind(pixel // i64(chunk.rows * chunk.columns))
+            image = T.bind(tirx.truncdiv(pixel, i64(chunk.rows * chunk.columns)))
             pixel = T.bind(pixel - image * i64(chunk.rows * chunk.columns))
-        row = T.bind(pixel // i64(chunk.columns))
+        row = T.bind(tirx.truncdiv(pixel, i64(chunk.columns)))
         column = T.bind(pixel - row * i64(chunk.columns))
         seen_row = row * row_kind.step + (row_kind.first - self.blocking.row_window.first)
         seen_column = column * column_kind.step + (column_kind.first - self.blocking.column_window.first)
@@ -183,25 +183,25 @@ class _Generator:
         place = ((band.first_image + image) * i64(chunk.out_height) + out_row) * i64(chunk.out_width) + out_column
         return base, place * spec.features
 
-    def _tile(self, chunk: _Chunk, panel: tirx.Expr, bases: list[tirx.Expr], places: list[tirx.Expr]) -> None:
+    def _tile(self, chunk: _Chunk, panel: tirx.Expr, bases: tirx.Buffer, places: tirx.Buffer) -> None:
         """A tile of pixels by one panel: sums in registers over all taps, then the epilogue."""
         unit, blocking, band = self.unit, self.blocking, chunk.band
         within: Extent = panel
+        column, channel = T.bind(panel * blocking.panel), i64(0)
         if self.spec.groups > 1:
             group = T.bind(panel // self.layout.group_panels)
             within = T.bind(panel - group * self.layout.group_panels)
-            bases = [T.bind(base + group * self.layout.channels) for base in bases]
             column = T.bind(group * self.layout.features + within * blocking.panel)
-        else:
-            column = T.bind(panel * blocking.panel)
+            channel = T.bind(group * self.layout.channels)
         weights = T.bind((panel * self.layout.words + chunk.first_word) * blocking.panel)
-        tile = Tile(unit, len(bases), blocking.panel)
+        tile = Tile(unit, blocking.tile_rows, blocking.panel)
         unit.fence(self.out)
         tile.clear()
         high, wide, run = blocking.loops(chunk.kind, self.layout.channels)
         words = math.ceil(run / blocking.per_word)
 
-        def taps(starts: list[tirx.Expr], tap: Extent) -> None:
+        def taps(distance: tirx.Expr, tap: Extent) -> None:
+            starts = [T.bind(bases[row] + distance) for row in range(tile.rows)]
             begin = T.bind(weights + tap * (words * blocking.panel))
             whole = run // blocking.per_word
             if whole:
@@ -212,21 +212,16 @@ class _Generator:
                 rest = begin + whole * blocking.panel
                 tile.multiply(lambda row, k: self._word(band, starts[row] + (run - 1), last=True), self.packed, rest, 1)
 
-        def moved(starts: list[tirx.Expr], by: tirx.Expr) -> list[tirx.Expr]:
-            distance = T.bind(by)
-            return [T.bind(start + distance) for start in starts]
-
         row_kind, column_kind = chunk.kind
+        down, right = i64(band.row_pitch * row_kind.reach), column_kind.reach * self.spec.channels
         if high * wide == 1:
-            taps(bases, 0)
-        elif high * wide:
+            taps(channel, 0)
+        elif wide == 1:
             with T.serial(0, i64(high)) as i:
-                starts = moved(bases, i * i64(band.row_pitch * row_kind.reach)) if high > 1 else bases
-                if wide == 1:
-                    taps(starts, i)
-                else:
-                    with T.serial(0, i64(wide)) as j:
-                        taps(moved(starts, j * (column_kind.reach * self.spec.channels)), i * wide + j)
+                taps(T.bind(channel + i * down), i)
+        else:
+            with T.serial(0, i64(high)) as i, T.serial(0, i64(wide)) as j:
+                taps(T.bind(channel + i * down + j * right), i * wide + j)
         self._finish(tile, places, column, within)
 
     def _word(self, band: Band, index: tirx.Expr, last: bool = False) -> tirx.Expr:
@@ -235,7 +230,7 @@ class _Generator:
         name = "autocast_last_at" if last else "autocast_pair_at"
         return tirx.call_extern("int32", name, T.address_of(band.view[index]))
 
-    def _finish(self, tile: Tile, places: list[tirx.Expr], column: tirx.Expr, within: Extent) -> None:
+    def _finish(self, tile: Tile, places: tirx.Buffer, column: tirx.Expr, within: Extent) -> None:
         """The epilogue of a tile, of which features from `column` on, the group's `within`-th panel, are stored."""
         unit, epilogue, width = self.unit, self.spec.epilogue, self.blocking.panel
 
@@ -257,18 +252,16 @@ class _Generator:
                 for skip, count in zip(skips, counts, strict=True)
             ]
             if epilogue.activation in (None, "relu"):
-                for row, place in enumerate(places):
+                for row in range(tile.rows):
+                    start = T.bind(places[row] + column)
                     for vector in range(tile.vectors):
-                        store(vector, T.bind(place + column), tile[row, vector], biases[vector], counts[vector])
+                        store(vector, start, tile[row, vector], biases[vector], counts[vector])
                 return
             # Functions that need many registers are applied to sums in memory, in a loop.
             sums = Sums(unit.scratch(tile.rows * width, "float32"), 0, width)
             tile.store(sums)
-            starts = T.alloc_buffer((tile.rows,), "int64")
-            for row, place in enumerate(places):
-                T.buffer_store(starts, place, [row])
             with T.serial(0, i64(tile.rows)) as row:
-                start = T.bind(starts[row] + column)
+                start = T.bind(places[row] + column)
                 for vector in range(tile.vectors):
                     value = T.bind(sums.buffer[unit.ramp(row * width + vector * unit.lanes)])
                     store(vector, start, value, biases[vector], counts[vector])

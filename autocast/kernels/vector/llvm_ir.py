@@ -47,6 +47,9 @@ define linkonce_odr float @autocast_sum(<L x float> %x) alwaysinline {
 define linkonce_odr void @autocast_touch(ptr %p) alwaysinline {
   ret void
 }
+define linkonce_odr i64 @autocast_same(i64 %n) alwaysinline {
+  ret i64 %n
+}
 define linkonce_odr void @autocast_fence(ptr %p) alwaysinline {
   call void asm sideeffect "", "r,~{memory}"(ptr %p)
   ret void

@@ -90,6 +90,10 @@ class VectorUnit:
         T.evaluate(tirx.call_extern("void", "autocast_touch", buffer.data))
         return T.decl_buffer((size,), dtype, data=buffer.data)
 
+    def opaque(self, extent: Extent) -> Extent:
+        """`extent` itself, of which TIR's passes see nothing: they take seconds to divide what is made of others."""
+        return extent if isinstance(extent, int) else T.bind(tirx.call_extern("int64", "autocast_same", i64(extent)))
+
     def fence(self, buffer: tirx.Buffer) -> None:
         """Keep LLVM from moving memory accesses past here, or from keeping what is in `buffer` in registers across."""
         T.evaluate(tirx.call_extern("void", "autocast_fence", buffer.data))
