@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, shape_of
+from autocast.ir import is_constant, is_op, op_name, shape_of
 from autocast.kernels.graph.canonicalize import permutation, same_shape
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
 from autocast.kernels.products.epilogue import Chain, EpilogueRewriter
 from autocast.kernels.products.kernel import Product, product
+from autocast.kernels.products.prepack import PackedWeight, pack_weight
+from autocast.kernels.target import instruction_set
+
+#: What is often done to parameters before a product reads them.
+_KEEPS_CONSTANT = ("relax.astype", "relax.concat", "relax.multiply", "relax.permute_dims", "relax.reshape")
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,8 @@ class _Products(EpilogueRewriter):
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
         super().__init__(mod)
-        self.target = target
+        self.target, self.isa = target, instruction_set(target)
+        self.packings: dict[PackedWeight, tvm.ir.GlobalVar] = {}
         self.kernels: dict[Product, tvm.ir.GlobalVar] = {}
 
     def declined(self, call: relax.Call) -> str | None:
@@ -96,9 +102,49 @@ class _Products(EpilogueRewriter):
             epilogue=chain.epilogue,
             compute="bfloat16" if narrows else None,
         )
-        arguments = [self.stored(left), self.stored(right)]
+        packed = self.packed(right, spec)
+        if packed is not None:
+            spec = replace(spec, b_packed=True, transpose_b=False)
+        arguments = [self.stored(left), self.stored(right) if packed is None else packed]
         arguments += [self.new(extra) for extra in (chain.bias, chain.residual) if extra is not None]
         return relax.call_tir(self.kernel(spec), arguments, out_type)
+
+    def packed(self, right: _Operand, spec: Product) -> relax.Expr | None:
+        """The constant weight `right` as `spec` reads it fastest, to be computed once; None where it is read as it is.
+
+        A weight that is read elsewhere too, such as an embedding that is also the last layer, would then exist twice.
+        That is worth it where the copy is narrower: products then read half as much, and nothing is narrowed twice.
+        """
+        layout = PackedWeight.of(spec, self.isa)
+        if layout is None or right.axes is not None or not self.never_changes(right.expr):
+            return None
+        if not self.is_read_by_products(right.expr) and layout.packed_dtype == storage(right.expr):
+            return None
+        if layout not in self.packings:
+            name = f"pack{len(self.packings)}_{layout.n}x{layout.k}_{layout.dtype}_{layout.packed_dtype}"
+            function = pack_weight(layout, self.isa, name).without_attr("global_symbol")
+            self.packings[layout] = self.builder_.add_func(function, name)
+        out_type = relax.TensorType(layout.shape, layout.packed_dtype)
+        return self.emit(relax.call_tir(self.packings[layout], [self.new(right.expr)], out_type))
+
+    def never_changes(self, expr: relax.Expr) -> bool:
+        """Whether `expr` depends on nothing but parameters."""
+        if expr in self.parameters or is_constant(expr):
+            return True
+        value = self.value_of(expr)
+        operands = value.args if op_name(value) in _KEEPS_CONSTANT else ()
+        return bool(operands) and all(self.never_changes(x) for x in operands if isinstance(x.ty, relax.TensorType))
+
+    def is_read_by_products(self, weight: relax.Expr) -> bool:
+        """Whether products are all that reads `weight`, whether as it is or transposed or narrowed first."""
+        if not isinstance(weight, relax.Var):
+            return True
+        readers = self.users.get(weight, [])
+        return self.uses[weight] == len(readers) and all(
+            (is_op(value, "relax.matmul") and weight.same_as(value.args[1]) and not weight.same_as(value.args[0]))
+            or (is_op(value, "relax.astype", "relax.permute_dims") and self.is_read_by_products(reader))
+            for reader, value in ((reader, self.value_of(reader)) for reader in readers)
+        )
 
     def kernel(self, spec: Product) -> tvm.ir.GlobalVar:
         """The function that computes `spec`: one for all equal products of the module."""
@@ -141,7 +187,7 @@ def _describe(spec: Product) -> str:
         epilogue.activation or "",
         "residual" if epilogue.residual else "",
     ]
-    layout = ("t" if spec.transpose_a else "n") + ("t" if spec.transpose_b else "n")
+    layout = ("t" if spec.transpose_a else "n") + ("p" if spec.b_packed else "t" if spec.transpose_b else "n")
     return "_".join([sizes, layout, dtypes, *filter(None, extras)])
 
 

@@ -8,6 +8,7 @@ import tvm
 from scipy import special
 
 from autocast.kernels.products.kernel import Product, product
+from autocast.kernels.products.prepack import PackedWeight, pack_weight
 from autocast.kernels.target import instruction_set
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -61,6 +62,7 @@ class Case:
         epilogue = spec.epilogue
         self.bias = random((n,), epilogue.bias) if epilogue.bias else None
         self.residual = random((*batch, m, n), epilogue.residual) if epilogue.residual else None
+        self.layout = PackedWeight.of(spec, instruction_set(self.target)) if spec.b_packed else None
         self.out = np.full((*batch, m, n), np.nan, DTYPES[spec.out_dtype])
 
     def operands(self) -> list[np.ndarray]:
@@ -69,10 +71,16 @@ class Case:
 
     def run(self) -> np.ndarray:
         """The kernel's output, as float64; the output's memory holds NaN before."""
-        function = product(self.spec, self.target, "main")
-        kernel = tvm.compile(tvm.IRModule({"main": function}), target=self.target)["main"]
+        functions = {"main": product(self.spec, self.target, "main")}
+        if self.layout is not None:
+            functions["pack"] = pack_weight(self.layout, instruction_set(self.target), "pack")
+        compiled = tvm.compile(tvm.IRModule(functions), target=self.target)
         tensors = [tvm.runtime.tensor(x) for x in (*self.operands(), self.out)]
-        kernel(*tensors)
+        if self.layout is not None:
+            packed = np.full(self.layout.shape, np.nan, DTYPES[self.layout.packed_dtype])
+            weight, tensors[1] = tensors[1], tvm.runtime.tensor(packed)
+            compiled["pack"](weight, tensors[1])
+        compiled["main"](*tensors)
         return tensors[-1].numpy().astype(np.float64)
 
     def expected(self) -> tuple[np.ndarray, np.ndarray]:
