@@ -1,0 +1,108 @@
+"""Pooling: the largest element or the mean of each window of NHWC data, a few vectors of channels at a time."""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.convolutions.spec import Pooling
+from autocast.kernels.target import instruction_set
+from autocast.kernels.vector import llvm_ir, vector_math
+from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, rooted
+
+#: Vectors of channels that are pooled together: the processor works on all of them at once.
+_VECTORS = 4
+
+
+def pooling(spec: Pooling, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(data, out)` that computes `spec`, fit for `relax.call_tir`."""
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+        _Generator(spec, VectorUnit(instruction_set(target))).emit()
+    return rooted(builder.get())
+
+
+class _Generator:
+    def __init__(self, spec: Pooling, unit: VectorUnit) -> None:
+        self.spec, self.unit = spec, unit
+        self.vectors = min(_VECTORS, math.ceil(spec.channels / unit.lanes))
+        self.block = self.vectors * unit.lanes
+
+    def emit(self) -> None:
+        """Emit the function's arguments, and a task for each row of outputs and block of channels."""
+        spec, unit = self.spec, self.unit
+        extents = (("batch", spec.batch), ("height", spec.height), ("width", spec.width))
+        shape = [tirx.Var(name, "int64") if extent is None else extent for name, extent in extents]
+        out_shape = [shape[0], *(spec.output_extent(axis, shape[axis + 1]) for axis in (0, 1))]
+        data = T.arg("data", T.buffer((*shape, spec.channels), spec.data_dtype))
+        out = T.arg("out", T.buffer((*out_shape, spec.channels), spec.out_dtype))
+        self.data, self.out = flat(data), flat(out)
+        snippets = llvm_ir.conversions_and_accesses(unit.isa) + vector_math.math_ir(unit.lanes, ("maximum",))
+        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", snippets):
+            self.shape = [unit.opaque(extent) for extent in shape]
+            self.out_shape = [unit.opaque(extent) for extent in out_shape]
+            rows, blocks = i64(self.out_shape[1]), math.ceil(spec.channels / self.block)
+            with T.parallel(0, i64(self.out_shape[0]) * rows * blocks) as task:
+                line = T.bind(tirx.truncdiv(task, i64(blocks)))
+                image = T.bind(tirx.truncdiv(line, rows))
+                self._row(image, T.bind(line - image * rows), T.bind((task - line * blocks) * self.block))
+
+    def _row(self, image: tirx.Expr, row: tirx.Expr, channel: tirx.Expr) -> None:
+        """A row of outputs, of a block of channels."""
+        channels = self.spec.channels
+        first_y, high = self._taps(0, row)
+        with T.serial(0, i64(self.out_shape[2])) as column:
+            first_x, wide = self._taps(1, column)
+            begin = T.bind(((image * self.shape[1] + first_y) * self.shape[2] + first_x) * channels + channel)
+            place = T.bind(((image * self.out_shape[1] + row) * self.out_shape[2] + column) * channels + channel)
+            if channels % self.block == 0:
+                self._window(begin, place, high, wide, None)
+            else:
+                with T.If(channel + self.block <= channels):
+                    with T.Then():
+                        self._window(begin, place, high, wide, None)
+                    with T.Else():
+                        self._window(begin, place, high, wide, T.bind(i64(channels) - channel))
+
+    def _taps(self, axis: int, index: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """Where the data in the window of output `index` begins along an axis, and how many elements there are."""
+        spec, extent = self.spec, i64(self.shape[axis + 1])
+        if spec.adaptive is not None:
+            outputs = i64(spec.adaptive[axis])
+            first = T.bind(tirx.truncdiv(index * extent, outputs))
+            return first, T.bind(tirx.truncdiv((index + 1) * extent + outputs - 1, outputs) - first)
+        step = spec.dilation[axis]
+        start = T.bind(index * spec.strides[axis] - spec.padding[axis])
+        skipped = T.bind(tirx.truncdiv(tirx.max(-start, i64(0)) + (step - 1), i64(step)))
+        beyond = tirx.truncdiv(tirx.max(extent - start, i64(0)) + (step - 1), i64(step))
+        count = tirx.max(tirx.min(i64(spec.window[axis]), beyond) - skipped, i64(0))
+        return T.bind(start + skipped * step), T.bind(count)
+
+    def _window(
+        self, begin: tirx.Expr, place: tirx.Expr, high: tirx.Expr, wide: tirx.Expr, valid: tirx.Expr | None
+    ) -> None:
+        """One output of a block of channels, of which `valid` exist."""
+        spec, unit, lanes = self.spec, self.unit, self.unit.lanes
+        largest = spec.kind == "max"
+        steps = (1, 1) if spec.adaptive else spec.dilation
+        result = T.alloc_buffer((self.block,), "float32")
+        places = [(vector * lanes, T.ramp(vector * lanes, 1, lanes)) for vector in range(self.vectors)]
+        counts: list[Extent | None] = [None if valid is None else T.bind(valid - skip) for skip, _ in places]
+        for _, at in places:
+            T.buffer_store(result, unit.splat(-math.inf if largest else 0.0), [at])
+        with T.serial(0, high) as y, T.serial(0, wide) as x:
+            element = T.bind(begin + (y * (steps[0] * self.shape[2]) + x * steps[1]) * spec.channels)
+            for (skip, at), count in zip(places, counts, strict=True):
+                value = unit.load(self.data, element + skip, count)
+                kept = vector_math.call("maximum", value, result[at]) if largest else value + result[at]
+                T.buffer_store(result, kept, [at])
+        if not largest:
+            padded = spec.count_include_pad and spec.adaptive is None
+            divisor = i64(math.prod(spec.window)) if padded else tirx.max(high * wide, i64(1))
+            factor = T.bind(unit.splat(tirx.const(1.0, "float32") / divisor.astype("float32")))
+        for (skip, at), count in zip(places, counts, strict=True):
+            unit.store(self.out, place + skip, result[at] if largest else result[at] * factor, count)
