@@ -36,7 +36,7 @@ def minimum(a: Extent, b: Extent) -> Extent:
 
 def flat(buffer: tirx.Buffer, dtype: str | None = None, ratio: int = 1) -> tirx.Buffer:
     """The same memory as a vector of `dtype`, an element of which covers `ratio` elements of `buffer`."""
-    size = math.prod(buffer.shape[1:], start=buffer.shape[0])
+    size = math.prod(buffer.shape)
     return T.decl_buffer((size // ratio,), dtype or str(buffer.dtype), data=buffer.data)
 
 
@@ -93,6 +93,11 @@ class VectorUnit:
     def opaque(self, extent: Extent) -> Extent:
         """`extent` itself, of which TIR's passes see nothing: they take seconds to divide what is made of others."""
         return extent if isinstance(extent, int) else T.bind(tirx.call_extern("int64", "autocast_same", i64(extent)))
+
+    def prefetch(self, buffer: tirx.Buffer, index: Extent) -> None:
+        """Fetch the cache line that element `index` of a flat buffer is in; it may lie outside the buffer."""
+        options = [tirx.const(option, "int32") for option in (0, 3, 1)]  # to read, into the nearest cache, of data
+        T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", T.address_of(buffer[i64(index)]), *options))
 
     def fence(self, buffer: tirx.Buffer) -> None:
         """Keep LLVM from moving memory accesses past here, or from keeping what is in `buffer` in registers across."""
