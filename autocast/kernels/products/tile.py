@@ -13,7 +13,7 @@ from autocast.kernels.vector import vector_math
 from autocast.kernels.vector.unit import Extent, VectorUnit, i64
 
 #: Gives the word of A at (row of a tile, word along k).
-AWord = Callable[[int, tirx.Expr], tirx.Expr]
+AWord = Callable[[int, tirx.Expr], tirx.Expr | None]
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,10 @@ class Tile:
         row, vector = place
         return self.registers[row][self._at(vector)]
 
+    def __setitem__(self, place: tuple[int, int], value: tirx.Expr) -> None:
+        row, vector = place
+        T.buffer_store(self.registers[row], value, [self._at(vector)])
+
     def _at(self, vector: int) -> tirx.Expr:
         return T.ramp(vector * self.unit.lanes, 1, self.unit.lanes)
 
@@ -51,12 +55,12 @@ class Tile:
     def clear(self) -> None:
         """Emit code that sets all sums to zero."""
         for row, vector in self._places():
-            T.buffer_store(self.registers[row], self.unit.splat(0.0), [self._at(vector)])
+            self[row, vector] = self.unit.splat(0.0)
 
     def load(self, sums: Sums) -> None:
         """Emit code that goes on from sums in memory."""
         for row, vector in self._places():
-            T.buffer_store(self.registers[row], sums.buffer[self._in_memory(sums, row, vector)], [self._at(vector)])
+            self[row, vector] = sums.buffer[self._in_memory(sums, row, vector)]
 
     def store(self, sums: Sums) -> None:
         """Emit code that puts the sums into memory."""
@@ -70,22 +74,25 @@ class Tile:
         Parameters
         ----------
         a_word
-            Gives the word of A at (row of the tile, word along k).
+            Gives the word of A at (row of the tile, word along k); None for rows that have no part in these products.
         b_buffer, b_offset
             A packed panel of B: word (k, column) at `b_offset + k * width + column`.
         """
         with T.serial(0, i64(k_words)) as k:
             self.step(lambda row: a_word(row, k), b_buffer, i64(b_offset) + k * self.width)
 
-    def step(self, a_word: Callable[[int], tirx.Expr], b_buffer: tirx.Buffer, b_offset: Extent) -> None:
+    def step(self, a_word: Callable[[int], tirx.Expr | None], b_buffer: tirx.Buffer, b_offset: Extent) -> None:
         """Emit code that adds the products of one word of each row of A and a row of words of B, at `b_offset`."""
         unit = self.unit
         add = unit.dot_pairs if str(b_buffer.dtype) == "int32" else unit.multiply_add
         b = [T.bind(b_buffer[unit.ramp(i64(b_offset) + vector * unit.lanes)]) for vector in range(self.vectors)]
-        for row, sums in enumerate(self.registers):
-            a = T.bind(T.broadcast(a_word(row), unit.lanes))
+        for row in range(self.rows):
+            word = a_word(row)
+            if word is None:
+                continue
+            a = T.bind(T.broadcast(word, unit.lanes))
             for vector in range(self.vectors):
-                T.buffer_store(sums, add(a, b[vector], self[row, vector]), [self._at(vector)])
+                self[row, vector] = add(a, b[vector], self[row, vector])
 
 
 def multiply_tile(
