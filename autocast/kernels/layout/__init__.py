@@ -1,0 +1,1 @@
+"""Move data at memory speed: permutations, joins, cuts, repeats, casts and lookups."""

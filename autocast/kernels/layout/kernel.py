@@ -1,0 +1,346 @@
+"""Generate kernels that move data: pieces of the result, each a strided view of an argument or filled with a number.
+
+A piece is a nest of loops with a stride on either side. Neighbours that are contiguous on both sides are merged, which
+leaves one of three forms: rows that are copied whole, matrices that are transposed in squares, and single elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.layout.sizes import Size, dimension, evaluated
+from autocast.kernels.layout.squares import BITS, Square, square_for, square_ir
+from autocast.kernels.target import cores, instruction_set
+from autocast.kernels.vector import llvm_ir
+from autocast.kernels.vector.expression import Dim
+from autocast.kernels.vector.unit import VectorUnit, ceil_div, flat, i32, i64, minimum, rooted
+
+#: Fewer bytes than this are moved by one core: waking another takes as long.
+_PARALLEL_BYTES = 1 << 15
+
+#: Leading loops are fused until there is this much work to share out.
+_SHARES = 32
+
+#: Bytes of a row that are copied at once, so that cores can share long rows.
+_CHUNK_BYTES = 1 << 15
+
+#: Elements on a side of the blocks in which matrices are transposed: their lines and pages stay in the first cache.
+_BLOCK = 64
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop of `extent` steps: elements between steps in the argument (0: the same again) and in the result."""
+
+    extent: Size
+    read: Size
+    write: Size
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of the result.
+
+    Attributes
+    ----------
+    source
+        The number of the argument that is read; None where the piece is filled with the elements of bit pattern `bits`.
+    axes
+        Loops, outermost first; no two steps write the same element.
+    read, write
+        The first element in the argument and in the result.
+    """
+
+    source: int | None
+    axes: tuple[Axis, ...]
+    read: Size = 0
+    write: Size = 0
+    bits: int = 0
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a kernel moves: (shape, dtype) of each argument and of the result, and the pieces that make up the result.
+
+    Arguments have the result's dtype, or both dtypes are of `squares.FLOATS`.
+    """
+
+    arguments: tuple[tuple[tuple[Dim, ...], str], ...]
+    pieces: tuple[Piece, ...]
+    out: tuple[tuple[Dim, ...], str]
+
+
+def merged(piece: Piece) -> Piece:
+    """The same piece with as few loops as possible."""
+    axes: list[Axis] = []
+    for axis in piece.axes:
+        if axis.extent == 1:
+            continue
+        if axes and axes[-1].write == axis.write * axis.extent and axes[-1].read == axis.read * axis.extent:
+            axes[-1] = Axis(axes[-1].extent * axis.extent, axis.read, axis.write)
+        else:
+            axes.append(axis)
+    return replace(piece, axes=tuple(axes))
+
+
+def move(spec: Move, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(*arguments, out)` that moves as `spec` says on `target`."""
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True, "global_symbol": name})
+        _Generator(spec, VectorUnit(instruction_set(target)), cores(target)).emit()
+    return rooted(builder.get())
+
+
+#: Work that can be shared out: how many shares there are, and what emits one.
+Shares = tuple[Any, Callable[[tirx.Expr], None]]
+
+
+class _Generator:
+    def __init__(self, spec: Move, unit: VectorUnit, threads: int) -> None:
+        self.spec, self.unit, self.threads = spec, unit, threads
+        self.dims: dict[str, tirx.Var] = {}
+        self.squares: set[Square] = set()
+
+    def value(self, size: Size) -> Any:
+        """A size in the generated code; an int where it is known."""
+        return evaluated(size, self.dims)
+
+    def emit(self) -> None:
+        """Emit the function's arguments and body."""
+        spec = self.spec
+        buffers = [T.arg(f"x{i}", self.buffer(*argument)) for i, argument in enumerate(spec.arguments)]
+        out = T.arg("out", self.buffer(*spec.out))
+        self.arguments, self.out = [flat(buffer) for buffer in buffers], flat(out)
+        self.bits = [flat(buffer, f"int{BITS[str(buffer.dtype)]}") for buffer in (*buffers, out)]
+        pieces = [merged(piece) for piece in spec.pieces]
+        pieces = [piece for piece in pieces if all(axis.extent != 0 for axis in piece.axes)]
+        work = [self.shares(piece) for piece in pieces]
+        code = llvm_ir.conversions_and_accesses(self.unit.isa) + COPY_IR
+        code += "".join(square_ir(square) for square in sorted(self.squares, key=lambda square: square.name))
+        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code):
+            counts = {count for count, _ in work if isinstance(count, int)}
+            if len(work) > 1 and len(counts) == 1 and all(isinstance(count, int) for count, _ in work):
+                self.share(counts.pop(), spec.out, [emit for _, emit in work])
+                return
+            for piece, (count, emit) in zip(pieces, work, strict=True):
+                self.share(count, (tuple(axis.extent for axis in piece.axes), spec.out[1]), [emit])
+            if not work:
+                T.evaluate(tirx.const(0, "int32"))
+
+    def buffer(self, shape: tuple[Dim, ...], dtype: str) -> Any:
+        sizes = [d if isinstance(d, int) else self.dims.setdefault(d, tirx.Var(d, "int64")) for d in shape]
+        return T.buffer(sizes, dtype)
+
+    def converts(self, piece: Piece) -> bool:
+        """Whether a piece is of another dtype than the result."""
+        return piece.source is not None and self.spec.arguments[piece.source][1] != self.spec.out[1]
+
+    def share(self, count: Any, moved: tuple[tuple, str], emitters: list[Callable[[tirx.Expr], None]]) -> None:
+        """A loop over shares, parallel unless little is moved."""
+        size = math.prod(dimension(dim) if isinstance(dim, str) else dim for dim in moved[0])
+        small = isinstance(size, int) and size * BITS[moved[1]] // 8 < _PARALLEL_BYTES
+        loop = T.serial if small or count == 1 else T.parallel
+        with loop(0, i64(count)) as index:
+            for emit in emitters:
+                emit(index)
+
+    # ---- the three forms ----
+
+    def shares(self, piece: Piece) -> Shares:
+        """How a piece is moved."""
+        if not piece.axes:
+            return 1, lambda _: self.element(piece, i64(0), i64(0))
+        inner = piece.axes[-1]
+        if piece.source is not None and inner.write == 1:
+            if inner.read == 1:
+                return self.rows(piece)
+            across = [i for i, axis in enumerate(piece.axes) if axis.read == 1]
+            if across:
+                return self.matrices(piece, across[0])
+        return self.elements(piece)
+
+    def rows(self, piece: Piece) -> Shares:
+        """Copies of whole rows; long ones in chunks."""
+        assert piece.source is not None
+        source, dtype = piece.source, self.spec.out[1]
+        length = self.value(piece.axes[-1].extent)
+        chunk = _CHUNK_BYTES // (BITS[dtype] // 8)
+        chunks = ceil_div(length, chunk) if not isinstance(length, int) or length >= 2 * chunk else 1
+
+        def row(read: tirx.Expr, write: tirx.Expr, part: Any) -> None:
+            start = 0 if isinstance(chunks, int) and chunks == 1 else T.bind(part * chunk)
+            count = length if isinstance(start, int) else T.bind(minimum(length - start, chunk))
+            if self.converts(piece):
+                self.converted(self.arguments[source], T.bind(read + start), T.bind(write + start), count)
+                return
+            places = T.address_of(self.bits[-1][write + start]), T.address_of(self.bits[source][read + start])
+            T.evaluate(tirx.call_extern("void", "autocast_copy", *places, i32(count * (BITS[dtype] // 8))))
+
+        return self.nest(piece, piece.axes[:-1], row, chunks)
+
+    def converted(self, source: tirx.Buffer, read: tirx.Expr, write: tirx.Expr, count: Any) -> None:
+        """Copy a row, converting it."""
+        lanes, unit = self.unit.lanes, self.unit
+        step = 4 * lanes
+
+        def vector(place: Any, rest: Any = None) -> None:
+            unit.store(self.out, write + place, unit.load(source, read + place, rest), rest)
+
+        if not isinstance(count, int) or count >= step:
+            with T.serial(0, i64(count // step)) as block:
+                for slot in range(4):
+                    vector(block * step + slot * lanes)
+        if isinstance(count, int):
+            for place in range(count // step * step, count // lanes * lanes, lanes):
+                vector(i64(place))
+            if count % lanes:
+                vector(i64(count // lanes * lanes), i64(count % lanes))
+            return
+        with T.serial(i64(count // step * 4), i64(count // lanes)) as block:
+            vector(block * lanes)
+        vector(count // lanes * lanes, count % lanes)
+
+    def matrices(self, piece: Piece, across: int) -> Shares:
+        """Transposes in squares: the last loop strides over rows of the argument, loop `across` runs along them."""
+        inner, other = piece.axes[-1], piece.axes[across]
+        rows, columns = self.value(inner.extent), self.value(other.extent)
+        assert piece.source is not None
+        storage, result = self.spec.arguments[piece.source][1], self.spec.out[1]
+        known = all(isinstance(extent, int) for extent in (rows, columns))
+        bounds = (rows, columns) if known else (2 * self.unit.lanes, 2 * self.unit.lanes)
+        square = square_for(self.unit.isa, storage, result, *bounds)
+        if square is None:
+            return self.elements(piece)
+        self.squares.add(square)
+        outer = [axis for i, axis in enumerate(piece.axes[:-1]) if i != across]
+        high, wide = (_BLOCK // step * step for step in (square.rows, square.size))
+        blocks = ceil_div(rows, high), ceil_div(columns, wide)
+        source = self.bits[piece.source]
+
+        def block(read: tirx.Expr, write: tirx.Expr, part: Any) -> None:
+            i_first, j_first = T.bind(part // i64(blocks[1]) * high), T.bind(part % i64(blocks[1]) * wide)
+            i_steps, j_steps = (
+                step if isinstance(whole, int) and whole % tile == 0 else ceil_div(minimum(whole - first, tile), size)
+                for whole, first, tile, size, step in (
+                    (rows, i_first, high, square.rows, high // square.rows),
+                    (columns, j_first, wide, square.size, wide // square.size),
+                )
+            )
+            with T.serial(0, i64(i_steps)) as i, T.serial(0, i64(j_steps)) as j:
+                # Squares at an edge overlap their neighbours: they write the same again.
+                row = T.bind(minimum(i_first + i * square.rows, rows - square.rows))
+                column = T.bind(minimum(j_first + j * square.size, columns - square.size))
+                strides = self.value(inner.read), self.value(other.write)
+                places = read + row * i64(strides[0]) + column, write + column * i64(strides[1]) + row
+                T.evaluate(
+                    tirx.call_extern(
+                        "void",
+                        square.name,
+                        T.address_of(source[places[0]]),
+                        i64(strides[0]),
+                        T.address_of(self.bits[-1][places[1]]),
+                        i64(strides[1]),
+                    )
+                )
+
+        if known:
+            return self.nest(piece, tuple(outer), block, blocks[0] * blocks[1], fused=True)
+        count, emit = self.nest(piece, tuple(outer), block, blocks[0] * blocks[1], fused=True)
+        slow_count, slow_emit = self.elements(piece)
+        fits = tirx.all(i64(rows) >= square.rows, i64(columns) >= square.size)
+
+        def either(index: tirx.Expr) -> None:
+            with T.If(fits):
+                with T.Then():
+                    emit(index)
+                with T.Else():
+                    slow_emit(index)
+
+        return tirx.Select(fits, i64(count), i64(slow_count)), either
+
+    def elements(self, piece: Piece) -> Shares:
+        """One element at a time, which LLVM makes vectors of where it can."""
+        inner = piece.axes[-1]
+        length, read_step, write_step = (self.value(size) for size in (inner.extent, inner.read, inner.write))
+
+        def row(read: tirx.Expr, write: tirx.Expr, _: Any) -> None:
+            read, write = T.bind(read), T.bind(write)
+            with T.serial(0, i64(length)) as i:
+                self.element(piece, read + i * i64(read_step), write + i * i64(write_step))
+
+        return self.nest(piece, piece.axes[:-1], row, 1)
+
+    def element(self, piece: Piece, read: tirx.Expr, write: tirx.Expr) -> None:
+        """Emit the move of one element."""
+        out = self.bits[-1]
+        if piece.source is None:
+            T.buffer_store(out, tirx.const(piece.bits, out.dtype), [write])
+        elif self.converts(piece):
+            self.unit.store(self.out, write, self.unit.load(self.arguments[piece.source], read, 1), 1)
+        else:
+            T.buffer_store(out, self.bits[piece.source][read], [write])
+
+    # ---- loops ----
+
+    def nest(
+        self,
+        piece: Piece,
+        axes: tuple[Axis, ...],
+        body: Callable[[tirx.Expr, tirx.Expr, Any], None],
+        parts: Any,
+        fused: bool = False,
+    ) -> Shares:
+        """Loops over `axes` and `parts` around `body(read, write, part)`, the leading ones fused to be shared out."""
+        extents = [self.value(axis.extent) for axis in axes]
+        lead = 0
+        while lead < len(axes) and (fused or _known(math.prod(extents[:lead])) < _SHARES):
+            lead += 1
+        in_lead = not (isinstance(parts, int) and parts == 1)
+        if in_lead and lead < len(axes):
+            lead = len(axes)
+        count = math.prod(extents[:lead], start=1) * parts
+
+        def emit(index: tirx.Expr) -> None:
+            part, rest = (index % i64(parts), index // i64(parts)) if in_lead else (0, index)
+            read, write = i64(self.value(piece.read)), i64(self.value(piece.write))
+            for axis, extent in zip(reversed(axes[:lead]), reversed(extents[:lead]), strict=True):
+                step = rest % i64(extent)
+                read, write = self.moved(axis, step, read, write)
+                rest = rest // i64(extent)
+            self.inner(axes[lead:], T.bind(read), T.bind(write), lambda r, w: body(r, w, part))
+
+        return count, emit
+
+    def inner(self, axes: tuple[Axis, ...], read: Any, write: Any, body: Callable[[Any, Any], None]) -> None:
+        if not axes:
+            body(read, write)
+            return
+        with T.serial(0, i64(self.value(axes[0].extent))) as step:
+            self.inner(axes[1:], *self.moved(axes[0], step, read, write), body)
+
+    def moved(self, axis: Axis, step: tirx.Expr, read: tirx.Expr, write: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """Where `step` steps along a loop lead."""
+        return read + step * i64(self.value(axis.read)), write + step * i64(self.value(axis.write))
+
+
+def _known(size: Any) -> int:
+    """A size, or a guess of one that is known at run time."""
+    return size if isinstance(size, int) else 4
+
+
+COPY_IR = """
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+define linkonce_odr void @autocast_copy(ptr %dst, ptr %src, i32 %count) alwaysinline {
+  %bytes = zext i32 %count to i64
+  call void @llvm.memcpy.p0.p0.i64(ptr %dst, ptr %src, i64 %bytes, i1 false)
+  ret void
+}
+"""
