@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import tvm
 
-from autocast.errors import AutocastError
+from autocast.errors import AutocastError, SlowDtypeWarning
+from autocast.kernels.target import detect_target, slow_dtype
 from autocast.passes.auto_cast import AutoCast, auto_cast
 from autocast.passes.cast_costs import Objective
 from type_hints import CustomTypeHint
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["AutoCast", "CustomTypeHint", "autocast"]
 
 Subject = TypeVar("Subject", "Model", tvm.IRModule)
+
+#: The lines that users of this process have read.
+_warned: set[str] = set()
 
 
 def autocast(
@@ -57,6 +62,11 @@ def autocast(
         The module has no Relax function, or is not well formed.
     AutocastError
         An option is none of its legal values, or what should be autocast is neither a Model nor an IRModule.
+
+    Warns
+    -----
+    SlowDtypeWarning
+        Nothing on this machine (or AUTOCAST_TARGET) multiplies `dtype` faster than float32; said once a process.
     """
     if isinstance(args, str) or type(args).__name__ == "dtype":
         raise AutocastError(f"autocast: the second argument is the example inputs, got {args!r}; try dtype={args!r}")
@@ -69,6 +79,10 @@ def autocast(
     is_module = isinstance(model_or_module, tvm.IRModule)
     module = model_or_module if is_module else model_or_module.mod
     result, report = auto_cast(module, dtype, out_dtype, objective, solver)
+    line = slow_dtype(dtype, detect_target())
+    if line is not None and line not in _warned:
+        _warned.add(line)
+        warnings.warn(f"autocast: {line}", SlowDtypeWarning, stacklevel=2)
     if is_module:
         result.report = report
         return result

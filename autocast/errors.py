@@ -10,6 +10,7 @@ __all__ = [
     "CastingRuleError",
     "IllFormedModuleError",
     "ImportModelError",
+    "SlowDtypeWarning",
     "UnknownOperatorError",
     "UnsupportedError",
 ]
@@ -37,6 +38,10 @@ class UnsupportedError(AutocastError):
 
 class InputError(AutocastError):
     """The inputs of a call do not fit what the model takes: their number, dtypes or sizes."""
+
+
+class SlowDtypeWarning(UserWarning):
+    """The AMP dtype that was asked for saves memory on this machine, but no time: nothing multiplies it here."""
 
 
 # A pass raises through TVM's C++ pass runner, which rebuilds the exception from the name of its class.

@@ -8,7 +8,7 @@ from torch import nn
 
 import autocast
 from autocast import amp
-from autocast.errors import AutocastError
+from autocast.errors import AutocastError, SlowDtypeWarning
 
 
 @pytest.fixture(scope="module")
@@ -40,3 +40,20 @@ def test_the_result_is_a_model_that_shares_its_parameters_and_carries_a_report(m
     assert low.params is model.params
     assert low.report.dtype == "bfloat16"
     assert model.report is None
+
+
+def test_a_dtype_that_nothing_multiplies_here_is_warned_of_once(model, monkeypatch):
+    monkeypatch.setenv("AUTOCAST_TARGET", "x86-64-v3")
+    monkeypatch.setattr(amp, "_warned", set())
+    with pytest.warns(SlowDtypeWarning, match=r"bfloat16 is only a storage format on x86-64-v3") as caught:
+        amp.autocast(model)
+        amp.autocast(model)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+def test_a_dtype_with_a_unit_of_its_own_is_not_warned_of(model, monkeypatch):
+    monkeypatch.setenv("AUTOCAST_TARGET", "znver4")
+    monkeypatch.setattr(amp, "_warned", set())
+    amp.autocast(model)
+    assert amp._warned == set()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import tvm
 from tvm.target import codegen
@@ -49,6 +51,9 @@ _INSTRUCTION_SETS = (
     ),
     (InstructionSet("avx2", lanes=8, registers=16, float16_convert=True), ("avx2", "fma", "f16c")),
 )
+#: What the user asked of TVM before anything here wrote to the environment.
+_USER_THREADS = os.environ.get("TVM_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
+
 _GENERIC = InstructionSet("generic", lanes=4, registers=16)
 
 
@@ -58,7 +63,7 @@ def detect_target() -> tvm.target.Target:
     Returns
     -------
     tvm.target.Target
-        An `llvm` target with `mcpu` (from LLVM's host detection) and `num-cores` (those that this process may use).
+        An `llvm` target with `mcpu` (from LLVM's host detection) and `num-cores` (the threads that will run kernels).
 
     Raises
     ------
@@ -71,14 +76,31 @@ def detect_target() -> tvm.target.Target:
             f"AUTOCAST_TARGET={cpu!r} is no CPU that LLVM knows; expected a name such as x86-64-v3, skylake-avx512 or "
             "znver4"
         )
-    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": usable_cores()})
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": wanted_threads()})
 
 
-def usable_cores() -> int:
-    """Cores that this process may use: its affinity mask, or AUTOCAST_NUM_THREADS where that is set and smaller."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    limit = settings.integer("AUTOCAST_NUM_THREADS")
-    return min(cores, limit) if limit > 0 else cores
+@functools.cache
+def physical_cores() -> int:
+    """The number of physical cores this process may run on (hardware threads of one core count once)."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    cores = set()
+    for cpu in allowed:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            cores.add(siblings.read_text())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores))
+
+
+def wanted_threads() -> int:
+    """AUTOCAST_NUM_THREADS where set, else TVM_NUM_THREADS or OMP_NUM_THREADS, else one for each physical core."""
+    number = settings.integer("AUTOCAST_NUM_THREADS")
+    if number < 0:
+        raise UnsupportedError(f"AUTOCAST_NUM_THREADS={number}: expected 1 or more threads, or 0 for one for each core")
+    if number == 0 and _USER_THREADS.isdigit():
+        number = int(_USER_THREADS)
+    return number or physical_cores()
 
 
 def instruction_set(target: tvm.target.Target) -> InstructionSet:
@@ -90,5 +112,17 @@ def instruction_set(target: tvm.target.Target) -> InstructionSet:
 
 
 def cores(target: tvm.target.Target) -> int:
-    """The number of cores that `target` names; this machine's where it names none."""
-    return int(target.attrs.get("num-cores", 0)) or usable_cores()
+    """The number of cores that `target` names; the threads wanted here where it names none."""
+    return int(target.attrs.get("num-cores", 0)) or wanted_threads()
+
+
+def slow_dtype(dtype: str, target: tvm.target.Target) -> str | None:
+    """One line that says why `dtype` is not faster than float32 on `target`; None where it is, or is float32."""
+    features = instruction_set(target)
+    if dtype not in ("bfloat16", "float16") or (dtype == "bfloat16" and features.bf16_dot):
+        return None
+    instead = "; bfloat16 is multiplied faster here" if features.bf16_dot else ""
+    return (
+        f"{dtype} is only a storage format on {target.attrs.get('mcpu', 'this CPU')} ({features.name}): kernels "
+        f"multiply it in float32, which saves memory traffic but no arithmetic{instead}"
+    )

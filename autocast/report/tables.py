@@ -33,7 +33,9 @@ def latency_table(report: LatencyReport) -> Table:
             f"median {report.median:.3f} ms, minimum {report.minimum:.3f} ms on {report.device} "
             f"({report.repeat} x mean of {report.number} runs)"
         ),
-        caption=f"operators timed in runs of {report.instrumented:.3f} ms with an instrument",
+        caption="\n".join(
+            [f"operators timed in runs of {report.instrumented:.3f} ms with an instrument", *report.notes]
+        ),
     )
     table.add_column("operator", overflow="fold")
     for name in ("calls", "total ms", "share", "MiB", "GB/s", "GFLOP", "GFLOP/s"):

@@ -10,7 +10,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from autocast import ir
 from autocast.kernels.graph.prepare import PREPARE
+from autocast.kernels.target import slow_dtype
 from autocast.vm import threads
 from autocast.vm.program import Program
 from autocast.vm.signature import Signature, from_tvm, kind_of, to_tvm
@@ -85,9 +87,26 @@ class Executable:
             finally:
                 self._vm.set_instrument(None)
 
+    @property
+    def slow_dtypes(self) -> tuple[str, ...]:
+        """A line for each low-precision dtype that `main` stores and that its target has no fast arithmetic for."""
+        main = self.program.planned["main"]
+        stored = {str(binding.var.ty.dtype) for binding in _tensor_bindings(main)}
+        stored |= {ir.dtype_of(param) or "" for param in main.params}
+        return tuple(filter(None, (slow_dtype(dtype, self.target) for dtype in sorted(stored))))
+
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
         return f"Executable({inputs}; {len(self.params)} parameters; {self.device})"
+
+
+def _tensor_bindings(function: relax.Function) -> Iterator[relax.VarBinding]:
+    return (
+        binding
+        for block in function.body.blocks
+        for binding in block.bindings
+        if isinstance(binding, relax.VarBinding) and ir.is_tensor(binding.var)
+    )
 
 
 def _prepared(program: Program, params: tuple[tvm.runtime.Tensor, ...]) -> tuple[tvm.runtime.Tensor, ...]:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, overload
 import tvm
 
 from autocast import ir
+from autocast.kernels.target import wanted_threads
 from autocast.model.value import Model
-from autocast.vm import threads
 from autocast.vm.compile import compile
 from autocast.vm.executable import Executable
 from autocast.vm.plan import Replay
@@ -119,7 +119,7 @@ def trace_memory(
     executable.signature.bind(args)
     program = executable.program
     shapes = [tuple(int(size) for size in value.shape) for value in (*args, *executable.params)]
-    replay = Replay(program.planned, program.kernels, threads.wanted_threads()).run(shapes)
+    replay = Replay(program.planned, program.kernels, wanted_threads()).run(shapes)
     steps = tuple(
         MemoryStep(step.name, step.live / MIB, step.workspace / MIB, step.reserved / MIB) for step in replay.steps
     )

@@ -69,6 +69,8 @@ class LatencyReport(Sequence[float]):
         Where it ran.
     warmup, number, repeat : int
         How it was measured.
+    notes : tuple of str
+        What the reader should know: a line for each dtype that this device only stores (see `Executable.slow_dtypes`).
     """
 
     latencies: tuple[float, ...]
@@ -78,6 +80,7 @@ class LatencyReport(Sequence[float]):
     warmup: int
     number: int
     repeat: int
+    notes: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, index: int) -> float: ...
@@ -171,7 +174,16 @@ def profile_vm_model(
             executable.run(arguments)
         latencies.append((time.perf_counter() - started) * 1e3 / number)
     operators, instrumented = _time_operators(executable, arguments, min(number, _MAX_INSTRUMENTED_RUNS))
-    return LatencyReport(tuple(latencies), operators, instrumented, executable.device, warmup, number, repeat)
+    return LatencyReport(
+        tuple(latencies),
+        operators,
+        instrumented,
+        executable.device,
+        warmup,
+        number,
+        repeat,
+        notes=executable.slow_dtypes,
+    )
 
 
 def _executable(model: Model | tvm.IRModule | Executable, device: str, opt_level: int) -> Executable:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
-from pathlib import Path
 
 import tvm
 
-from autocast import settings
 from autocast.errors import UnsupportedError
+from autocast.kernels.target import physical_cores, wanted_threads
 
 #: How often an idle worker yields before it sleeps. Long enough to stay awake between two kernels of one model, short
 #: enough to leave the cores to torch's threads soon after: TVM's own 300,000 burn a core for tenths of a second.
@@ -19,35 +17,8 @@ SPIN_COUNT = 2000
 #: `AffinityMode::kBig` of TVM's thread pool: all fast cores.
 _BIG_CORES = 1
 
-#: What the user asked of TVM before this module wrote anything into the environment.
-_USER_THREADS = os.environ.get("TVM_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-
 #: Each Python thread has a pool of its own in TVM; this remembers what this thread's pool was set to.
 _configured = threading.local()
-
-
-@functools.cache
-def physical_cores() -> int:
-    """The number of physical cores this process may run on (hardware threads of one core count once)."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    cores = set()
-    for cpu in allowed:
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            cores.add(siblings.read_text())
-        except OSError:
-            cores.add(str(cpu))
-    return max(1, len(cores))
-
-
-def wanted_threads() -> int:
-    """AUTOCAST_NUM_THREADS where set, else TVM_NUM_THREADS or OMP_NUM_THREADS, else one for each physical core."""
-    number = settings.integer("AUTOCAST_NUM_THREADS")
-    if number < 0:
-        raise UnsupportedError(f"AUTOCAST_NUM_THREADS={number}: expected 1 or more threads, or 0 for one for each core")
-    if number == 0 and _USER_THREADS.isdigit():
-        number = int(_USER_THREADS)
-    return number or physical_cores()
 
 
 def configure() -> int:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+import tvm
 
 from autocast.errors import InputError
 from autocast.vm import compile, profile_vm_model, run_vm_model
@@ -91,3 +92,12 @@ def test_inputs_that_do_not_fit_are_refused_before_anything_runs():
 
 def test_run_vm_model_returns_the_outputs():
     assert torch.equal(run_vm_model(square("float32"), "cpu", [torch.full((3, 5), 3.0)]), torch.full((3, 5), 9.0))
+
+
+def test_a_dtype_that_is_only_stored_is_noted():
+    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
+    executable = compile(square("bfloat16"), target=target)
+    report = profile_vm_model(executable, "cpu", [torch.ones(3, 5, dtype=torch.bfloat16)], warmup=0, number=1, repeat=1)
+    assert report.notes == executable.slow_dtypes
+    assert "bfloat16 is only a storage format on x86-64 (generic)" in str(report)
+    assert compile(square("float32"), target=target).slow_dtypes == ()

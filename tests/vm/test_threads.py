@@ -11,6 +11,7 @@ import textwrap
 import pytest
 
 from autocast.errors import UnsupportedError
+from autocast.kernels.target import physical_cores
 from autocast.vm import threads
 
 REPORT = """
@@ -37,26 +38,18 @@ def in_a_fresh_process(**environment):
 
 def test_the_pool_has_one_thread_for_each_core_and_pins_nothing():
     wanted, got, visible, spins = in_a_fresh_process()
-    assert wanted == got == threads.physical_cores()
+    assert wanted == got == physical_cores()
     assert visible == len(os.sched_getaffinity(0))
     assert int(spins) == threads.SPIN_COUNT
 
 
 def test_more_threads_than_cores_can_be_asked_for_before_the_start():
-    number = threads.physical_cores() + 1
+    number = physical_cores() + 1
     assert in_a_fresh_process(TVM_NUM_THREADS=str(number))[:2] == [number, number]
 
 
-def test_the_own_setting_wins(monkeypatch):
-    monkeypatch.setattr(threads, "_USER_THREADS", "3")
-    monkeypatch.delenv("AUTOCAST_NUM_THREADS", raising=False)
-    assert threads.wanted_threads() == 3
-    monkeypatch.setenv("AUTOCAST_NUM_THREADS", "1")
-    assert threads.wanted_threads() == 1
-
-
 def test_a_running_pool_shrinks_and_grows_back(monkeypatch):
-    cores = threads.physical_cores()
+    cores = physical_cores()
     monkeypatch.setenv("AUTOCAST_NUM_THREADS", str(cores))
     assert threads.configure() == cores
     monkeypatch.setenv("AUTOCAST_NUM_THREADS", "1")
@@ -74,9 +67,3 @@ def test_a_pool_cannot_grow_beyond_its_first_size(monkeypatch):
         threads.configure()
     monkeypatch.undo()
     threads.configure()
-
-
-def test_a_negative_number_is_refused(monkeypatch):
-    monkeypatch.setenv("AUTOCAST_NUM_THREADS", "-1")
-    with pytest.raises(UnsupportedError, match="AUTOCAST_NUM_THREADS=-1: expected 1 or more"):
-        threads.wanted_threads()
