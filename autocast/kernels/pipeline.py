@@ -16,6 +16,8 @@ from autocast.kernels.attention.decompose import decompose_attention
 from autocast.kernels.fallback.legalize import legalizations
 from autocast.kernels.fallback.schedule import mark_existing, schedule
 from autocast.kernels.graph.canonicalize import canonicalize
+from autocast.kernels.graph.channels_last import channels_last
+from autocast.kernels.graph.fold_scales import fold_scales
 from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.prepare import prepare_parameters
 from autocast.kernels.graph.widen import compute_in_float32
@@ -37,15 +39,18 @@ def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target
     return run
 
 
-#: In this order, because: attention is decomposed before the operators it decomposes to are widened; kernels look for
-#: patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs; schedules
-#: see fused groups. What depends on parameters alone leaves main twice: small factors before a rule can make them part
-#: of a kernel, the rest, with the packing that rules add, before fusion could.
+#: In this order, because: channels are scaled, and moved to be last, while operators are those of the model; attention
+#: is decomposed before the operators it decomposes to are widened; kernels look for patterns of whole operators, so
+#: they come before legalization; fusion needs the patterns of all PrimFuncs; schedules see fused groups. What depends
+#: on parameters alone leaves main twice: small factors before a rule can make them part of a kernel, the rest, with
+#: the packing that rules add, before fusion could.
 LOWERING = (
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
+    Phase("fold_scales", lambda mod, target: fold_scales(mod)),
+    Phase("channels_last", lambda mod, target: channels_last(mod)),
     Phase("decompose_attention", lambda mod, target: decompose_attention(mod)),
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
     Phase("prepare_small_parameters", lambda mod, target: prepare_parameters(mod, only_small=True)),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import tvm
 
+from autocast.kernels.convolutions.rule import lower_convolutions
 from autocast.kernels.products.rule import lower_products
 from autocast.kernels.rows.rule import lower_rows
 
@@ -21,6 +22,7 @@ class Rule(NamedTuple):
 
 #: In this order: what holds the most arithmetic claims its neighbours first. What no rule takes goes TVM's way.
 RULES = (
+    Rule("convolutions", "conv1d, conv2d and their transposes: bias, activation, residual", lower_convolutions),
     Rule("products", "matmul, with transposed and narrowed operands, bias, activation and residual", lower_products),
     Rule("rows", "softmax, normalizations and reductions over the last axis, with elementwise neighbours", lower_rows),
 )

@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, is_tensor, op_name, shape_of, static_shape
+from autocast.kernels.convolutions.declined import declined
 from autocast.kernels.graph.canonicalize import canonicalize, permutation, same_shape
 from autocast.kernels.graph.operators import CONVOLUTIONS, ELEMENTWISE
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, users_of
@@ -24,8 +25,8 @@ class _ChannelsLast(BindingRewriter):
     """`last` holds the variables that exist as (N, H, W, C), and `first` those of them that exist as they were too."""
 
     def enter(self, function: relax.Function) -> None:
-        self.bound, _ = users_of(function)
-        self.active = any(is_op(value, *CONVOLUTIONS) for value in self.bound.values())
+        bound, _ = users_of(function)
+        self.active = any(is_op(value, *CONVOLUTIONS) and declined(value) is None for value in bound.values())
         self.last: dict[relax.Var, relax.Expr] = {}
         self.first: dict[relax.Var, relax.Expr] = {}
 
@@ -101,8 +102,8 @@ def _same(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
 
 
 def _convolution(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
-    data, weights = call.args
-    if str(call.attrs.data_layout) not in _LAYOUTS or shape_of(data) is None or shape_of(weights) is None:
+    data = call.args[0]
+    if str(call.attrs.data_layout) not in _LAYOUTS or declined(call) is not None:
         return None
     if not rewriter.is_last(data):
         if (product := _product_of_patches(rewriter, call)) is not None:
@@ -200,7 +201,14 @@ def _names(text: str) -> frozenset[str]:
 
 _RULES: dict[str, Callable[[_ChannelsLast, Any], Answer]] = {
     **dict.fromkeys(CONVOLUTIONS, _convolution),
-    **dict.fromkeys(ELEMENTWISE - _names("nn.prelu") | _names("astype where"), _elementwise),
+    **dict.fromkeys(ELEMENTWISE - _names("nn.prelu"), _elementwise),
+    **dict.fromkeys(
+        _names("""
+        astype equal greater greater_equal isfinite isinf isnan less less_equal logical_and logical_not logical_or
+        logical_xor not_equal where
+        """),
+        _elementwise,
+    ),
     **dict.fromkeys(_names("max mean min prod std sum variance"), _reduction),
     **dict.fromkeys(
         _names("""

@@ -1,0 +1,153 @@
+"""Replace convolutions over NHWC data, with what is done to their results, by generated kernels."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import is_op
+from autocast.kernels.convolutions.declined import declined
+from autocast.kernels.convolutions.kernel import Convolution, convolution, pack_weights, packed_shape
+from autocast.kernels.graph.operators import CONVOLUTIONS
+from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
+from autocast.kernels.products.epilogue import Chain, EpilogueRewriter
+
+_SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+@mutator
+class _Convolutions(EpilogueRewriter):
+    kind, operators = "convolution", CONVOLUTIONS
+
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
+        super().__init__(mod)
+        self.target = target
+        self.kernels: dict[Convolution, tuple[tvm.ir.GlobalVar, tvm.ir.GlobalVar]] = {}
+
+    def declined(self, call: relax.Call) -> str | None:
+        if str(call.attrs.data_layout) not in ("NWC", "NHWC") or call.attrs.out_layout != call.attrs.data_layout:
+            return f"its data is {call.attrs.data_layout} and its output {call.attrs.out_layout}"
+        return declined(call)
+
+    def lowered(self, chain: Chain) -> relax.Expr:
+        data, weights = (self.before_narrowing(operand) for operand in chain.call.args)
+        spec = _spec(chain, storage(data), storage(weights))
+        kernel, packing = self.functions(spec)
+        weights = self.emit(_viewed(self.new(weights), spec.weight_shape))
+        packed_type = relax.TensorType(*packed_shape(spec, self.target))
+        packed = self.emit(relax.call_tir(packing, [weights], packed_type))
+        arguments = [self.as_image(data), packed]
+        arguments += [] if chain.bias is None else [self.new(chain.bias)]
+        arguments += [] if chain.residual is None else [self.as_image(chain.residual)]
+        out_type = relax.TensorType(_image(dims(chain.end)), storage(chain.end))
+        result = relax.call_tir(kernel, arguments, out_type)
+        return result if len(dims(chain.end)) == 4 else _viewed(self.emit(result), dims(chain.end))
+
+    def before_narrowing(self, operand: relax.Expr) -> relax.Expr:
+        """`operand` without a cast that the kernel can do while it reads, where the wide tensor has to exist anyway."""
+        value = self.value_of(operand)
+        if not is_op(value, "relax.astype") or self.uses[operand] > 1 or storage(operand) != "bfloat16":
+            return operand
+        source = value.args[0]
+        exists = source not in self.bound or self.uses[source] > 1
+        return source if exists and storage(source) == "float32" else operand
+
+    def as_image(self, expr: relax.Expr) -> relax.Expr:
+        return self.emit(_viewed(self.new(expr), _image(dims(expr))))
+
+    def functions(self, spec: Convolution) -> tuple[tvm.ir.GlobalVar, tvm.ir.GlobalVar]:
+        """The functions that compute `spec` and that pack its weights: one pair for all equal ones of the module."""
+        if spec not in self.kernels:
+            name = f"convolution{len(self.kernels)}_{_describe(spec)}"
+            functions = {
+                name: convolution(spec, self.target, name),
+                f"{name}_pack": pack_weights(spec, self.target, f"{name}_pack"),
+            }
+            kernel, packing = (
+                self.builder_.add_func(function.without_attr("global_symbol"), key)
+                for key, function in functions.items()
+            )
+            self.kernels[spec] = kernel, packing
+        return self.kernels[spec]
+
+
+def _spec(chain: Chain, data_dtype: str, weight_dtype: str) -> Convolution:
+    call = chain.call
+    attributes, (data, weights) = call.attrs, call.args
+    batch, height, width = (dim if isinstance(dim, int) else None for dim in _image(dims(data))[:3])
+    transposed = call.op.name.endswith("_transpose")
+    padding = [int(extent) for extent in attributes.padding]
+    narrow = storage(data) == storage(weights) == "bfloat16"
+    return Convolution(
+        batch=batch,
+        height=height,
+        width=width,
+        channels=dims(data)[-1],
+        features=dims(call)[-1],
+        kernel=_pair(dims(weights)[2:], 1),
+        strides=_pair(attributes.strides, 1),
+        padding=(padding[0], padding[1], padding[2], padding[3])
+        if len(padding) == 4
+        else (0, padding[0], 0, padding[1]),
+        dilation=_pair(attributes.dilation, 1),
+        groups=int(attributes.groups),
+        data_dtype=data_dtype,
+        weight_dtype=weight_dtype,
+        out_dtype=storage(chain.end),
+        transposed=transposed,
+        output_padding=_pair(attributes.output_padding, 0) if transposed else (0, 0),
+        compute="bfloat16" if narrow else "float32",
+        epilogue=chain.epilogue,
+    )
+
+
+def _image(shape: tuple) -> tuple:
+    """A shape with a height: a convolution along one axis is one of images that are one pixel high."""
+    return shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
+
+
+def _pair(extents: tuple, height: int) -> tuple[int, int]:
+    first, *second = [int(extent) for extent in extents]
+    return (first, second[0]) if second else (height, first)
+
+
+def _viewed(expr: relax.Expr, shape: tuple) -> relax.Expr:
+    return expr if len(dims(expr)) == len(shape) else relax.op.reshape(expr, relax.ShapeExpr(shape))
+
+
+def _describe(spec: Convolution) -> str:
+    def product(*extents: int | None) -> str:
+        return "x".join("any" if extent is None else str(extent) for extent in extents)
+
+    epilogue = spec.epilogue
+    return "_".join(
+        filter(
+            None,
+            [
+                "transposed" if spec.transposed else "",
+                product(spec.batch, spec.height, spec.width, spec.channels, spec.features),
+                f"k{product(*spec.kernel)}",
+                f"s{product(*spec.strides)}" if spec.strides != (1, 1) else "",
+                f"g{spec.groups}" if spec.groups > 1 else "",
+                *(_SHORT[dtype] for dtype in (spec.data_dtype, spec.weight_dtype, spec.out_dtype)),
+                "bias" if epilogue.bias else "",
+                epilogue.activation or "",
+                "residual" if epilogue.residual else "",
+            ],
+        )
+    )
+
+
+def lower_convolutions(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Rewrite every convolution, and what an epilogue can hold of its readers, to one call of a generated kernel.
+
+    Before::                                            After::
+
+        c: f32 = R.nn.conv2d(x, w, data_layout="NHWC")      p = R.call_tir(convolution0_..._pack, (w,))
+        r: f32 = R.nn.relu(R.add(c, bias))                  y: bf16 = R.call_tir(convolution0_..., (x, p, bias))
+        y: bf16 = R.astype(r, "bfloat16")
+
+    Equal convolutions share a kernel.
+    """
+    return rewrite_functions(mod, _Convolutions, target)
