@@ -11,7 +11,7 @@ from tvm import relax
 import type_hints
 from autocast.errors import CastingRuleError
 from autocast.ir import FLOATS, identity, is_constant, op_name, relax_functions
-from autocast.passes.cast_costs import Objective, cast_weight, traffic_weight
+from autocast.passes.cast_costs import CONVERTING, Objective, cast_weight, traffic_weight
 from autocast.passes.cast_leaves import Leaf, Tree, element_count, fits, fold, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan, ModulePlan
@@ -29,6 +29,7 @@ class Planner:
         self.problem = self.plan.problem
         self.missing: dict[str, Counter] = defaultdict(Counter)
         self.decisions: dict[Any, Decision] = {}
+        self.stored_narrow: set[CastTensor] = set()
         self.narrowed: dict[CastTensor, list[Leaf]] = defaultdict(list)
         self.stack: list[list] = []  # of [scope, block, the If being read]
         self.scopes = 0
@@ -160,7 +161,7 @@ class Planner:
         low, full = decision.modes.low, decision.modes.full
         node = self.problem.new_node() if low != full else self._pin(low[0] if low else "float32")
         nodes = iter([node if a != b else self._pin(a) for a, b in zip(low, full, strict=True)])
-        demands = [[self._demand(leaf, next(nodes)) for leaf in group] for group in groups]
+        demands = [[self._demand(leaf, next(nodes), name) for leaf in group] for group in groups]
         plan = CallPlan(args, demands, node, row=row)
         self.plan.bindings[identity(var)] = plan
         self.plan.calls.append((self.function, var, plan))
@@ -221,6 +222,8 @@ class Planner:
         plan.result_node = nodes[0]
         for leaf, node in zip(stored, nodes, strict=True):
             leaf.node = node
+            if name in CONVERTING and leaf.tensor is not None:
+                self.stored_narrow.add(leaf.tensor)
 
     def _existing_cast(self, var: relax.Var, source: Leaf) -> None:
         """A narrowing cast keeps the rounding its author asked for; one that changes no value is its operand."""
@@ -237,7 +240,7 @@ class Planner:
                 self._tree(var.ty, self.stack[-1][0], var.name)
             ]
             target = known[0]
-            self._demand(source, LOW)
+            self._demand(source, LOW, "relax.astype")
         self.plan.trees[identity(var)] = target
         scope, block, _ = self.stack[-1]
         self.plan.bindings[identity(var)] = CastPlan(source, target, block if source.scope == scope else None)
@@ -270,10 +273,10 @@ class Planner:
             return [self._grow(field, scope, f"{name}[{at}]", register) for at, field in enumerate(type.fields)]
         return None
 
-    def _register(self, leaf: Leaf, producer: int, widen: int | None = None, narrow: int | None = None) -> None:
-        """Make a leaf a tensor of the cut problem; both directions weigh the same unless said otherwise."""
-        weight = cast_weight(self.objective, leaf.elements)
-        leaf.tensor = CastTensor(producer, weight if widen is None else widen, weight if narrow is None else narrow)
+    def _register(self, leaf: Leaf, producer: int, *, literal: bool = False) -> None:
+        """Make a leaf a tensor of the cut problem; a literal is widened for nothing, and never narrowed by choice."""
+        absorbed = cast_weight(self.objective, leaf.elements, absorbed=True)
+        leaf.tensor = CastTensor(producer, *((0, FORBIDDEN) if literal else (absorbed, absorbed)))
         self.problem.tensors.append(leaf.tensor)
         self.plan.tensors.append(leaf)
 
@@ -290,16 +293,25 @@ class Planner:
             leaf = self._placeholders(expr.ty)
             if isinstance(leaf, Leaf) and not fits(expr.value.numpy(), self.amp):
                 # It keeps its dtype: whoever is free to choose must not make it overflow or vanish.
-                self._register(leaf, self._pin(leaf.dtype), widen=0, narrow=FORBIDDEN)
+                self._register(leaf, self._pin(leaf.dtype), literal=True)
             if isinstance(leaf, Leaf):
                 leaf.literal = expr
             self.plan.constants[key] = leaf
         return self.plan.constants[key]
 
-    def _demand(self, leaf: Leaf, node: int) -> tuple[Leaf, int]:
-        """Note that `node` consumes `leaf`, from which block of the leaf's scope, and inside which conditional."""
+    def _demand(self, leaf: Leaf, node: int, operator: str | None = None) -> tuple[Leaf, int]:
+        """Note that `node` consumes `leaf`, from which block of the leaf's scope, and inside which conditional.
+
+        Where `operator` cannot load the leaf in the other precision, a cast for it is a kernel of its own.
+        """
         if leaf.tensor is not None:
             leaf.tensor.consumers.append(node)
+            if operator not in CONVERTING and leaf.tensor.narrow != FORBIDDEN:
+                alone = cast_weight(self.objective, leaf.elements, absorbed=False)
+                if node != LOW:
+                    leaf.tensor.widen = alone
+                if node != FULL and leaf.tensor not in self.stored_narrow:
+                    leaf.tensor.narrow = alone
         for scope, block, conditional in reversed(self.stack):
             if scope == leaf.scope:
                 leaf.uses.append((node, block))

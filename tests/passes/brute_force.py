@@ -32,6 +32,8 @@ _FOLLOW = {
     ),
     *("take", "where", "concat", "split", "stack", "max"),
 }
+#: Operators whose kernels convert as they load and store.
+_CONVERTING = (_LOW | _FULL | _FOLLOW | {"divide", "astype"}) - {"expand_dims", "squeeze"}
 _SYMBOLIC_DIMENSION = 64
 
 
@@ -43,6 +45,19 @@ class _Tensor:
     choice: int | str
     asked: list[int | str] = field(default_factory=list)
     constant: bool = False
+    stored_by: str | None = None
+    readers: list[str | None] = field(default_factory=list)
+
+    def ask(self, choice: int | str, reader: str | None = None) -> None:
+        """Note that an operator (None: something else) reads the tensor in the precision of `choice`."""
+        self.asked.append(choice)
+        self.readers.append(reader)
+
+    def is_absorbed(self, low: bool) -> bool:
+        """Whether a cast of the tensor, stored low or not, is done by the kernels around it."""
+        same = "low" if low else "full"
+        readers = [reader for choice, reader in zip(self.asked, self.readers, strict=True) if choice != same]
+        return (not low and self.stored_by in _CONVERTING) or all(reader in _CONVERTING for reader in readers)
 
 
 @dataclass
@@ -69,7 +84,8 @@ class Prices:
                 if tensor.constant and any(isinstance(choice, int) and low[choice] for choice in tensor.asked):
                     return float("inf"), 0
                 if not tensor.constant:
-                    cost += 1 if self.objective == "casts" else 6 * tensor.elements
+                    each = 1 if tensor.is_absorbed(is_low(tensor.choice, low)) else 6
+                    cost += 1 if self.objective == "casts" else each * tensor.elements
         return cost, sum(moved for choice, moved in self.traffic.items() if not low[choice])
 
     def minimum(self) -> float:
@@ -167,7 +183,7 @@ def _sequence(prices: Prices, sequence: relax.SeqExpr, values: dict, results: li
         for binding in block.bindings:
             values[binding.var] = _value(prices, binding.var, binding.value, values)
     for tensor, choice in zip(_flat(_look(prices, sequence.body, values)), results, strict=True):
-        tensor.asked.append(choice)
+        tensor.ask(choice)
 
 
 def _value(prices: Prices, var: relax.Var, value: Any, values: dict) -> Any:
@@ -181,7 +197,7 @@ def _value(prices: Prices, var: relax.Var, value: Any, values: dict) -> Any:
     arguments = [tensor for arg in value.args for tensor in _flat(_look(prices, arg, values))]
     if isinstance(value.op, tvm.ir.GlobalVar):
         for tensor, dtype in zip(arguments, [d for a in value.args for d in _dtypes(prices, a.ty)], strict=True):
-            tensor.asked.append(_pinned(prices, dtype))
+            tensor.ask(_pinned(prices, dtype))
         return _new(prices, var.ty)
     name = value.op.name.removeprefix("relax.")
     if name == "astype":
@@ -199,15 +215,18 @@ def _value(prices: Prices, var: relax.Var, value: Any, values: dict) -> Any:
         moved += sum(tensor.elements for tensor in _flat(made))
         choice = result = prices.choice(0 if name in ("expand_dims", "squeeze") else moved)
     for tensor in arguments:
-        tensor.asked.append(choice)
-    return _new(prices, var.ty, iter([result] * len(results)))
+        tensor.ask(choice, name)
+    made = _new(prices, var.ty, iter([result] * len(results)))
+    for tensor in _flat(made):
+        tensor.stored_by = name
+    return made
 
 
 def _author_cast(prices: Prices, var: relax.Var, source: _Tensor, values: dict) -> _Tensor:
     """A cast that changes no value is its operand; one that rounds makes a value of its own, in low precision."""
     if str(var.ty.dtype) == "float32" or source.choice == "low":
         return source
-    source.asked.append("low")
+    source.ask("low", "astype")
     if source not in values:
         values[source] = _new(prices, var.ty)
     return values[source]
