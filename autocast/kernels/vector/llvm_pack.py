@@ -14,6 +14,9 @@ from functools import cache
 from autocast.kernels.target import InstructionSet
 from autocast.kernels.vector.llvm_ir import expand
 
+#: What addresses of each storage dtype count in.
+_ELEMENTS = {"float32": "float", "bfloat16": "i16", "float16": "i16", "bool": "i8"}
+
 # One vector of words along k; FROM is the storage dtype, TO the compute dtype.
 _WORDS_FLOAT32 = """
 define linkonce_odr <L x i32> @autocast_words_FROM_float32(ptr %p) alwaysinline {
@@ -134,7 +137,7 @@ define linkonce_odr void @autocast_along_FROM_bfloat16_part(ptr %src, i64 %strid
 
 def _across(lanes: int, storage: str, compute: str, part: bool) -> str:
     """`lanes` rows along k become `lanes` rows of words: log2(lanes) rounds of exchanging halves of growing size."""
-    vector, element = f"<{lanes} x i32>", "float" if storage == "float32" else "i16"
+    vector, element = f"<{lanes} x i32>", _ELEMENTS[storage]
     edge = ", i32 %rows, i32 %n" if part else ""
     suffix = "_part" if part else ""
     lines = [
@@ -189,5 +192,5 @@ def packing(isa: InstructionSet, storage: str, compute: str) -> str:
         template = words + halves + _ALONG_BFLOAT16
     upper = "<" + ", ".join(f"i32 {isa.lanes + i}" for i in range(isa.lanes)) + ">"
     template = template.replace("FROM", storage).replace("UPPER", upper)
-    template = template.replace("ELEMENT", "float" if storage == "float32" else "i16")
+    template = template.replace("ELEMENT", _ELEMENTS[storage])
     return expand(template, isa.lanes) + "".join(_across(isa.lanes, storage, compute, part) for part in (False, True))
