@@ -43,8 +43,9 @@ class BandSource:
         self.height, self.width, self.channels = shape[1], shape[2], channels
         self.word_dtype = "bfloat16" if blocking.pairs else "float32"
         rows, columns = blocking.row_window, blocking.column_window
-        inside = rows.first >= 0 and columns.first >= 0 and rows.beyond == columns.beyond == 0
-        self.in_place = inside and str(data.dtype) == self.word_dtype
+        needs_rows = (rows.first < 0 or rows.beyond > 0) and not blocking.trims_rows
+        needs_columns = (columns.first < 0 or columns.beyond > 0) and blocking.places is None
+        self.in_place = not needs_rows and not needs_columns and str(data.dtype) == self.word_dtype
 
     def emit(self, first_image: tirx.Expr, first_row: tirx.Expr) -> Band:
         """The band of the outputs' rows (of each kind) from `first_row` on, of images from `first_image` on."""

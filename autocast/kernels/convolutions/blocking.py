@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 from autocast.kernels.convolutions.spec import Convolution
 from autocast.kernels.convolutions.taps import Taps, Window, taps_of, window_of
@@ -16,13 +18,19 @@ _TILES = {
     "avx2": {2: (6, 1.0), 1: (12, 1.5)},
     "generic": {2: (4, 1.0), 1: (8, 1.5)},
 }
-#: What a tile costs besides its products, in rows: loads of weights, its beginning and its end.
-_OVERHEAD_ROWS = 0.5
-#: A band of padded data, and weights that are used with all of it, share the level-2 cache.
-_DATA_BYTES = 320 << 10
-_WEIGHT_BYTES = 448 << 10
-#: Pixels of a band where the image's height is not known, and the width that is assumed where that is not.
-_UNKNOWN_PIXELS, _UNKNOWN_WIDTH = 448, 64
+#: What a step takes besides its products, in rows of a vector; a tile and a task besides their steps, in cycles.
+_STEP_ROWS, _TILE_CYCLES, _TASK_CYCLES = 0.5, 60, 3000
+#: Bytes of packed weights and of a band of data that stay in the level-2 cache beside each other.
+_WEIGHT_BYTES, _DATA_BYTES = 448 << 10, 400 << 10
+#: Bytes that a core gets from beyond its level-2 cache in a cycle.
+_BYTES_A_CYCLE = 8
+#: What sizes are taken to be, to choose a blocking, where they are not known: of an image, and of rows of one pixel.
+_UNKNOWN_SIZE, _UNKNOWN_PIXELS = 28, 512
+#: The most different pieces of code for tiles at different places of an image's row, and the widest kernel for them.
+_MOST_PLACES, _WIDEST_TRIMMED = 3, 5
+
+#: For each place of a tile in a row of pixels: for each tap along the width, the tile's pixels that see data there.
+Places = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -37,14 +45,18 @@ class Blocking:
         Whether a word is a pair of bfloat16 channels, or a float32 number.
     run_taps
         Whether the channels of all taps of a kernel's row adjoin in the data, and so are summed in one run.
-    tile_rows, panel
-        The register tile: pixels by features.
-    panels_together
-        Panels of weights that stay in the cache while all pixels of a band are multiplied with them.
     images, rows
         A band: whole images, or rows (of outputs of one kind) of one image.
     feature_tasks
         Tasks that share a band, each with its panels.
+    tile_rows, panel
+        The register tile: pixels by features.
+    trims_rows
+        Whether each tile lies in one row of pixels, so that rows of the kernel that meet no data are left out for it.
+    places
+        If taps along the width that meet no data are left out too, which these are.
+    panels_together
+        Panels of weights that stay in the cache while all pixels of a band are multiplied with them.
     """
 
     row_kinds: tuple[Taps, ...]
@@ -53,12 +65,14 @@ class Blocking:
     column_window: Window
     pairs: bool
     run_taps: bool
-    tile_rows: int
-    panel: int
-    panels_together: int
-    images: int
-    rows: int
-    feature_tasks: int
+    images: int = 1
+    rows: int = 1
+    feature_tasks: int = 1
+    tile_rows: int = 1
+    panel: int = 1
+    trims_rows: bool = False
+    places: Places | None = None
+    panels_together: int = 1
 
     @property
     def per_word(self) -> int:
@@ -91,64 +105,117 @@ def as_rows(spec: Convolution) -> Convolution:
     return replace(spec, batch=1, height=pixels, width=1)
 
 
+@cache
 def choose_blocking(spec: Convolution, isa: InstructionSet, cores: int) -> Blocking:
-    """The blocking of `spec`: least padding of features and pixels, bands within the cache, equal tasks."""
-    pairs = spec.compute_dtype == "bfloat16" and isa.bf16_dot
+    """The blocking of `spec` (of `as_rows`) that a model of the machine takes to be the fastest."""
     kinds = taps_of(spec, 0), taps_of(spec, 1)
-    windows = window_of(spec, 0, kinds[0]), window_of(spec, 1, kinds[1])
-    run_taps = spec.groups == 1 and all(kind.reach == 1 or kind.count < 2 for kind in kinds[1])
-    per_group = spec.features // spec.groups
-    k_words = math.ceil(math.prod(spec.kernel) * spec.channels // spec.groups / (2 if pairs else 1))
-    weight_bytes = 4 * k_words * spec.features
-    images, rows, pixels, feature_tasks = _bands(spec, kinds, windows, cores, weight_bytes, 2 if pairs else 4)
-
-    def time(tile: tuple[int, int]) -> float:
-        vectors, height = tile
-        width = vectors * isa.lanes
-        steps = math.ceil(per_group / width) * math.ceil(pixels / height)
-        return steps * vectors * _TILES[isa.name][vectors][1] * (height + _OVERHEAD_ROWS)
-
-    highest = {vectors: most for vectors, (most, _) in _TILES[isa.name].items()}
-    tiles = [(vectors, height) for vectors, most in highest.items() for height in range(most // 2, most + 1)]
-    vectors, tile_rows = min(tiles, key=time)
-    panel = vectors * isa.lanes
-    panels = math.ceil(per_group / panel) * spec.groups
-    feature_tasks = min(feature_tasks, panels)
-    together = max(1, min(_WEIGHT_BYTES // (4 * k_words * panel), math.ceil(panels / feature_tasks)))
-    return Blocking(
-        *kinds, *windows, pairs, run_taps, min(tile_rows, pixels), panel, together, images, rows, feature_tasks
+    blocking = Blocking(
+        *kinds,
+        window_of(spec, 0, kinds[0]),
+        window_of(spec, 1, kinds[1]),
+        pairs=spec.compute_dtype == "bfloat16" and isa.bf16_dot,
+        run_taps=spec.groups == 1 and all(kind.reach == 1 or kind.count < 2 for kind in kinds[1]),
     )
+    candidates = _Candidates(spec, isa, cores, blocking)
+    return min(candidates.all(), key=candidates.cycles)
 
 
-def _bands(
-    spec: Convolution,
-    kinds: tuple[tuple[Taps, ...], tuple[Taps, ...]],
-    windows: tuple[Window, Window],
-    cores: int,
-    weight_bytes: int,
-    element_bytes: int,
-) -> tuple[int, int, int, int]:
-    """Images and rows of a band, the pixels in it (of one kind), and how many tasks share one."""
-    if spec.height is None or spec.width is None:
-        columns = kinds[1][0].outputs(spec.output_extent(1, spec.width or _UNKNOWN_WIDTH))
-        rows = math.ceil(_UNKNOWN_PIXELS / columns)
-        return 1, rows, rows * columns, 1
-    rows = max(kind.outputs(spec.output_extent(0, spec.height)) for kind in kinds[0])
-    columns = max(kind.outputs(spec.output_extent(1, spec.width)) for kind in kinds[1])
-    padded_row = (spec.width - windows[1].first + windows[1].beyond) * spec.channels * element_bytes
-    image_bytes = ((rows - 1) * windows[0].step + windows[0].span) * padded_row
-    batch = spec.batch or 1
-    # Few pixels meet many weights: let each core read its own part of the weights only.
-    shared = cores if cores > 1 and weight_bytes > batch * image_bytes else 1
-    at_once = [
-        images
-        for images in range(1, batch + 1)
-        if batch % images == 0 and images * image_bytes <= _DATA_BYTES and batch // images * shared % cores == 0
-    ]
-    if at_once:
-        return at_once[-1], rows, at_once[-1] * rows * columns, shared
-    bands = math.ceil(image_bytes / _DATA_BYTES)
-    while batch * bands * shared % cores and bands < rows:
-        bands += 1
-    band_rows = math.ceil(rows / bands)
-    return 1, band_rows, band_rows * columns, shared
+class _Candidates:
+    """All blockings of a convolution that come into question, and how long they take."""
+
+    def __init__(self, spec: Convolution, isa: InstructionSet, cores: int, blocking: Blocking) -> None:
+        self.spec, self.isa, self.cores, self.blocking = spec, isa, cores, blocking
+        known = None not in (spec.height, spec.width)
+        self.batch = spec.batch or 1
+        self.height = spec.height or (_UNKNOWN_PIXELS if spec.width == 1 else _UNKNOWN_SIZE)
+        self.width = spec.width or _UNKNOWN_SIZE
+        out_height, out_width = spec.output_extent(0, self.height), spec.output_extent(1, self.width)
+        self.rows = max(1, *(kind.outputs(out_height) for kind in blocking.row_kinds))
+        self.columns = max(1, *(kind.outputs(out_width) for kind in blocking.column_kinds))
+        self.k_words = max(1, sum(blocking.words(kind, spec.channels // spec.groups) for kind in blocking.kinds()))
+        self.trimmable = known and len(blocking.kinds()) == 1
+        self.padded = blocking.row_window.first < 0 or blocking.row_window.beyond > 0
+        self.padded_columns = blocking.column_window.first < 0 or blocking.column_window.beyond > 0
+        self.places_of = cache(self._places)
+        self.part_of_taps = self._part_of_taps(0), self._part_of_taps(1)
+
+    def all(self) -> Iterator[Blocking]:
+        """Every blocking that comes into question."""
+        for images, rows in self._bands():
+            for feature_tasks in sorted({1, self.cores}):
+                for vectors, (most, _) in _TILES[self.isa.name].items():
+                    for tile_rows in range(min(most // 2, images * rows * self.columns), most + 1):
+                        yield self._blocking(images, rows, feature_tasks, max(1, tile_rows), vectors * self.isa.lanes)
+
+    def _bands(self) -> list[tuple[int, int]]:
+        """Images and rows of a band: whole images, or about 20 ways to cut one."""
+        whole = [(images, self.rows) for images in range(1, self.batch + 1) if self.batch % images == 0]
+        parts = {math.ceil(self.rows / round(1.35**i)) for i in range(22)}
+        return whole + [(1, rows) for rows in sorted(parts) if rows < self.rows]
+
+    def _blocking(self, images: int, rows: int, feature_tasks: int, tile_rows: int, panel: int) -> Blocking:
+        panels = math.ceil(self.spec.features // self.spec.groups / panel) * self.spec.groups
+        feature_tasks = min(feature_tasks, panels)
+        together = max(1, min(_WEIGHT_BYTES // (4 * self.k_words * panel), math.ceil(panels / feature_tasks)))
+        aligned = self.trimmable and images * self.columns % tile_rows == 0
+        return replace(
+            self.blocking,
+            images=images,
+            rows=rows,
+            feature_tasks=feature_tasks,
+            tile_rows=tile_rows,
+            panel=panel,
+            trims_rows=aligned and self.padded,
+            places=self.places_of(images, tile_rows) if aligned and self.padded_columns else None,
+            panels_together=together,
+        )
+
+    def _places(self, images: int, tile_rows: int) -> Places | None:
+        taps, spec, blocking = self.blocking.column_kinds[0], self.spec, self.blocking
+        if not blocking.run_taps or spec.channels % blocking.per_word or taps.count > _WIDEST_TRIMMED:
+            return None
+
+        def sees_data(pixel: int, tap: int) -> bool:
+            return 0 <= taps.first + pixel % self.columns * taps.step + tap * taps.reach < self.width
+
+        places = tuple(
+            tuple(tuple(row for row in range(tile_rows) if sees_data(begin + row, tap)) for tap in range(taps.count))
+            for begin in range(0, images * self.columns, tile_rows)
+        )
+        return places if len(set(places)) <= _MOST_PLACES else None
+
+    def _part_of_taps(self, axis: int) -> float:
+        """The part of the taps along an axis that meet data."""
+        taps = (self.blocking.row_kinds, self.blocking.column_kinds)[axis][0]
+        outputs, extent = ((self.rows, self.height), (self.columns, self.width))[axis]
+        starts = (taps.first + index * taps.step for index in range(outputs))
+        seen = sum(0 <= start + tap * taps.reach < extent for start in starts for tap in range(taps.count))
+        return seen / (outputs * max(1, taps.count))
+
+    def cycles(self, blocking: Blocking) -> float:
+        """About how long the convolution takes: its steps, and what comes from beyond the level-2 caches."""
+        spec, element_bytes = self.spec, 2 if blocking.pairs else 4
+        vectors = blocking.panel // self.isa.lanes
+        step = vectors * _TILES[self.isa.name][vectors][1] * (blocking.tile_rows + _STEP_ROWS)
+        panels = math.ceil(spec.features // spec.groups / blocking.panel) * spec.groups
+        bands = self.batch // blocking.images * math.ceil(self.rows / blocking.rows)
+        tasks = bands * blocking.feature_tasks
+        tiles = math.ceil(blocking.images * blocking.rows * self.columns / blocking.tile_rows)
+        task_panels = math.ceil(panels / blocking.feature_tasks)
+        step *= self.part_of_taps[0] if blocking.trims_rows else 1.0
+        step *= self.part_of_taps[1] if blocking.places is not None else 1.0
+        compute = tiles * task_panels * (self.k_words * step + _TILE_CYCLES)
+
+        high, wide = blocking.row_window, blocking.column_window
+        seen_rows = (blocking.rows - 1) * min(high.step, high.span) + high.span
+        seen_columns = (self.columns - 1) * min(wide.step, wide.span) + wide.span
+        band_bytes = blocking.images * seen_rows * seen_columns * spec.channels * element_bytes
+        fits = band_bytes <= _DATA_BYTES
+        times_read = 1 if fits else math.ceil(task_panels / blocking.panels_together)
+        if (self.padded or self.padded_columns) and blocking.places is None:
+            times_read += 1 if fits else 3  # it is copied
+        weight_bytes = 4 * self.k_words * blocking.panel * task_panels
+        per_core = math.ceil(tasks / self.cores)
+        loaded = per_core * band_bytes * times_read
+        loaded += weight_bytes * (per_core if weight_bytes > _WEIGHT_BYTES else 1)
+        return per_core * (compute + _TASK_CYCLES) + loaded / _BYTES_A_CYCLE

@@ -9,6 +9,7 @@ around it and narrowed where that is asked for; data that needs neither is read 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import tvm
@@ -163,18 +164,18 @@ class _Generator:
                 base, place = self._addresses(chunk, T.bind(pixel))
                 T.buffer_store(bases, base, [row])
                 T.buffer_store(places, place, [row])
+            rows = self._kernel_rows(chunk, tile)
             with T.serial(0, count) as panel:
-                self._tile(chunk, T.bind(first_panel + panel), bases, places)
+                self._tile(chunk, tile, T.bind(first_panel + panel), bases, places, rows)
 
     def _addresses(self, chunk: _Chunk, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """Where the data that a pixel sees begins, and where its features are stored."""
         (row_kind, column_kind), band, spec = chunk.kind, chunk.band, self.spec
-        image: Extent = 0
-        if self.blocking.images > 1:
-            image = T.bind(tirx.truncdiv(pixel, i64(chunk.rows * chunk.columns)))
-            pixel = T.bind(pixel - image * i64(chunk.rows * chunk.columns))
-        row = T.bind(tirx.truncdiv(pixel, i64(chunk.columns)))
-        column = T.bind(pixel - row * i64(chunk.columns))
+        # Images side by side, so that a tile sees few rows.
+        line = i64(self.blocking.images * chunk.columns)
+        row = T.bind(tirx.truncdiv(pixel, line))
+        image = T.bind(tirx.truncdiv(pixel - row * line, i64(chunk.columns)))
+        column = T.bind(pixel - row * line - image * i64(chunk.columns))
         seen_row = row * row_kind.step + (row_kind.first - self.blocking.row_window.first)
         seen_column = column * column_kind.step + (column_kind.first - self.blocking.column_window.first)
         base = band.base + image * i64(band.image_pitch) + seen_row * i64(band.row_pitch) + seen_column * spec.channels
@@ -183,7 +184,29 @@ class _Generator:
         place = ((band.first_image + image) * i64(chunk.out_height) + out_row) * i64(chunk.out_width) + out_column
         return base, place * spec.features
 
-    def _tile(self, chunk: _Chunk, panel: tirx.Expr, bases: tirx.Buffer, places: tirx.Buffer) -> None:
+    def _kernel_rows(self, chunk: _Chunk, tile: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """The first row of the kernel that meets data of a tile, and the one after the last."""
+        taps = chunk.kind[0]
+        if not self.blocking.trims_rows:
+            return i64(0), i64(taps.count)
+        line = i64(self.blocking.images * chunk.columns // self.blocking.tile_rows)
+        start = T.bind((chunk.band.first_row + tirx.truncdiv(tile, line)) * taps.step + taps.first)
+
+        def rows_to(data: tirx.Expr) -> tirx.Expr:
+            return tirx.truncdiv(tirx.max(data, i64(0)) + (taps.reach - 1), i64(taps.reach))
+
+        first = T.bind(rows_to(-start))
+        return first, T.bind(tirx.max(first, tirx.min(i64(taps.count), rows_to(i64(self.shape[1]) - start))))
+
+    def _tile(
+        self,
+        chunk: _Chunk,
+        tile_index: tirx.Expr,
+        panel: tirx.Expr,
+        bases: tirx.Buffer,
+        places: tirx.Buffer,
+        kernel_rows: tuple[tirx.Expr, tirx.Expr],
+    ) -> None:
         """A tile of pixels by one panel: sums in registers over all taps, then the epilogue."""
         unit, blocking, band = self.unit, self.blocking, chunk.band
         within: Extent = panel
@@ -199,30 +222,78 @@ class _Generator:
         tile.clear()
         high, wide, run = blocking.loops(chunk.kind, self.layout.channels)
         words = math.ceil(run / blocking.per_word)
-
-        def taps(distance: tirx.Expr, tap: Extent) -> None:
-            starts = [T.bind(bases[row] + distance) for row in range(tile.rows)]
-            begin = T.bind(weights + tap * (words * blocking.panel))
-            whole = run // blocking.per_word
-            if whole:
-                tile.multiply(
-                    lambda row, k: self._word(band, starts[row] + k * blocking.per_word), self.packed, begin, whole
-                )
-            if words > whole:
-                rest = begin + whole * blocking.panel
-                tile.multiply(lambda row, k: self._word(band, starts[row] + (run - 1), last=True), self.packed, rest, 1)
-
         row_kind, column_kind = chunk.kind
         down, right = i64(band.row_pitch * row_kind.reach), column_kind.reach * self.spec.channels
+
+        def multiply(distance: tirx.Expr, tap: Extent) -> None:
+            starts = [T.bind(bases[row] + distance) for row in range(tile.rows)]
+            begin = T.bind(weights + tap * (words * blocking.panel))
+            if blocking.places is None:
+                self._run(band, tile, starts, range(tile.rows), begin, run)
+            else:
+                self._trimmed_run(band, tile, starts, begin, tile_index)
+
         if high * wide == 1:
-            taps(channel, 0)
-        elif wide == 1:
-            with T.serial(0, i64(high)) as i:
-                taps(T.bind(channel + i * down), i)
-        else:
-            with T.serial(0, i64(high)) as i, T.serial(0, i64(wide)) as j:
-                taps(T.bind(channel + i * down + j * right), i * wide + j)
+            multiply(channel, 0)
+        elif high * wide:
+            with T.serial(*kernel_rows) as i:
+                if wide == 1:
+                    multiply(T.bind(channel + i * down), i)
+                else:
+                    with T.serial(0, i64(wide)) as j:
+                        multiply(T.bind(channel + i * down + j * right), i * wide + j)
         self._finish(tile, places, column, within)
+
+    def _run(
+        self, band: Band, tile: Tile, starts: list[tirx.Expr], pixels: Collection[int], weights: tirx.Expr, run: int
+    ) -> None:
+        """Add the products of one run of neighbouring elements of `pixels`' data and of neighbouring weights."""
+        per_word = self.blocking.per_word
+        words = run // per_word
+
+        def word(row: int, k: tirx.Expr) -> tirx.Expr | None:
+            return self._word(band, starts[row] + k * per_word) if row in pixels else None
+
+        def last(row: int, k: tirx.Expr) -> tirx.Expr:
+            return self._word(band, starts[row] + (run - 1), last=True)
+
+        if words:
+            tile.multiply(word, self.packed, weights, words)
+        if run % per_word:
+            tile.multiply(last, self.packed, weights + words * self.blocking.panel, 1)
+
+    def _trimmed_run(
+        self, band: Band, tile: Tile, starts: list[tirx.Expr], weights: tirx.Expr, tile_index: tirx.Expr
+    ) -> None:
+        """The run of a row of the kernel, without what lies beside the image; that depends on the tile's place."""
+        assert self.blocking.places is not None
+        places, channels = self.blocking.places, self.spec.channels
+        tap_words = channels // self.blocking.per_word * self.blocking.panel
+        found: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+        for index, taps in enumerate(places):
+            found.setdefault(taps, []).append(index)
+        place = T.bind(tirx.truncmod(tile_index, i64(len(places))))
+
+        def emit(taps: tuple[tuple[int, ...], ...]) -> None:
+            if all(len(pixels) == tile.rows for pixels in taps):
+                self._run(band, tile, starts, range(tile.rows), weights, len(taps) * channels)
+                return
+            for tap, pixels in enumerate(taps):
+                moved = [start + tap * channels for start in starts]
+                self._run(band, tile, moved, pixels, weights + tap * tap_words, channels)
+
+        def choose(kinds: list[tuple[tuple[tuple[int, ...], ...], list[int]]]) -> None:
+            (taps, indices), *others = kinds
+            if not others:
+                emit(taps)
+                return
+            with T.If(tirx.any(*(place.equal(index) for index in indices))):
+                with T.Then():
+                    emit(taps)
+                with T.Else():
+                    choose(others)
+
+        choose(sorted(found.items(), key=lambda item: len(item[1])))
 
     def _word(self, band: Band, index: tirx.Expr, last: bool = False) -> tirx.Expr:
         if not self.blocking.pairs:
