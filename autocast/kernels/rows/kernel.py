@@ -1,256 +1,192 @@
-"""Generate kernels that work on rows: softmax, normalizations and reductions with elementwise work on both sides.
+"""Generate kernels that work on rows: programs of vector operations and of reductions over the last dimensions.
 
-A value is a function from a place in the row to a vector of float32 numbers, so a kernel reads as the formula it
-computes. Loads widen and stores narrow; everything between is float32. What is read by several sweeps and is not simply
-loaded is kept in a row that stays in the first cache.
+A row is passed over in a few sweeps: each ends where a reduction's result is needed. What a later sweep reads again is
+loaded again, computed again or kept in a row of scratch, whichever is cheapest. Short rows are unrolled as a whole, and
+then everything stays in registers.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
 
 import tvm
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.rows.plan import PICK, SCANS, Sweep, plan_sweeps
+from autocast.kernels.rows.reductions import CALLED, Accumulator, lanes_ir
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
-from autocast.kernels.vector.expression import FUNCTIONS, Dim, Tree, called
-from autocast.kernels.vector.unit import VectorUnit, flat, i64, rooted
+from autocast.kernels.vector.program import Evaluator, Program, Sizes, Value, declare
+from autocast.kernels.vector.unit import Extent, VectorUnit, i64, rooted
 
-#: Rows are independent; fewer elements than this run on one core.
+#: Rows are independent; fewer elements than this are worked on by one core.
 _PARALLEL_ELEMENTS = 1 << 14
 
-_ACCUMULATORS = 4
+#: Bytes of a row of float32 that stays in the first cache beside what is loaded and stored.
+_NEAR_BYTES = 1 << 14
 
-#: Reductions over the row: initial value, and how two partial results are combined.
-_SUM = (0.0, lambda a, b: a + b)
-_MAXIMUM = (float("-inf"), tirx.max)
-_MINIMUM = (float("inf"), tirx.min)
-
-REDUCTIONS = {"sum": _SUM, "mean": _SUM, "max": _MAXIMUM, "min": _MINIMUM}
-NORMALIZATIONS = ("softmax", "log_softmax", "layer_norm", "rms_norm")
+_SLOTS = 4
 
 
-@dataclass(frozen=True)
-class RowKernel:
-    """What a row kernel computes.
+def row_kernel(program: Program, row_dims: int, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(*arguments, *outputs)` that computes `program`.
 
-    Attributes
+    Parameters
     ----------
-    arguments
-        (shape, dtype) of each tensor that is read; shapes broadcast to `space` from the right, the last dimension is
-        the row's length or 1.
-    space
-        The shape of the tensor whose rows are worked on.
-    function
-        One of `NORMALIZATIONS` or `REDUCTIONS`.
-    before
-        The tree of the rows that the function is applied to.
-    parameters
-        Trees of further operands (gamma and beta).
-    after
-        A tree over ("result",): what is stored.
-    out
-        (shape, dtype) of the result.
-    epsilon
-        Of a normalization.
+    program : Program
+        Its steps may be the reductions, scans and picks of `autocast.kernels.rows.plan` too. Outputs have the shape of
+        its space, or one element for each row.
+    row_dims : int
+        How many dimensions at the end of the space form a row.
+    target : Target
+        Which instruction set to use.
+    name : str
+        The function's global symbol.
     """
-
-    arguments: tuple[tuple[tuple[Dim, ...], str], ...]
-    space: tuple[Dim, ...]
-    function: str
-    before: Tree
-    parameters: tuple[Tree, ...]
-    after: Tree
-    out: tuple[tuple[Dim, ...], str]
-    epsilon: float = 0.0
-
-
-def row_kernel(spec: RowKernel, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
-    """A destination-passing TIR function `name(*arguments, out)` that computes `spec` on `target`."""
     unit = VectorUnit(instruction_set(target))
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_attr({"tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True, "global_symbol": name})
-        _Generator(spec, unit).emit()
+        _Generator(program, row_dims, unit).emit()
     return rooted(builder.get())
 
 
-Value = Callable[[Any, Any], tirx.Expr]
-
-
 class _Generator:
-    def __init__(self, spec: RowKernel, unit: VectorUnit) -> None:
-        self.spec, self.unit = spec, unit
-        self.sizes: dict[str, tirx.Var] = {}
-
-    def size(self, dim: Dim) -> Any:
-        return dim if isinstance(dim, int) else self.sizes.setdefault(dim, tirx.Var(dim, "int64"))
-
-    def shape(self, dims: Sequence[Dim]) -> tuple:
-        return tuple(self.size(dim) for dim in dims)
+    def __init__(self, program: Program, row_dims: int, unit: VectorUnit) -> None:
+        self.program, self.unit = program, unit
+        sizes = Sizes()
+        arguments, self.outputs = declare(program, sizes)
+        self.evaluator = Evaluator(program, unit, sizes, arguments, row_dims)
+        columns, segments = self.evaluator.columns, self.evaluator.segments
+        self.columns, self.segments = columns, segments
+        static = isinstance(columns, int) and isinstance(segments, int)
+        row_loads = frozenset(load for load in self.evaluator.loads if self.evaluator.per_row(load))
+        self.plan = plan_sweeps(program, row_loads, static and 4 * columns * segments <= _NEAR_BYTES)
+        #: Few enough vectors to hold two of each in registers.
+        self.unrolled = static and segments == 1 and columns <= unit.lanes * unit.isa.registers // 2
 
     def emit(self) -> None:
-        """Emit the function's arguments and body."""
-        spec = self.spec
-        buffers = [T.arg(f"x{i}", T.buffer(self.shape(s), dtype)) for i, (s, dtype) in enumerate(spec.arguments)]
-        out = T.arg("out", T.buffer(self.shape(spec.out[0]), spec.out[1]))
-        self.buffers = [flat(buffer) for buffer in buffers]
-        self.out = flat(out)
-        self.columns = self.size(spec.space[-1])
-        rows = math.prod(self.shape(spec.space[:-1]))
-        functions = tuple(sorted(called(spec.before, spec.after) | {"exp"}))
-        code = vector_math.math_ir(self.unit.lanes, functions) + llvm_ir.conversions_and_accesses(self.unit.isa)
-        elements = rows * self.columns
+        """Emit the function's body."""
+        heads = {step[0] for step in self.program.steps}
+        functions = heads.union(*(CALLED.get(head, ()) for head in heads)) & set(vector_math.FUNCTIONS)
+        lanes = self.unit.lanes
+        code = vector_math.math_ir(lanes, tuple(sorted(functions))) + lanes_ir(lanes)
+        code += llvm_ir.conversions_and_accesses(self.unit.isa)
+        rows = self.evaluator.rows
+        elements = rows * self.segments * self.columns
         loop = T.serial if isinstance(elements, int) and elements < _PARALLEL_ELEMENTS else T.parallel
         with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code), loop(0, i64(rows)) as row:
             self.row(row)
 
     def row(self, row: tirx.Expr) -> None:
         """Emit the work on one row."""
-        spec = self.spec
-        self.places = [T.bind(self.place(row, shape)) for shape, _ in spec.arguments]
-        data = self.kept(spec.before)
-        if spec.function in REDUCTIONS:
-            result = self.reduce(data, *REDUCTIONS[spec.function])
-            if spec.function == "mean":
-                result = result * self.reciprocal_of_length()
-            self.unit.store(self.out, row, self.unit.splat(result), 1)
-            return
-        normalized = getattr(self, f"_{spec.function}")(data)
-        start = T.bind(row * i64(self.columns))
-        stored = self.tree(spec.after, normalized)
-        self.sweep(lambda c, count, _: self.unit.store(self.out, start + c, stored(c, count), count))
+        evaluator = self.evaluator
+        evaluator.known.clear()
+        self.memos: dict[int, dict[int, tirx.Expr]] = {}
+        self.segment: Extent = 0
+        self.line = T.bind(i64(row * self.segments))
+        evaluator.at(self.line)
+        for number, step in enumerate(self.program.steps):
+            if step[0] in SCANS:
+                evaluator.known[number] = self.running_sum(step[1])
+        self.row_values(self.plan.first)
+        for sweep in self.plan.sweeps:
+            self.sweep(sweep)
+            self.row_values(sweep.row_values)
+        for output, (number, _, _) in zip(self.outputs, self.program.outputs, strict=True):
+            if self.plan.per_row[number]:
+                self.unit.store(output, row, evaluator.vector(number, 0, 1, {}), 1)
 
-    # ---- the functions ----
+    def row_values(self, steps: list[int]) -> None:
+        """Emit values that are the same for the whole row."""
+        for number in steps:
+            picks = self.program.steps[number][0] == PICK
+            operands = self.program.operands(number)
+            self.know(number, self.picked(*operands) if picks else self.evaluator.vector(number, 0, None, {}))
 
-    def _softmax(self, data: Value) -> Value:
-        maximum = self.reduce(data, *_MAXIMUM)
-        weights = self.scratch_row()
+    def know(self, number: int, vector: tirx.Expr) -> None:
+        """Let the row value `number` be `vector` from here on."""
+        self.evaluator.known[number] = lambda column, count: vector
 
-        def weight(c: Any, count: Any) -> tirx.Expr:
-            value = T.bind(self.shifted_exp(data, maximum)(c, count))
-            self.unit.store(weights, c, value)
-            return value
+    def recall(self, number: int, row: tirx.Buffer) -> None:
+        """Let the values of step `number` be read from a row of scratch from here on."""
+        self.evaluator.known[number] = lambda column, count: self.unit.load(row, self.segment * self.padded + column)
 
-        factor = T.bind(tirx.const(1.0, "float32") / self.reduce(weight, *_SUM))
-        return lambda c, count: self.unit.load(weights, c) * self.unit.splat(factor)
+    def picked(self, value: int, place: int) -> tirx.Expr:
+        """The value in the column that a row value names; 0 where there is no such column."""
+        wanted = T.bind(_lane(self.evaluator.vector(place, 0, None, {})).astype("int64"))
+        column = T.bind(tirx.max(tirx.min(wanted, i64(self.columns) - i64(1)), i64(0)))
+        found = _lane(self.evaluator.vector(value, column, 1, {}))
+        return self.unit.splat(T.bind(tirx.Select(wanted == column, found, tirx.const(0.0, "float32"))))
 
-    def _log_softmax(self, data: Value) -> Value:
-        maximum = self.reduce(data, *_MAXIMUM)
-        total = self.reduce(self.shifted_exp(data, maximum), *_SUM)
-        offset = T.bind(maximum + tirx.log(total))
-        return lambda c, count: data(c, count) - self.unit.splat(offset)
+    def running_sum(self, operand: int) -> Value:
+        """The sums of each value of a row and those before it, for a reader that goes from the first to the last."""
+        carry = T.alloc_buffer((1,), "float32", scope="local")
+        T.buffer_store(carry, tirx.const(0.0, "float32"), [0])
 
-    def _layer_norm(self, data: Value) -> Value:
-        mean = T.bind(self.reduce(data, *_SUM) * self.reciprocal_of_length())
-        factor = self.inverse_deviation(lambda c, count: data(c, count) - self.unit.splat(mean))
-        gamma, beta = (self.tree(parameter) for parameter in self.spec.parameters)
+        def value(column: Extent, count: Extent | None) -> tirx.Expr:
+            vector = self.evaluator.vector(operand, column, count, {})
+            sums = tirx.call_pure_extern(self.unit.dtype, "autocast_running_sum", vector)
+            sums = T.bind(sums + self.unit.splat(carry[0]))
+            T.buffer_store(carry, tirx.call_pure_extern("float32", "autocast_last", sums), [0])
+            return sums
 
-        def normalized(c: Any, count: Any) -> tirx.Expr:
-            centered = (data(c, count) - self.unit.splat(mean)) * self.unit.splat(factor)
-            return self.unit.multiply_add(centered, gamma(c, count), beta(c, count))
+        return value
 
-        return normalized
+    def sweep(self, sweep: Sweep) -> None:
+        """Emit one pass over the row."""
+        vectors = self.columns // self.unit.lanes
+        slots = max(1, min(_SLOTS, vectors)) if isinstance(vectors, int) else 1
+        sums = {number: Accumulator(self.program.steps[number][0], self.unit, slots) for number in sweep.reductions}
+        kept = {} if self.unrolled else {number: self.scratch_row() for number in sweep.kept}
 
-    def _rms_norm(self, data: Value) -> Value:
-        factor = self.inverse_deviation(data)
-        (gamma,) = (self.tree(parameter) for parameter in self.spec.parameters)
-        return lambda c, count: data(c, count) * self.unit.splat(factor) * gamma(c, count)
+        def at(column: Extent, count: Extent | None, slot: int) -> None:
+            memo = self.memos.setdefault(column, {}) if isinstance(column, int) and self.unrolled else {}
 
-    # ---- the parts that they are made of ----
+            def vector(step: int) -> tirx.Expr:
+                return self.evaluator.vector(step, column, count, memo)
 
-    def shifted_exp(self, data: Value, maximum: tirx.Expr) -> Value:
-        """exp(data - maximum), which cannot overflow."""
-        return lambda c, count: vector_math.call("exp", data(c, count) - self.unit.splat(maximum))
+            for number, accumulator in sums.items():
+                accumulator.add(vector(self.program.operands(number)[0]), column, count, slot)
+            for number, row in kept.items():
+                self.unit.store(row, self.segment * self.padded + column, vector(number))
+            start = self.line * i64(self.columns)
+            for position in sweep.outputs:
+                self.unit.store(
+                    self.outputs[position], start + column, vector(self.program.outputs[position][0]), count
+                )
 
-    def reciprocal_of_length(self) -> tirx.Expr:
-        if isinstance(self.columns, int):
-            return tirx.const(1.0 / self.columns, "float32")
-        return tirx.const(1.0, "float32") / self.columns.astype("float32")
+        self.each_line(lambda: self.each_vector(at, slots))
+        for number, accumulator in sums.items():
+            self.know(number, self.unit.splat(accumulator.finish()))
+        for number, row in kept.items():
+            self.recall(number, row)
 
-    def inverse_deviation(self, data: Value) -> tirx.Expr:
-        """1 / sqrt(mean of the squares + epsilon)."""
-
-        def square(c: Any, count: Any) -> tirx.Expr:
-            value = T.bind(data(c, count))
-            return value * value
-
-        mean = self.reduce(square, *_SUM) * self.reciprocal_of_length()
-        one, epsilon = tirx.const(1.0, "float32"), tirx.const(self.spec.epsilon, "float32")
-        return T.bind(one / tirx.sqrt(mean + epsilon))
-
-    def kept(self, tree: Tree) -> Value:
-        """The values of `tree`: loads as they are, anything else computed once into a row of scratch."""
-        value = self.tree(tree)
-        if tree[0] == "load":
-            return value
-        row = self.scratch_row()
-        self.sweep(lambda c, count, _: self.unit.store(row, c, value(c, count)))
-        return lambda c, count: self.unit.load(row, c)
+    @property
+    def padded(self) -> Extent:
+        """Elements of scratch for a line: vectors are stored whole, and one may be read from any column on."""
+        return (self.columns // self.unit.lanes + 2) * self.unit.lanes
 
     def scratch_row(self) -> tirx.Buffer:
-        return self.unit.scratch(self.columns + self.unit.lanes, "float32")
+        """Memory for one value of each element of a row."""
+        return self.unit.scratch(self.segments * self.padded, "float32")
 
-    def tree(self, tree: Tree, result: Value | None = None) -> Value:
-        """The value of an expression tree."""
-        head = tree[0]
-        if head == "result":
-            assert result is not None
-            return result
-        if head == "constant":
-            return lambda c, count: self.unit.splat(tree[1])
-        if head == "load":
-            return self.argument(tree[1])
-        operands = [self.tree(operand, result) for operand in tree[1:]]
-        return lambda c, count: FUNCTIONS[head](*[operand(c, count) for operand in operands])
+    def each_line(self, body: Callable[[], None]) -> None:
+        """`body()` for each line of the row."""
+        if isinstance(self.segments, int) and self.segments == 1:
+            body()
+            return
+        evaluator = self.evaluator
+        outside = self.line, evaluator.places, evaluator.scalars
+        with T.serial(0, i64(self.segments)) as segment:
+            self.segment, self.line = segment, T.bind(self.line + segment)
+            evaluator.at(self.line)
+            body()
+        self.segment, (self.line, evaluator.places, evaluator.scalars) = 0, outside
 
-    def argument(self, index: int) -> Value:
-        buffer, place = self.buffers[index], self.places[index]
-        shape = self.spec.arguments[index][0]
-        if not shape or shape[-1] == 1 != self.spec.space[-1]:
-            return lambda c, count: self.unit.splat(buffer[place])
-        return lambda c, count: self.unit.load(buffer, place + c, count)
-
-    def place(self, row: tirx.Expr, shape: tuple[Dim, ...]) -> tirx.Expr:
-        """Where the row of `space` with number `row` starts in an argument of `shape`."""
-        place, stride, below = i64(0), self.size(shape[-1]) if shape else 1, 1
-        for dim, whole in zip(reversed(shape[:-1]), reversed(self.spec.space[:-1]), strict=False):
-            if dim != 1:
-                place = place + row // i64(below) % i64(self.size(whole)) * i64(stride)
-                stride = stride * self.size(dim)
-            below = below * self.size(whole)
-        return place
-
-    def reduce(self, value: Value, initial: float, combine: Callable) -> tirx.Expr:
-        """All values of a row, combined."""
-        unit, lanes = self.unit, self.unit.lanes
-        partial = T.alloc_buffer((_ACCUMULATORS * lanes,), "float32", scope="local")
-        for slot in range(_ACCUMULATORS):
-            T.buffer_store(partial, unit.splat(initial), [unit.ramp(slot * lanes)])
-
-        def accumulate(c: Any, count: Any, slot: int) -> None:
-            vector = value(c, count)
-            if count is not None:
-                inside = T.ramp(i64(0), 1, lanes) < T.broadcast(i64(count), lanes)
-                vector = tirx.Select(inside, vector, unit.splat(initial))
-            place = unit.ramp(slot * lanes)
-            T.buffer_store(partial, combine(partial[place], vector), [place])
-
-        self.sweep(accumulate)
-        width = _ACCUMULATORS * lanes
-        while width > 1:
-            width //= 2
-            low, high = (T.ramp(i64(start), 1, width) if width > 1 else i64(start) for start in (0, width))
-            T.buffer_store(partial, combine(partial[low], partial[high]), [low])
-        return T.bind(partial[i64(0)])
-
-    def sweep(self, body: Callable[[Any, Any, int], None]) -> None:
-        """`body(column, count, slot)` for each vector of a row; a count is given for the last, incomplete one."""
+    def each_vector(self, body: Callable[[Extent, Extent | None, int], None], slots: int) -> None:
+        """`body(column, count, slot)` for each vector of a line; a count is given for the last, incomplete one."""
         lanes, columns = self.unit.lanes, self.columns
         if not isinstance(columns, int):
             with T.serial(0, i64(columns // lanes)) as j:
@@ -258,13 +194,17 @@ class _Generator:
             body(columns // lanes * lanes, columns % lanes, 0)
             return
         vectors = columns // lanes
-        step = min(_ACCUMULATORS, max(vectors, 1))
-        if vectors // step > 1:
-            with T.serial(0, i64(vectors // step)) as j:
-                for slot in range(step):
-                    body((j * step + slot) * lanes, None, slot)
-        rest = vectors // step * step if vectors // step > 1 else 0
-        for j in range(rest, vectors):
-            body(i64(j * lanes), None, (j - rest) % _ACCUMULATORS)
+        rolled = 0 if self.unrolled else vectors // slots
+        if rolled > 1:
+            with T.serial(0, i64(rolled)) as j:
+                for slot in range(slots):
+                    body((j * slots + slot) * lanes, None, slot)
+        for j in range(rolled * slots if rolled > 1 else 0, vectors):
+            body(j * lanes, None, j % slots)
         if columns % lanes:
-            body(i64(vectors * lanes), i64(columns % lanes), vectors % _ACCUMULATORS)
+            body(vectors * lanes, columns % lanes, vectors % slots)
+
+
+def _lane(vector: tirx.Expr) -> tirx.Expr:
+    """The first lane of a vector."""
+    return tirx.Shuffle([vector], [0])

@@ -58,7 +58,7 @@ def plan_sweeps(program: Program, row_loads: frozenset[int], near: bool) -> Plan
         operands = program.operands(number)
         stages[number] = max((stages[operand] for operand in operands), default=0) + (head in REDUCTIONS)
         alike = bool(operands) and head not in SCANS and all(per_row[operand] for operand in operands)
-        per_row[number] = head in (*REDUCTIONS, PICK, "constant") or number in row_loads or alike
+        per_row[number] = head in (*REDUCTIONS, PICK, "constant", "length") or number in row_loads or alike
     wanted = sorted(_needed(program))
     whole = {position: step for position, (step, _, _) in enumerate(program.outputs) if not per_row[step]}
     count = max((stages[step] for step in wanted if heads[step] in REDUCTIONS), default=0)

@@ -91,8 +91,8 @@ PLACES = {
 CALLED = {
     "row_maximum": ("maximum",),
     "row_minimum": ("minimum",),
-    "row_argmax": ("maximum", "minimum"),
-    "row_argmin": ("minimum",),
+    "row_argmax": ("maximum", "minimum", "isnan"),
+    "row_argmin": ("minimum", "isnan"),
 }
 
 
@@ -124,7 +124,7 @@ class Accumulator:
         found = self.places[at]
         better = PLACES[self.function][1](vector, best)
         # An infinity may be all there is: then the first place counts. NaN is better than any number.
-        better = tirx.any(better, tirx.all(vector != vector, best == best), tirx.all(vector == best, place < found))
+        better = tirx.any(better, _is_nan(vector) > _is_nan(best), tirx.all(vector == best, place < found))
         if count is not None:
             place = _first(self.unit, place, count, _INFINITY)
         T.buffer_store(self.values, tirx.Select(better, vector, best), [at])
@@ -139,7 +139,7 @@ class Accumulator:
         best = self.unit.splat(result)
         candidates = []
         for slot, value in enumerate(values):
-            here = tirx.any(value == best, tirx.all(value != value, best != best))
+            here = tirx.any(value == best, _is_nan(value) > self.unit.splat(0.0))
             place = self.places[self.unit.ramp(slot * self.unit.lanes)]
             candidates.append(T.bind(tirx.Select(here, place, self.unit.splat(_INFINITY))))
         return self._combined(candidates, _MINIMUM)
@@ -150,6 +150,11 @@ class Accumulator:
             odd = vectors[-1:] if len(vectors) % 2 else []
             vectors = [T.bind(reduction.combine(a, b)) for a, b in pairs] + odd
         return T.bind(tirx.call_pure_extern("float32", reduction.lanes, vectors[0]))
+
+
+def _is_nan(vector: tirx.Expr) -> tirx.Expr:
+    """1 or 0; TIR would simplify `x != x`."""
+    return vector_math.call("isnan", vector)
 
 
 def _first(unit: VectorUnit, vector: tirx.Expr, count: Extent, rest: float) -> tirx.Expr:

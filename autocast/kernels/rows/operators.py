@@ -1,0 +1,364 @@
+"""Translate Relax operators to steps of a row kernel's program: what each row operator computes, as a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, tirx
+
+from autocast.ir import is_constant, is_op, op_name, shape_of
+from autocast.kernels.graph.clusters import Clusters
+from autocast.kernels.graph.operators import LOW
+from autocast.kernels.graph.rewriting import dims, storage
+from autocast.kernels.rows.space import DeclinedError, Form, RowSpace, is_simple
+from autocast.kernels.vector.expression import operation
+from autocast.kernels.vector.program import ProgramBuilder, operands_of
+
+_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+_INTEGERS = ("int32", "int64")
+
+#: float32 tells whole numbers apart up to here.
+_EXACT = 1 << 24
+
+
+class Translation:
+    """The program of a set of bindings over one space, as it grows."""
+
+    def __init__(self, clusters: Clusters, space: RowSpace) -> None:
+        self.clusters, self.space = clusters, space
+        self.names: dict[tirx.Var, str] = {}
+        self.program = ProgramBuilder(self.named(space.split))
+        self.arguments: list[relax.Expr] = []
+        self.steps: dict[relax.Var, int] = {}
+        #: For the step of a log_softmax, the step that is its exponential.
+        self.exponentials: dict[int, int] = {}
+
+    def named(self, shape: tuple) -> tuple:
+        """A shape with names for its run-time dimensions."""
+        return tuple(d if isinstance(d, int) else self.names.setdefault(d, f"d{len(self.names)}") for d in shape)
+
+    def add(self, var: relax.Var) -> None:
+        """Compute `var` too.
+
+        Raises
+        ------
+        DeclinedError
+            That cannot be done in this space.
+        """
+        call = self.clusters.bound[var]
+        if shape_of(var) is None or not is_simple(shape_of(var)):
+            raise DeclinedError("a dimension is not known, or computed from others")
+        form = self.space.form(dims(var))
+        if form is None:
+            raise DeclinedError("its result has another shape")
+        name = op_name(call)
+        if name in ROW_OPERATORS:
+            if not space_of(call).same(self.space):
+                raise DeclinedError("it has other rows")
+            self.steps[var] = ROW_OPERATORS[name](self, call)
+        elif name in _FREE_OPERATORS:
+            self.steps[var] = _FREE_OPERATORS[name](self, call, form)
+        else:
+            self.steps[var] = self.elementwise(var, call, form)
+
+    def elementwise(self, var: relax.Var, call: relax.Expr, form: Form) -> int:
+        """The step of an elementwise operator."""
+        found = operation(call)
+        if found is None:
+            raise DeclinedError("it is not elementwise")
+        function, operands = found
+        compares = function in _COMPARISONS
+        if storage(var) != "float32" and not (storage(var) == "bool" and (compares or function.startswith("logical"))):
+            raise DeclinedError(f"it computes in {storage(var)}")
+        steps = [
+            self.program.constant(operand)
+            if isinstance(operand, float)
+            else self.read(operand, form, integers=compares)
+            for operand in operands
+        ]
+        integer = any(not isinstance(e, float) and storage(e) in _INTEGERS for e in operands)
+        if integer and not any(self._is_small(step) for step in steps):
+            raise DeclinedError("it compares integers that float32 may not tell apart")
+        if function == "exp" and steps[0] in self.exponentials:
+            return self.exponentials[steps[0]]
+        return self.step(function, *steps)
+
+    def step(self, function: str, *operands: int) -> int:
+        """The step that applies `function`."""
+        return self.program.step(function, *operands)
+
+    def constant(self, value: float) -> int:
+        """The step of a number."""
+        return self.program.constant(value)
+
+    def whole(self, expr: relax.Expr) -> int:
+        """The step of a tensor whose rows an operator works on."""
+        return self.read(expr, Form.WHOLE)
+
+    def read(self, expr: relax.Expr, form: Form, *, integers: bool = False) -> int:
+        """The step of an operand of something that has `form`."""
+        shape = shape_of(expr)
+        if shape is None or not is_simple(shape):
+            raise DeclinedError("it reads a tensor of unknown or computed dimensions")
+        if is_constant(expr) and math.prod(shape) == 1:
+            return self.constant(_number(expr))
+        expr = self.narrow(expr)
+        value: Any = self.clusters.bound.get(expr) if isinstance(expr, relax.Var) else None
+        if expr in self.steps:
+            if (self.space.form(shape) is Form.BARE) != (form is Form.BARE):
+                raise DeclinedError("it reads one value for each row along another dimension")
+            return self.steps[expr]
+        if is_op(value, "relax.zeros", "relax.ones"):
+            return self.constant(float(value.op.name.endswith("ones")))
+        if is_op(value, "relax.full") and is_constant(value.args[1]):
+            return self.constant(_number(value.args[1]))
+        view = self.space.view(shape, form)
+        if is_op(value, "relax.arange") and integers and self._counts_columns(value, view):
+            return self.program.step("column")
+        if storage(expr) not in ("float32", "bool", *LOW, *(_INTEGERS if integers else ())):
+            raise DeclinedError(f"it reads {storage(expr)}")
+        return self.program.load(self._argument(expr), self.named(view))
+
+    def narrow(self, expr: relax.Expr) -> relax.Expr:
+        """What `expr` is the float32 form of, if it is that of a tensor in a low dtype."""
+        value: Any = self.clusters.bound.get(expr) if isinstance(expr, relax.Var) else None
+        return value.args[0] if is_widening(value) else expr
+
+    def _argument(self, expr: relax.Expr) -> int:
+        for index, known in enumerate(self.arguments):
+            if known.same_as(expr):
+                return index
+        self.arguments.append(expr)
+        return self.program.argument(self.named(dims(expr)), storage(expr))
+
+    def _counts_columns(self, arange: relax.Call, view: tuple) -> bool:
+        """Whether an arange is 0, 1, 2... along a row of one dimension."""
+        start, end, step = arange.args
+        counts = self.space.row_dims == 1 and not self.space.is_split and all(dim == 1 for dim in view[:-1])
+        length = self.space.shape[-1]
+        ends = isinstance(length, int) and length <= _EXACT and int(end) == length
+        return counts and ends and int(start) == 0 and int(step) == 1
+
+    def is_row_value(self, step: int) -> bool:
+        """Whether a step is a number, or is read with one value for a row."""
+        head, *rest = self.program.steps[step]
+        return head == "constant" or (head == "load" and all(dim == 1 for dim in rest[1][-self.space.row_dims :]))
+
+    def _is_small(self, step: int) -> bool:
+        """Whether a step is a number that float32 tells from its neighbours, or the number of a column."""
+        head, *rest = self.program.steps[step]
+        return head == "column" or (head == "constant" and abs(rest[0]) < _EXACT)
+
+    def mean(self, step: int) -> int:
+        """The mean of a row."""
+        return self.step("divide", self.step("row_sum", step), self.program.step("length"))
+
+    def centered(self, step: int) -> int:
+        """A row less its mean."""
+        return self.step("subtract", step, self.mean(step))
+
+    def scaled(self, step: int, deviation_of: int, epsilon: float) -> int:
+        """A row by the root of the mean square of another."""
+        squares = self.mean(self.step("multiply", deviation_of, deviation_of))
+        return self.step("multiply", step, self.step("rsqrt", self.step("add", squares, self.constant(epsilon))))
+
+    def affine(self, step: int, call: relax.Call, scale: relax.Expr | None, offset: relax.Expr | None) -> int:
+        """A row times `scale` plus `offset`, which lie along what `call` normalizes, or along its channels."""
+        for function, vector in (("multiply", scale), ("add", offset)):
+            if vector is not None:
+                step = self.step(function, step, self._channels(call, vector))
+        return step
+
+    def _channels(self, call: relax.Call, vector: relax.Expr) -> int:
+        """A vector with one element for each channel of a tensor whose channels are not its last dimension."""
+        if not hasattr(call.attrs, "channel_axis"):
+            return self.read(vector, Form.WHOLE)
+        axis, rank = int(call.attrs.channel_axis) % len(self.space.shape), len(self.space.shape)
+        vector = self.narrow(vector)
+        if vector in self.steps or storage(vector) not in ("float32", *LOW):
+            raise DeclinedError("its scale or offset is computed in the same kernel")
+        shape = (1,) * axis + dims(vector) + (1,) * (rank - axis - 1)
+        return self.program.load(self._argument(vector), self.named(self.space.view(shape, Form.WHOLE)))
+
+
+def is_widening(value: Any) -> bool:
+    """Whether `value` is the float32 form of a tensor in a low dtype, which loads give for nothing."""
+    return is_op(value, "relax.astype") and storage(value) == "float32" and storage(value.args[0]) in LOW
+
+
+def _number(constant: relax.Expr) -> float:
+    return float(constant.value.numpy().astype("float64").reshape(()))
+
+
+def _softmax_parts(t: Translation, call: relax.Call) -> tuple[int, int, int]:
+    """The row less its maximum, the exponential of that, and its sum."""
+    data = t.whole(call.args[0])
+    shifted = t.step("subtract", data, t.step("row_highest", data))
+    weights = t.step("exp", shifted)
+    return shifted, weights, t.step("row_sum", weights)
+
+
+def _softmax(t: Translation, call: relax.Call) -> int:
+    _, weights, total = _softmax_parts(t, call)
+    return t.step("multiply", weights, t.step("divide", t.constant(1.0), total))
+
+
+def _log_softmax(t: Translation, call: relax.Call) -> int:
+    shifted, _, total = _softmax_parts(t, call)
+    result = t.step("subtract", shifted, t.step("log", total))
+    t.exponentials[result] = _softmax(t, call)
+    return result
+
+
+def _layer_norm(t: Translation, call: relax.Call) -> int:
+    """layer_norm, group_norm and instance_norm: they differ in what a row is."""
+    attributes, (data, gamma, beta) = call.attrs, call.args
+    centered = t.centered(t.whole(data))
+    normalized = t.scaled(centered, centered, float(attributes.epsilon))
+    return t.affine(normalized, call, gamma if attributes.scale else None, beta if attributes.center else None)
+
+
+def _rms_norm(t: Translation, call: relax.Call) -> int:
+    data = t.whole(call.args[0])
+    return t.affine(t.scaled(data, data, float(call.attrs.epsilon)), call, call.args[1], None)
+
+
+def _variance(t: Translation, call: relax.Call) -> int:
+    centered = t.centered(t.whole(call.args[0]))
+    return t.mean(t.step("multiply", centered, centered))
+
+
+def _sum(t: Translation, call: relax.Call) -> int:
+    data = t.whole(call.args[0])
+    if (picked := _pick(t, data)) is not None:
+        return picked
+    return t.step("row_sum", data)
+
+
+def _pick(t: Translation, step: int) -> int | None:
+    """What is left of a row that is zero everywhere but in the column that a row value names: no sweep is needed."""
+    head, *operands = t.program.steps[step]
+    if head != "where" or t.program.steps[operands[2]] != ("constant", 0.0):
+        return None
+    condition, value, _ = operands
+    function, *sides = t.program.steps[condition]
+    columns = [side for side in sides if function == "equal" and t.program.steps[side] == ("column",)]
+    labels = [side for side in sides if function == "equal" and t.is_row_value(side)]
+    if len(columns) != 1 or len(labels) != 1 or _scans(t, value):
+        return None
+    return t.step("row_pick", value, labels[0])
+
+
+def _scans(t: Translation, step: int) -> bool:
+    row = t.program.steps[step]
+    return row[0] == "row_cumsum" or any(_scans(t, operand) for operand in operands_of(row))
+
+
+def _cumsum(t: Translation, call: relax.Call) -> int:
+    if call.attrs.exclusive or (call.attrs.dtype is not None and str(call.attrs.dtype) not in ("float32", "void")):
+        raise DeclinedError("it is exclusive, or sums in another dtype")
+    return t.step("row_cumsum", t.whole(call.args[0]))
+
+
+def _reduction(function: str) -> Callable[[Translation, relax.Call], int]:
+    return lambda t, call: t.step(function, t.whole(call.args[0]))
+
+
+#: Operators that need whole rows.
+ROW_OPERATORS: dict[str, Callable[[Translation, relax.Call], int]] = {
+    "relax.nn.softmax": _softmax,
+    "relax.nn.log_softmax": _log_softmax,
+    "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.group_norm": _layer_norm,
+    "relax.nn.instance_norm": _layer_norm,
+    "relax.nn.rms_norm": _rms_norm,
+    "relax.sum": _sum,
+    "relax.mean": lambda t, call: t.mean(t.whole(call.args[0])),
+    "relax.variance": _variance,
+    "relax.std": lambda t, call: t.step("sqrt", _variance(t, call)),
+    "relax.max": _reduction("row_maximum"),
+    "relax.min": _reduction("row_minimum"),
+    "relax.prod": _reduction("row_product"),
+    "relax.argmax": _reduction("row_argmax"),
+    "relax.argmin": _reduction("row_argmin"),
+    "relax.cumsum": _cumsum,
+}
+
+
+def _astype(t: Translation, call: relax.Call, form: Form) -> int:
+    """Narrowing happens where a value is stored."""
+    source, to = storage(call.args[0]), storage(call)
+    if source not in ("float32", "bool", *LOW) or to not in ("float32", "bool", *LOW):
+        raise DeclinedError(f"it converts {source} to {to}")
+    if is_widening(call) and call.args[0] not in t.steps:
+        raise DeclinedError("loads widen already")
+    step = t.read(call.args[0], form)
+    return t.step("not_equal", step, t.constant(0.0)) if to == "bool" and source != "bool" else step
+
+
+def _reshape(t: Translation, call: relax.Call, form: Form) -> int:
+    if call.args[0] not in t.steps or form is Form.WHOLE or t.space.form(dims(call.args[0])) in (None, Form.WHOLE):
+        raise DeclinedError("it changes more than the dimensions of row values")
+    return t.steps[call.args[0]]
+
+
+def _one_hot(t: Translation, call: relax.Call, form: Form) -> int:
+    labels, on, off = call.args
+    axis, rank = int(call.attrs.axis), len(t.space.shape)
+    if form is not Form.WHOLE or t.space.row_dims != 1 or axis not in (-1, rank - 1) or labels in t.steps:
+        raise DeclinedError("its labels are not those of rows")
+    if storage(call) != "float32" or not isinstance(t.space.shape[-1], int) or t.space.shape[-1] > _EXACT:
+        raise DeclinedError(f"it makes {storage(call)}, or rows of unknown length")
+    label = t.read(labels, Form.BARE, integers=True)
+    here = t.step("equal", t.program.step("column"), label)
+    return t.step("where", here, t.constant(float(on.value)), t.constant(float(off.value)))
+
+
+#: Operators that only say how values are seen or stored.
+_FREE_OPERATORS: dict[str, Callable[[Translation, relax.Call, Form], int]] = {
+    "relax.astype": _astype,
+    "relax.reshape": _reshape,
+    "relax.one_hot": _one_hot,
+    "relax.broadcast_to": lambda t, call, form: t.read(call.args[0], form),
+}
+
+
+def space_of(call: relax.Call) -> RowSpace:
+    """The rows that a row operator works on.
+
+    Raises
+    ------
+    DeclinedError
+        There are none that a kernel takes.
+    """
+    data, attributes = call.args[0], call.attrs
+    shape = shape_of(data)
+    if not shape or not all(is_simple(shape_of(operand)) for operand in call.args):
+        raise DeclinedError("it reads a scalar, or a dimension is not known or computed from others")
+    if storage(data) != "float32" or storage(call) not in ("float32", *_INTEGERS):
+        raise DeclinedError(f"it computes in {storage(data)}")
+    rank = len(shape)
+    axes = getattr(attributes, "axes", None) or getattr(attributes, "axis", None)
+    axes = range(rank) if axes is None else [axes] if isinstance(axes, int) else axes
+    axes = sorted(int(axis) % rank for axis in axes)
+    if axes != list(range(rank - len(axes), rank)):
+        raise DeclinedError("it is not over the last axis or the last axes")
+    length = math.prod(dim for dim in shape[axes[0] :] if isinstance(dim, int))
+    if length == 0 or any(isinstance(dim, int) and dim == 0 for dim in shape):
+        raise DeclinedError("its rows are empty")
+    if length > _EXACT and call.op.name in ("relax.argmax", "relax.argmin"):
+        raise DeclinedError("its rows are too long for places to be counted in float32")
+    space = RowSpace.of(shape, len(axes))
+    if not hasattr(attributes, "channel_axis"):
+        return space
+    axis, channels = int(attributes.channel_axis) % rank, shape[int(attributes.channel_axis)]
+    if axes[0] != axis + 1:
+        raise DeclinedError("channels are not right before the axes that are normalized")
+    groups = int(getattr(attributes, "num_groups", 0)) or channels
+    if not isinstance(channels, int) or not isinstance(groups, int):
+        raise DeclinedError("the number of channels is not known")
+    parts = list(space.parts)
+    parts[axis] = (groups, channels // groups)
+    return RowSpace(shape, len(axes) + 1, tuple(parts))
