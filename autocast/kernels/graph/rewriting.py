@@ -31,11 +31,16 @@ class _UseCounter(PyExprVisitor):
         """A definition is not a use."""
 
 
+def reads_of(expr: relax.Expr) -> Counter:
+    """How often each variable is read in `expr`."""
+    counter = _UseCounter()
+    counter.visit_expr(expr)
+    return counter.counts
+
+
 def use_counts(function: relax.Function) -> Counter:
     """How often each variable of `function` is read, returned values included."""
-    counter = _UseCounter()
-    counter.visit_expr(function.body)
-    return counter.counts
+    return reads_of(function.body)
 
 
 @visitor

@@ -23,6 +23,10 @@ FUNCTIONS: dict[str, Callable[..., tirx.Expr]] = {
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b,
+    **{
+        name: lambda x, name=name: tirx.call_pure_extern(str(x.ty), f"autocast_{name}", x)
+        for name in ("round_bfloat16", "round_float16")
+    },
 }
 
 #: Elementwise Relax operators of tensors alone, and the function that computes each.

@@ -207,6 +207,13 @@ define linkonce_odr <L x iBITS> @autocast_narrow_DTYPE(<L x float> %x) alwaysinl
 # The number of lanes is hidden from LLVM where it is known: LLVM 22 compiles a truncating store that is masked to one
 # known lane into a store of 32 bits, one element too many.
 _ACCESS = """
+define linkonce_odr float @autocast_scalar_DTYPE(ptr %p) alwaysinline {
+  %h = load iBITS, ptr %p, align BYTES
+  %v = insertelement <L x iBITS> zeroinitializer, iBITS %h, i64 0
+  %x = call <L x float> @autocast_widen_DTYPE(<L x iBITS> %v)
+  %y = extractelement <L x float> %x, i64 0
+  ret float %y
+}
 define linkonce_odr <L x float> @autocast_load_DTYPE(ptr %p) alwaysinline {
   %h = load <L x iBITS>, ptr %p, align BYTES
   %x = call <L x float> @autocast_widen_DTYPE(<L x iBITS> %h)
@@ -232,8 +239,20 @@ define linkonce_odr void @autocast_store_DTYPE_part(ptr %p, <L x float> %x, i32 
 }
 """
 
+# What is left of a number after it was stored.
+_ROUND = """
+define linkonce_odr <L x float> @autocast_round_DTYPE(<L x float> %x) alwaysinline {
+  %h = call <L x i16> @autocast_narrow_DTYPE(<L x float> %x)
+  %y = call <L x float> @autocast_widen_DTYPE(<L x i16> %h)
+  ret <L x float> %y
+}
+"""
+
 #: The dtypes beside float32 that vectors are loaded from and stored to, and their bits.
 _BITS = {"bfloat16": 16, "float16": 16, "bool": 8, "int8": 8, "uint8": 8, "int32": 32, "int64": 64}
+
+#: All dtypes that vectors are loaded from and stored to.
+LOADED = frozenset({"float32", *_BITS})
 
 
 def _access(dtype: str) -> str:
@@ -264,6 +283,7 @@ def conversions_and_accesses(isa: InstructionSet) -> str:
         _ACCESS_FLOAT32,
         _BOOL,
         *[_access(dtype) for dtype in _BITS],
+        *[_ROUND.replace("DTYPE", dtype) for dtype in ("bfloat16", "float16")],
         _BFLOAT16_DOT if isa.bf16_dot else "",
     ]
     return expand("".join(parts), isa.lanes)

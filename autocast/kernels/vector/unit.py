@@ -64,6 +64,13 @@ class VectorUnit:
         arguments = [T.address_of(buffer[i64(index)])] + ([] if count is None else [i32(count)])
         return tirx.call_extern(self.dtype, self._name("load", buffer, count), *arguments)
 
+    def scalar(self, buffer: tirx.Buffer, index: Extent) -> tirx.Expr:
+        """Element `index` of a flat buffer as a float32 number."""
+        if str(buffer.dtype) == "float32":
+            return buffer[i64(index)]
+        address = T.address_of(buffer[i64(index)])
+        return tirx.call_extern("float32", f"autocast_scalar_{buffer.dtype}", address)
+
     def store(self, buffer: tirx.Buffer, index: Extent, value: tirx.Expr, count: Extent | None = None) -> None:
         """Store a float32 vector in the dtype of a flat buffer; only the first `count` lanes where a count is given."""
         if count is None and str(buffer.dtype) == "float32":

@@ -1,0 +1,1 @@
+"""Groups of elementwise operators, with whatever they broadcast, as one kernel each."""

@@ -1,0 +1,83 @@
+"""Generate kernels that compute groups of elementwise operators: every element is read once and written once.
+
+What runs is a loop over lines, each a loop over vectors and a masked one at its end. Dimensions that all arguments
+treat alike are one, so where nothing broadcasts there is a single line, and its length need not be a multiple of
+anything.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.target import instruction_set
+from autocast.kernels.vector import llvm_ir, vector_math
+from autocast.kernels.vector.program import Evaluator, Program, Sizes, declare
+from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i64, minimum, rooted
+
+#: Elements that one core computes before it looks where the next ones are.
+_CHUNK = 4096
+
+#: Vectors that are computed in one turn of the innermost loop.
+_UNROLL = 4
+
+#: Steps times elements of the least work that is worth waking other cores.
+_PARALLEL_WORK = 1 << 17
+
+
+def elementwise_kernel(program: Program, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(*arguments, *outputs)` that computes `program` on `target`."""
+    unit = VectorUnit(instruction_set(target))
+    functions = tuple(sorted({step[0] for step in program.steps} & set(vector_math.FUNCTIONS)))
+    code = vector_math.math_ir(unit.lanes, functions) + llvm_ir.conversions_and_accesses(unit.isa)
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True, "global_symbol": name})
+        sizes = Sizes()
+        arguments, outputs = declare(program, sizes)
+        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code):
+            _emit(Evaluator(program, unit, sizes, arguments), outputs)
+    return rooted(builder.get())
+
+
+def _emit(evaluator: Evaluator, outputs: list[tirx.Buffer]) -> None:
+    lines, columns = evaluator.rows, evaluator.columns
+    chunks = ceil_div(columns, _CHUNK)
+    work = lines * columns * len(evaluator.program.steps)
+    loop = T.serial if isinstance(work, int) and work < _PARALLEL_WORK else T.parallel
+    with loop(0, i64(lines * chunks)) as task:
+        line = T.bind(task // i64(chunks))
+        evaluator.at(line)
+        begin = T.bind(task % i64(chunks) * _CHUNK)
+        _chunk(evaluator, outputs, line, begin, columns if chunks == 1 else minimum(columns - begin, _CHUNK))
+
+
+def _chunk(evaluator: Evaluator, outputs: list[tirx.Buffer], line: tirx.Expr, begin: tirx.Expr, length: Extent) -> None:
+    """Compute `length` elements of a line, from column `begin` on."""
+    lanes = evaluator.unit.lanes
+    step = lanes * _UNROLL
+    start = T.bind(line * i64(evaluator.columns))
+
+    def compute(offset: tirx.Expr, count: Extent | None) -> None:
+        column = begin + offset
+        memo: dict[int, tirx.Expr] = {}
+        for buffer, (number, _, _) in zip(outputs, evaluator.program.outputs, strict=True):
+            value = evaluator.vector(number, column, count, memo)
+            evaluator.unit.store(buffer, start + column, value, count)
+
+    # Chunks are whole turns, so what is left over is known as soon as the length of lines is.
+    left = evaluator.columns % step
+    with T.serial(0, i64(length // step)) as turn:
+        for vector in range(_UNROLL):
+            compute(turn * step + vector * lanes, None)
+    if isinstance(left, int) and left == 0:
+        return
+    done = length // step * step
+    with T.serial(0, i64((length - done) // lanes)) as turn:
+        compute(done + turn * lanes, None)
+    if isinstance(left, int) and left % lanes == 0:
+        return
+    rest = T.bind(i64(length % lanes))
+    with T.If(rest > 0), T.Then():
+        compute(length - rest, rest)

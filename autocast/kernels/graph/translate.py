@@ -1,0 +1,144 @@
+"""Translate elementwise bindings of a Relax function to the steps of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import tvm_ffi
+from tvm import relax
+
+from autocast.ir import is_constant, is_op, is_tensor, shape_of
+from autocast.kernels.graph.canonicalize import same_shape
+from autocast.kernels.graph.operators import LOW
+from autocast.kernels.graph.rewriting import dims, storage
+from autocast.kernels.vector.expression import operation
+from autocast.kernels.vector.llvm_ir import LOADED
+from autocast.kernels.vector.program import ProgramBuilder, Shape
+
+#: Operators that look at the same elements as an array of another shape.
+RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+
+#: Dtypes whose values vectors of float32 hold exactly.
+EXACT = ("float32", *LOW, "bool")
+
+
+def declined(var: relax.Var, value: relax.Expr) -> str | None:
+    """Why no vector program computes the binding of `value` to `var`; None where one does."""
+    shape = shape_of(var)
+    if shape is None:
+        return "its shape is not known"
+    if any(isinstance(dim, int) and dim == 0 for dim in shape):
+        return "it has no elements"
+    if is_op(value, "relax.astype"):
+        source, result = storage(value.args[0]), storage(var)
+        if shape_of(value.args[0]) is None or source not in LOADED or result not in LOADED:
+            return f"it casts {source} to {result}"
+        exact = source in EXACT or result in EXACT
+        return None if exact else f"float32 cannot hold every {source}"
+    known = operation(value)
+    if known is None:
+        return "no function of vectors computes it"
+    operands = [operand for operand in known[1] if not isinstance(operand, float)]
+    if any(shape_of(operand) is None for operand in operands):
+        return "the shape of an operand is not known"
+    unfit = [storage(operand) for operand in (*operands, var) if storage(operand) not in EXACT]
+    return f"it computes in {unfit[0]}" if unfit else None
+
+
+class Translation:
+    """Collects the program that computes members of a group over one space.
+
+    Parameters
+    ----------
+    bound
+        What each variable of the function is bound to.
+    members
+        The variables that the program computes; whatever else they read are arguments.
+    space
+        The dimensions of the members.
+
+    Attributes
+    ----------
+    arguments
+        The expressions that are read, in the order of the program's arguments.
+    """
+
+    def __init__(self, bound: Mapping[relax.Var, relax.Expr], members: Collection[relax.Var], space: tuple) -> None:
+        self.bound, self.members = bound, members
+        self.names: dict[Any, str] = {}
+        self.builder = ProgramBuilder(self.named(space))
+        self.arguments: list[relax.Expr] = []
+        self.steps: dict[relax.Var, int] = {}
+
+    def named(self, shape: tuple) -> Shape:
+        """A shape with a name for each dimension that is known at run time."""
+
+        def name(dim: Any) -> Any:
+            if isinstance(dim, int):
+                return dim
+            return self.names.setdefault(tvm_ffi.StructuralKey(dim), f"d{len(self.names)}")
+
+        return tuple(name(dim) for dim in shape)
+
+    def output(self, var: relax.Var) -> tuple[int, Shape, str]:
+        """The step, shape and dtype that store a member."""
+        value = self.bound[var]
+        step = self.value(value.args[0]) if is_op(value, "relax.astype") else self.value(var)
+        return step, self.named(dims(var)), storage(var)
+
+    def value(self, expr: relax.Expr) -> int:
+        """The step that is `expr`, as float32 numbers."""
+        if isinstance(expr, relax.Var) and expr in self.members:
+            if expr not in self.steps:
+                self.steps[expr] = self.computed(expr)
+            return self.steps[expr]
+        return self.leaf(expr)
+
+    def computed(self, var: relax.Var) -> int:
+        """The step that computes a member."""
+        value, step = self.bound[var], self.builder.step
+        if is_op(value, "relax.astype"):
+            return self.rounded(self.value(value.args[0]), storage(value.args[0]), storage(var))
+        known = operation(value)
+        assert known is not None
+        function, operands = known
+        numbers = [self.builder.constant(o) if isinstance(o, float) else self.value(o) for o in operands]
+        return step(function, *numbers)
+
+    def rounded(self, step: int, source: str, result: str) -> int:
+        """A value as it is after it was stored in another dtype."""
+        if result in (source, "float32") or source == "bool":
+            return step
+        if result == "bool":
+            return self.builder.step("not_equal", step, self.builder.constant(0.0))
+        return self.builder.step(f"round_{result}" if result in LOW else "trunc", step)
+
+    def leaf(self, expr: relax.Expr) -> int:
+        """The step that reads what the program does not compute."""
+        expr, view = self.source(expr)
+        if is_constant(expr) and expr.value.numpy().size == 1:
+            return self.builder.constant(float(expr.value.numpy().reshape(())))
+        number = next((i for i, known in enumerate(self.arguments) if known.same_as(expr)), None)
+        if number is None:
+            number = self.builder.argument(self.named(dims(expr)), storage(expr))
+            self.arguments.append(expr)
+        return self.builder.load(number, self.named(view))
+
+    def source(self, expr: relax.Expr) -> tuple[relax.Expr, tuple]:
+        """Where the elements of `expr` are, before casts that loads make, and the shape that they are looked at in."""
+        view = dims(expr)
+        while isinstance(expr, relax.Var) and expr in self.bound:
+            value = self.bound[expr]
+            operand = value.args[0] if isinstance(value, relax.Call) and len(value.args) > 0 else None
+            if operand is None or not is_tensor(operand) or shape_of(operand) is None:
+                break
+            if is_op(value, "relax.broadcast_to") and same_shape(view, dims(expr)):
+                view = dims(operand)
+            elif is_op(value, "relax.astype"):
+                if storage(expr) != "float32" or storage(operand) not in LOADED:
+                    break
+            elif not is_op(value, *RESHAPES):
+                break
+            expr = operand
+        return expr, view
