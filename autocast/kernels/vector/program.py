@@ -20,13 +20,13 @@ from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64
 
 Shape: TypeAlias = tuple[Dim, ...]
 
-#: ("load", argument, view), ("constant", value), ("column",), or (function, *numbers of earlier steps).
+#: ("load", argument, view), ("constant", value), ("column",), ("length",), or (function, *numbers of earlier steps).
 Step: TypeAlias = tuple
 
 #: A function from a column and the number of elements from there on (None: a whole vector) to a float32 vector.
 Value: TypeAlias = Callable[[Any, Any], tirx.Expr]
 
-_SOURCES = ("load", "constant", "column")
+_SOURCES = ("load", "constant", "column", "length")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Program:
     steps
         In an order in which they can be computed. `("load", argument, view)` reads an argument, whose elements are
         looked at as an array of shape `view`: like `space`, but 1 in the dimensions that it broadcasts along.
-        `("column",)` is the index along the last dimension of the row.
+        `("column",)` is the index along the last dimension, `("length",)` the number of elements of a row.
     outputs
         (step, shape, dtype) of each result.
     """
@@ -68,6 +68,7 @@ class ProgramBuilder:
 
     space: Shape
     arguments: list[tuple[Shape, str]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     numbers: dict[Step, int] = field(default_factory=dict)
 
     def argument(self, shape: Shape, dtype: str) -> int:
@@ -85,11 +86,15 @@ class ProgramBuilder:
 
     def step(self, function: str, *operands: Any) -> int:
         """The step that applies `function`."""
-        return self.numbers.setdefault((function, *operands), len(self.numbers))
+        step = (function, *operands)
+        if step not in self.numbers:
+            self.numbers[step] = len(self.steps)
+            self.steps.append(step)
+        return self.numbers[step]
 
     def finish(self, outputs: Sequence[tuple[int, Shape, str]]) -> Program:
         """The program that stores `outputs`."""
-        return Program(tuple(self.arguments), self.space, tuple(self.numbers), tuple(outputs))
+        return Program(tuple(self.arguments), self.space, tuple(self.steps), tuple(outputs))
 
 
 class Sizes:
@@ -178,8 +183,8 @@ class Evaluator:
         for index, number in enumerate(self.loads):
             place = T.bind(i64(self._place(line, index, self.inner_repeated[number])))
             if self.inner_repeated[number]:
-                value = self.arguments[self.program.steps[number][1]][place]
-                self.scalars[number] = T.bind(value.astype("float32"))
+                buffer = self.arguments[self.program.steps[number][1]]
+                self.scalars[number] = T.bind(self.unit.scalar(buffer, place))
             else:
                 self.places[number] = place
 
@@ -208,6 +213,8 @@ class Evaluator:
         head, *operands = self.program.steps[step]
         if head == "constant":
             return self.unit.splat(operands[0])
+        if head == "length":
+            return T.bind(self.unit.splat(i64(self.segments * self.columns).astype("float32")))
         if head == "column":
             return T.bind(self.unit.ramp(column).astype(self.unit.dtype))
         if head == "load" and self.inner_repeated[step]:
