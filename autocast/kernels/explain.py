@@ -1,12 +1,17 @@
-"""Say which kernel rule took what, and why others declined."""
+"""Say which kernel rule took what, why others declined, and which kernels the program calls in the end."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
-from tvm import relax
+import tvm
+from tvm import relax, tirx
 
-from autocast import settings
+from autocast import ir, settings
+
+#: The attribute of a PrimFunc that names the rule that made it.
+RULE = "autocast.rule"
 
 
 def explain(rule: str, var: relax.Var, reason: str, *, taken: bool) -> None:
@@ -15,3 +20,38 @@ def explain(rule: str, var: relax.Var, reason: str, *, taken: bool) -> None:
         print(
             f"kernels: {rule} {'takes' if taken else 'declines'} {var.name}{reason and ': '}{reason}", file=sys.stderr
         )
+
+
+def credit(before: tvm.IRModule, after: tvm.IRModule, rule: str) -> tvm.IRModule:
+    """`after`, with those of its PrimFuncs that `before` has not marked as the work of `rule`."""
+    known = {var.name_hint for var in before.get_global_vars()}
+    functions = dict(after.functions.items())
+    for var, function in functions.items():
+        if isinstance(function, tirx.PrimFunc) and var.name_hint not in known:
+            functions[var] = function.with_attr(RULE, rule)
+    return tvm.IRModule(functions, attrs=after.attrs, global_infos=after.global_infos)
+
+
+def summarize(mod: tvm.IRModule) -> None:
+    """With AUTOCAST_DEBUG=4, print each call of the lowered module `mod`: what it calls, and the rule that made it."""
+    if settings.integer("AUTOCAST_DEBUG") >= 4:
+        for rule, kernel, result in _calls(mod):
+            print(f"kernels: {rule:<12} {kernel:<60} {result}", file=sys.stderr)
+
+
+def _calls(mod: tvm.IRModule) -> Iterator[tuple[str, str, str]]:
+    """The rule, the kernel or function, and the result of each call, in order."""
+    for function_var, function in ir.relax_functions(mod):
+        for block in function.body.blocks:
+            for binding in block.bindings:
+                call = binding.value
+                if not isinstance(call, relax.Call):
+                    continue
+                callee = call.args[0] if ir.is_op(call, "relax.call_tir", "relax.call_tir_inplace") else call.op
+                result = f"{function_var.name_hint}: {binding.var.name}"
+                if not isinstance(callee, tvm.ir.GlobalVar):
+                    yield "-", str(getattr(callee, "name", callee)), result
+                elif isinstance(mod[callee], tirx.PrimFunc):
+                    yield str((mod[callee].attrs or {}).get(RULE, "fallback")), callee.name_hint, result
+                else:
+                    yield "function", callee.name_hint, result

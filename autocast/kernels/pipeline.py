@@ -13,6 +13,7 @@ from tvm import relax
 
 from autocast import settings
 from autocast.kernels.attention.decompose import decompose_attention
+from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.legalize import legalizations
 from autocast.kernels.fallback.schedule import mark_existing, schedule
 from autocast.kernels.graph.canonicalize import canonicalize
@@ -21,7 +22,7 @@ from autocast.kernels.graph.fold_scales import fold_scales
 from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.prepare import prepare_parameters
 from autocast.kernels.graph.widen import compute_in_float32
-from autocast.kernels.rules import RULES
+from autocast.kernels.rules import RULES, Rule
 
 
 class Phase(NamedTuple):
@@ -39,6 +40,10 @@ def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target
     return run
 
 
+def _by_rule(rule: Rule) -> Phase:
+    return Phase(rule.name, lambda mod, target: credit(mod, rule.lower(mod, target), rule.name))
+
+
 #: In this order, because: channels are scaled, and moved to be last, while operators are those of the model; attention
 #: is decomposed before the operators it decomposes to are widened; kernels look for patterns of whole operators, so
 #: they come before legalization; fusion needs the patterns of all PrimFuncs; schedules see fused groups. What depends
@@ -54,7 +59,7 @@ LOWERING = (
     Phase("decompose_attention", lambda mod, target: decompose_attention(mod)),
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
     Phase("prepare_small_parameters", lambda mod, target: prepare_parameters(mod, only_small=True)),
-    *(Phase(rule.name, rule.lower) for rule in RULES),
+    *(_by_rule(rule) for rule in RULES),
     Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(legalizations()), relax.transform.AnnotateTIROpPattern())),
@@ -115,6 +120,7 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         started = time.perf_counter()
         mod = phase.run(mod, target)
         _report(phase.name, mod, time.perf_counter() - started)
+    summarize(mod)
     return mod
 
 

@@ -129,3 +129,17 @@ def test_debugging_shows_phases_and_writes_them(
     lower(module(relax.op.exp, ((8, 16), "float32")), detect_target())
     assert "kernels: legalize" in capsys.readouterr().err
     assert any(path.name.endswith("compute_in_float32.py") for path in tmp_path.iterdir())
+
+
+def test_debugging_shows_the_kernel_of_each_call_and_the_rule_that_made_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return relax.op.cumsum(relax.op.nn.softmax(relax.op.matmul(x, w)), axis=1)
+
+    monkeypatch.setenv("AUTOCAST_DEBUG", "4")
+    lower(module(body, ((8, 16), "float32"), ((16, 24), "float32")), detect_target())
+    calls = [line.split()[1:] for line in capsys.readouterr().err.splitlines() if " main: " in line]
+    assert [rule for rule, *_ in calls][:2] == ["products", "rows"]
+    assert calls[0][1].startswith("product0_")
+    assert calls[-1][-2:] == ["main:", "gv"]
