@@ -8,6 +8,7 @@ import sys
 #: In this order: the pass, the kernels by family, whole models.
 BENCHMARKS = (
     "autocast_pass",
+    "plans",
     "kernels.products",
     "kernels.attention",
     "kernels.convolutions",

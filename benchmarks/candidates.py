@@ -18,14 +18,14 @@ from benchmarks.sides import Build, Call
 Make = Callable[[], tuple[torch.nn.Module, tuple[torch.Tensor, ...]]]
 
 
-def ours(make: Make, *, low: bool) -> Call:
-    """Compiled by this project, in mixed precision if `low`."""
+def ours(make: Make, *, low: bool, solver: str = "optimal") -> Call:
+    """Compiled by this project, in mixed precision if `low`, with casts where `solver` puts them."""
     import autocast
     from autocast import amp, vm
 
     module, inputs = make()
     model = autocast.from_torch(module, inputs)
-    executable = vm.compile(amp.autocast(model) if low else model)
+    executable = vm.compile(amp.autocast(model, solver=solver) if low else model)
     return lambda: executable(*inputs)
 
 
