@@ -1,0 +1,158 @@
+"""Attention as one kernel that never stores the scores of more than a block of queries and keys.
+
+A task owns the keys and values of one head: it packs them once, K as rows of words along its depth, V as words along
+the keys. Then, for each panel of queries and each block of keys, it computes the scores transposed, queries in the
+lanes of vectors:
+
+    S' = K Q'                       keys x panel, a register tile at a time; Q' is packed by a transposition
+    m, P' = max S', 2^(S' - m)      lane by lane, so that nothing is reduced across lanes
+    O' = O' 2^(m_before - m) + V' P'
+
+and at last transposes O' / sum P' into place. The softmax with a running maximum and sum is that of Milakov and
+Gimelshein, "Online normalizer calculation for softmax" (2018); keeping it on chip between two products is
+Dao et al., "FlashAttention" (2022).
+"""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.attention.blocking import choose_blocking
+from autocast.kernels.attention.exponentials import softmax_ir
+from autocast.kernels.attention.panel import Head, Panel
+from autocast.kernels.attention.spec import Attention, Size, View
+from autocast.kernels.products.pack import Source, Strip, pack_strip
+from autocast.kernels.target import cores, instruction_set
+from autocast.kernels.vector import llvm_ir, llvm_pack
+from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, flat, i32, i64, rooted
+
+
+def attention(spec: Attention, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(*arguments, out)` that computes `spec` on `target`.
+
+    The function is fit for `relax.call_tir`. Its attribute `autocast.flops` counts both products in full, masked keys
+    included.
+    """
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+        Generator(spec, target).emit()
+    return rooted(builder.get())
+
+
+class Generator:
+    """Emits the tasks of one kernel."""
+
+    def __init__(self, spec: Attention, target: tvm.target.Target) -> None:
+        self.spec, self.unit = spec, VectorUnit(instruction_set(target))
+        isa = self.unit.isa
+        self.pairs = isa.bf16_dot and set(spec.storages) == {"bfloat16"}
+        self.compute = "bfloat16" if self.pairs else "float32"
+        self.word, self.per_word = ("int32", 2) if self.pairs else ("float32", 1)
+        self.blocking = choose_blocking(spec, isa, cores(target))
+        self.sizes: dict[str, tirx.Var] = {}
+
+    def size(self, size: Size) -> Extent:
+        return size.extent(self.sizes)
+
+    def shape(self, dims: tuple[int | str, ...]) -> tuple[Extent, ...]:
+        return tuple(d if isinstance(d, int) else self.sizes.setdefault(d, tirx.Var(d, "int64")) for d in dims)
+
+    def emit(self) -> None:
+        """Emit the function's arguments and body."""
+        spec = self.spec
+        buffers = [T.arg(f"x{i}", T.buffer(self.shape(s), dtype)) for i, (s, dtype) in enumerate(spec.arguments)]
+        buffers.append(T.arg("out", T.buffer(self.shape(spec.out[0]), spec.out[1])))
+        scores = math.prod((*spec.leading, spec.queries, spec.keys), start=Size())
+        T.func_attr({"autocast.flops": self.size(scores * Size(2 * (spec.depth + spec.value_depth)))})
+        self.flats = [flat(buffer) for buffer in buffers]
+        self.queries, self.keys = self.unit.opaque(self.size(spec.queries)), self.unit.opaque(self.size(spec.keys))
+        self.leading = [self.size(extent) for extent in spec.leading]
+        separate = len(self.leading) - spec.shared
+        heads = math.prod(self.leading[:separate], start=1)
+        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", self._llvm()):
+            tasks = heads * self.blocking.query_tasks
+            if isinstance(tasks, int) and tasks == 1:
+                self._task(i64(0), separate)
+            else:
+                with T.parallel(0, i64(tasks)) as task:
+                    self._task(task, separate)
+
+    def _llvm(self) -> str:
+        isa, spec = self.unit.isa, self.spec
+        packs = {(storage, self.compute) for storage in spec.storages} | {("float32", "float32")}
+        packs |= {(spec.arguments[s.view.argument][1], "float32") for s in spec.steps if s.view is not None}
+        return (
+            softmax_ir(isa, self.compute)
+            + llvm_ir.conversions_and_accesses(isa)
+            + "".join(llvm_pack.packing(isa, storage, compute) for storage, compute in sorted(packs))
+        )
+
+    def _indices(self, position: tirx.Expr, extents: list[Extent]) -> list[tirx.Expr]:
+        """The index along each of `extents` of the `position`-th combination."""
+        indices: list[tirx.Expr] = []
+        for extent in reversed(extents):
+            indices.insert(0, T.bind(position % i64(extent)))
+            position = T.bind(position // i64(extent))
+        return indices
+
+    def _base(self, view: View, indices: list[tirx.Expr]) -> tirx.Expr:
+        """Where the matrix of `view` at leading `indices` begins."""
+        base = i64(0)
+        for offset in view.offsets:
+            base = base + self.size(offset)
+        for index, stride in zip(indices, view.leading, strict=False):
+            if stride.factor:
+                base = base + index * self.size(stride)
+        return T.bind(base)
+
+    def _source(self, view: View, base: tirx.Expr, columns: Extent, k: Extent, *, along_k: bool) -> Source:
+        return Source(self.flats[view.argument], base, columns, k, self.size(view.rows), along_k, self.pairs)
+
+    def _task(self, task: tirx.Expr, separate: int) -> None:
+        spec, blocking = self.spec, self.blocking
+        part = T.bind(task % blocking.query_tasks)
+        indices = self._indices(T.bind(task // blocking.query_tasks), self.leading[:separate])
+        head = self._packed(indices)
+        panels = ceil_div(self.queries, blocking.panel)
+        first = T.bind(i64(part * panels) // blocking.query_tasks)
+        last = T.bind((part + 1) * panels // blocking.query_tasks)
+        group = self.leading[separate:]
+        with T.serial(0, i64(math.prod(group, start=1))) as member:
+            every = indices + self._indices(member, group)
+            query = self._source(spec.query, self._base(spec.query, every), self.queries, spec.depth, along_k=True)
+            steps = [(step, None if step.view is None else self._base(step.view, every)) for step in spec.steps]
+            result = self._base(spec.result, every)
+            with T.serial(0, last - first) as panel:
+                Panel(self, head, query, steps, result, T.bind((first + panel) * blocking.panel)).emit()
+
+    def _packed(self, indices: list[tirx.Expr]) -> Head:
+        """Emit code that packs K and V of one head."""
+        spec, unit, blocking = self.spec, self.unit, self.blocking
+        depth_words = -(-spec.depth // self.per_word)
+        width = -(-depth_words // unit.lanes) * unit.lanes
+        key_words = ceil_div(self.keys, self.per_word)
+        value_width = -(-spec.value_depth // unit.lanes) * unit.lanes
+        # Tiles may read the rows after the last key, and the columns after the last of V; nothing is made of them.
+        k_size = (self.keys + blocking.score_rows) * width
+        k_packed = unit.scratch(k_size, self.word)
+        k_words = T.decl_buffer((k_size,), "int32", data=k_packed.data)
+        v_packed = unit.scratch(key_words * value_width + blocking.value_rows, self.word)
+        keys = self._source(spec.key, self._base(spec.key, indices), self.keys, spec.depth, along_k=True)
+        with T.serial(0, i64(self.keys)) as key:
+            start = T.bind(keys.base + key * keys.stride)
+            for vector in range(width // unit.lanes):
+                skip = vector * unit.lanes * self.per_word
+                count = spec.depth - skip
+                part = count < unit.lanes * self.per_word
+                arguments = [T.address_of(keys.view[start + skip])] + ([i32(count)] if part else [])
+                words = tirx.call_extern(f"int32x{unit.lanes}", keys.snippet("words", part), *arguments)
+                T.buffer_store(k_words, words, [unit.ramp(key * width + vector * unit.lanes)])
+        values = self._source(spec.value, self._base(spec.value, indices), spec.value_depth, self.keys, along_k=False)
+        exact = spec.value_depth % unit.lanes == 0
+        pack_strip(unit, values, 0, Strip(v_packed, 0, value_width), 0, key_words, exact=exact)
+        return Head(k_packed, width, depth_words, v_packed, value_width)
