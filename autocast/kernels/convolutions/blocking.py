@@ -24,6 +24,8 @@ _STEP_ROWS, _TILE_CYCLES, _TASK_CYCLES = 0.5, 60, 3000
 _WEIGHT_BYTES, _DATA_BYTES = 448 << 10, 400 << 10
 #: Bytes that a core gets from beyond its level-2 cache in a cycle.
 _BYTES_A_CYCLE = 8
+#: Addresses that differ by a multiple of this compete for a few places of the level-1 cache, its ways.
+_SET_BYTES, _WAYS = 4096, 8
 #: What sizes are taken to be, to choose a blocking, where they are not known: of an image, and of rows of one pixel.
 _UNKNOWN_SIZE, _UNKNOWN_PIXELS = 28, 512
 #: The most different pieces of code for tiles at different places of an image's row, and the widest kernel for them.
@@ -144,8 +146,15 @@ class _Candidates:
         for images, rows in self._bands():
             for feature_tasks in sorted({1, self.cores}):
                 for vectors, (most, _) in _TILES[self.isa.name].items():
+                    most = min(most, self._most_rows())
                     for tile_rows in range(min(most // 2, images * rows * self.columns), most + 1):
                         yield self._blocking(images, rows, feature_tasks, max(1, tile_rows), vectors * self.isa.lanes)
+
+    def _most_rows(self) -> int:
+        """The most rows of a tile whose data stay in the level-1 cache from one step to the next."""
+        apart = self.blocking.row_window if self.width == 1 else self.blocking.column_window
+        distance = apart.step * self.spec.channels * (2 if self.blocking.pairs else 4)
+        return _WAYS * (_SET_BYTES // math.gcd(distance, _SET_BYTES))
 
     def _bands(self) -> list[tuple[int, int]]:
         """Images and rows of a band: whole images, or about 20 ways to cut one."""
