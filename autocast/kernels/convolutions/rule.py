@@ -9,6 +9,7 @@ from tvm.relax.expr_functor import mutator
 from autocast.ir import is_op
 from autocast.kernels.convolutions.declined import declined
 from autocast.kernels.convolutions.kernel import Convolution, convolution, pack_weights, packed_shape
+from autocast.kernels.convolutions.shapes import as_image, image, known, pair, sides, viewed
 from autocast.kernels.graph.operators import CONVOLUTIONS
 from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
 from autocast.kernels.products.epilogue import Chain, EpilogueRewriter
@@ -34,15 +35,14 @@ class _Convolutions(EpilogueRewriter):
         data, weights = (self.before_narrowing(operand) for operand in chain.call.args)
         spec = _spec(chain, storage(data), storage(weights))
         kernel, packing = self.functions(spec)
-        weights = self.emit(_viewed(self.new(weights), spec.weight_shape))
+        weights = viewed(self, self.new(weights), spec.weight_shape)
         packed_type = relax.TensorType(*packed_shape(spec, self.target))
         packed = self.emit(relax.call_tir(packing, [weights], packed_type))
-        arguments = [self.as_image(data), packed]
+        arguments = [as_image(self, self.new(data)), packed]
         arguments += [] if chain.bias is None else [self.new(chain.bias)]
-        arguments += [] if chain.residual is None else [self.as_image(chain.residual)]
-        out_type = relax.TensorType(_image(dims(chain.end)), storage(chain.end))
-        result = relax.call_tir(kernel, arguments, out_type)
-        return result if len(dims(chain.end)) == 4 else _viewed(self.emit(result), dims(chain.end))
+        arguments += [] if chain.residual is None else [as_image(self, self.new(chain.residual))]
+        out_type = relax.TensorType(image(dims(chain.end)), storage(chain.end))
+        return viewed(self, relax.call_tir(kernel, arguments, out_type), dims(chain.end))
 
     def before_narrowing(self, operand: relax.Expr) -> relax.Expr:
         """`operand` without a cast that the kernel can do while it reads, where the wide tensor has to exist anyway."""
@@ -52,9 +52,6 @@ class _Convolutions(EpilogueRewriter):
         source = value.args[0]
         exists = source not in self.bound or self.uses[source] > 1
         return source if exists and storage(source) == "float32" else operand
-
-    def as_image(self, expr: relax.Expr) -> relax.Expr:
-        return self.emit(_viewed(self.new(expr), _image(dims(expr))))
 
     def functions(self, spec: Convolution) -> tuple[tvm.ir.GlobalVar, tvm.ir.GlobalVar]:
         """The functions that compute `spec` and that pack its weights: one pair for all equal ones of the module."""
@@ -75,9 +72,8 @@ class _Convolutions(EpilogueRewriter):
 def _spec(chain: Chain, data_dtype: str, weight_dtype: str) -> Convolution:
     call = chain.call
     attributes, (data, weights) = call.attrs, call.args
-    batch, height, width = (dim if isinstance(dim, int) else None for dim in _image(dims(data))[:3])
+    batch, height, width = map(known, image(dims(data))[:3])
     transposed = call.op.name.endswith("_transpose")
-    padding = [int(extent) for extent in attributes.padding]
     narrow = storage(data) == storage(weights) == "bfloat16"
     return Convolution(
         batch=batch,
@@ -85,35 +81,19 @@ def _spec(chain: Chain, data_dtype: str, weight_dtype: str) -> Convolution:
         width=width,
         channels=dims(data)[-1],
         features=dims(call)[-1],
-        kernel=_pair(dims(weights)[2:], 1),
-        strides=_pair(attributes.strides, 1),
-        padding=(padding[0], padding[1], padding[2], padding[3])
-        if len(padding) == 4
-        else (0, padding[0], 0, padding[1]),
-        dilation=_pair(attributes.dilation, 1),
+        kernel=pair(dims(weights)[2:], 1),
+        strides=pair(attributes.strides, 1),
+        padding=sides(attributes.padding),
+        dilation=pair(attributes.dilation, 1),
         groups=int(attributes.groups),
         data_dtype=data_dtype,
         weight_dtype=weight_dtype,
         out_dtype=storage(chain.end),
         transposed=transposed,
-        output_padding=_pair(attributes.output_padding, 0) if transposed else (0, 0),
+        output_padding=pair(attributes.output_padding, 0) if transposed else (0, 0),
         compute="bfloat16" if narrow else "float32",
         epilogue=chain.epilogue,
     )
-
-
-def _image(shape: tuple) -> tuple:
-    """A shape with a height: a convolution along one axis is one of images that are one pixel high."""
-    return shape if len(shape) == 4 else (shape[0], 1, *shape[1:])
-
-
-def _pair(extents: tuple, height: int) -> tuple[int, int]:
-    first, *second = [int(extent) for extent in extents]
-    return (first, second[0]) if second else (height, first)
-
-
-def _viewed(expr: relax.Expr, shape: tuple) -> relax.Expr:
-    return expr if len(dims(expr)) == len(shape) else relax.op.reshape(expr, relax.ShapeExpr(shape))
 
 
 def _describe(spec: Convolution) -> str:

@@ -1,0 +1,136 @@
+"""Replace pooling of NHWC data by generated kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import FLOATS, is_op, op_name, shape_of
+from autocast.kernels.convolutions.pooling import pooling
+from autocast.kernels.convolutions.shapes import as_image, image, known, pair, sides, viewed
+from autocast.kernels.convolutions.spec import Pooling
+from autocast.kernels.explain import explain
+from autocast.kernels.graph.canonicalize import same_shape
+from autocast.kernels.graph.operators import LOW
+from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+
+_KINDS = {
+    "relax.nn.max_pool1d": "max",
+    "relax.nn.max_pool2d": "max",
+    "relax.nn.avg_pool1d": "average",
+    "relax.nn.avg_pool2d": "average",
+    "relax.nn.adaptive_avg_pool1d": "average",
+    "relax.nn.adaptive_avg_pool2d": "average",
+}
+
+
+@mutator
+class _Pooling(BindingRewriter):
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
+        super().__init__(mod)
+        self.target = target
+        self.kernels: dict[Pooling, tvm.ir.GlobalVar] = {}
+
+    def enter(self, function: relax.Function) -> None:
+        self.bound, self.users = users_of(function)
+        #: What a kernel defines -> the pooling that it computes: the pooling itself, or its result narrowed.
+        self.ends: dict[relax.Var, relax.Call] = {}
+        for var, value in self.bound.items():
+            if op_name(value) in _KINDS:
+                reason = _declined(value)
+                end = var if reason is not None else self.narrowing(var)
+                if reason is None:
+                    self.ends[end] = value
+                explain("pooling", var, reason or f"up to {end.name}", taken=reason is None)
+
+    def narrowing(self, var: relax.Var) -> relax.Var:
+        """What narrows `var` and is all that reads it; `var` itself where there is no such thing."""
+        readers = self.users.get(var, [])
+        if len(readers) != 1 or self.uses[var] != 1 or readers[0] not in self.bound:
+            return var
+        narrows = is_op(self.bound[readers[0]], "relax.astype") and storage(readers[0]) in LOW
+        return readers[0] if narrows and storage(var) == "float32" else var
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        call = self.ends.get(binding.var)
+        if call is None:
+            return None
+        out_dtype = storage(binding.var)
+        data = self.data(call, out_dtype)
+        spec = _spec(call, storage(data), out_dtype)
+        if spec not in self.kernels:
+            name = f"{spec.kind}_pooling{len(self.kernels)}"
+            function = pooling(spec, self.target, name).without_attr("global_symbol")
+            self.kernels[spec] = self.builder_.add_func(function, name)
+        out_type = relax.TensorType(image(dims(call)), out_dtype)
+        result = relax.call_tir(self.kernels[spec], [as_image(self, data)], out_type)
+        return viewed(self, result, dims(call))
+
+    def data(self, call: relax.Call, out_dtype: str) -> relax.Expr:
+        """What the kernel reads: not widened first; narrowed first where the largest element is narrowed after.
+
+        That is the same element, and whatever computes the data can store it narrowed.
+        """
+        data = call.args[0]
+        value: Any = self.bound.get(data) if isinstance(data, relax.Var) else None
+        if is_op(value, "relax.astype") and storage(value.args[0]) in LOW:
+            return self.new(value.args[0])
+        if _KINDS[call.op.name] == "max" and out_dtype in LOW and self.uses[data] == 1:
+            return self.emit(relax.op.astype(self.new(data), out_dtype))
+        return self.new(data)
+
+
+def _declined(call: relax.Call) -> str | None:
+    """Why no kernel computes the pooling `call`; None where one does."""
+    data = call.args[0]
+    if shape_of(data) is None or shape_of(call) is None or not isinstance(dims(data)[-1], int):
+        return "a shape is not known"
+    if str(call.attrs.layout) not in ("NWC", "NHWC") or call.attrs.out_layout != call.attrs.layout:
+        return f"its data is {call.attrs.layout} and its output {call.attrs.out_layout}"
+    if storage(data) not in FLOATS or storage(call) != storage(data):
+        return f"it pools {storage(data)}"
+    if 0 in (*dims(data), *dims(call)):
+        return "a tensor is empty"
+    spec, shape = _spec(call, storage(data), storage(data)), image(dims(data))
+    extents = tuple(spec.output_extent(axis, shape[axis + 1]) for axis in (0, 1))
+    return None if same_shape(image(dims(call))[1:3], extents) else "its windows are counted in another way"
+
+
+def _spec(call: relax.Call, data_dtype: str, out_dtype: str) -> Pooling:
+    attributes, shape = call.attrs, image(dims(call.args[0]))
+    common = {
+        "kind": _KINDS[call.op.name],
+        "batch": known(shape[0]),
+        "height": known(shape[1]),
+        "width": known(shape[2]),
+        "channels": shape[3],
+        "data_dtype": data_dtype,
+        "out_dtype": out_dtype,
+    }
+    if "adaptive" in call.op.name:
+        return Pooling(**common, adaptive=pair(dims(call)[1:-1], 1))
+    return Pooling(
+        **common,
+        window=pair(attributes.pool_size, 1),
+        strides=pair(attributes.strides, 1),
+        dilation=pair(attributes.dilation, 1),
+        padding=sides(attributes.padding),
+        ceil_mode=bool(attributes.ceil_mode),
+        count_include_pad=bool(attributes.count_include_pad),
+    )
+
+
+def lower_pooling(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Rewrite every pooling of NHWC data, with casts before and after it, to one call of a generated kernel.
+
+    Before::                                                     After::
+
+        p: f32 = R.nn.max_pool2d(x, layout="NHWC")                   n: bf16 = R.astype(x, "bfloat16")
+        y: bf16 = R.astype(p, "bfloat16")                            y: bf16 = R.call_tir(max_pooling0, (n,))
+
+    A maximum is narrowed before it is taken, so that less is stored.
+    """
+    return rewrite_functions(mod, _Pooling, target)
