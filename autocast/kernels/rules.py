@@ -9,6 +9,8 @@ import tvm
 
 from autocast.kernels.convolutions.pooling_rule import lower_pooling
 from autocast.kernels.convolutions.rule import lower_convolutions
+from autocast.kernels.elementwise.rule import lower_elementwise
+from autocast.kernels.layout.rule import lower_layout
 from autocast.kernels.products.rule import lower_products
 from autocast.kernels.rows.rule import lower_rows
 
@@ -28,4 +30,6 @@ RULES = (
     Rule("convolutions", "conv1d, conv2d and their transposes: bias, activation, residual", lower_convolutions),
     Rule("products", "matmul, with transposed and narrowed operands, bias, activation and residual", lower_products),
     Rule("rows", "softmax, normalizations and reductions over the last axis, with elementwise neighbours", lower_rows),
+    Rule("layout", "what only moves data: permutations, joins, cuts, repeats, fills and casts of those", lower_layout),
+    Rule("elementwise", "groups of elementwise operators, with what they broadcast and cast", lower_elementwise),
 )
