@@ -23,8 +23,9 @@ _PACKED_B_BYTES = 448 << 10
 #: Words along k that are summed in registers before partial sums are stored, for A read in place and for A packed.
 _K_WORDS = {"in place": 1536, "packed": 768}
 _K_BLOCK = {"in place": 1024, "packed": 512}
-#: Up to so many rows of A, B is read once from memory instead of being packed.
-FEW_ROWS = 4
+#: Up to so many rows of A, B is read as it lies instead of being packed: many where its rows run along k, or where its
+#: words are what is multiplied; few where they are pairs, which lie in two of its rows.
+_FEW_ROWS, _FEW_ROWS_OF_PAIRS = 16, 4
 #: Products smaller than this many multiplications are not worth waking another thread.
 _SMALL = 1 << 17
 
@@ -89,15 +90,22 @@ def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bo
     return Blocking(tile_rows, vectors, panel, k_words, panels, max(1, 32 // tile_rows), row_tasks, column_tasks)
 
 
+def has_few_rows(spec: Product, *, pairs: bool) -> bool:
+    """Whether so few rows are multiplied that packing B for them does not pay."""
+    if spec.m is None or spec.b_packed or (spec.transpose_a and spec.m > 1):
+        return False
+    return spec.m <= (_FEW_ROWS_OF_PAIRS if pairs and not spec.transpose_b else _FEW_ROWS)
+
+
 def few_rows_blocking(spec: Product, isa: InstructionSet, cores: int) -> Blocking:
-    """The blocking of a product of at most FEW_ROWS rows: half of the registers hold sums, no part of B is packed."""
-    rows = spec.m or 1
-    vectors = min(8, 1 << (isa.registers // (2 * rows)).bit_length() - 1)
-    if spec.transpose_b:
-        vectors = min(4, vectors)
+    """The blocking of a product with few rows: three quarters of the registers hold sums."""
+    rows, sums = spec.m or 1, isa.registers * 3 // 4
+    tallest = sums // 4 if spec.transpose_b else sums // 3
+    height = math.ceil(rows / math.ceil(rows / tallest))
+    vectors = (1 if rows == 1 else 4) if spec.transpose_b else min(8, sums // height)
     panel = isa.lanes * (1 if spec.transpose_b else vectors)
     column_tasks = cores if (spec.n or 512) * (spec.k or 512) >= _SMALL // 4 and not spec.batch_dims else 1
-    return Blocking(rows, vectors, panel, 0, 1, 1, 1, column_tasks)
+    return Blocking(height, vectors, panel, 0, 1, 1, 1, column_tasks)
 
 
 def _padded(extent: int, multiple: int) -> int:

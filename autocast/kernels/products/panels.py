@@ -114,7 +114,9 @@ class PanelWalk:
             offset, stride = i64(0), self.blocking.k_words * panel
         else:
             offset, stride = first_panel * task.b_panel_words + first * panel, task.b_panel_words
-        begins, ends = (None, None) if partial is None else (i64(first).equal(0), (first + words).equal(self.k_words))
+        begins, ends = (
+            (None, None) if partial is None else (i64(first).equal(0), i64(first + words).equal(self.k_words))
+        )
         return _Block(first, words, first_panel, count, packed, offset, stride, partial, begins, ends)
 
     def _k_block(self, block: _Block) -> None:
@@ -193,7 +195,7 @@ class PanelWalk:
             return
         inside = [] if block.ends is None else [block.ends]
         if not (isinstance(valid, int) and valid == registers.rows):
-            inside.append(valid.equal(registers.rows))
+            inside.append(i64(valid).equal(registers.rows))
         if not (isinstance(self.n, int) and self.n % registers.width == 0):
             inside.append(column + registers.width <= i64(self.n))
 

@@ -58,6 +58,8 @@ class Product:
     a_batched, b_batched
         Which operands have the leading dimensions; the other is shared by the whole batch. The output has them if
         either operand has.
+    a_repeated, b_repeated
+        Those leading dimensions (by number) in which a batched operand has extent 1, and is the same for all.
     epilogue
         What is done to the sums before they are stored.
     compute
@@ -78,6 +80,8 @@ class Product:
     batch: int | tuple[int | None, ...] | None = 1
     a_batched: bool = False
     b_batched: bool = False
+    a_repeated: tuple[int, ...] = ()
+    b_repeated: tuple[int, ...] = ()
     epilogue: Epilogue = field(default_factory=Epilogue)
     compute: str | None = None
     b_packed: bool = False

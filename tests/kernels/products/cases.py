@@ -56,7 +56,10 @@ class Case:
         def random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
             return rng.standard_normal(shape).astype(DTYPES[dtype])
 
-        a_batch, b_batch = batch if spec.a_batched else (), batch if spec.b_batched else ()
+        def leading(batched: bool, repeated: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(1 if axis in repeated else d for axis, d in enumerate(batch)) if batched else ()
+
+        a_batch, b_batch = leading(spec.a_batched, spec.a_repeated), leading(spec.b_batched, spec.b_repeated)
         self.a = random(a_batch + ((k, m) if spec.transpose_a else (m, k)), spec.a_dtype)
         self.b = random(b_batch + ((n, k) if spec.transpose_b else (k, n)), spec.b_dtype)
         epilogue = spec.epilogue

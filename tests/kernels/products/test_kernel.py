@@ -52,6 +52,8 @@ def products(draw: st.DrawFn) -> tuple[Product, dict[str, int]]:
         batch=batch,
         a_batched=flags[2],
         b_batched=flags[3],
+        a_repeated=draw(st.sampled_from([(), tuple(range(len(dims) - 1))])),
+        b_repeated=draw(st.sampled_from([(), (len(dims) - 1,)])),
         epilogue=epilogue,
         compute=compute,
     ), sizes
@@ -101,13 +103,20 @@ def test_one_kernel_serves_any_number_of_rows(rows: int, dtype: str) -> None:
     Case(Product(None, 96, 64, dtype, dtype, dtype, transpose_b=True), cpu=here, m=rows).check()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("rows", [1, 3, 11])
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize(("dtype", "compute"), [("float32", None), ("bfloat16", None), ("float32", "bfloat16")])
 def test_few_rows(rows: int, transpose_b: bool, dtype: str, compute: str | None) -> None:
     epilogue = Epilogue(bias="float32", activation="gelu", residual=dtype)
     spec = Product(rows, 301, 515, dtype, dtype, dtype, transpose_b=transpose_b, epilogue=epilogue, compute=compute)
     Case(spec, cpu=here).check()
+
+
+@pytest.mark.parametrize("transpose_a", [False, True])
+@pytest.mark.parametrize(("dtype", "rows"), [("float32", 301), ("bfloat16", None)])
+def test_one_column_is_multiplied_as_one_row(transpose_a: bool, dtype: str, rows: int | None) -> None:
+    spec = Product(rows, 1, 65, dtype, dtype, dtype, transpose_a, batch=3, a_batched=True)
+    Case(spec, cpu=here, m=77).check()
 
 
 def test_a_float32_weight_is_computed_in_float32_unless_narrowing_is_asked_for() -> None:
