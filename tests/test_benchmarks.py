@@ -1,0 +1,85 @@
+"""What the benchmarks are built on: sides in processes of their own, and cases that are judged beside their peers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+
+from benchmarks.harness import Case, Outcome, run
+from benchmarks.sides import Side, SideError
+
+
+def _sleeper(seconds: float) -> Callable[[], None]:
+    return partial(time.sleep, seconds)
+
+
+def _failing() -> Callable[[], None]:
+    raise ValueError("no such kernel")
+
+
+def _dying() -> Callable[[], None]:
+    os._exit(1)
+
+
+@pytest.fixture
+def side() -> Iterator[Side]:
+    """A side named `peer`, with one thread."""
+    process = Side("peer", threads=1)
+    yield process
+    process.close()
+
+
+def test_a_side_times_what_it_built_and_not_the_warmup(side: Side) -> None:
+    side.build("nap", partial(_sleeper, 0.01))
+    samples = side.time("nap", calls=3, warmup=2)
+    assert len(samples) == 3
+    assert min(samples) >= 10
+
+
+def test_a_side_works_in_a_process_of_its_own(side: Side) -> None:
+    assert side.compute(os.getpid) != os.getpid()
+    assert side.compute(partial(os.getenv, "OMP_NUM_THREADS")) == "1"
+
+
+def test_an_error_of_a_candidate_names_the_side_and_the_cause(side: Side) -> None:
+    with pytest.raises(SideError, match="(?s)peer, 'broken' .*no such kernel"):
+        side.build("broken", _failing)
+
+
+def test_a_side_that_dies_is_an_error_and_not_a_hang(side: Side) -> None:
+    with pytest.raises(SideError, match="peer: the process ended"):
+        side.build("dead", _dying)
+
+
+def _outcome(ours: float, **peers: float) -> Outcome:
+    case = Case("case", _failing, {}, target=0.5, targets={"second": 0.9}, share=0.4)
+    return Outcome(case, {"ours": [ours], **{name: [value] for name, value in peers.items()}}, limit=1.0)
+
+
+def test_a_case_is_judged_beside_the_peer_that_is_hardest_to_beat() -> None:
+    outcome = _outcome(2.0, first=4.1, second=3.0)
+    assert (outcome.best_peer, outcome.target, outcome.met) == ("first", 0.5, True)
+    assert _outcome(2.0, first=9.0, second=2.1).best_peer == "second"
+    assert not _outcome(2.0, first=3.9, second=9.0).met
+
+
+def test_a_share_of_the_roofline_is_a_target_too() -> None:
+    assert not _outcome(3.0, first=9.0, second=9.0).met
+
+
+def _naps(quick: bool) -> Iterator[Case]:
+    yield Case("nap", partial(_sleeper, 0.001), {"peer: long": partial(_sleeper, 0.02)}, target=0.5)
+    if not quick:
+        yield Case("never", _failing, {}, target=1.0)
+
+
+def test_a_quick_run_measures_the_quick_cases_and_prints_who_won(capsys: pytest.CaptureFixture[str]) -> None:
+    (outcome,) = run("naps", __doc__, _naps, ["--quick", "--threads", "1"])
+    assert outcome.met
+    assert outcome.best_peer == "peer: long"
+    printed = capsys.readouterr().out
+    assert "nap" in printed and "met" in printed and "roofline measured here" in printed
