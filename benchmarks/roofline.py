@@ -61,7 +61,7 @@ def _multiply_adds(unit: InstructionSet, dtype: str, workers: int, target: tvm.t
             T.buffer_store(result, tirx.call_extern("float32", "autocast_peak", tirx.const(_STEPS, "int32")), [worker])
     code = tvm.compile(tvm.IRModule({"main": builder.get()}), target=target)
     result = tvm.runtime.tensor(np.zeros(workers, "float32"))
-    best = alternate({"peak": lambda: code["main"](result)}, rounds=20)["peak"].best
+    best = alternate({"peak": lambda: code["main"](result)}, rounds=2, calls=10)["peak"].best
     each = 2 * unit.lanes * (2 if dtype == "bfloat16" else 1)
     return workers * _STEPS * _CHAINS * each / best / 1e6
 
@@ -106,5 +106,5 @@ def _chains(lanes: int, dtype: str) -> str:
 def _copied_bytes() -> float:
     """1e9 bytes a second, read and written, by a copy of 256 MiB on all cores."""
     source, copy = torch.ones(2**26), torch.empty(2**26)
-    best = alternate({"copy": lambda: copy.copy_(source)}, rounds=10)["copy"].best
+    best = alternate({"copy": lambda: copy.copy_(source)}, rounds=2, calls=5)["copy"].best
     return 2 * source.nbytes / best / 1e6

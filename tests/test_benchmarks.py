@@ -46,7 +46,7 @@ def test_a_side_works_in_a_process_of_its_own(side: Side) -> None:
 
 
 def test_an_error_of_a_candidate_names_the_side_and_the_cause(side: Side) -> None:
-    with pytest.raises(SideError, match="(?s)peer, 'broken' .*no such kernel"):
+    with pytest.raises(SideError, match=r"(?s)peer, 'broken' .*no such kernel"):
         side.build("broken", _failing)
 
 
