@@ -6,41 +6,53 @@ from autocast.kernels.vector.function_body import Body, Definition, Value
 
 _LOG2_E = 1.44269504088896341
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first has 9 bits: n * high is exact for every n that occurs
-_ROUND_MAGIC = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer, kept in the low bits of the sum
 _SQRT_2_OVER_PI = 0.7978845608028654
 _SQRT_HALF = 0.7071067811865476
 
+#: (exp(x) - 1 - x) / x^2 for |x| <= log(2) / 2, the highest power first; relative error of exp(x) - 1: 2^-26.
+_EXP_TAIL = (
+    0.0013882497042920915,
+    0.008366691491422811,
+    0.04166720524529164,
+    0.16666542352521382,
+    0.49999998125651607,
+)
 
-def _exp_parts(b: Body, x: Value) -> tuple[Value, Value]:
-    """(p, n) with exp(x) = p * 2^n and p between 0.7 and 1.42, for |x| below 2^21."""
-    shifted = b.multiply_add(x, _LOG2_E, _ROUND_MAGIC)
-    n = b.int_op("sub", b.bits(shifted), 0x4B400000)
-    whole = shifted - _ROUND_MAGIC
-    rest = b.multiply_add(whole, -_LN2_LOW, b.multiply_add(whole, -_LN2_HIGH, x))
-    tail = b.polynomial(
-        rest, 1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1
-    )
-    return b.multiply_add(tail, rest * rest, rest) + 1.0, n
+
+def _reduced(b: Body, x: Value) -> tuple[Value, Value]:
+    """(r, n) with x = r + n log(2) and n an integer."""
+    whole = b.nearest(x * _LOG2_E)
+    return b.multiply_add(whole, -_LN2_LOW, b.multiply_add(whole, -_LN2_HIGH, x)), whole
+
+
+def exp(b: Body, x: Value) -> Value:
+    """e^x; beyond the bounds the result is infinity or 0, and they are infinite no more."""
+    return _exp(b, b.where("ogt", x, 89.0, 89.0, x))
 
 
 def _exp(b: Body, x: Value) -> Value:
-    # Comparisons are written so that a NaN passes through.
-    x = b.where("ogt", x, 89.0, 89.0, x)
-    x = b.where("olt", x, -104.0, -104.0, x)
-    p, n = _exp_parts(b, x)
-    half = b.int_op("ashr", n, 1)
-    return p * b.power_of_two(half) * b.power_of_two(b.int_op("sub", n, half))
+    """e^x for x <= 89, or NaN."""
+    rest, whole = _reduced(b, b.where("olt", x, -104.0, -104.0, x))
+    return b.scale(b.polynomial(rest, *_EXP_TAIL, 1.0, 1.0), whole)
 
 
-def _exp_of_negative(b: Body, x: Value) -> Value:
-    """exp(x) for x <= 0 or NaN, e^-87 below -87: cheaper than `_exp`, for what is then added to 1."""
-    p, n = _exp_parts(b, b.where("olt", x, -87.0, -87.0, x))
-    return p * b.power_of_two(n)
+def exp_of_negative(b: Body, x: Value) -> Value:
+    """e^x for x <= 0 or NaN, e^-87 below -87: for what is then added to 1."""
+    rest, whole = _reduced(b, b.where("olt", x, -87.0, -87.0, x))
+    return b.scale_normal(b.polynomial(rest, *_EXP_TAIL, 1.0, 1.0), whole)
+
+
+def expm1(b: Body, x: Value) -> Value:
+    """e^x - 1 for -30 <= x <= 88, or NaN."""
+    rest, whole = _reduced(b, x)
+    fraction = b.multiply_add(rest * rest, b.polynomial(rest, *_EXP_TAIL), rest)
+    scale = b.scale_normal(1.0, whole)
+    return b.multiply_add(fraction, scale, scale - 1.0)
 
 
 def _sigmoid(b: Body, x: Value) -> Value:
     small = _exp(b, -b.absolute(x))
-    return b.where("olt", x, 0.0, small, 1.0) / (small + 1.0)
+    return b.divide(b.where("olt", x, 0.0, small, 1.0), small + 1.0)
 
 
 def _silu(b: Body, x: Value) -> Value:
@@ -48,15 +60,11 @@ def _silu(b: Body, x: Value) -> Value:
 
 
 def _tanh(b: Body, x: Value) -> Value:
-    """A polynomial near zero, (1 - e) / (1 + e) with e = exp(-2 |x|) elsewhere."""
-    size, square = b.absolute(x), x * x
-    near = b.polynomial(
-        square, -5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1
-    )
-    near = b.multiply_add(near * square, x, x)
-    decay = _exp_of_negative(b, size * -2.0)
-    far = (-decay + 1.0) / (decay + 1.0)
-    return b.with_sign_of(b.where("olt", size, 0.625, near, far), x)  # near gives +0 for -0
+    """t / (t + 2) with t = exp(2 |x|) - 1; from 9.1 on the result is 1 in float32."""
+    size = b.absolute(x)
+    size = b.where("ogt", size, 9.1, 9.1, size)
+    growth = expm1(b, size + size)
+    return b.with_sign_of(b.divide(growth, growth + 2.0), x)
 
 
 def _erf(b: Body, x: Value) -> Value:
@@ -70,7 +78,7 @@ def _erf(b: Body, x: Value) -> Value:
     far = b.multiply_add(high, bounded, low)
     for coefficient in (-1.06777877e-1, -6.34846687e-1, -1.28717512e-1):
         far = b.multiply_add(far, size, coefficient)
-    far = -_exp_of_negative(b, b.multiply_add(far, size, -size)) + 1.0
+    far = -exp_of_negative(b, b.multiply_add(far, size, -size)) + 1.0
     near = b.polynomial(
         square, -5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1
     )
@@ -90,7 +98,8 @@ def _gelu_tanh(b: Body, x: Value) -> Value:
 
 
 FUNCTIONS: dict[str, Definition] = {
-    "exp": _exp,
+    "exp": exp,
+    "exp_nonpositive": _exp,
     "erf": _erf,
     "tanh": _tanh,
     "sigmoid": _sigmoid,

@@ -16,6 +16,8 @@ Definition: TypeAlias = Callable[..., "Value"]
 #: Functions of more constants than this read them from a table.
 _FEW_CONSTANTS = 4
 
+_ROUND_MAGIC = 12582912.0  # 1.5 * 2^23: the sum with it has no room for a fraction
+
 
 class Value:
     """A vector of float32 (or of equally many int32 or bits) of a function under construction."""
@@ -58,6 +60,8 @@ class Body:
         self.declarations: set[str] = set()
         self.constants: dict[str, str] = {}
         self.float, self.int, self.bool = (f"<{lanes} x {t}>" if lanes > 1 else t for t in ("float", "i32", "i1"))
+        #: Vectors of 16 lanes exist in AVX-512 alone.
+        self.has_avx512 = lanes == 16
         self.suffix = f"v{lanes}f32" if lanes > 1 else "f32"
 
     # ---- instructions ----
@@ -72,10 +76,10 @@ class Body:
         """An instruction of two float32 operands."""
         return self.emit(f"{op} {self.float} {self.operand(a)}, {self.operand(b)}")
 
-    def int_op(self, op: str, a: Value, b: Value | int) -> Value:
+    def int_op(self, op: str, a: Value | int, b: Value | int) -> Value:
         """An instruction of two int32 operands."""
-        other = b.name if isinstance(b, Value) else self.integer(b)
-        return self.emit(f"{op} {self.int} {a.name}, {other}")
+        left, right = (value.name if isinstance(value, Value) else self.integer(value) for value in (a, b))
+        return self.emit(f"{op} {self.int} {left}, {right}")
 
     def intrinsic(self, name: str, *operands: Value | float) -> Value:
         """A call of `llvm.name` on float32 operands, with a float32 result."""
@@ -162,8 +166,46 @@ class Body:
         return self.intrinsic("copysign", magnitude, x)
 
     def power_of_two(self, n: Value) -> Value:
-        """2^n for integers -127 < n < 128."""
+        """2^n for int32 -127 < n < 128."""
         return self.from_bits(self.int_op("shl", self.int_op("add", n, 127), 23))
+
+    def nearest(self, x: Value) -> Value:
+        """The nearest integer, for |x| below 2^22."""
+        if self.has_avx512:
+            return self.intrinsic("rint", x)
+        return x + _ROUND_MAGIC - _ROUND_MAGIC
+
+    def to_int(self, x: Value) -> Value:
+        """Integers, as float32, as int32."""
+        return self.emit(f"fptosi {self.float} {x.name} to {self.int}")
+
+    def scale(self, x: Value, n: Value) -> Value:
+        """`x` * 2^n for integers -252 <= n <= 254, given as float32, with one rounding."""
+        if self.has_avx512:
+            return self.scale_normal(x, n)
+        whole = self.to_int(n)
+        half = self.int_op("ashr", whole, 1)
+        return x * self.power_of_two(half) * self.power_of_two(self.int_op("sub", whole, half))
+
+    def scale_normal(self, x: Value | float, n: Value) -> Value:
+        """`x` * 2^n for integers -127 < n < 128, given as float32."""
+        if self.has_avx512:
+            name, vector = "@llvm.x86.avx512.mask.scalef.ps.512", self.float
+            self.declarations.add(f"declare {vector} {name}({vector}, {vector}, {vector}, i16, i32)\n")
+            arguments = f"{vector} {self.operand(x)}, {vector} {n.name}, {vector} zeroinitializer, i16 -1, i32 4"
+            return self.emit(f"call {vector} {name}({arguments})")
+        power = self.power_of_two(self.to_int(n))
+        return power if x == 1.0 else power * x
+
+    def divide(self, a: Value | float, b: Value) -> Value:
+        """`a` / `b` for `b` neither tiny, huge nor infinite, to 1.5 units in the last place."""
+        if not self.has_avx512:
+            return self.float_op("fdiv", a, b)
+        name, vector = "@llvm.x86.avx512.rcp14.ps.512", self.float
+        self.declarations.add(f"declare {vector} {name}({vector}, {vector}, i16)\n")
+        near = self.emit(f"call {vector} {name}({vector} {b.name}, {vector} zeroinitializer, i16 -1)")
+        near = self.multiply_add(near, self.multiply_add(-b, near, 1.0), near)
+        return near if a == 1.0 else near * a
 
 
 def function_ir(symbol: str, definition: Definition, lanes: int) -> tuple[str, set[str]]:
