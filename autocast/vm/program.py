@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm.ir.instrument import pass_instrument
 
-from autocast import kernels
+from autocast import kernels, settings
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Program:
     code : tvm.relax.VMExecutable
         What `tvm.relax.VirtualMachine` runs.
     seconds : dict[str, float]
-        Compile time by phase: "lower" (to planned kernels), "generate" (machine code).
+        Compile time by phase: "lower" (to planned kernels), "generate" (LLVM's IR), "load" (machine code).
     """
 
     planned: tvm.IRModule
@@ -53,16 +56,55 @@ _PLAN_ENDS = "LowerRuntimeBuiltin"
 _KERNELS_END = "tirx.MakePackedAPI"
 
 
+#: Programs of modules compiled before, the most recently used last: a Model made again has the same module, and other
+#: parameters.
+_programs: OrderedDict[Any, Program] = OrderedDict()
+_programs_lock = threading.Lock()
+
+#: Each holds its machine code and its module, not parameters: a few MiB.
+PROGRAMS_KEPT = 8
+
+
 def build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Program:
-    """Compile `mod` for `target` under TVM's `PassContext(opt_level=opt_level)`."""
+    """Compile `mod` for `target` under TVM's `PassContext(opt_level=opt_level)`.
+
+    A module that is structurally equal to one of the last few is not compiled again, unless the caller's `PassContext`
+    or a debugging setting asks to see, or change, how it is compiled.
+    """
+    if _is_watched():
+        return _build(mod, target, opt_level)
+    key = (tvm_ffi.StructuralKey(tvm.IRModule(mod.functions, attrs=mod.attrs)), str(target), opt_level)
+    with _programs_lock:
+        program = _programs.get(key)
+        if program is None:
+            program = _programs[key] = _build(mod, target, opt_level)
+        _programs.move_to_end(key)
+        if len(_programs) > PROGRAMS_KEPT:
+            _programs.popitem(last=False)
+    return program
+
+
+def _is_watched() -> bool:
+    current = tvm.transform.PassContext.current()
+    changed = (current.instruments, current.config, current.required_pass, current.disabled_pass)
+    return any(len(part) for part in changed) or bool(
+        settings.integer("AUTOCAST_DEBUG") or settings.text("AUTOCAST_DUMP")
+    )
+
+
+def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Program:
     snapshots = _Snapshots(_PLAN_ENDS, _KERNELS_END)
-    started = time.perf_counter()
+    times = [time.perf_counter()]
     with _pass_context(opt_level, []):
         planned = kernels.plan(mod, target).planned
-    lowered = time.perf_counter()
+    times.append(time.perf_counter())
     with _pass_context(opt_level, [snapshots]):
         code = kernels.finish(planned, target)
-    seconds = {"lower": lowered - started, "generate": time.perf_counter() - lowered}
+    times.append(time.perf_counter())
+    tvm.relax.VirtualMachine(code, tvm.cpu())
+    times.append(time.perf_counter())
+    phases = zip(("lower", "generate", "load"), times, times[1:], strict=False)
+    seconds = {phase: ended - started for phase, started, ended in phases}
     return Program(snapshots.mods[_PLAN_ENDS], snapshots.mods[_KERNELS_END], code, seconds)
 
 

@@ -19,9 +19,36 @@ def test_a_model_is_compiled_once():
     assert vm.compile(model) is vm.compile(model, "cpu")
 
 
-def test_another_model_with_the_same_module_is_compiled_for_itself():
+def test_another_model_with_the_same_module_shares_its_program_and_has_parameters_of_its_own():
+    model = dense()
+    doubled = model.replace(params={"w": tvm.runtime.tensor(2 * model.params["w"].numpy())})
+    first, second = vm.compile(model), vm.compile(doubled)
+    assert first is not second
+    assert first.program is second.program
+    x, n = torch.randn(4, 16), torch.tensor(0.0)
+    torch.testing.assert_close(second(x, n)[1], 2 * first(x, n)[1])
+
+
+def test_a_module_whose_literals_differ_has_a_program_of_its_own():
+    def plus(number):
+        builder = tvm.relax.BlockBuilder()
+        x = tvm.relax.Var("x", tvm.relax.TensorType((3,), "float32"))
+        with builder.function("main", [x]):
+            total = tvm.relax.op.add(x, tvm.relax.const([number, 0.0, 0.0], "float32"))
+            builder.emit_func_output(builder.emit(total))
+        return builder.get()
+
+    x = torch.zeros(3)
+    assert [float(vm.compile(plus(number))(x)[0]) for number in (1.0, 2.0)] == [1.0, 2.0]
+    assert vm.compile(plus(1.0)).program is vm.compile(plus(1.0)).program
+
+
+def test_a_watched_compilation_really_compiles(monkeypatch, capsys):
     model = square("float32")
-    assert vm.compile(model) is not vm.compile(model.replace())
+    program = vm.compile(model).program
+    monkeypatch.setenv("AUTOCAST_DEBUG", "1")
+    assert vm.compile(model.replace()).program is not program
+    assert "kernels: legalize" in capsys.readouterr().err
 
 
 def test_another_target_or_level_is_compiled_for_itself():
@@ -67,5 +94,6 @@ def test_a_module_without_main_is_refused():
 def test_the_program_keeps_the_plan_and_the_final_kernels():
     program = vm.compile(square("float32"), target=kernels.detect_target()).program
     assert "memory.alloc_storage" in program.planned["main"].script()
-    assert [gv.name_hint for gv in program.kernels.functions] == ["multiply"]
-    assert set(program.seconds) == {"lower", "generate"}
+    (kernel,) = program.kernels.get_global_vars()
+    assert "multiply" in kernel.name_hint
+    assert set(program.seconds) == {"lower", "generate", "load"}

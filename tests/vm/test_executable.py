@@ -156,7 +156,7 @@ def test_the_instrument_is_gone_after_its_block():
 
     with executable.instrumented(note):
         executable(x)
-    assert "multiply" in names
+    assert any("multiply" in name for name in names)
     names.clear()
     executable(x)
     assert names == []

@@ -75,7 +75,8 @@ def test_a_models_parameters_are_added_by_itself():
 def test_an_executable_is_profiled_as_it_is():
     executable = compile(square("float32"), opt_level=0)
     report = profile_vm_model(executable, "cpu", [torch.ones(3, 5)], warmup=0, number=1, repeat=2)
-    assert {row.name for row in report.operators} == {"multiply", VM_ROW}
+    (kernel,) = {row.name for row in report.operators} - {VM_ROW}
+    assert "multiply" in kernel
 
 
 @pytest.mark.parametrize("counts", [{"warmup": -1}, {"number": 0}, {"repeat": 0}, {"number": 1.5}])
