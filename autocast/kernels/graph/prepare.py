@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
@@ -39,6 +40,10 @@ class _Analysis:
         Variable -> the bytes of each parameter and constant that it is computed from.
     bindings : dict of Var to VarBinding
         What those variables are bound to, in order; parameters are not among them.
+    first : dict of Var to Var
+        Variable -> the first that is bound to the same computation, such as the packing of a weight with two products.
+    varying : list of Expr
+        What all other variables are bound to.
     """
 
     def __init__(self, function: relax.Function) -> None:
@@ -46,15 +51,27 @@ class _Analysis:
             param: {param: _bytes(param)} for param in parameters_of(function)
         }
         self.bindings: dict[relax.Var, relax.VarBinding] = {}
+        self.first: dict[relax.Var, relax.Var] = {}
         self.varying: list[relax.Expr] = []
+        computed: dict[tvm_ffi.StructuralKey, relax.Var] = {}
         for block in function.body.blocks:
             for binding in block.bindings:
                 sources = self._of(binding.value) if isinstance(binding, relax.VarBinding) else None
                 if sources is None:
                     self.varying.append(binding.value)
                 else:
+                    value = self._with_first(binding.value)
                     self.sources[binding.var] = sources
-                    self.bindings[binding.var] = binding
+                    self.bindings[binding.var] = relax.VarBinding(binding.var, value)
+                    self.first[binding.var] = computed.setdefault(tvm_ffi.StructuralKey(value), binding.var)
+
+    def _with_first(self, value: relax.Expr) -> relax.Expr:
+        repeated = {
+            var: self.first[var]
+            for var in relax.analysis.free_vars(value)
+            if var in self.first and not self.first[var].same_as(var)
+        }
+        return _replace(value, repeated) if repeated else value
 
     def _of(self, value: relax.Expr) -> dict[object, float] | None:
         """The sources of `value`; None where it depends on more than parameters and constants."""
@@ -108,13 +125,15 @@ class _Choice:
         Parameters that main still reads.
     lifted : list of Var
         Values that are computed beforehand and become parameters of main.
+    replaced : dict of Var to Var
+        Variable of main -> the lifted one that holds its value.
     """
 
     def __init__(self, function: relax.Function, *, only_small: bool) -> None:
         self.analysis = _Analysis(function)
         self.limit = 0.0 if only_small else PADDING
         kept: set[relax.Var] = set()
-        lifted: set[relax.Var] = set()
+        self.replaced: dict[relax.Var, relax.Var] = {}
         returned = self._returned(function)
         pending = [*returned, *(var for value in self.analysis.varying for var in relax.analysis.free_vars(value))]
         seen: set[relax.Var] = set()
@@ -126,10 +145,11 @@ class _Choice:
             if var not in self.analysis.bindings:
                 kept.add(var)
             elif var not in returned and self.is_worth_keeping(var):
-                lifted.add(var)
+                self.replaced[var] = self.analysis.first[var]
             else:
                 pending.extend(relax.analysis.free_vars(self.analysis.bindings[var].value))
         self.kept = [param for param in function.params if param in kept]
+        lifted = set(self.replaced.values())
         self.lifted = [var for var in self.analysis.bindings if var in lifted]
 
     def is_worth_keeping(self, var: relax.Var) -> bool:
@@ -199,6 +219,7 @@ def prepare_parameters(mod: tvm.IRModule, *, only_small: bool = False) -> tvm.IR
     what was computed from them. A value that is larger than all it is computed from together (by more than padding,
     and than a few pages) is computed at each call: reading its sources is cheaper than keeping it. So are a view and a
     widening cast, which kernels do while they load, and what main returns, since a caller may write to it.
+    Equal computations are done once.
 
     With `only_small`, just values of a few pages that depend on a parameter move, such as the factors of a
     batch_norm: rules then see parameters, and do not make their computation a part of a kernel.
@@ -212,9 +233,9 @@ def prepare_parameters(mod: tvm.IRModule, *, only_small: bool = False) -> tvm.IR
     inputs = int(main.attrs["num_input"])
     if len(choice.kept) == len(main.params) - inputs and not choice.lifted:
         return mod
-    prepared = [relax.Var(var.name, var.ty) for var in choice.lifted]
-    params = [*main.params[:inputs], *choice.kept, *prepared]
-    body = _replace(main.body, dict(zip(choice.lifted, prepared, strict=True)))
+    prepared = {var: relax.Var(var.name, var.ty) for var in choice.lifted}
+    params = [*main.params[:inputs], *choice.kept, *prepared.values()]
+    body = _replace(main.body, {var: prepared[lifted] for var, lifted in choice.replaced.items()})
     mod = tvm.IRModule(mod.functions, attrs=mod.attrs)
     earlier = mod[PREPARE] if PREPARE in [var.name_hint for var in mod.get_global_vars()] else None
     mod[PREPARE] = _prepare(choice, main.params[inputs:], earlier)
