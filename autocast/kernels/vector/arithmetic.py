@@ -102,6 +102,10 @@ def _fourth(b: Body, x: Value) -> Value:
     return square * square
 
 
+def _multiply_add(b: Body, x: Value, y: Value, z: Value) -> Value:
+    return b.multiply_add(x, y, z)
+
+
 def _reciprocal(b: Body, x: Value) -> Value:
     return 1.0 / x
 
@@ -129,6 +133,7 @@ FUNCTIONS: dict[str, Definition] = {
     "square": _square,
     "cube": _cube,
     "fourth": _fourth,
+    "ewise_fma": _multiply_add,
     "reciprocal": _reciprocal,
     "rsqrt": _rsqrt,
 }

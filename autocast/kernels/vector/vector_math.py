@@ -6,9 +6,9 @@ Each is an `alwaysinline` LLVM function: a kernel imports `math_ir(lanes)` by `p
 after LLVM's inliner.
 
 Largest errors over all float32, in units of the last place (the tests measure them against float64): exp 1.2, erf 1.2,
-tanh and sigmoid 2.8, log 0.9, log1p 1.5, softplus 1.9. NaN gives NaN, infinities give the limits, subnormal arguments
-and results are right, signed zeros are kept. AVX-512, which is where vectors have 16 lanes, scales by a power of two in
-one instruction and divides by an estimate and a step of Newton's.
+tanh and sigmoid 2.8, log 0.9, log1p 1.5, softplus 1.9, sin and cos 1.6. NaN gives NaN, infinities give the limits,
+subnormal arguments and results are right, signed zeros are kept. AVX-512, which is where vectors have 16 lanes, scales
+by a power of two in one instruction and divides by an estimate and a step of Newton's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cache
 
 from tvm import tirx
 
-from autocast.kernels.vector import arithmetic, exponentials, logarithms
+from autocast.kernels.vector import arithmetic, exponentials, logarithms, trigonometry
 from autocast.kernels.vector.function_body import Definition, function_ir
 
 #: Every function that `math_ir` defines and `call` calls.
@@ -25,6 +25,7 @@ FUNCTIONS: dict[str, Definition] = {
     **arithmetic.FUNCTIONS,
     **exponentials.FUNCTIONS,
     **logarithms.FUNCTIONS,
+    **trigonometry.FUNCTIONS,
 }
 
 
