@@ -1,0 +1,38 @@
+"""Whole models compute the same, within tolerance, whatever instructions they are compiled to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import autocast
+from autocast import amp, vm
+from autocast.kernels.target import cores, detect_target
+from tests.architectures import ARCHITECTURES
+from tests.kernels.products.cases import CPUS, runs_here, target_of
+
+#: Largest relative error (Frobenius norm, against float64) by AMP dtype; None is float32. A rounding of the AMP dtype
+#: (2**-9, 2**-12 of a value on average) for each of the few low-precision results on the longest path of these models.
+TOLERANCE = {None: 1e-5, "bfloat16": 4 * 2.0**-8, "float16": 4 * 2.0**-11}
+
+
+def relative_error(got: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((got.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
+@pytest.mark.parametrize("name", ["bert", "resnet"])
+@pytest.mark.parametrize("dtype", [None, "bfloat16", "float16"], ids=str)
+def test_every_instruction_set_computes_the_same(name: str, dtype: str | None, cpu: str) -> None:
+    architecture = ARCHITECTURES[name]()
+    model = autocast.from_torch(architecture.module, architecture.args)
+    if dtype is not None:
+        model = amp.autocast(model, dtype=dtype)
+    executable = vm.compile(model, target=target_of(cpu, cores(detect_target())))
+    outputs = executable(*architecture.args)
+    outputs = [outputs] if isinstance(outputs, torch.Tensor) else outputs
+    exact = ARCHITECTURES[name]()
+    exact.module.double()
+    inputs = [value.double() if value.is_floating_point() else value for value in exact.args]
+    for output, expected in zip(outputs, exact.reference(*inputs), strict=True):
+        assert relative_error(output, expected) < TOLERANCE[dtype]
