@@ -19,10 +19,12 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.convolutions.band import Band, BandSource
 from autocast.kernels.convolutions.blocking import as_rows, choose_blocking
+from autocast.kernels.convolutions.depthwise import Depthwise, is_depthwise
 from autocast.kernels.convolutions.spec import Convolution
+from autocast.kernels.convolutions.store import Output, store_tile, where_whole
 from autocast.kernels.convolutions.taps import Taps
 from autocast.kernels.convolutions.weights import PackedWeights, pack_weights, packed_shape
-from autocast.kernels.products.tile import Sums, Tile, apply_epilogue
+from autocast.kernels.products.tile import Tile
 from autocast.kernels.target import InstructionSet, cores, instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
 from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, minimum, rooted
@@ -76,7 +78,7 @@ class _Generator:
     def __init__(self, spec: Convolution, isa: InstructionSet, threads: int) -> None:
         self.given, self.spec, self.unit = spec, as_rows(spec), VectorUnit(isa)
         self.blocking = choose_blocking(self.spec, isa, threads)
-        self.layout = PackedWeights(self.spec, self.blocking)
+        self.layout = PackedWeights(self.spec, self.blocking, isa)
 
     def emit(self) -> None:
         """Emit the function's arguments and body."""
@@ -98,13 +100,17 @@ class _Generator:
         )
         if spec is not given:
             shape = out_shape = [1, math.prod(shape[1:], start=shape[0]), 1]
-        self.data, self.packed, self.out = flat(data), flat(packed), flat(out)
-        self.bias = None if bias is None else flat(bias)
-        self.residual = None if residual is None else flat(residual)
+        self.data, self.packed = flat(data), flat(packed)
+        extras = (None if extra is None else flat(extra) for extra in (bias, residual))
+        self.output = Output(flat(out), epilogue, *extras)
         with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", self._llvm()):
             self.shape = [self.unit.opaque(extent) for extent in shape]
             self.out_shape = [self.unit.opaque(extent) for extent in out_shape]
-            self._tasks()
+            if is_depthwise(spec):
+                views = self.data, self.packed, self.output
+                Depthwise(self.unit, spec, self.shape, self.out_shape, *views).emit()
+            else:
+                self._tasks()
 
     def _llvm(self) -> str:
         activation = self.spec.epilogue.activation
@@ -218,7 +224,7 @@ class _Generator:
             channel = T.bind(group * self.layout.channels)
         weights = T.bind((panel * self.layout.words + chunk.first_word) * blocking.panel)
         tile = Tile(unit, blocking.tile_rows, blocking.panel)
-        unit.fence(self.out)
+        unit.fence(self.output.view)
         tile.clear()
         high, wide, run = blocking.loops(chunk.kind, self.layout.channels)
         words = math.ceil(run / blocking.per_word)
@@ -242,7 +248,11 @@ class _Generator:
                 else:
                     with T.serial(0, i64(wide)) as j:
                         multiply(T.bind(channel + i * down + j * right), i * wide + j)
-        self._finish(tile, places, column, within)
+        left = T.bind(i64(self.layout.features) - within * blocking.panel)
+        where_whole(
+            self.layout.features % blocking.panel == 0 or left >= blocking.panel,
+            lambda whole: store_tile(unit, self.output, tile, lambda row: places[row], column, None if whole else left),
+        )
 
     def _run(
         self, band: Band, tile: Tile, starts: list[tirx.Expr], pixels: Collection[int], weights: tirx.Expr, run: int
@@ -300,48 +310,3 @@ class _Generator:
             return band.view[index]
         name = "autocast_last_at" if last else "autocast_pair_at"
         return tirx.call_extern("int32", name, T.address_of(band.view[index]))
-
-    def _finish(self, tile: Tile, places: tirx.Buffer, column: tirx.Expr, within: Extent) -> None:
-        """The epilogue of a tile, of which features from `column` on, the group's `within`-th panel, are stored."""
-        unit, epilogue, width = self.unit, self.spec.epilogue, self.blocking.panel
-
-        def store(
-            vector: int, start: tirx.Expr, value: tirx.Expr, bias: tirx.Expr | None, count: Extent | None
-        ) -> None:
-            at = start + vector * unit.lanes
-            residual = None if self.residual is None else unit.load(self.residual, at, count)
-            unit.store(self.out, at, apply_epilogue(unit, epilogue, value, bias, residual), count)
-
-        def finish(partial: bool) -> None:
-            counts: list[Extent | None] = [None] * tile.vectors
-            if partial:
-                left = i64(self.layout.features) - within * width
-                counts = [T.bind(left - vector * unit.lanes) for vector in range(tile.vectors)]
-            skips = [column + vector * unit.lanes for vector in range(tile.vectors)]
-            biases = [
-                None if self.bias is None else T.bind(unit.load(self.bias, skip, count))
-                for skip, count in zip(skips, counts, strict=True)
-            ]
-            if epilogue.activation in (None, "relu"):
-                for row in range(tile.rows):
-                    start = T.bind(places[row] + column)
-                    for vector in range(tile.vectors):
-                        store(vector, start, tile[row, vector], biases[vector], counts[vector])
-                return
-            # Functions that need many registers are applied to sums in memory, in a loop.
-            sums = Sums(unit.scratch(tile.rows * width, "float32"), 0, width)
-            tile.store(sums)
-            with T.serial(0, i64(tile.rows)) as row:
-                start = T.bind(places[row] + column)
-                for vector in range(tile.vectors):
-                    value = T.bind(sums.buffer[unit.ramp(row * width + vector * unit.lanes)])
-                    store(vector, start, value, biases[vector], counts[vector])
-
-        if self.layout.features % width == 0:
-            finish(partial=False)
-        else:
-            with T.If((within + 1) * width <= self.layout.features):
-                with T.Then():
-                    finish(partial=False)
-                with T.Else():
-                    finish(partial=True)

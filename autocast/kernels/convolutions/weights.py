@@ -11,9 +11,10 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.convolutions.blocking import Blocking, as_rows, choose_blocking
+from autocast.kernels.convolutions.depthwise import depthwise_shape, is_depthwise
 from autocast.kernels.convolutions.spec import Convolution
 from autocast.kernels.products.pack import Source, Strip, pack_strip
-from autocast.kernels.target import cores, instruction_set
+from autocast.kernels.target import InstructionSet, cores, instruction_set
 from autocast.kernels.vector import llvm_ir, llvm_pack
 from autocast.kernels.vector.unit import VectorUnit, flat, i64, rooted
 
@@ -24,6 +25,7 @@ class PackedWeights:
 
     spec: Convolution
     blocking: Blocking
+    isa: InstructionSet
 
     @property
     def channels(self) -> int:
@@ -53,12 +55,14 @@ class PackedWeights:
     @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of the packed weights."""
+        if is_depthwise(self.spec):
+            return depthwise_shape(self.spec, self.isa)
         return (self.panels, max(1, self.words), self.blocking.panel)
 
     @property
     def word(self) -> str:
         """The dtype of a word."""
-        return "int32" if self.blocking.pairs else "float32"
+        return "int32" if self.blocking.pairs and not is_depthwise(self.spec) else "float32"
 
 
 def packed_shape(spec: Convolution, target: tvm.target.Target) -> tuple[tuple[int, int, int], str]:
@@ -78,22 +82,38 @@ def pack_weights(spec: Convolution, target: tvm.target.Target, name: str) -> tir
         T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
         weights = T.arg("weights", T.buffer(spec.weight_shape, spec.weight_dtype))
         packed = T.arg("packed", T.buffer(layout.shape, layout.word))
-        compute = "bfloat16" if layout.blocking.pairs else "float32"
+        compute = "float32" if layout.word == "float32" else "bfloat16"
         snippets = llvm_ir.conversions_and_accesses(isa) + llvm_pack.packing(isa, spec.weight_dtype, compute)
         with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", snippets):
-            _Packing(layout, VectorUnit(isa), flat(weights), flat(packed)).emit()
+            packing = _Packing(layout, VectorUnit(isa), flat(weights), flat(packed))
+            (packing.depthwise if is_depthwise(spec) else packing.emit)()
     return rooted(builder.get())
 
 
 def _layout(spec: Convolution, target: tvm.target.Target) -> PackedWeights:
-    spec = as_rows(spec)
-    return PackedWeights(spec, choose_blocking(spec, instruction_set(target), cores(target)))
+    spec, isa = as_rows(spec), instruction_set(target)
+    return PackedWeights(spec, choose_blocking(spec, isa, cores(target)), isa)
 
 
 class _Packing:
     def __init__(self, layout: PackedWeights, unit: VectorUnit, weights: tirx.Buffer, packed: tirx.Buffer) -> None:
         self.layout, self.unit, self.weights, self.packed = layout, unit, weights, packed
         self.spec, self.blocking = layout.spec, layout.blocking
+
+    def depthwise(self) -> None:
+        """Weights of a depthwise convolution: a row of channels for each tap."""
+        spec, unit, lanes = self.spec, self.unit, self.unit.lanes
+        _, taps, row = self.layout.shape
+        ordered = unit.scratch(taps * row, spec.weight_dtype)
+        to, source = _bits(ordered), _bits(self.weights)
+        with T.serial(0, i64(taps)) as tap:
+            with T.serial(0, i64(row)) as channel:
+                T.buffer_store(
+                    to, source[tirx.min(channel, i64(spec.channels - 1)) * taps + tap], [tap * row + channel]
+                )
+            with T.serial(0, i64(row // lanes)) as vector:
+                at = T.bind(tap * row + vector * lanes)
+                unit.store(self.packed, at, unit.load(ordered, at))
 
     def emit(self) -> None:
         """One task for each panel: its weights in the order of k, then packed into words."""
@@ -128,9 +148,8 @@ class _Packing:
         spec, layout = self.spec, self.layout
         (high, wide), channels = spec.kernel, layout.channels
         per_feature = high * wide * channels
-        bits = "uint32" if spec.weight_dtype == "float32" else "uint16"
         ordered = self.unit.scratch(self.blocking.panel * per_feature, spec.weight_dtype)
-        to, source = (T.decl_buffer(view.shape, bits, data=view.data) for view in (ordered, self.weights))
+        to, source = _bits(ordered), _bits(self.weights)
         with T.serial(0, count) as feature:
             element = 0
             for row, column in self.blocking.kinds():
@@ -149,3 +168,8 @@ class _Packing:
                         T.buffer_store(to, source[place * (high * wide) + y * wide + x], [at + channel])
                 element += row.count * column.count * channels
         return ordered
+
+
+def _bits(view: tirx.Buffer) -> tirx.Buffer:
+    """The same memory as integers: elements are moved, not converted."""
+    return T.decl_buffer(view.shape, "uint32" if str(view.dtype) == "float32" else "uint16", data=view.data)
