@@ -122,13 +122,13 @@ class _Generator:
 
     def running_sum(self, operand: int) -> Value:
         """The sums of each value of a row and those before it, for a reader that goes from the first to the last."""
-        carry = T.alloc_buffer((1,), "float32", scope="local")
+        carry = T.alloc_buffer((1,), "float32")
         T.buffer_store(carry, tirx.const(0.0, "float32"), [0])
 
         def value(column: Extent, count: Extent | None) -> tirx.Expr:
             vector = self.evaluator.vector(operand, column, count, {})
             sums = tirx.call_pure_extern(self.unit.dtype, "autocast_running_sum", vector)
-            sums = T.bind(sums + self.unit.splat(carry[0]))
+            sums = T.bind(self.unit.once(sums + self.unit.splat(carry[0])))
             T.buffer_store(carry, tirx.call_pure_extern("float32", "autocast_last", sums), [0])
             return sums
 

@@ -196,7 +196,7 @@ def _softmax_parts(t: Translation, call: relax.Call) -> tuple[int, int, int]:
     """The row less its maximum, the exponential of that, and its sum."""
     data = t.whole(call.args[0])
     shifted = t.step("subtract", data, t.step("row_highest", data))
-    weights = t.step("exp", shifted)
+    weights = t.step("exp_nonpositive", shifted)
     return shifted, weights, t.step("row_sum", weights)
 
 

@@ -13,13 +13,17 @@ PICK = "row_pick"
 #: Steps whose value depends on what is before it in the row: computed once, in order.
 SCANS = ("row_cumsum",)
 
-#: About how many instructions a step takes for a vector; 1 for what is not named.
+#: About how many instructions a step takes for a vector: these are cheap or divide, all other functions count 20.
 _COSTS = {
-    **dict.fromkeys(("divide", "sqrt", "rsqrt", "reciprocal", "floor_divide", "mod", "floor_mod"), 8),
-    **dict.fromkeys(("exp", "log", "tanh", "sigmoid", "erf", "gelu", "gelu_tanh", "silu", "sin", "cos", "power"), 20),
-    **dict.fromkeys(("softplus", "log1p", "expm1", "atan", "tan", "sinh", "cosh", "mish", "selu"), 20),
+    **dict.fromkeys(
+        ("add", "subtract", "multiply", "maximum", "minimum", "where", "relu", "negative", "abs", "clip"), 1
+    ),
+    **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "square"), 1),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_not", "column", "constant"), 1),
+    **dict.fromkeys(("divide", "sqrt", "rsqrt", "reciprocal"), 8),
     **dict.fromkeys(SCANS, 1000),
 }
+_OTHER_COST = 20
 _KEPT_COST = 1
 #: A value that costs more than this to compute again is kept; a row that is too long for the first cache costs more.
 _WORTH_KEEPING = 3
@@ -125,4 +129,4 @@ def _keep(program: Program, sweeps: list[Sweep], per_row: list[bool], worth: int
 def _cost(program: Program, step: Step) -> int:
     if step[0] == "load":
         return 1 if program.arguments[step[1]][1] == "float32" else 2
-    return _COSTS.get(step[0], 1)
+    return _COSTS.get(step[0], _OTHER_COST)

@@ -13,26 +13,42 @@ from autocast.kernels.vector.unit import Extent, VectorUnit, i32
 
 _INFINITY = float("inf")
 
-# `nnan`, because the order of NaN would take more instructions than the reduction; no NaN reaches that one.
+# `nnan`, because the order of NaN would take more instructions than the reduction.
 _LANES = """
 declare float @llvm.vector.reduce.fmul.vLf32(float, <L x float>)
 declare float @llvm.vector.reduce.fmax.vLf32(<L x float>)
-declare float @llvm.vector.reduce.fmaximum.vLf32(<L x float>)
-declare float @llvm.vector.reduce.fminimum.vLf32(<L x float>)
+declare float @llvm.vector.reduce.fmin.vLf32(<L x float>)
+declare i1 @llvm.vector.reduce.or.vLi1(<L x i1>)
 define linkonce_odr float @autocast_product(<L x float> %x) alwaysinline {
   %r = call reassoc float @llvm.vector.reduce.fmul.vLf32(float 1.0, <L x float> %x)
   ret float %r
 }
 define linkonce_odr float @autocast_highest(<L x float> %x) alwaysinline {
-  %r = call nnan float @llvm.vector.reduce.fmax.vLf32(<L x float> %x)
+  %n = fcmp uno <L x float> %x, zeroinitializer
+  %y = select <L x i1> %n, <L x float> splat (float 0xFFF0000000000000), <L x float> %x
+  %r = call nnan float @llvm.vector.reduce.fmax.vLf32(<L x float> %y)
+  ret float %r
+}
+define linkonce_odr float @autocast_lowest(<L x float> %x) alwaysinline {
+  %n = fcmp uno <L x float> %x, zeroinitializer
+  %y = select <L x i1> %n, <L x float> splat (float 0x7FF0000000000000), <L x float> %x
+  %r = call nnan float @llvm.vector.reduce.fmin.vLf32(<L x float> %y)
+  ret float %r
+}
+define linkonce_odr float @autocast_or_nan(float %x, <L x float> %all) alwaysinline {
+  %n = fcmp uno <L x float> %all, zeroinitializer
+  %any = call i1 @llvm.vector.reduce.or.vLi1(<L x i1> %n)
+  %r = select i1 %any, float 0x7FF8000000000000, float %x
   ret float %r
 }
 define linkonce_odr float @autocast_maximum(<L x float> %x) alwaysinline {
-  %r = call float @llvm.vector.reduce.fmaximum.vLf32(<L x float> %x)
+  %m = call float @autocast_highest(<L x float> %x)
+  %r = call float @autocast_or_nan(float %m, <L x float> %x)
   ret float %r
 }
 define linkonce_odr float @autocast_minimum(<L x float> %x) alwaysinline {
-  %r = call float @llvm.vector.reduce.fminimum.vLf32(<L x float> %x)
+  %m = call float @autocast_lowest(<L x float> %x)
+  %r = call float @autocast_or_nan(float %m, <L x float> %x)
   ret float %r
 }
 define linkonce_odr float @autocast_last(<L x float> %x) alwaysinline {
@@ -105,51 +121,54 @@ class Accumulator:
         self.values = self._vectors(self.reduction.neutral)
         self.places = self._vectors(_INFINITY) if function in PLACES else None
 
-    def _vectors(self, initial: float) -> tirx.Buffer:
-        buffer = T.alloc_buffer((self.slots * self.unit.lanes,), "float32", scope="local")
-        for slot in range(self.slots):
-            T.buffer_store(buffer, self.unit.splat(initial), [self.unit.ramp(slot * self.unit.lanes)])
-        return buffer
+    def _vectors(self, initial: float) -> list[tirx.Buffer]:
+        buffers = [T.alloc_buffer((self.unit.lanes,), "float32") for _ in range(self.slots)]
+        for buffer in buffers:
+            T.buffer_store(buffer, self.unit.splat(initial), [self.unit.ramp(0)])
+        return buffers
 
     def add(self, vector: tirx.Expr, column: Extent, count: Extent | None, slot: int) -> None:
         """Emit that a vector is combined into a slot; from the `count`-th on its lanes are left out."""
-        at = self.unit.ramp(slot * self.unit.lanes)
+        at, values = self.unit.ramp(0), self.values[slot]
         if count is not None:
-            vector = T.bind(_first(self.unit, vector, count, self.reduction.neutral))
+            vector = _first(self.unit, vector, count, self.reduction.neutral)
         if self.places is None:
-            T.buffer_store(self.values, self.reduction.combine(self.values[at], vector), [at])
+            T.buffer_store(values, self.reduction.combine(values[at], vector), [at])
             return
-        best = T.bind(self.values[at])
+        best, places = values[at], self.places[slot]
         place = self.unit.ramp(column).astype(self.unit.dtype)
-        found = self.places[at]
+        found = places[at]
         better = PLACES[self.function][1](vector, best)
         # An infinity may be all there is: then the first place counts. NaN is better than any number.
         better = tirx.any(better, _is_nan(vector) > _is_nan(best), tirx.all(vector == best, place < found))
         if count is not None:
             place = _first(self.unit, place, count, _INFINITY)
-        T.buffer_store(self.values, tirx.Select(better, vector, best), [at])
-        T.buffer_store(self.places, tirx.Select(better, place, found), [at])
+        best, found = (
+            T.bind(self.unit.once(tirx.Select(better, new, old))) for new, old in ((vector, best), (place, found))
+        )
+        T.buffer_store(values, best, [at])
+        T.buffer_store(places, found, [at])
 
     def finish(self) -> tirx.Expr:
         """Emit what all slots and lanes combine to: a float32 number."""
-        values = [self.values[self.unit.ramp(slot * self.unit.lanes)] for slot in range(self.slots)]
+        values = [buffer[self.unit.ramp(0)] for buffer in self.values]
         result = self._combined(values, self.reduction)
         if self.places is None:
             return result
         best = self.unit.splat(result)
         candidates = []
-        for slot, value in enumerate(values):
+        for value, buffer in zip(values, self.places, strict=True):
             here = tirx.any(value == best, _is_nan(value) > self.unit.splat(0.0))
-            place = self.places[self.unit.ramp(slot * self.unit.lanes)]
-            candidates.append(T.bind(tirx.Select(here, place, self.unit.splat(_INFINITY))))
+            place = buffer[self.unit.ramp(0)]
+            candidates.append(tirx.Select(here, place, self.unit.splat(_INFINITY)))
         return self._combined(candidates, _MINIMUM)
 
     def _combined(self, vectors: list[tirx.Expr], reduction: Reduction) -> tirx.Expr:
         while len(vectors) > 1:
             pairs = zip(vectors[::2], vectors[1::2], strict=False)
             odd = vectors[-1:] if len(vectors) % 2 else []
-            vectors = [T.bind(reduction.combine(a, b)) for a, b in pairs] + odd
-        return T.bind(tirx.call_pure_extern("float32", reduction.lanes, vectors[0]))
+            vectors = [reduction.combine(a, b) for a, b in pairs] + odd
+        return T.bind(tirx.call_extern("float32", reduction.lanes, vectors[0]))
 
 
 def _is_nan(vector: tirx.Expr) -> tirx.Expr:

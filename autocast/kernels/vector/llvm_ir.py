@@ -44,6 +44,9 @@ define linkonce_odr float @autocast_sum(<L x float> %x) alwaysinline {
   %s = call reassoc float @llvm.vector.reduce.fadd.vLf32(float -0.0, <L x float> %x)
   ret float %s
 }
+define linkonce_odr <L x float> @autocast_once(<L x float> %x) alwaysinline {
+  ret <L x float> %x
+}
 define linkonce_odr void @autocast_touch(ptr %p) alwaysinline {
   ret void
 }

@@ -221,7 +221,8 @@ class Evaluator:
             return self.unit.splat(self.scalars[step])
         if head == "load":
             return T.bind(self.unit.load(self.arguments[operands[0]], self.places[step] + column, count))
-        return T.bind(FUNCTIONS[head](*[self.vector(operand, column, count, memo) for operand in operands]))
+        operands = [self.vector(operand, column, count, memo) for operand in operands]
+        return T.bind(self.unit.once(FUNCTIONS[head](*operands)))
 
 
 def _product(extents: Iterable[Extent]) -> Extent:

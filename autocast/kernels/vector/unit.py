@@ -79,6 +79,10 @@ class VectorUnit:
         arguments = [T.address_of(buffer[i64(index)]), value] + ([] if count is None else [i32(count)])
         T.evaluate(tirx.call_extern("void", self._name("store", buffer, count), *arguments))
 
+    def once(self, value: tirx.Expr) -> tirx.Expr:
+        """A float32 vector to bind where several read it: TIR's simplifier would compute it for each of them."""
+        return tirx.call_extern(self.dtype, "autocast_once", value)
+
     def multiply_add(self, a: tirx.Expr, b: tirx.Expr, c: tirx.Expr) -> tirx.Expr:
         """`a * b + c` of float32 vectors, fused where the target fuses."""
         return tirx.call_llvm_pure_intrin(self.dtype, "llvm.fmuladd", a, b, c)
