@@ -18,11 +18,14 @@ _TILE_ROWS = {
 #: Relative time of a tile by vectors across; narrow tiles load more of A for each product.
 _TILE_COST = {3: 1.0, 4: 1.02, 2: 1.05, 1: 1.5}
 
-#: The part of B that is packed at once stays in the level-2 cache beside what streams through it.
-_PACKED_B_BYTES = 448 << 10
+#: The part of B that is packed at once stays in the level-2 cache beside what streams through it. Where A is packed too,
+#: it is worth more that A is packed for as many panels as fit.
+_PACKED_B_BYTES = {"in place": 448 << 10, "packed": 700 << 10}
 #: Words along k that are summed in registers before partial sums are stored, for A read in place and for A packed.
 _K_WORDS = {"in place": 1536, "packed": 768}
 _K_BLOCK = {"in place": 1024, "packed": 512}
+#: Rows of A that are packed together, where A is packed.
+_PACKED_ROWS = 128
 #: Up to so many rows of A, B is read as it lies instead of being packed: many where its rows run along k, or where its
 #: words are what is multiplied; few where they are pairs, which lie in two of its rows.
 _FEW_ROWS, _FEW_ROWS_OF_PAIRS = 16, 4
@@ -84,10 +87,10 @@ def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bo
             k_words = math.ceil(k_words / math.ceil(k_words / _K_BLOCK[mode]))
         k_words = _padded(k_words, lanes)
     row_tasks, column_tasks = _tasks(spec, panel, cores, a_in_place)
-    panels = max(1, _PACKED_B_BYTES // (k_words * panel * 4))
+    panels = max(1, _PACKED_B_BYTES[mode] // (k_words * panel * 4))
     if spec.n is not None:
         panels = min(panels, math.ceil(math.ceil(spec.n / panel) / column_tasks))
-    return Blocking(tile_rows, vectors, panel, k_words, panels, max(1, 32 // tile_rows), row_tasks, column_tasks)
+    return Blocking(tile_rows, vectors, panel, k_words, panels, max(1, _PACKED_ROWS // tile_rows), row_tasks, column_tasks)
 
 
 def has_few_rows(spec: Product, *, pairs: bool) -> bool:
