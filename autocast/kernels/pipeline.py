@@ -12,7 +12,6 @@ import tvm
 from tvm import relax
 
 from autocast import settings
-from autocast.kernels.attention.decompose import decompose_attention
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.legalize import legalizations
 from autocast.kernels.fallback.schedule import mark_existing, schedule
@@ -44,11 +43,10 @@ def _by_rule(rule: Rule) -> Phase:
     return Phase(rule.name, lambda mod, target: credit(mod, rule.lower(mod, target), rule.name))
 
 
-#: In this order, because: channels are scaled, and moved to be last, while operators are those of the model; attention
-#: is decomposed before the operators it decomposes to are widened; kernels look for patterns of whole operators, so
-#: they come before legalization; fusion needs the patterns of all PrimFuncs; schedules see fused groups. What depends
-#: on parameters alone leaves main twice: small factors before a rule can make them part of a kernel, the rest, with
-#: the packing that rules add, before fusion could.
+#: In this order, because: channels are scaled, and moved to be last, while operators are those of the model; kernels
+#: look for patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs;
+#: schedules see fused groups. What depends on parameters alone leaves main twice: small factors before a rule can make
+#: them part of a kernel, the rest, with the packing that rules add, before fusion could.
 LOWERING = (
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
@@ -56,7 +54,6 @@ LOWERING = (
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("fold_scales", lambda mod, target: fold_scales(mod)),
     Phase("channels_last", lambda mod, target: channels_last(mod)),
-    Phase("decompose_attention", lambda mod, target: decompose_attention(mod)),
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
     Phase("prepare_small_parameters", lambda mod, target: prepare_parameters(mod, only_small=True)),
     *(_by_rule(rule) for rule in RULES),

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import tvm
 
+from autocast.kernels.attention.rule import lower_attention
 from autocast.kernels.convolutions.pooling_rule import lower_pooling
 from autocast.kernels.convolutions.rule import lower_convolutions
 from autocast.kernels.elementwise.rule import lower_elementwise
@@ -26,6 +27,7 @@ class Rule(NamedTuple):
 #: In this order: what holds the most arithmetic claims its neighbours first, once pooling has moved casts to what comes
 #: before it. What no rule takes goes TVM's way.
 RULES = (
+    Rule("attention", "attention, as one operator or as products around a softmax", lower_attention),
     Rule("pooling", "max and average pooling, global and adaptive ones too", lower_pooling),
     Rule("convolutions", "conv1d, conv2d and their transposes: bias, activation, residual", lower_convolutions),
     Rule("products", "matmul, with transposed and narrowed operands, bias, activation and residual", lower_products),

@@ -37,7 +37,8 @@ define linkonce_odr <16 x float> @autocast_power_COMPUTE(<16 x float> %x) always
   %table = call ptr asm sideeffect "", "=r,0"(ptr @autocast_power_COMPUTE_table)
   %r = call <16 x float> @llvm.x86.avx512.mask.reduce.ps.512(<16 x float> %x, i32 1, <16 x float> %x, i16 -1, i32 4)
   POLYNOMIAL
-  %y = call <16 x float> @llvm.x86.avx512.mask.scalef.ps.512(<16 x float> %p, <16 x float> %x, <16 x float> %x, i16 -1, i32 4)
+  %y = call <16 x float> @llvm.x86.avx512.mask.scalef.ps.512(
+    <16 x float> %p, <16 x float> %x, <16 x float> %x, i16 -1, i32 4)
   ret <16 x float> %y
 }
 """

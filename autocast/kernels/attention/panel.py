@@ -24,7 +24,7 @@ _LOWEST = -3.4028234663852886e38
 
 @dataclass(frozen=True)
 class Head:
-    """Packed keys, `depth_words` words in rows of `key_width`; packed values, rows of words of `value_width` columns."""
+    """Packed keys: `depth_words` words in rows of `key_width`; packed values: words in rows of `value_width`."""
 
     keys: tirx.Buffer
     key_width: int

@@ -36,7 +36,7 @@ CONVOLUTIONS = _names("nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpo
 #: Products multiply low operands as they are, and accumulate and answer in float32.
 PRODUCTS = CONVOLUTIONS | _names("matmul nn.conv3d nn.conv3d_transpose")
 
-#: Attention has its own phase, which keeps scores and softmax in float32.
+#: Attention has kernels of its own, which keep scores and softmax in float32.
 ATTENTION = _names("nn.attention nn.attention_bias nn.attention_var_len")
 
 #: Operators that work element by element, so that fusion keeps a float32 value between them in registers.
