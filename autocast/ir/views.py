@@ -54,6 +54,14 @@ def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
     return shape if shape is not None and all(isinstance(d, int) for d in shape) else None
 
 
+def is_static_type(ty: tvm.ir.Type) -> bool:
+    """Whether a value of type `ty`, a tensor or a tuple of them, has dimensions that are all known now."""
+    if isinstance(ty, tvm.ir.TupleType):
+        return all(is_static_type(field) for field in ty.fields)
+    shape = ty.shape if isinstance(ty, relax.TensorType) else None
+    return isinstance(shape, relax.ShapeExpr) and all(isinstance(size, int | tvm.tirx.IntImm) for size in shape.values)
+
+
 def op_name(expr: relax.Expr) -> str | None:
     """`relax.matmul` for a call of that operator; None for everything that is not a call of an operator."""
     if not isinstance(expr, relax.Call):

@@ -14,6 +14,7 @@ from autocast import ir
 from autocast.kernels.graph.prepare import PREPARE
 from autocast.kernels.target import slow_dtype
 from autocast.vm import threads
+from autocast.vm.pool import varying_outputs
 from autocast.vm.program import Program
 from autocast.vm.signature import Signature, from_tvm, kind_of, to_tvm
 
@@ -55,6 +56,7 @@ class Executable:
         self._vm = relax.VirtualMachine(program.code, tvm.cpu())
         self._main = self._vm["main"]
         self._lock = threading.RLock()
+        self._outputs_vary = not ir.is_static_type(program.planned["main"].ret_ty)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run `main`: one tensor, or a tuple of tensors where it returns a tuple.
@@ -75,7 +77,10 @@ class Executable:
         """Run `main` on what `arguments` returned; outputs as TVM gives them."""
         threads.configure()
         with self._lock:
-            return self._main(*arguments)
+            outputs = self._main(*arguments)
+        if self._outputs_vary:
+            varying_outputs.note(outputs)
+        return outputs
 
     @contextmanager
     def instrumented(self, callback: Any) -> Iterator[None]:

@@ -86,7 +86,7 @@ class _Analysis:
         if isinstance(value, relax.ShapeExpr):
             return None if any(not isinstance(size, int | tvm.tirx.IntImm) for size in value.values) else {}
         if isinstance(value, relax.Call):
-            return self._all(value.args) if _is_pure(value) and _is_static(value.ty) else None
+            return self._all(value.args) if _is_pure(value) and ir.is_static_type(value.ty) else None
         return {} if isinstance(value, _LITERALS) else None
 
     def _all(self, values: list[relax.Expr]) -> dict[object, float] | None:
@@ -101,13 +101,6 @@ class _Analysis:
 
 def _is_pure(call: relax.Call) -> bool:
     return isinstance(call.op, tvm.ir.Op) and bool(call.op.get_attr("FPurity")) and ir.op_name(call) not in _OPAQUE
-
-
-def _is_static(ty: tvm.ir.Type) -> bool:
-    if isinstance(ty, tvm.ir.TupleType):
-        return all(_is_static(field) for field in ty.fields)
-    shape = ty.shape if isinstance(ty, relax.TensorType) else None
-    return isinstance(shape, relax.ShapeExpr) and all(isinstance(size, tvm.tirx.IntImm | int) for size in shape.values)
 
 
 def _bytes(expr: relax.Expr) -> float:
