@@ -18,8 +18,8 @@ _TILE_ROWS = {
 #: Relative time of a tile by vectors across; narrow tiles load more of A for each product.
 _TILE_COST = {3: 1.0, 4: 1.02, 2: 1.05, 1: 1.5}
 
-#: The part of B that is packed at once stays in the level-2 cache beside what streams through it. Where A is packed too,
-#: it is worth more that A is packed for as many panels as fit.
+#: The part of B that is packed at once stays in the level-2 cache beside what streams through it. Where A is packed
+#: too, that is done once for all these panels: there are to be many.
 _PACKED_B_BYTES = {"in place": 448 << 10, "packed": 700 << 10}
 #: Words along k that are summed in registers before partial sums are stored, for A read in place and for A packed.
 _K_WORDS = {"in place": 1536, "packed": 768}
@@ -90,7 +90,9 @@ def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bo
     panels = max(1, _PACKED_B_BYTES[mode] // (k_words * panel * 4))
     if spec.n is not None:
         panels = min(panels, math.ceil(math.ceil(spec.n / panel) / column_tasks))
-    return Blocking(tile_rows, vectors, panel, k_words, panels, max(1, _PACKED_ROWS // tile_rows), row_tasks, column_tasks)
+    return Blocking(
+        tile_rows, vectors, panel, k_words, panels, max(1, _PACKED_ROWS // tile_rows), row_tasks, column_tasks
+    )
 
 
 def has_few_rows(spec: Product, *, pairs: bool) -> bool:

@@ -75,39 +75,70 @@ class _Products(EpilogueRewriter):
         narrowing = storage(source) == "float32" and storage(expr) == "bfloat16"
         return narrowing and isinstance(source, relax.Var) and source not in self.bound and self.uses[expr] == 1
 
-    def stored(self, operand: _Operand) -> relax.Expr:
+    def stored(self, operand: _Operand, batch: tuple) -> tuple[relax.Expr, tuple[int, ...] | None]:
+        """The kernel's argument, and the dimensions of `batch` in which it is repeated; None if it has no batch."""
         expr = self.new(operand.expr)
-        return expr if operand.axes is None else self.emit(relax.op.permute_dims(expr, list(operand.axes)))
+        if operand.axes is not None:
+            expr = self.emit(relax.op.permute_dims(expr, list(operand.axes)))
+        shape = dims(expr)
+        leading, matrix = shape[:-2], shape[-2:] if len(shape) > 1 else (1, *shape)
+        missing = len(batch) - len(leading)
+        leading = (1,) * missing + leading
+        differs = [not same_shape((have,), (want,)) for have, want in zip(leading, batch, strict=True)]
+        repeated = tuple(axis for axis in range(len(batch)) if axis < missing or differs[axis])
+        if len(repeated) == len(batch):
+            return self.viewed(expr, matrix), None
+        return self.viewed(expr, leading + matrix), repeated
+
+    def viewed(self, expr: relax.Expr, shape: tuple) -> relax.Expr:
+        """`expr` reshaped, if that is not its shape already."""
+        return expr if same_shape(dims(expr), shape) else self.emit(relax.op.reshape(expr, relax.ShapeExpr(shape)))
 
     # ---- the kernel ----
 
     def lowered(self, chain: Chain) -> relax.Expr:
         narrows = all(storage(factor) == "bfloat16" for factor in chain.call.args)
-        left, right = (self.operand(factor, narrows) for factor in chain.call.args)
-        left_shape, right_shape = (dims(factor) for factor in chain.call.args)
-        batch = left_shape[:-2] if len(left_shape) > 2 else right_shape[:-2]
-        out_type = relax.TensorType(dims(chain.end), storage(chain.end))
+        first, second = chain.call.args
+        left, right = self.operand(first, narrows), self.operand(second, narrows)
+        if len(dims(second)) == 1:  # a matrix times a vector is the vector times the transposed matrix
+            left, right = right, replace(left, transposed=not left.transposed)
+            first, second = second, first
+            columns = dims(second)[-2]
+        else:
+            columns = dims(second)[-1]
+        rows = dims(first)[-2] if len(dims(first)) > 1 else 1
+        batch = _batch(dims(first)[:-2], dims(second)[:-2]) or ()
+        shape = (*batch, rows, columns)
+        a, a_repeated = self.stored(left, batch)
         spec = Product(
-            m=_known(left_shape[-2]),
-            n=_known(right_shape[-1]),
-            k=_known(left_shape[-1]),
+            m=_known(rows),
+            n=_known(columns),
+            k=_known(dims(first)[-1]),
             a_dtype=storage(left.expr),
             b_dtype=storage(right.expr),
             out_dtype=storage(chain.end),
             transpose_a=left.transposed,
             transpose_b=right.transposed,
             batch=tuple(_known(dim) for dim in batch) or 1,
-            a_batched=len(left_shape) > 2,
-            b_batched=len(right_shape) > 2,
+            a_batched=a_repeated is not None,
+            a_repeated=a_repeated or (),
             epilogue=chain.epilogue,
             compute="bfloat16" if narrows else None,
         )
-        packed = self.packed(right, spec)
-        if packed is not None:
+        b = self.packed(right, spec)
+        if b is not None:
             spec = replace(spec, b_packed=True, transpose_b=False)
-        arguments = [self.stored(left), self.stored(right) if packed is None else packed]
-        arguments += [self.new(extra) for extra in (chain.bias, chain.residual) if extra is not None]
-        return relax.call_tir(self.kernel(spec), arguments, out_type)
+        else:
+            b, b_repeated = self.stored(right, batch)
+            spec = replace(spec, b_batched=b_repeated is not None, b_repeated=b_repeated or ())
+        arguments = [a, b]
+        if chain.bias is not None:
+            arguments.append(self.new(chain.bias))
+        if chain.residual is not None:
+            arguments.append(self.viewed(self.new(chain.residual), shape))
+        result = relax.call_tir(self.kernel(spec), arguments, relax.TensorType(shape, storage(chain.end)))
+        wanted = dims(chain.end)
+        return result if same_shape(shape, wanted) else relax.op.reshape(self.emit(result), relax.ShapeExpr(wanted))
 
     def packed(self, right: _Operand, spec: Product) -> relax.Expr | None:
         """The constant weight `right` as `spec` reads it fastest, to be computed once; None where it is read as it is.
@@ -116,7 +147,7 @@ class _Products(EpilogueRewriter):
         That is worth it where the copy is narrower: products then read half as much, and nothing is narrowed twice.
         """
         layout = PackedWeight.of(spec, self.isa)
-        if layout is None or right.axes is not None or not self.never_changes(right.expr):
+        if layout is None or len(dims(right.expr)) != 2 or not self.never_changes(right.expr):
             return None
         if not self.is_read_by_products(right.expr) and layout.packed_dtype == storage(right.expr):
             return None
@@ -163,13 +194,25 @@ def _declined(call: relax.Call) -> str | None:
     shapes = [dims(left), dims(right)]
     if storage(left) != storage(right) or storage(left) not in ("float32", *LOW):
         return f"operands are {storage(left)} and {storage(right)}"
-    if min(len(shape) for shape in shapes) < 2:
-        return "an operand is a vector"
+    if max(len(shape) for shape in shapes) < 2:
+        return "both operands are vectors"
     if any(dim == 0 for shape in shapes for dim in shape):
         return "an operand is empty"
-    if min(len(shape) for shape in shapes) > 2 and not same_shape(shapes[0][:-2], shapes[1][:-2]):
-        return "the batch is broadcast"
+    if _batch(shapes[0][:-2], shapes[1][:-2]) is None:
+        return "whether the batch is broadcast is not known"
     return None
+
+
+def _batch(left: tuple, right: tuple) -> tuple | None:
+    """The leading dimensions of a product; None where it is not known which of them are repeated."""
+    rank = max(len(left), len(right))
+    pairs = [(1,) * (rank - len(shape)) + shape for shape in (left, right)]
+    batch = []
+    for one, other in zip(*pairs, strict=True):
+        if not (same_shape((one,), (other,)) or 1 in (one, other)):
+            return None
+        batch.append(other if isinstance(one, int) and one == 1 else one)
+    return tuple(batch)
 
 
 def _known(dim: object) -> int | None:

@@ -80,14 +80,22 @@ def test_a_result_with_two_readers_is_stored_before_its_activation() -> None:
     assert calls == ["product0_8x8x8_nn_f32_f32_f32", "relax.sigmoid", "relax.multiply"]
 
 
-def test_vectors_and_broadcast_batches_are_declined(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_batch_of_one_needs_no_reshape() -> None:
+    assert _lowered(op.matmul, ((1, 5, 8), "float32"), ((8, 6), "float32")) == ["product0_1x5x6x8_nn_f32_f32_f32"]
+
+
+def test_a_scalar_product_is_declined(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setenv("AUTOCAST_DEBUG", "4")
-    assert _lowered(op.matmul, ((8, 8), "float32"), ((8,), "float32")) == ["relax.matmul"]
-    assert _lowered(op.matmul, ((2, 1, 3, 8), "float32"), ((5, 8, 4), "float32")) == ["relax.matmul"]
-    messages = capsys.readouterr().err
-    assert "declines" in messages and "an operand is a vector" in messages and "the batch is broadcast" in messages
+    assert _lowered(op.matmul, ((8,), "float32"), ((8,), "float32")) == ["relax.matmul"]
+    assert "declines" in (messages := capsys.readouterr().err) and "both operands are vectors" in messages
+
+
+def test_a_bias_of_a_matrix_times_a_vector_is_the_kernels() -> None:
+    def body(w: relax.Expr, x: relax.Expr, bias: relax.Expr) -> relax.Expr:
+        return op.add(op.matmul(w, x), bias)
+
+    calls = _lowered(body, ((6, 8), "float32"), ((8,), "float32"), ((6,), "float32"))
+    assert calls == ["relax.reshape", "product0_1x6x8_nt_f32_f32_f32_bias", "relax.reshape"]
 
 
 _GELU = {"gelu": lambda x: x * ndtr(x), "relu": lambda x: np.maximum(x, 0)}
@@ -114,7 +122,20 @@ def test_bias_residual_and_activation_match_float64(dtype: str, rows: int | str,
 
 
 @pytest.mark.parametrize(
-    "shapes", [((4, 5, 9), (9, 6)), ((5, 9), (4, 9, 6)), ((2, 3, 5, 9), (2, 3, 9, 6)), ((9,), (9, 6))]
+    "shapes",
+    [
+        ((4, 5, 9), (9, 6)),
+        ((5, 9), (4, 9, 6)),
+        ((2, 3, 5, 9), (2, 3, 9, 6)),
+        ((2, 3, 5, 9), (2, 1, 9, 6)),
+        ((2, 1, 5, 9), (3, 9, 6)),
+        ((1, 5, 9), (1, 9, 6)),
+        ((1, 5, 9), (4, 9, 6)),
+        ((9,), (9, 6)),
+        ((9,), (4, 9, 6)),
+        ((5, 9), (9,)),
+        ((4, 5, 9), (9,)),
+    ],
 )
 def test_batches_of_every_kind_match_float64(shapes: tuple) -> None:
     left, right = (random(shape, "float32", seed) for seed, shape in enumerate(shapes))
