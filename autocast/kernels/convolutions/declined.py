@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from tvm import relax
 
-from autocast.ir import FLOATS, dtype_of, shape_of, static_shape
+from autocast.ir import FLOATS, dtype_of, op_name, shape_of, static_shape
+from autocast.kernels.graph.operators import CONVOLUTIONS
 from autocast.kernels.graph.rewriting import dims
 
 
 def declined(call: relax.Call) -> str | None:
     """Why no kernel computes the convolution `call` once its channels are last; None where one does."""
+    if op_name(call) not in CONVOLUTIONS:
+        return "no kernel convolves along three axes"
     data, weights = call.args
     shape, kernel = shape_of(data), static_shape(weights)
     if shape is None or shape_of(call) is None or kernel is None:

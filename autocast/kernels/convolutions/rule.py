@@ -10,7 +10,7 @@ from autocast.ir import is_op
 from autocast.kernels.convolutions.declined import declined
 from autocast.kernels.convolutions.kernel import Convolution, convolution, pack_weights, packed_shape
 from autocast.kernels.convolutions.shapes import as_image, image, known, pair, sides, viewed
-from autocast.kernels.graph.operators import CONVOLUTIONS
+from autocast.kernels.graph.operators import PRODUCTS
 from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
 from autocast.kernels.products.epilogue import Chain, EpilogueRewriter
 
@@ -19,7 +19,7 @@ _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 @mutator
 class _Convolutions(EpilogueRewriter):
-    kind, operators = "convolution", CONVOLUTIONS
+    kind, operators = "convolution", PRODUCTS - {"relax.matmul"}
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
         super().__init__(mod)
@@ -27,9 +27,10 @@ class _Convolutions(EpilogueRewriter):
         self.kernels: dict[Convolution, tuple[tvm.ir.GlobalVar, tvm.ir.GlobalVar]] = {}
 
     def declined(self, call: relax.Call) -> str | None:
-        if str(call.attrs.data_layout) not in ("NWC", "NHWC") or call.attrs.out_layout != call.attrs.data_layout:
-            return f"its data is {call.attrs.data_layout} and its output {call.attrs.out_layout}"
-        return declined(call)
+        layouts = str(call.attrs.data_layout), str(call.attrs.out_layout)
+        if (reason := declined(call)) is None and layouts not in (("NWC", "NWC"), ("NHWC", "NHWC")):
+            reason = f"its data is {layouts[0]} and its output {layouts[1]}"
+        return reason
 
     def lowered(self, chain: Chain) -> relax.Expr:
         data, weights = (self.before_narrowing(operand) for operand in chain.call.args)

@@ -62,8 +62,8 @@ class _ChannelsLast(BindingRewriter):
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self.moved(field) for field in expr.fields])
         if not self.is_last(expr):
-            value, axes = self.new(expr), _order(len(dims(expr)))
-            moved = self.emit(relax.op.permute_dims(value, axes))
+            value = self.new(expr)
+            moved = self.emit(_with_channels_last(value))
             if not isinstance(expr, relax.Var):
                 return moved
             self.last[expr], self.first[expr] = moved, value
@@ -238,6 +238,13 @@ def _order(rank: int) -> list[int]:
 def _place(axis: int, rank: int) -> int:
     """Where `axis` is once axis 1 has moved to the end."""
     return _order(rank).index(axis % rank)
+
+
+def _with_channels_last(value: relax.Expr) -> relax.Call:
+    shape = dims(value)
+    if _is_one(shape[1]):
+        return relax.op.reshape(value, relax.ShapeExpr([shape[axis] for axis in _order(len(shape))]))
+    return relax.op.permute_dims(value, _order(len(shape)))
 
 
 def _moved_back(value: relax.Expr) -> relax.Call:

@@ -1,0 +1,120 @@
+"""Whole convolutional models: right in float32 and mixed precision, with nothing left between their kernels."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from autocast import amp, compile
+from autocast.frontend import from_torch
+from autocast.kernels import detect_target, lower
+from tests.architectures import ARCHITECTURES, flatten
+from tests.kernels.modules import operators
+
+
+class _Depthwise(nn.Module):
+    """An inverted residual with a depthwise convolution and batch_norm, squeezed; then a ConvNeXt block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 12, 4, stride=4)
+        self.widen = nn.Sequential(nn.Conv2d(12, 24, 1, bias=False), nn.BatchNorm2d(24), nn.SiLU())
+        self.depthwise = nn.Sequential(nn.Conv2d(24, 24, 3, 1, 1, groups=24, bias=False), nn.BatchNorm2d(24), nn.SiLU())
+        self.squeeze = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(24, 6, 1), nn.ReLU(), nn.Conv2d(6, 24, 1))
+        self.narrow = nn.Sequential(nn.Conv2d(24, 12, 1, bias=False), nn.BatchNorm2d(12))
+        self.large = nn.Conv2d(12, 12, 7, padding=3, groups=12)
+        self.block = nn.Sequential(nn.LayerNorm(12), nn.Linear(12, 48), nn.GELU(), nn.Linear(48, 12))
+        self.scale = nn.Parameter(torch.rand(12))
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """(batch, 3, height, width) to (batch, 12)."""
+        x = self.stem(image)
+        wide = self.depthwise(self.widen(x))
+        x = x + self.narrow(wide * torch.sigmoid(self.squeeze(wide)))
+        y = self.scale * self.block(self.large(x).permute(0, 2, 3, 1))
+        return (x + y.permute(0, 3, 1, 2)).mean((2, 3))
+
+
+class _Signal(nn.Module):
+    """Features of a sound wave: convolutions along one axis, each with a norm and GELU, then a projection."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv1d(1, 16, 10, stride=5), nn.GroupNorm(16, 16), nn.GELU())
+        self.rest = nn.Sequential(nn.Conv1d(16, 16, 3, stride=2), nn.GELU(), nn.Conv1d(16, 20, 2, stride=2), nn.GELU())
+        self.project = nn.Sequential(nn.LayerNorm(20), nn.Linear(20, 8))
+
+    def forward(self, wave: torch.Tensor) -> torch.Tensor:
+        """(batch, 1, samples) to (batch, frames, 8)."""
+        return self.project(self.rest(self.first(wave)).transpose(1, 2))
+
+
+def _architecture(name: str) -> Callable[[], tuple[nn.Module, torch.Tensor]]:
+    def build() -> tuple[nn.Module, torch.Tensor]:
+        architecture = ARCHITECTURES[name]()
+        return architecture.module, architecture.args[0]
+
+    return build
+
+
+#: The model and its input; and how many permutations of data it is lowered to.
+MODELS: dict[str, tuple[Callable[[], tuple[nn.Module, torch.Tensor]], int]] = {
+    "resnet": (_architecture("resnet"), 1),
+    "unet": (_architecture("unet"), 2),
+    "vit": (_architecture("vit"), 0),
+    "depthwise": (lambda: (_Depthwise(), torch.randn(2, 3, 20, 28)), 1),
+    "signal": (lambda: (_Signal(), torch.randn(2, 1, 400)), 0),
+}
+
+
+def _built(name: str) -> tuple[nn.Module, torch.Tensor, int]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        build, moves = MODELS[name]
+        model, example = build()
+        for part in model.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.running_mean.uniform_(-0.5, 0.5)
+                part.running_var.uniform_(0.5, 1.5)
+    return model.eval().requires_grad_(False), example, moves
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_any_batch_match_torch(name: str) -> None:
+    module, example, _ = _built(name)
+    compiled = compile(from_torch(module, (example,), dynamic={"batch": ("*", 0, 1, 8)}))
+    image = torch.cat([example, example[:1].flip(-1)])
+    assert _error(flatten(compiled(image))[0], module, image) < 1e-5
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_mixed_models_are_as_right_as_torchs(name: str) -> None:
+    module, image, _ = _built(name)
+    compiled = compile(amp.autocast(from_torch(module, (image,))))
+    with torch.autocast("cpu", torch.bfloat16):
+        peer = _error(flatten(module(image))[0], module, image)
+    assert _error(flatten(compiled(image))[0], module, image) < 1.5 * peer
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "vit"])
+def test_nothing_is_left_between_the_kernels(name: str) -> None:
+    module, example, moves = _built(name)
+    calls = operators(lower(amp.autocast(from_torch(module, (example,))).mod, detect_target()))
+    assert sum("permut" in call or "tir_transpose" in call for call in calls) == moves
+    assert not any("batch_norm" in call or "rsqrt" in call or "conv2d" in call for call in calls)
+
+
+def test_the_patches_of_a_vision_transformer_are_one_product() -> None:
+    module, example, _ = _built("vit")
+    calls = operators(lower(from_torch(module, (example,)).mod, detect_target()))
+    assert not any("conv" in call for call in calls)
+
+
+def _error(output: torch.Tensor, module: nn.Module, image: torch.Tensor) -> float:
+    """The relative error against torch in float64."""
+    (exact,) = flatten(copy.deepcopy(module).double()(image.double()))
+    return float((output.double() - exact).norm() / exact.norm())
