@@ -29,6 +29,8 @@ _NEAR_BYTES = 1 << 14
 
 _SLOTS = 4
 
+_CACHE_LINE = 64
+
 
 def row_kernel(program: Program, row_dims: int, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(*arguments, *outputs)` that computes `program`.
@@ -62,7 +64,9 @@ class _Generator:
         self.columns, self.segments = columns, segments
         static = isinstance(columns, int) and isinstance(segments, int)
         row_loads = frozenset(load for load in self.evaluator.loads if self.evaluator.per_row(load))
-        self.plan = plan_sweeps(program, row_loads, static and 4 * columns * segments <= _NEAR_BYTES)
+        near = static and 4 * columns * segments <= _NEAR_BYTES
+        self.far = static and not near and segments == 1
+        self.plan = plan_sweeps(program, row_loads, near)
         #: Few enough vectors to hold two of each in registers.
         self.unrolled = static and segments == 1 and columns <= unit.lanes * unit.isa.registers // 2
 
@@ -140,6 +144,7 @@ class _Generator:
         slots = max(1, min(_SLOTS, vectors)) if isinstance(vectors, int) else 1
         sums = {number: Accumulator(self.program.steps[number][0], self.unit, slots) for number in sweep.reductions}
         kept = {} if self.unrolled else {number: self.scratch_row() for number in sweep.kept}
+        fetches = self.far and len(self.plan.sweeps) > 2 and sweep is self.plan.sweeps[-2]
 
         def at(column: Extent, count: Extent | None, slot: int) -> None:
             memo = self.memos.setdefault(column, {}) if isinstance(column, int) and self.unrolled else {}
@@ -151,17 +156,31 @@ class _Generator:
                 accumulator.add(vector(self.program.operands(number)[0]), column, count, slot)
             for number, row in kept.items():
                 self.unit.store(row, self.segment * self.padded + column, vector(number))
-            start = self.line * i64(self.columns)
+            place = self.line * i64(self.columns) + column
+            if fetches and count is None:
+                self.prefetch(place, slot)
             for position in sweep.outputs:
-                self.unit.store(
-                    self.outputs[position], start + column, vector(self.program.outputs[position][0]), count
-                )
+                number, _, _ = self.program.outputs[position]
+                self.unit.store(self.outputs[position], place, vector(number), count)
 
         self.each_line(lambda: self.each_vector(at, slots))
         for number, accumulator in sums.items():
             self.know(number, self.unit.splat(accumulator.finish()))
         for number, row in kept.items():
             self.recall(number, row)
+
+    def prefetch(self, place: tirx.Expr, slot: int) -> None:
+        """Emit prefetches of the next row's part, and of what the last sweep stores here.
+
+        The last sweep waits for memory, the one before it computes: this makes memory work meanwhile.
+        """
+        reads = [self.evaluator.arguments[self.program.steps[load][1]] for load in self.evaluator.whole_loads()]
+        writes = [self.outputs[position] for position in self.plan.sweeps[-1].outputs]
+        for buffers, verb, offset in ((reads, "prefetch", i64(self.columns)), (writes, "prefetch_to_write", i64(0))):
+            for buffer in buffers:
+                line_bytes = self.unit.lanes * tvm.DataType(str(buffer.dtype)).bits // 8
+                if slot % max(1, _CACHE_LINE // line_bytes) == 0:
+                    T.evaluate(tirx.call_extern("void", f"autocast_{verb}", T.address_of(buffer[place + offset])))
 
     @property
     def padded(self) -> Extent:

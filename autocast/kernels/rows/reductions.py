@@ -51,6 +51,15 @@ define linkonce_odr float @autocast_minimum(<L x float> %x) alwaysinline {
   %r = call float @autocast_or_nan(float %m, <L x float> %x)
   ret float %r
 }
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
+define linkonce_odr void @autocast_prefetch(ptr %p) alwaysinline {
+  call void @llvm.prefetch.p0(ptr %p, i32 0, i32 2, i32 1)
+  ret void
+}
+define linkonce_odr void @autocast_prefetch_to_write(ptr %p) alwaysinline {
+  call void @llvm.prefetch.p0(ptr %p, i32 1, i32 2, i32 1)
+  ret void
+}
 define linkonce_odr float @autocast_last(<L x float> %x) alwaysinline {
   %r = extractelement <L x float> %x, i64 LAST
   ret float %r
@@ -59,7 +68,7 @@ define linkonce_odr float @autocast_last(<L x float> %x) alwaysinline {
 
 
 def lanes_ir(lanes: int) -> str:
-    """LLVM IR of the functions that combine the lanes of a vector, for a kernel to import."""
+    """LLVM IR of the functions that row kernels call: what combines the lanes of a vector, and prefetches."""
     return llvm_ir.expand(_LANES.replace("LAST", str(lanes - 1)), lanes) + _running_sum(lanes)
 
 
@@ -136,7 +145,7 @@ class Accumulator:
             T.buffer_store(values, self.reduction.combine(values[at], vector), [at])
             return
         best, places = values[at], self.places[slot]
-        place = self.unit.ramp(column).astype(self.unit.dtype)
+        place = self.unit.numbers(column)
         found = places[at]
         better = PLACES[self.function][1](vector, best)
         # An infinity may be all there is: then the first place counts. NaN is better than any number.

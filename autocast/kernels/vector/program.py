@@ -177,6 +177,15 @@ class Evaluator:
         index = self.loads.index(load)
         return self.inner_repeated[load] and all(dim.repeated[index] for dim in self.outer if dim.in_row)
 
+    def whole_loads(self) -> list[int]:
+        """The loads of arguments that broadcast nowhere."""
+        merged = [dim.repeated for dim in self.outer]
+        return [
+            load
+            for index, load in enumerate(self.loads)
+            if not self.inner_repeated[load] and not any(repeated[index] for repeated in merged)
+        ]
+
     def at(self, line: Extent) -> None:
         """Emit where each argument's part of a line starts, and the arguments that have one value for the line."""
         self.places, self.scalars = {}, {}
@@ -216,7 +225,7 @@ class Evaluator:
         if head == "length":
             return T.bind(self.unit.splat(i64(self.segments * self.columns).astype("float32")))
         if head == "column":
-            return T.bind(self.unit.ramp(column).astype(self.unit.dtype))
+            return T.bind(self.unit.once(self.unit.numbers(column)))
         if head == "load" and self.inner_repeated[step]:
             return self.unit.splat(self.scalars[step])
         if head == "load":

@@ -52,6 +52,11 @@ class VectorUnit:
         """Indices start, start + 1 and so on, one for each lane."""
         return T.ramp(i64(start), 1, self.lanes)
 
+    def numbers(self, start: Extent) -> tirx.Expr:
+        """The float32 numbers start, start + 1 and so on, exact up to 2^24."""
+        first = tirx.const(start, "int32") if isinstance(start, int) else start.astype("int32")
+        return T.ramp(first, 1, self.lanes).astype(self.dtype)
+
     def splat(self, value: float | tirx.Expr) -> tirx.Expr:
         """A vector of equal numbers."""
         scalar = tirx.const(value, "float32") if isinstance(value, float | int) else value
