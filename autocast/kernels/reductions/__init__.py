@@ -1,0 +1,1 @@
+"""Reductions over axes that are not the last ones, and over all of them."""

@@ -1,0 +1,206 @@
+"""Reductions over any axes against float64, and what of their surroundings their kernels take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from tvm import relax
+
+from autocast.kernels import detect_target
+from autocast.kernels.graph.widen import compute_in_float32
+from autocast.kernels.reductions.kernel import Reduce, reduce
+from autocast.kernels.reductions.rule import lower_reductions
+from autocast.kernels.vector.program import ProgramBuilder
+from tests.kernels.modules import EPSILON, error, module, operators, random
+from tests.kernels.products.cases import CPUS, runs_here, target_of
+
+op = relax.op
+
+#: Shapes and axes: kept last, reduced last, all, alternating, more than a block, a strip and a chunk, single elements.
+CASES = (
+    ((5, 7), (0,)),
+    ((300, 531), (0,)),
+    ((3, 50, 33), (1,)),
+    ((3, 50, 33), (0, 1)),
+    ((7, 5, 3, 33), (0, 2)),
+    ((10007,), (0,)),
+    ((100, 1001), (0, 1)),
+    ((1000, 1), (0,)),
+    ((4, 3, 2, 5, 6), (1, 3)),
+    ((4, 3, 2, 5, 6), (0, 2, 4)),
+    ((9001, 9), (0,)),
+    ((3, 70001), (1,)),
+)
+_REFERENCES: dict[str, Callable[[torch.Tensor, tuple], torch.Tensor]] = {
+    "row_sum": lambda x, axes: x.sum(axes),
+    "row_maximum": lambda x, axes: x.amax(axes),
+    "row_minimum": lambda x, axes: x.amin(axes),
+}
+
+
+def reduction(shape: Sequence, axes: tuple[int, ...], function: str, dtype: str, mean: bool = False) -> Reduce:
+    builder = ProgramBuilder(tuple(shape))
+    step = builder.load(builder.argument(tuple(shape), dtype), tuple(shape))
+    out = tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
+    return Reduce(builder.finish([(step, out, "float32")]), axes, function, mean)
+
+
+def check(cases: Sequence, cpu: str, function: str, dtype: str, names: Sequence[int] = ()) -> None:
+    """Compare kernels, compiled together, with float64; results are NaN before.
+
+    A sum of n numbers in blocks is off by some roundings of the sum of their magnitudes, however large n is.
+    """
+    target = target_of(cpu)
+    functions = {}
+    for i, (shape, axes) in enumerate(cases):
+        dims = [f"d{axis}" if axis in names else dim for axis, dim in enumerate(shape)]
+        functions[f"f{i}"] = reduce(reduction(dims, axes, function, dtype), target, f"f{i}")
+    library = tvm.compile(tvm.IRModule(functions), target=target)
+    torch.manual_seed(0)
+    for i, (shape, axes) in enumerate(cases):
+        x = torch.randn(shape).to(getattr(torch, dtype))
+        got = torch.full([dim for axis, dim in enumerate(shape) if axis not in axes], float("nan"))
+        library[f"f{i}"](tvm.runtime.from_dlpack(x), tvm.runtime.from_dlpack(got))
+        expected = _REFERENCES[function](x.double(), axes)
+        allowed = 24 * EPSILON["float32"] * x.double().abs().sum(axes) if function == "row_sum" else 0.0
+        assert ((got.double() - expected).abs() <= allowed).all(), (shape, axes)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("function", _REFERENCES)
+def test_any_axes_match_float64(function: str, dtype: str) -> None:
+    check(CASES, "znver4" if runs_here("znver4") else "x86-64", function, dtype)
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
+def test_every_instruction_set_reduces_alike(cpu: str) -> None:
+    check((CASES[1], CASES[2], CASES[6], CASES[8]), cpu, "row_sum", "bfloat16")
+
+
+@pytest.mark.parametrize("names", [(0,), (1,), (0, 1)])
+def test_sizes_may_be_known_at_run_time_only(names: tuple[int, ...]) -> None:
+    cases = (CASES[0], CASES[1], CASES[2], CASES[4], CASES[6], ((1, 1), (0,)), ((2, 1), (0, 1)), ((1, 3), (1,)))
+    check(cases, "x86-64-v3", "row_sum", "float32", names)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_parts_make_up_the_whole(threads: int) -> None:
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    configure(1, threads)
+    try:
+        check((((70000, 9), (0,)), ((300, 1000), (0, 1)), ((700, 513), (0,))), "x86-64-v3", "row_sum", "float32")
+    finally:
+        configure(1, 0)
+
+
+def test_large_sums_lose_no_more_than_pairwise_ones() -> None:
+    """A million numbers around 1: one float32 accumulator would be off by thousands of roundings."""
+    target = detect_target()
+    x = torch.rand(1 << 20, 4) + 0.5
+    for axes in ((0,), (0, 1)):
+        kernel = tvm.compile(reduce(reduction(x.shape, axes, "row_sum", "float32"), target, "f"), target=target)
+        got = torch.zeros([4] if axes == (0,) else [])
+        kernel(tvm.runtime.from_dlpack(x), tvm.runtime.from_dlpack(got))
+        exact = x.double().sum(axes)
+        assert ((got.double() - exact).abs() / exact < 4 * EPSILON["float32"]).all()
+
+
+def test_nan_and_infinities_pass_through() -> None:
+    target = detect_target()
+    x = random((20, 40), "float32")
+    x[3, 5], x[4, 6], x[5, 7], x[6, 7] = np.nan, np.inf, np.inf, -np.inf
+    for function, reference in (("row_sum", np.sum), ("row_maximum", np.max), ("row_minimum", np.min)):
+        kernel = tvm.compile(reduce(reduction(x.shape, (0,), function, "float32"), target, "f"), target=target)
+        got = tvm.runtime.tensor(np.zeros(40, "float32"))
+        kernel(tvm.runtime.tensor(x), got)
+        with np.errstate(invalid="ignore"):
+            expected = reference(x, axis=0)
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-5)
+
+
+# ---- the rule ----
+
+
+def _lowered(body: Callable[..., relax.Expr], *arguments: tuple) -> tvm.IRModule:
+    return lower_reductions(compute_in_float32(module(body, *arguments)), detect_target())
+
+
+def _run(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
+    machine = relax.VirtualMachine(tvm.compile(mod, target=detect_target()), tvm.cpu())
+    return machine["main"](*[tvm.runtime.tensor(array) for array in arrays]).numpy()
+
+
+_RULES: dict[str, tuple[Callable, Callable, tuple, list[str]]] = {
+    "bias gradient": (
+        lambda x: op.sum(x, [0, 1]),
+        lambda x: x.sum((0, 1)),
+        ((8, 16, 48), "bfloat16"),
+        ["sum0_8x16x48_over_0_1_bfloat16"],
+    ),
+    "mean of squares": (
+        lambda x: op.mean(op.multiply(x, x), [1], keepdims=True),
+        lambda x: (x * x).mean(1, keepdims=True),
+        ((8, "n", 48), "float32"),
+        ["mean0_8xd0x48_over_1_float32"],
+    ),
+    "variance": (
+        lambda x: op.variance(x, [0]),
+        lambda x: x.var(0),
+        ((300, 48), "float32"),
+        ["variance0_300x48_over_0_float32", "variance1_300x48_over_0_float32"],
+    ),
+    "deviation": (
+        lambda x: op.std(x, [0, 2]),
+        lambda x: x.std((0, 2)),
+        ((30, 48, 7), "float32"),
+        ["std0_30x48x7_over_0_2_float32", "std1_30x48x7_over_0_2_float32", "relax.sqrt"],
+    ),
+    "product": (
+        lambda x: op.prod(op.multiply(x, relax.const(0.1, "float32")), [0]),
+        lambda x: (0.1 * x).prod(0),
+        ((9, 48), "float32"),
+        ["prod0_9x48_over_0_float32"],
+    ),
+    "collapsed": (
+        lambda x: op.collapse_sum_to(x, (3, 1)),
+        lambda x: x.sum((0, 2))[:, None],
+        ((8, 3, 48), "float32"),
+        ["collapse_sum_to0_8x3x48_over_0_2_float32"],
+    ),
+    "of integers": (lambda x: op.sum(x, [0]), lambda x: x.sum(0), ((8, 3), "int32"), ["relax.sum"]),
+}
+
+
+@pytest.mark.parametrize("name", _RULES)
+def test_reductions_become_kernels(name: str) -> None:
+    body, reference, (shape, dtype), expected = _RULES[name]
+    mod = _lowered(body, (shape, dtype))
+    assert operators(mod) == expected
+    if dtype == "int32":
+        return
+    x = random([dim if isinstance(dim, int) else 19 for dim in shape], dtype)
+    assert error(_run(mod, x), reference(x.astype("float64"))) < max(EPSILON[dtype], 1e-6)
+
+
+def test_what_only_the_reduction_reads_belongs_to_it() -> None:
+    def body(x: relax.Expr, y: relax.Expr) -> relax.Expr:
+        shared = op.exp(x)
+        return op.add(op.sum(op.multiply(op.add(shared, y), x), [0]), op.sum(shared, [0]))
+
+    mod = _lowered(body, ((40, 6), "float32"), ((6,), "float32"))
+    assert operators(mod) == ["relax.exp", "sum0_40x6_over_0_float32", "sum1_40x6_over_0_float32", "relax.add"]
+    x, y = random((40, 6), "float32"), random((6,), "float32", 1)
+    wide = np.exp(x.astype("float64"))
+    assert error(_run(mod, x, y), ((wide + y) * x).sum(0) + wide.sum(0)) < 1e-6
+
+
+def test_reasons_are_given(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setenv("AUTOCAST_DEBUG", "4")
+    _lowered(lambda x: op.sum(x, [0]), ((8, 3), "int32"))
+    assert "reductions declines" in (message := capsys.readouterr().err) and "int32" in message
+    _lowered(lambda x: op.sum(x, [0]), ((8, 3), "float32"))
+    assert "reductions takes" in capsys.readouterr().err
