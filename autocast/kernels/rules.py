@@ -13,6 +13,7 @@ from autocast.kernels.convolutions.rule import lower_convolutions
 from autocast.kernels.elementwise.rule import lower_elementwise
 from autocast.kernels.layout.rule import lower_layout
 from autocast.kernels.products.rule import lower_products
+from autocast.kernels.reductions.rule import lower_reductions
 from autocast.kernels.rows.rule import lower_rows
 
 
@@ -33,5 +34,6 @@ RULES = (
     Rule("products", "matmul, with transposed and narrowed operands, bias, activation and residual", lower_products),
     Rule("rows", "softmax, normalizations and reductions over the last axis, with elementwise neighbours", lower_rows),
     Rule("layout", "what only moves data: permutations, joins, cuts, repeats, fills and casts of those", lower_layout),
+    Rule("reductions", "sums, means, extremes and variances over any axes, with what only they read", lower_reductions),
     Rule("elementwise", "groups of elementwise operators, with what they broadcast and cast", lower_elementwise),
 )

@@ -325,6 +325,11 @@ _FREE_OPERATORS: dict[str, Callable[[Translation, relax.Call, Form], int]] = {
 }
 
 
+#: Reductions of fewer rows than this, of this many elements or more, are left to a kernel that divides rows.
+_MANY_ROWS, _LONG_ROW = 4, 1 << 16
+_SHARED = tuple(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod", "variance", "std"))
+
+
 def space_of(call: relax.Call) -> RowSpace:
     """The rows that a row operator works on.
 
@@ -350,6 +355,9 @@ def space_of(call: relax.Call) -> RowSpace:
         raise DeclinedError("its rows are empty")
     if length > _EXACT and call.op.name in ("relax.argmax", "relax.argmin"):
         raise DeclinedError("its rows are too long for places to be counted in float32")
+    rows = math.prod(shape[: axes[0]]) if all(isinstance(dim, int) for dim in shape[: axes[0]]) else _MANY_ROWS
+    if rows < _MANY_ROWS and length >= _LONG_ROW and call.op.name in _SHARED:
+        raise DeclinedError("its rows are few and so long that cores had better share each")
     space = RowSpace.of(shape, len(axes))
     if not hasattr(attributes, "channel_axis"):
         return space
