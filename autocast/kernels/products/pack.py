@@ -49,11 +49,25 @@ class Source:
 
 @dataclass(frozen=True)
 class Strip:
-    """A place for `width` columns of packed words: word (k, column) is at `offset + k * width + column` of `buffer`."""
+    """A place for `width` columns of packed words: word (k, column) is at `offset + k * width + column` of `buffer`.
+
+    With `apart`, each vector of columns is a strip of its own, `apart` words after the one before: then what a narrow
+    tile reads lies together, while wide rows of the source are read at once.
+    """
 
     buffer: tirx.Buffer
     offset: Extent
     width: int
+    apart: Extent | None = None
+
+    def pitch(self, lanes: int) -> int:
+        """The distance between two rows of words."""
+        return self.width if self.apart is None else lanes
+
+    def place(self, k: Extent, vector: Extent, lanes: int) -> tirx.Expr:
+        """Where words k of a vector of columns are."""
+        skip = lanes if self.apart is None else self.apart
+        return i64(self.offset) + k * self.pitch(lanes) + vector * skip
 
 
 def pack_strip(
@@ -89,8 +103,8 @@ def _pack_across(
                 source.snippet("across", part),
                 T.address_of(source.view[source.base + first * source.stride + k_at]),
                 i64(source.stride),
-                T.address_of(strip.buffer[i64(strip.offset) + block * (lanes * strip.width) + vector * lanes]),
-                i64(strip.width),
+                T.address_of(strip.buffer[strip.place(block * lanes, vector, lanes)]),
+                i64(strip.pitch(lanes)),
                 *edge,
             )
         )
@@ -126,7 +140,7 @@ def _pack_along(
                     source.snippet("along", part),
                     T.address_of(source.view[source.base + k_at * source.stride + first]),
                     i64(source.stride),
-                    T.address_of(strip.buffer[i64(strip.offset) + word * strip.width + vector * lanes]),
+                    T.address_of(strip.buffer[strip.place(word, vector, lanes)]),
                     *edge,
                 )
             )

@@ -151,14 +151,17 @@ class PanelWalk:
         exact = isinstance(self.m, int) and self.m % (group * height) == 0 and width == group * height
         with T.serial(0, ceil_div(last_tile - first_tile, group)) as g:
             first = T.bind(first_tile + g * group)
-            strip = Strip(self.unit.scratch(self.blocking.k_words * width, self.word), 0, width)
+            apart = self.blocking.k_words * lanes if lanes % height == 0 else None
+            strip = Strip(self.unit.scratch(self.blocking.k_words * width, self.word), 0, width, apart)
             k_first = block.first * self.per_word
             pack_strip(self.unit, self.task.a, first * height, strip, k_first, block.words, exact=exact)
             with T.serial(0, tirx.min(i64(group), last_tile - first)) as q:
                 tile = T.bind(first + q)
                 valid = T.bind(tirx.min(i64(height), i64(self.m) - tile * height))
-                skip = T.bind(q * height)
-                self._by_panels(tile, lambda row, k: strip.buffer[skip + k * width + row], valid, block)
+                first_row = q * height
+                start = T.bind(first_row if apart is None else first_row // lanes * apart + first_row % lanes)
+                pitch = strip.pitch(lanes)
+                self._by_panels(tile, lambda row, k: strip.buffer[start + k * pitch + row], valid, block)
 
     def _by_panels(self, tile: tirx.Expr, a_word: AWord, valid: Extent, block: _Block) -> None:
         """One tile of rows, of which `valid` exist, times every panel of the block."""
