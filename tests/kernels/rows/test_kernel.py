@@ -95,7 +95,9 @@ def test_sums_of_a_row_stay_in_registers(cpu: str) -> None:
     target = target_of(cpu)
     function = row_kernel(builder.finish([(squares, (64,), "float32")]), 1, target, "main")
     assembly = tvm.compile(tvm.IRModule({"main": function}), target=target).mod.inspect_source("asm")
-    loops = [body for body in straight_loops(assembly) if sum("vaddps" in line or "vfmadd" in line for line in body) >= 4]
+    loops = [
+        body for body in straight_loops(assembly) if sum("vaddps" in line or "vfmadd" in line for line in body) >= 4
+    ]
     assert loops
     for body in loops:
         assert not [line for line in body if "%rsp" in line and ("ymm" in line or "zmm" in line)]
