@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -56,6 +58,7 @@ class Executable:
         self._vm = relax.VirtualMachine(program.code, tvm.cpu())
         self._main = self._vm["main"]
         self._lock = threading.RLock()
+        self._seconds = math.inf  # of the last call
         self._outputs_vary = not ir.is_static_type(program.planned["main"].ret_ty)
 
     def __call__(self, *inputs: Any) -> Any:
@@ -77,7 +80,11 @@ class Executable:
         """Run `main` on what `arguments` returned; outputs as TVM gives them."""
         threads.configure()
         with self._lock:
+            if self._seconds > threads.WORTH_A_PAUSE:
+                threads.pause_openmp()
+            started = time.perf_counter()
             outputs = self._main(*arguments)
+            self._seconds = time.perf_counter() - started
         if self._outputs_vary:
             varying_outputs.note(outputs)
         return outputs

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
+import re
+import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import tvm
 
@@ -13,6 +19,12 @@ from autocast.kernels.target import physical_cores, wanted_threads
 #: How often an idle worker yields before it sleeps. Long enough to stay awake between two kernels of one model, short
 #: enough to leave the cores to torch's threads soon after: TVM's own 300,000 burn a core for tenths of a second.
 SPIN_COUNT = 2000
+
+#: Calls shorter than this, seconds, are not worth ending the threads of torch's pool for: starting them takes 0.1 ms.
+WORTH_A_PAUSE = 1e-3
+
+#: OpenMP's `omp_pause_soft`: give up threads, keep their data.
+_SOFT = 1
 
 #: `AffinityMode::kBig` of TVM's thread pool: all fast cores.
 _BIG_CORES = 1
@@ -49,3 +61,24 @@ def configure() -> int:
         )
     _configured.threads = wanted
     return wanted
+
+
+def pause_openmp() -> None:
+    """End the idle OpenMP threads that torch's last operator left to this thread; the next one starts them again.
+
+    They spin for some milliseconds in case another operator comes, on the cores that our kernels are about to use: a
+    call right after one of torch's took twice its time.
+    """
+    if "torch" in sys.modules:
+        for pause in _pause_functions():
+            pause(_SOFT)
+
+
+@functools.cache
+def _pause_functions() -> tuple[Callable[[int], int], ...]:
+    """`omp_pause_resource_all` of each OpenMP library in this process (torch's, as a rule); none without Linux's map."""
+    maps = Path("/proc/self/maps")
+    lines = maps.read_text().splitlines() if maps.exists() else []
+    paths = {line.split(maxsplit=5)[-1] for line in lines if re.search(r"/lib(gomp|iomp5|omp)[-.][^/]*$", line)}
+    libraries = [ctypes.CDLL(path) for path in sorted(paths)]
+    return tuple(library.omp_pause_resource_all for library in libraries if hasattr(library, "omp_pause_resource_all"))

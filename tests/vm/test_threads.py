@@ -24,10 +24,25 @@ REPORT = """
 """
 
 
-def in_a_fresh_process(**environment):
+PAUSES = """
+    import json, os
+    import torch
+    from autocast.vm import threads
+    torch.set_num_threads(3)
+    counts = []
+    for _ in range(2):
+        total = torch.ones(1 << 20) + 1
+        counts.append(len(os.listdir("/proc/self/task")))
+        threads.pause_openmp()
+        counts.append(len(os.listdir("/proc/self/task")))
+    print(json.dumps([*counts, torch.get_num_threads(), float(total.sum())]))
+"""
+
+
+def in_a_fresh_process(program=REPORT, **environment):
     clean = {name: value for name, value in os.environ.items() if name not in ("TVM_NUM_THREADS", "OMP_NUM_THREADS")}
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(REPORT)],
+        [sys.executable, "-c", textwrap.dedent(program)],
         env=clean | environment,
         capture_output=True,
         text=True,
@@ -67,3 +82,10 @@ def test_a_pool_cannot_grow_beyond_its_first_size(monkeypatch):
         threads.configure()
     monkeypatch.undo()
     threads.configure()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="finds the library in Linux's map of the process")
+def test_torchs_idle_threads_end_before_kernels_run_and_come_back():
+    busy, idle, busy_again, idle_again, number, total = in_a_fresh_process(PAUSES)
+    assert busy - idle == busy_again - idle_again == 2
+    assert (number, total) == (3, 2.0**21)
