@@ -13,7 +13,6 @@ from tvm import relax
 
 from autocast import settings
 from autocast.kernels.explain import credit, summarize
-from autocast.kernels.fallback.legalize import legalizations
 from autocast.kernels.fallback.schedule import mark_existing, schedule
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.channels_last import channels_last
@@ -59,7 +58,7 @@ LOWERING = (
     *(_by_rule(rule) for rule in RULES),
     Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
-    Phase("legalize", _sequence(relax.transform.LegalizeOps(legalizations()), relax.transform.AnnotateTIROpPattern())),
+    Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),
     Phase("fuse", _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())),
     Phase("remove_dead_code", _sequence(relax.transform.DeadCodeElimination())),
     Phase("schedule", lambda mod, target: schedule(mod)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Any
 
 import tvm
 import tvm_ffi
@@ -12,7 +11,6 @@ from tvm import s_tir, sym, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from autocast import settings
-from autocast.kernels.fallback.name_values import name_values
 
 #: float32 numbers in the vectors that loops are split into; LLVM cuts them to what the target has.
 LANES = 16
@@ -23,9 +21,6 @@ PARALLEL_ELEMENTS = 1 << 14
 #: Marks PrimFuncs whose loops are as they should be.
 SCHEDULED = "autocast.scheduled"
 
-_LIBRARY_CALLS = frozenset(
-    f"tirx.{name}" for name in ("exp", "log", "tanh", "erf", "sin", "cos", "tan", "pow", "sigmoid")
-)
 _SPATIAL, _REDUCTION = 0, 2
 
 
@@ -37,7 +32,7 @@ def schedule(mod: tvm.IRModule) -> tvm.IRModule:
         for i, j in T.grid(1024, 3072):               for i in T.parallel(1024):
             with T.sblock("add"): t[i, j] = ...           for j in range(192):
         for i, j in T.grid(1024, 3072):                       for v in T.vectorized(16):
-            with T.sblock("exp"): y[i, j] = f(t[i, j])            with T.sblock("exp"): y[...] = f(...)
+            with T.sblock("mod"): y[i, j] = f(t[i, j])            with T.sblock("mod"): y[...] = f(...)
     """
     functions = dict(mod.functions.items())
     for var, function in functions.items():
@@ -61,38 +56,28 @@ def _schedule(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
         root = sch.get_sblock("root")
         _inline(sch, root)
         for block in sch.get_child_blocks(root):
-            _widen_intermediate(sch, block)
             _schedule_nest(sch, block)
     except (s_tir.ScheduleError, RuntimeError, ValueError) as error:
         if settings.integer("AUTOCAST_DEBUG") >= 4:
             print(f"kernels: schedule of {name} stopped: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
-    return name_values(sch.mod["main"])
+    return sch.mod["main"]
 
 
 def _inline(sch: s_tir.Schedule, root: SBlockRV) -> None:
-    """Inline the blocks whose elements are cheap, or are read once."""
+    """Inline the blocks whose elements are cheap to compute again, or are read once."""
     for block in sch.get_child_blocks(root):
         consumers = sch.get_consumers(block)
         if not consumers or not _is_injective(sch, block):
             continue
-        if all(_may_inline(sch, block, consumer, len(consumers)) for consumer in consumers):
+        if all(_is_injective(sch, consumer) or _reads_once(sch, consumer, block) for consumer in consumers):
             try:
                 sch.compute_inline(block)
             except s_tir.ScheduleError:
                 continue
 
 
-def _widen_intermediate(sch: s_tir.Schedule, block: SBlockRV) -> None:
-    """Keep an intermediate bfloat16 tensor in float32, as TVM's legalization would, but with its rounding."""
-    if sch.get_consumers(block) and str(sch.get(block).writes[0].source.dtype) == "bfloat16":
-        sch.unsafe_set_dtype(block, 0, "float32")
-
-
-def _may_inline(sch: s_tir.Schedule, block: SBlockRV, consumer: SBlockRV, consumers: int) -> bool:
-    read_once = _iterations(sch, block) == _iterations(sch, consumer)
-    if _is_expensive(sch.get(block)):
-        return read_once and consumers == 1
-    return read_once or _is_injective(sch, consumer)
+def _reads_once(sch: s_tir.Schedule, consumer: SBlockRV, block: SBlockRV) -> bool:
+    return _iterations(sch, block) == _iterations(sch, consumer)
 
 
 def _schedule_nest(sch: s_tir.Schedule, block: SBlockRV) -> None:
@@ -199,14 +184,3 @@ def _reads_contiguously(block: s_tir.SBlock, axis: int) -> bool:
         return len(coefficients) > 0 and isinstance(coefficients[0], tirx.IntImm) and int(coefficients[0]) == 1
 
     return any(moves_by_one(read) for read in block.reads)
-
-
-def _is_expensive(block: s_tir.SBlock) -> bool:
-    """Whether computing an element twice is worth avoiding: it calls a function of its own or one of LLVM's."""
-
-    def stop(node: Any) -> tvm_ffi.VisitInterrupt | None:
-        if isinstance(node, tirx.Let) or node.op.name in _LIBRARY_CALLS:
-            return tvm_ffi.VisitInterrupt(node)
-        return None
-
-    return tvm_ffi.structural_walk(block.body, ((tirx.Let, tvm.ir.Call), stop)) is not None
