@@ -32,7 +32,7 @@ RULES = (
     Rule("pooling", "max and average pooling, global and adaptive ones too", lower_pooling),
     Rule("convolutions", "conv1d, conv2d and their transposes: bias, activation, residual", lower_convolutions),
     Rule("products", "matmul, with transposed and narrowed operands, bias, activation and residual", lower_products),
-    Rule("rows", "softmax, norms, losses, reductions and scans over the last axes, and what is around them", lower_rows),
+    Rule("rows", "softmax, norms, losses, reductions and scans over the last axes, and their neighbours", lower_rows),
     Rule("layout", "what only moves data: permutations, joins, cuts, repeats, fills and casts of those", lower_layout),
     Rule("reductions", "sums, means, extremes and variances over any axes, with what only they read", lower_reductions),
     Rule("elementwise", "groups of elementwise operators, with what they broadcast and cast", lower_elementwise),
