@@ -76,7 +76,7 @@ def pause_openmp() -> None:
 
 @functools.cache
 def _pause_functions() -> tuple[Callable[[int], int], ...]:
-    """`omp_pause_resource_all` of each OpenMP library in this process (torch's, as a rule); none without Linux's map."""
+    """`omp_pause_resource_all` of each OpenMP library in this process (torch's, as a rule), found in Linux's map."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text().splitlines() if maps.exists() else []
     paths = {line.split(maxsplit=5)[-1] for line in lines if re.search(r"/lib(gomp|iomp5|omp)[-.][^/]*$", line)}
