@@ -112,3 +112,8 @@ def test_other_axes_are_declined_with_the_reason(
     monkeypatch.setenv("AUTOCAST_DEBUG", "4")
     assert _calls(lambda x: op.nn.softmax(x, axis=0), ((4, 40), "float32")) == ["relax.nn.softmax"]
     assert "declines" in (message := capsys.readouterr().err) and "not over the last axis" in message
+
+
+def test_one_long_row_is_left_to_kernels_that_divide_it() -> None:
+    assert _calls(op.sum, ((300, 300), "float32")) == ["relax.sum"]
+    assert _calls(op.sum, ((20, 20), "float32")) == ["sum0_20x20_float32"]
