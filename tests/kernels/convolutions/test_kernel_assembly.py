@@ -18,7 +18,6 @@ SPECS = {
     "first layer": Convolution(4, 224, 224, 3, 64, (7, 7), (2, 2), (3, 3, 3, 3)),
     "three by three": Convolution(4, 56, 56, 64, 64, (3, 3), padding=ALL_AROUND),
     "two images side by side": Convolution(4, 7, 7, 512, 512, (3, 3), padding=ALL_AROUND),
-    "product over pixels": Convolution(4, 14, 14, 1024, 256, (1, 1)),
     "any size": Convolution(None, None, None, 64, 72, (3, 3), (2, 2), ALL_AROUND),
     "each channel on its own": Convolution(4, 56, 56, 144, 144, (3, 3), padding=ALL_AROUND, groups=144),
 }
