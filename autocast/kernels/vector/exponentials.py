@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from autocast.kernels.vector.function_body import Body, Definition, Value
 
 _LOG2_E = 1.44269504088896341
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first has 9 bits: n * high is exact for every n that occurs
 _SQRT_2_OVER_PI = 0.7978845608028654
-_SQRT_HALF = 0.7071067811865476
+
+#: Activations of numbers below minus this are nothing beside what they are of it.
+_LEAST = 2.0**80
 
 #: (exp(x) - 1 - x) / x^2 for |x| <= log(2) / 2, the highest power first; relative error of exp(x) - 1: 2^-26.
 _EXP_TAIL = (
@@ -16,6 +20,26 @@ _EXP_TAIL = (
     0.04166720524529164,
     0.16666542352521382,
     0.49999998125651607,
+)
+
+#: (2^x - 1) / x for |x| <= 1 / 2, the highest power first; error of 2^x: 2^-23.
+_EXP2 = (
+    0.0013264590904837718,
+    0.009671619115165507,
+    0.05550735032211069,
+    0.24022240458850144,
+    0.6931469763819306,
+)
+
+#: log2((1 - P(x)) / P(x)) / x as a polynomial of x^2, P being the normal distribution; error of P: 2^-25.
+_NORMAL_LOGIT = (
+    -5.067237268473158e-09,
+    3.816313169026961e-07,
+    -1.1439834101995638e-05,
+    0.00015957994228550773,
+    9.404922010245705e-05,
+    -0.104835121870527,
+    -2.3022092964896803,
 )
 
 
@@ -55,10 +79,6 @@ def _sigmoid(b: Body, x: Value) -> Value:
     return b.divide(b.where("olt", x, 0.0, small, 1.0), small + 1.0)
 
 
-def _silu(b: Body, x: Value) -> Value:
-    return x * _sigmoid(b, x)
-
-
 def _tanh(b: Body, x: Value) -> Value:
     """t / (t + 2) with t = exp(2 |x|) - 1; from 9.1 on the result is 1 in float32."""
     size = b.absolute(x)
@@ -86,15 +106,30 @@ def _erf(b: Body, x: Value) -> Value:
     return b.where("ogt", size, 0.927734375, b.with_sign_of(far, x), near)
 
 
+def _times_logistic(b: Body, x: Value, t: Callable[[Value], Value]) -> Value:
+    """x / (1 + 2^t(x)), as exact as x: the exponent needs no second part, since its error enters a sum with 1."""
+    x = b.where("olt", x, -_LEAST, -_LEAST, x)
+    exponent = t(x)
+    exponent = b.where("ogt", exponent, 120.0, 120.0, exponent)
+    exponent = b.where("olt", exponent, -120.0, -120.0, exponent)
+    whole = b.nearest(exponent)
+    power = b.scale_normal(b.polynomial(exponent - whole, *_EXP2, 1.0), whole)
+    return b.divide(x, power + 1.0)
+
+
+def _silu(b: Body, x: Value) -> Value:
+    return _times_logistic(b, x, lambda x: x * -_LOG2_E)
+
+
 def _gelu(b: Body, x: Value) -> Value:
-    half = x * 0.5
-    return b.multiply_add(half, _erf(b, x * _SQRT_HALF), half)
+    """x times the normal distribution, as a logistic function of an odd polynomial."""
+    return _times_logistic(b, x, lambda x: x * b.polynomial(x * x, *_NORMAL_LOGIT))
 
 
 def _gelu_tanh(b: Body, x: Value) -> Value:
     """x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the same as the form with tanh."""
-    inner = b.multiply_add(x * x, 2 * _SQRT_2_OVER_PI * 0.044715, 2 * _SQRT_2_OVER_PI)
-    return x * _sigmoid(b, x * inner)
+    factor = -2 * _SQRT_2_OVER_PI * _LOG2_E
+    return _times_logistic(b, x, lambda x: x * b.multiply_add(x * x, factor * 0.044715, factor))
 
 
 FUNCTIONS: dict[str, Definition] = {
