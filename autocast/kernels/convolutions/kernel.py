@@ -120,10 +120,7 @@ class _Generator:
     def _tasks(self) -> None:
         """One task for each band and each of its parts of the features."""
         blocking, spec = self.blocking, self.spec
-        height = max(
-            (kind.outputs(self.out_shape[1]) for kind in blocking.row_kinds),
-            key=lambda extent: extent if isinstance(extent, int) else 0,
-        )
+        height = blocking.row_kinds[0].outputs(self.out_shape[1])  # the others have no more
         source = BandSource(self.unit, self.data, self.shape, spec.channels, blocking)
         bands = (height + blocking.rows - 1) // blocking.rows
         groups = self.shape[0] // blocking.images
