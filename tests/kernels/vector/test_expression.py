@@ -25,6 +25,10 @@ def _rounded(dtype: type) -> Callable:
     return lambda x: x.astype(np.float32).astype(dtype).astype(np.float64)
 
 
+def _vanishing(function: Callable) -> Callable:
+    return lambda x: np.where(x == -np.inf, 0.0, function(x))
+
+
 #: The same functions in float64.
 REFERENCES: dict[str, Callable[..., np.ndarray]] = {
     "add": np.add,
@@ -74,6 +78,8 @@ REFERENCES: dict[str, Callable[..., np.ndarray]] = {
     "sin": np.sin,
     "cos": np.cos,
     **{name: function for name, function in ACTIVATIONS.items() if name is not None},
+    # Their limit at -infinity is 0; the formulas say infinity times 0.
+    **{name: _vanishing(ACTIVATIONS[name]) for name in ("gelu", "gelu_tanh", "silu")},
 }
 EXTREMES = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, 0.5, 1.5, 2.5, -0.5], np.float32)
 
