@@ -19,7 +19,7 @@ _TILE_ROWS = {
 _TILE_COST = {4: 1.0, 3: 1.0, 2: 1.05, 1: 1.5}
 
 #: The scores of a block of keys take about so many bytes.
-_SCORE_BYTES = 32 << 10
+_SCORE_BYTES = 48 << 10
 #: Fewer tasks than this for each core share the work unevenly, if they are not a multiple of the cores.
 _TASKS_PER_CORE = 4
 #: A task that owns fewer queries packs keys and values for too little work.

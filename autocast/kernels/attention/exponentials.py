@@ -13,7 +13,7 @@ from autocast.kernels.vector.llvm_ir import expand
 #: Degree of the polynomial for 2^x by the dtype of the second product: errors of 4e-6 and 2e-8.
 _DEGREE = {"bfloat16": 4, "float32": 6}
 
-# Lanes before the first are -inf: keys that a query must not see yet.
+# Lanes before the first, or from a count on, are -inf: keys that a query must not see, or that are none.
 _MASKS = """
 define linkonce_odr <L x float> @autocast_from_lane(<L x float> %x, i32 %first) alwaysinline {
   %one = insertelement <L x i32> poison, i32 %first, i64 0
@@ -21,6 +21,16 @@ define linkonce_odr <L x float> @autocast_from_lane(<L x float> %x, i32 %first) 
   %seen = icmp sge <L x i32> IOTA, %all
   %y = select <L x i1> %seen, <L x float> %x, <L x float> splat (float 0xFFF0000000000000)
   ret <L x float> %y
+}
+define linkonce_odr <L x float> @autocast_to_lane(<L x float> %x, i32 %count) alwaysinline {
+  %seen = call <L x i1> @autocast_mask(i32 %count)
+  %y = select <L x i1> %seen, <L x float> %x, <L x float> splat (float 0xFFF0000000000000)
+  ret <L x float> %y
+}
+declare float @llvm.vector.reduce.fmax.vLf32(<L x float>)
+define linkonce_odr float @autocast_largest(<L x float> %x) alwaysinline {
+  %y = call nnan float @llvm.vector.reduce.fmax.vLf32(<L x float> %x)
+  ret float %y
 }
 define linkonce_odr <L x float> @autocast_choose(<L x float> %keep, <L x float> %x, <L x float> %y) alwaysinline {
   %kept = fcmp une <L x float> %keep, zeroinitializer
@@ -113,8 +123,8 @@ def _power(isa: InstructionSet, compute: str) -> str:
 
 @cache
 def softmax_ir(isa: InstructionSet, compute: str) -> str:
-    """LLVM IR of `autocast_power_<compute>`, `autocast_from_lane`, `autocast_choose` and, for pairs of bfloat16,
-    `autocast_probabilities` (the words of two rows of probabilities)."""
+    """LLVM IR of `autocast_power_<compute>`, of masks by lanes and by tensors, of the largest number of a vector and,
+    for pairs of bfloat16, of `autocast_probabilities`: the words of two rows of probabilities."""
     mixed = ", ".join(f"i32 {i + half}" for i in range(isa.lanes) for half in (0, isa.lanes))
     pairs = _PAIRS.replace("MIXED", f"<{mixed}>") if compute == "bfloat16" else ""
     return expand(_MASKS + _power(isa, compute) + pairs, isa.lanes)

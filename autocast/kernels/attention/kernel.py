@@ -24,6 +24,7 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.attention.blocking import choose_blocking
 from autocast.kernels.attention.exponentials import softmax_ir
+from autocast.kernels.attention.few_queries import FewQueries, is_few
 from autocast.kernels.attention.panel import Head, Panel
 from autocast.kernels.attention.spec import Attention, Size, View
 from autocast.kernels.products.pack import Source, Strip, pack_strip
@@ -54,6 +55,8 @@ class Generator:
         self.compute = "bfloat16" if self.pairs else "float32"
         self.word, self.per_word = ("int32", 2) if self.pairs else ("float32", 1)
         self.blocking = choose_blocking(spec, isa, cores(target))
+        members = math.prod(spec.leading[len(spec.leading) - spec.shared :], start=Size())
+        self.few = is_few(spec.queries.known, members.known)
         self.sizes: dict[str, tirx.Var] = {}
 
     def size(self, size: Size) -> Extent:
@@ -75,7 +78,7 @@ class Generator:
         separate = len(self.leading) - spec.shared
         heads = math.prod(self.leading[:separate], start=1)
         with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", self._llvm()):
-            tasks = heads * self.blocking.query_tasks
+            tasks = heads * (1 if self.few else self.blocking.query_tasks)
             if isinstance(tasks, int) and tasks == 1:
                 self._task(i64(0), separate)
             else:
@@ -100,7 +103,7 @@ class Generator:
             position = T.bind(position // i64(extent))
         return indices
 
-    def _base(self, view: View, indices: list[tirx.Expr]) -> tirx.Expr:
+    def base(self, view: View, indices: list[tirx.Expr]) -> tirx.Expr:
         """Where the matrix of `view` at leading `indices` begins."""
         base = i64(0)
         for offset in view.offsets:
@@ -110,25 +113,58 @@ class Generator:
                 base = base + index * self.size(stride)
         return T.bind(base)
 
+    def offset(self) -> tirx.Expr:
+        """How many keys the first query sees, less one."""
+        if self.spec.causal == "difference":
+            return T.bind(tirx.abs(i64(self.keys) - i64(self.queries)))
+        return i64(int(self.spec.causal or 0))
+
+    def inverse(self, total: tirx.Expr) -> tirx.Expr:
+        """1 / the sum of a query's probabilities, which is 0 where it sees no key."""
+        total, zero, one = T.bind(total), tirx.const(0.0, "float32"), tirx.const(1.0, "float32")
+        if self.spec.zero_empty:
+            return T.bind(tirx.if_then_else(total == zero, zero, one / total))
+        return T.bind(one / total)
+
     def _source(self, view: View, base: tirx.Expr, columns: Extent, k: Extent, *, along_k: bool) -> Source:
         return Source(self.flats[view.argument], base, columns, k, self.size(view.rows), along_k, self.pairs)
 
     def _task(self, task: tirx.Expr, separate: int) -> None:
         spec, blocking = self.spec, self.blocking
-        part = T.bind(task % blocking.query_tasks)
-        indices = self._indices(T.bind(task // blocking.query_tasks), self.leading[:separate])
+        query_tasks = 1 if self.few else blocking.query_tasks
+        part = T.bind(task % query_tasks)
+        indices = self._indices(T.bind(task // query_tasks), self.leading[:separate])
+        group = self.leading[separate:]
+        if self.few:
+            self._few_queries(indices, group)
+            return
         head = self._packed(indices)
         panels = ceil_div(self.queries, blocking.panel)
-        first = T.bind(i64(part * panels) // blocking.query_tasks)
-        last = T.bind((part + 1) * panels // blocking.query_tasks)
-        group = self.leading[separate:]
+        first = T.bind(i64(part * panels) // query_tasks)
+        last = T.bind((part + 1) * panels // query_tasks)
         with T.serial(0, i64(math.prod(group, start=1))) as member:
             every = indices + self._indices(member, group)
-            query = self._source(spec.query, self._base(spec.query, every), self.queries, spec.depth, along_k=True)
-            steps = [(step, None if step.view is None else self._base(step.view, every)) for step in spec.steps]
-            result = self._base(spec.result, every)
+            query = self._source(spec.query, self.base(spec.query, every), self.queries, spec.depth, along_k=True)
+            steps = [(step, None if step.view is None else self.base(step.view, every)) for step in spec.steps]
+            result = self.base(spec.result, every)
             with T.serial(0, last - first) as panel:
                 Panel(self, head, query, steps, result, T.bind((first + panel) * blocking.panel)).emit()
+
+    def _few_queries(self, indices: list[tirx.Expr], group: list[Extent]) -> None:
+        """Emit code for all queries of the heads that share keys and values, one by one."""
+        spec, rows = self.spec, []
+        for member in range(math.prod(int(extent) for extent in group)):
+            every = indices + self._indices(i64(member), group)
+            bases = [None if step.view is None else self.base(step.view, every) for step in spec.steps]
+            query, result = self.base(spec.query, every), self.base(spec.result, every)
+            for number in range(int(self.queries)):
+                starts = (
+                    start + number * i64(self.size(view.rows))
+                    for start, view in ((query, spec.query), (result, spec.result))
+                )
+                first, out = (T.bind(start) for start in starts)
+                rows.append((first, number, bases, out))
+        FewQueries(self, indices, rows).emit()
 
     def _packed(self, indices: list[tirx.Expr]) -> Head:
         """Emit code that packs K and V of one head."""
@@ -142,7 +178,7 @@ class Generator:
         k_packed = unit.scratch(k_size, self.word)
         k_words = T.decl_buffer((k_size,), "int32", data=k_packed.data)
         v_packed = unit.scratch(key_words * value_width + blocking.value_rows, self.word)
-        keys = self._source(spec.key, self._base(spec.key, indices), self.keys, spec.depth, along_k=True)
+        keys = self._source(spec.key, self.base(spec.key, indices), self.keys, spec.depth, along_k=True)
         with T.serial(0, i64(self.keys)) as key:
             start = T.bind(keys.base + key * keys.stride)
             for vector in range(width // unit.lanes):
@@ -152,7 +188,7 @@ class Generator:
                 arguments = [T.address_of(keys.view[start + skip])] + ([i32(count)] if part else [])
                 words = tirx.call_extern(f"int32x{unit.lanes}", keys.snippet("words", part), *arguments)
                 T.buffer_store(k_words, words, [unit.ramp(key * width + vector * unit.lanes)])
-        values = self._source(spec.value, self._base(spec.value, indices), spec.value_depth, self.keys, along_k=False)
+        values = self._source(spec.value, self.base(spec.value, indices), spec.value_depth, self.keys, along_k=False)
         exact = spec.value_depth % unit.lanes == 0
         pack_strip(unit, values, 0, Strip(v_packed, 0, value_width), 0, key_words, exact=exact)
         return Head(k_packed, width, depth_words, v_packed, value_width)

@@ -12,14 +12,26 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.attention.spec import Step
 from autocast.kernels.products.pack import Source, Strip, pack_strip
 from autocast.kernels.products.tile import Sums, multiply_tile
-from autocast.kernels.vector.unit import Extent, ceil_div, i32, i64, minimum
+from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i32, i64, minimum
 
 if TYPE_CHECKING:
     from autocast.kernels.attention.kernel import Generator
 
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 #: Where nothing has been seen, the maximum is this rather than -inf: no difference of infinities.
-_LOWEST = -3.4028234663852886e38
+LOWEST = -3.4028234663852886e38
+
+
+def apply_step(unit: VectorUnit, step: Step, value: tirx.Expr, other: tirx.Expr | None) -> tirx.Expr:
+    """A vector of scores after `step`, whose tensor has the elements `other` there."""
+    if other is None:
+        return value * unit.splat(step.value)
+    if step.kind == "add":
+        return value + other
+    choices = [value, unit.splat(step.value)]
+    return tirx.call_pure_extern(
+        unit.dtype, "autocast_choose", other, *(choices if step.kind == "keep" else choices[::-1])
+    )
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,7 @@ class Panel:
         self.lanes, self.width = self.unit.lanes, self.blocking.panel
         # A scale alone is left to the exponential.
         scale_only = all(step.kind == "scale" and step.value > 0 for step, _ in steps)
-        self.factor = _LOG2_E * (math.prod(step.value for step, _ in steps) if scale_only else 1.0)
+        self.factor = LOG2_E * (math.prod(step.value for step, _ in steps) if scale_only else 1.0)
         if scale_only:
             self.steps = []
 
@@ -72,7 +84,7 @@ class Panel:
         pack_strip(unit, self.query, self.first, strip, 0, self.head.depth_words, exact=exact)
         for vector in range(self.blocking.vectors):
             at = [unit.ramp(vector * self.lanes)]
-            T.buffer_store(self.maximum, unit.splat(_LOWEST), at)
+            T.buffer_store(self.maximum, unit.splat(LOWEST), at)
             T.buffer_store(self.total, unit.splat(0.0), at)
         if blocking.one_block and self.spec.causal is None:
             self._block(i64(0), self.generator.keys)
@@ -90,9 +102,7 @@ class Panel:
         keys, queries = self.generator.keys, self.generator.queries
         if self.spec.causal is None:
             return i64(keys)
-        self.offset = T.bind(
-            tirx.abs(i64(keys) - i64(queries)) if self.spec.causal == "difference" else i64(self.spec.causal)
-        )
+        self.offset = self.generator.offset()
         last = minimum(self.first + self.width, queries)
         return T.bind(tirx.max(i64(0), minimum(keys, last + self.offset)))
 
@@ -204,17 +214,10 @@ class Panel:
     ) -> tirx.Expr:
         unit = self.unit
         if tensor is None:
-            return value * unit.splat(step.value)
+            return apply_step(unit, step, value, None)
         if step.view is not None and step.view.rows.factor:
-            other = tensor[unit.ramp(row * self.width + vector * self.lanes)]
-        else:
-            other = unit.splat(tensor[row])
-        if step.kind == "add":
-            return value + other
-        choices = (value, unit.splat(step.value))
-        return tirx.call_pure_extern(
-            unit.dtype, "autocast_choose", other, *(choices if step.kind == "keep" else choices[::-1])
-        )
+            return apply_step(unit, step, value, tensor[unit.ramp(row * self.width + vector * self.lanes)])
+        return apply_step(unit, step, value, unit.splat(tensor[row]))
 
     def _power(self, x: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(self.unit.dtype, f"autocast_power_{self.generator.compute}", x)
@@ -282,12 +285,7 @@ class Panel:
         unit.fence(turned)
         stride = generator.size(spec.result.rows)
         with T.serial(0, minimum(self.width, generator.queries - self.first)) as row:
-            total = T.bind(self.total[row])
-            inverse = T.bind(tirx.const(1.0, "float32") / total)
-            if spec.zero_empty:
-                inverse = T.bind(
-                    tirx.if_then_else(total == tirx.const(0.0, "float32"), tirx.const(0.0, "float32"), inverse)
-                )
+            inverse = generator.inverse(self.total[row])
             start = T.bind(self.result + (self.first + row) * stride)
             for skip in range(0, square, lanes):
                 count = None if skip + lanes <= spec.value_depth else spec.value_depth - skip

@@ -42,10 +42,12 @@ def _fused(dtype: str) -> Attention:
     )
 
 
-def _biased(kind: str, shape: tuple, dtype: str, value: float = 0.0, *, group: int = 1, **more: Any) -> Attention:
+def _biased(
+    kind: str, shape: tuple, dtype: str, value: float = 0.0, *, queries: int = 21, group: int = 1, **more: Any
+) -> Attention:
     """Two steps: a scale, and a tensor of `shape` over (batch, heads, queries, keys) = (2, 4, 21, 37)."""
     steps = (Step("scale", 0.25), Step(kind, value, bias(3, *shape, group=group)))
-    return heads(2, 21, 37, 4, 16, "float32", group=group, extra=((shape, dtype),), steps=steps, **more)
+    return heads(2, queries, 37, 4, 16, "float32", group=group, extra=((shape, dtype),), steps=steps, **more)
 
 
 #: Specifications by what is special about them, with the sizes that they leave to run time.
@@ -57,6 +59,9 @@ SPECS: dict[str, tuple[Attention, dict[str, int]]] = {
     "depth 1": (heads(1, 5, 6, 1, 1, "bfloat16"), {}),
     "deep heads": (heads(1, 9, 20, 1, 256, "bfloat16"), {}),
     "one query": (heads(2, 1, 129, 4, 32, "bfloat16", group=2), {}),
+    "few queries of grouped heads": (heads(2, 3, 129, 4, 64, "float32", group=2), {}),
+    "few queries, causal": (heads(1, 2, 40, 2, 128, "bfloat16", causal=5, heads_first=True), {}),
+    "one query and keys at run time": (heads(1, 1, "k", 2, 16, "float16"), {"k": 77}),
     "one key": (heads(2, 3, 1, 2, 8, "bfloat16"), {}),
     "many blocks of keys": (heads(1, 70, 1001, 1, 40, "bfloat16"), {}),
     "causal": (heads(1, 150, 150, 2, 16, "bfloat16", causal=0), {}),
@@ -73,6 +78,8 @@ SPECS: dict[str, tuple[Attention, dict[str, int]]] = {
     "bias of bfloat16 for grouped heads": (_biased("add", (2, 4, 21, 37), "bfloat16", group=2), {}),
     "bias of keys": (_biased("add", (2, 1, 1, 37), "float32"), {}),
     "bias and causal": (_biased("add", (1, 1, 21, 37), "float16", causal=16), {}),
+    "few queries, bias": (_biased("add", (2, 4, 2, 37), "bfloat16", queries=2), {}),
+    "few queries, mask": (_biased("drop", (1, 1, 1, 37), "bool", -INFINITY, queries=2, group=2), {}),
     "mask of every query": (_biased("keep", (1, 1, 21, 37), "bool", -INFINITY), {}),
     "mask of keys": (_biased("keep", (2, 1, 1, 37), "bool", -INFINITY), {}),
     "mask that drops": (_biased("drop", (2, 1, 21, 37), "bool", -3.0), {}),
