@@ -16,12 +16,13 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.layout.copies import COPY_IR, Memory, copy_element, copy_row
 from autocast.kernels.layout.sizes import Size, dimension, evaluated
 from autocast.kernels.layout.squares import BITS, Square, square_for, square_ir
 from autocast.kernels.target import cores, instruction_set
 from autocast.kernels.vector import llvm_ir
 from autocast.kernels.vector.expression import Dim
-from autocast.kernels.vector.unit import VectorUnit, ceil_div, flat, i32, i64, minimum, rooted
+from autocast.kernels.vector.unit import VectorUnit, ceil_div, i64, minimum, rooted
 
 #: Fewer bytes than this are moved by one core: waking another takes as long.
 _PARALLEL_BYTES = 1 << 15
@@ -118,8 +119,7 @@ class _Generator:
         spec = self.spec
         buffers = [T.arg(f"x{i}", self.buffer(*argument)) for i, argument in enumerate(spec.arguments)]
         out = T.arg("out", self.buffer(*spec.out))
-        self.arguments, self.out = [flat(buffer) for buffer in buffers], flat(out)
-        self.bits = [flat(buffer, f"int{BITS[str(buffer.dtype)]}") for buffer in (*buffers, out)]
+        self.arguments, self.out = [Memory(buffer) for buffer in buffers], Memory(out)
         pieces = [merged(piece) for piece in spec.pieces]
         pieces = [piece for piece in pieces if all(axis.extent != 0 for axis in piece.axes)]
         work = [self.shares(piece) for piece in pieces]
@@ -138,10 +138,6 @@ class _Generator:
     def buffer(self, shape: tuple[Dim, ...], dtype: str) -> Any:
         sizes = [d if isinstance(d, int) else self.dims.setdefault(d, tirx.Var(d, "int64")) for d in shape]
         return T.buffer(sizes, dtype)
-
-    def converts(self, piece: Piece) -> bool:
-        """Whether a piece is of another dtype than the result."""
-        return piece.source is not None and self.spec.arguments[piece.source][1] != self.spec.out[1]
 
     def share(self, count: Any, moved: tuple[tuple, str], emitters: list[Callable[[tirx.Expr], None]]) -> None:
         """A loop over shares, parallel unless little is moved."""
@@ -178,35 +174,9 @@ class _Generator:
         def row(read: tirx.Expr, write: tirx.Expr, part: Any) -> None:
             start = 0 if isinstance(chunks, int) and chunks == 1 else T.bind(part * chunk)
             count = length if isinstance(start, int) else T.bind(minimum(length - start, chunk))
-            if self.converts(piece):
-                self.converted(self.arguments[source], T.bind(read + start), T.bind(write + start), count)
-                return
-            places = T.address_of(self.bits[-1][write + start]), T.address_of(self.bits[source][read + start])
-            T.evaluate(tirx.call_extern("void", "autocast_copy", *places, i32(count * (BITS[dtype] // 8))))
+            copy_row(self.unit, self.arguments[source], read + start, self.out, write + start, count)
 
         return self.nest(piece, piece.axes[:-1], row, chunks)
-
-    def converted(self, source: tirx.Buffer, read: tirx.Expr, write: tirx.Expr, count: Any) -> None:
-        """Copy a row, converting it."""
-        lanes, unit = self.unit.lanes, self.unit
-        step = 4 * lanes
-
-        def vector(place: Any, rest: Any = None) -> None:
-            unit.store(self.out, write + place, unit.load(source, read + place, rest), rest)
-
-        if not isinstance(count, int) or count >= step:
-            with T.serial(0, i64(count // step)) as block:
-                for slot in range(4):
-                    vector(block * step + slot * lanes)
-        if isinstance(count, int):
-            for place in range(count // step * step, count // lanes * lanes, lanes):
-                vector(i64(place))
-            if count % lanes:
-                vector(i64(count // lanes * lanes), i64(count % lanes))
-            return
-        with T.serial(i64(count // step * 4), i64(count // lanes)) as block:
-            vector(block * lanes)
-        vector(count // lanes * lanes, count % lanes)
 
     def matrices(self, piece: Piece, across: int) -> Shares:
         """Transposes in squares: the last loop strides over rows of the argument, loop `across` runs along them."""
@@ -223,7 +193,7 @@ class _Generator:
         outer = [axis for i, axis in enumerate(piece.axes[:-1]) if i != across]
         high, wide = (_BLOCK // step * step for step in (square.rows, square.size))
         blocks = ceil_div(rows, high), ceil_div(columns, wide)
-        source = self.bits[piece.source]
+        source = self.arguments[piece.source].bits
 
         def block(read: tirx.Expr, write: tirx.Expr, part: Any) -> None:
             i_first, j_first = T.bind(part // i64(blocks[1]) * high), T.bind(part % i64(blocks[1]) * wide)
@@ -246,7 +216,7 @@ class _Generator:
                         square.name,
                         T.address_of(source[places[0]]),
                         i64(strides[0]),
-                        T.address_of(self.bits[-1][places[1]]),
+                        T.address_of(self.out.bits[places[1]]),
                         i64(strides[1]),
                     )
                 )
@@ -280,13 +250,10 @@ class _Generator:
 
     def element(self, piece: Piece, read: tirx.Expr, write: tirx.Expr) -> None:
         """Emit the move of one element."""
-        out = self.bits[-1]
         if piece.source is None:
-            T.buffer_store(out, tirx.const(piece.bits, out.dtype), [write])
-        elif self.converts(piece):
-            self.unit.store(self.out, write, self.unit.load(self.arguments[piece.source], read, 1), 1)
+            T.buffer_store(self.out.bits, tirx.const(piece.bits, self.out.bits.dtype), [write])
         else:
-            T.buffer_store(out, self.bits[piece.source][read], [write])
+            copy_element(self.unit, self.arguments[piece.source], read, self.out, write)
 
     # ---- loops ----
 
@@ -334,13 +301,3 @@ class _Generator:
 def _known(size: Any) -> int:
     """A size, or a guess of one that is known at run time."""
     return size if isinstance(size, int) else 4
-
-
-COPY_IR = """
-declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-define linkonce_odr void @autocast_copy(ptr %dst, ptr %src, i32 %count) alwaysinline {
-  %bytes = zext i32 %count to i64
-  call void @llvm.memcpy.p0.p0.i64(ptr %dst, ptr %src, i64 %bytes, i1 false)
-  ret void
-}
-"""

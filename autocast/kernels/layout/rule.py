@@ -14,8 +14,9 @@ from autocast.kernels.explain import explain
 from autocast.kernels.graph.operators import computes
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
 from autocast.kernels.layout.kernel import Move, Piece, move
+from autocast.kernels.layout.lookup import MODES, Lookup, lookup
 from autocast.kernels.layout.sizes import Polynomial
-from autocast.kernels.layout.squares import BITS
+from autocast.kernels.layout.squares import BITS, FLOATS
 from autocast.kernels.layout.views import (
     JOINS,
     VIEWS,
@@ -39,14 +40,16 @@ class _Layout(BindingRewriter):
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
         super().__init__(mod)
         self.target = target
-        self.kernels: dict[Move, tvm.ir.GlobalVar] = {}
+        self.kernels: dict[Move | Lookup, tvm.ir.GlobalVar] = {}
 
     def enter(self, function: relax.Function) -> None:
         self.bound, self.users = users_of(function)
         self.absorbed: set[relax.Var] = set()
-        self.lowered: dict[relax.Var, tuple[Move, list[relax.Expr], str]] = {}
+        self.lowered: dict[relax.Var, tuple[Move | Lookup, list[relax.Expr], str]] = {}
         # Backwards: what a reader does not absorb is then looked at by itself.
         for var, value in reversed(self.bound.items()):
+            if is_op(value, "relax.take") and var not in self.absorbed:
+                self.look_up(var, value)
             if var in self.absorbed or not self.moves(value) or is_op(value, "relax.reshape"):
                 continue
             chain = self.chain(value)
@@ -65,8 +68,8 @@ class _Layout(BindingRewriter):
         shape, dtype = spec.out
         if spec not in self.kernels:
             name = f"{kind}{len(self.kernels)}_{'x'.join(map(str, shape))}_{dtype}"
-            function = move(spec, self.target, name).without_attr("global_symbol")
-            self.kernels[spec] = self.builder_.add_func(function, name)
+            function = move(spec, self.target, name) if isinstance(spec, Move) else lookup(spec, self.target, name)
+            self.kernels[spec] = self.builder_.add_func(function.without_attr("global_symbol"), name)
         explain("layout", binding.var, "", taken=True)
         out_type = relax.TensorType(dims(binding.var), dtype)
         return relax.call_tir(self.kernels[spec], [self.new(argument) for argument in arguments], out_type)
@@ -112,9 +115,9 @@ class _Layout(BindingRewriter):
         if is_op(value, "relax.broadcast_to") and computed and not self.absorbs(value):
             raise Declined("what reads it broadcasts by itself")
         if is_op(value, "relax.astype") and not self.absorbs(value):
-            source = self.bound.get(value.args[0]) if isinstance(value.args[0], relax.Var) else None
-            if (source is not None and computes(source)) or computed:
-                raise Declined("what computes or reads it converts by itself")
+            raise Declined("it moves nothing, and elementwise kernels convert")
+        if is_op(value, "relax.astype") and storage(var) == "float32" and computed:
+            raise Declined("what reads it widens by itself")
 
     def absorbs(self, value: relax.Expr) -> bool:
         return any(operand in self.absorbed for operand in self.moved(value) if isinstance(operand, relax.Var))
@@ -165,6 +168,30 @@ class _Layout(BindingRewriter):
             raise Declined("a dimension is none of the tensors that are left")
         kind = "part" if self.split_of(value) is not None else value.op.name.rpartition(".")[2]
         return Move(tuple(tensors[:-1]), tuple(pieces), tensors[-1]), arguments, kind
+
+    # ---- lookups ----
+
+    def look_up(self, var: relax.Var, call: relax.Call) -> None:
+        """Choose the kernel of a take, which also narrows or widens what it reads."""
+        table, numbers = call.args
+        try:
+            if shape_of(table) is None or shape_of(numbers) is None or str(call.attrs.mode) not in MODES:
+                raise Declined("a shape is not known, or what is out of range becomes NaN")
+            if storage(table) not in BITS or not storage(numbers).startswith(("int", "uint")):
+                raise Declined(f"it looks up {storage(table)} by {storage(numbers)}")
+            self.worthwhile(var, call)
+        except Declined as declined:
+            explain("layout", var, str(declined), taken=False)
+            return
+        cast = self.bound.get(table) if isinstance(table, relax.DataflowVar) else None
+        if cast is not None and is_op(cast, "relax.astype") and {storage(table), storage(cast.args[0])} <= {*FLOATS}:
+            self.absorbed |= {table} if self.uses[table] == 1 else set()
+            table = cast.args[0]
+        names = Names()
+        tensors = [(tuple(names.dim(dim) for dim in dims(tensor)), storage(tensor)) for tensor in (table, numbers, var)]
+        axis = int(call.attrs.axis or 0) % len(dims(table))
+        spec = Lookup(tensors[0], tensors[1], tensors[2], axis, str(call.attrs.mode))
+        self.lowered[var] = spec, [table, numbers], "take"
 
 
 def _named(pieces: list[Piece]) -> set[str]:

@@ -24,7 +24,7 @@ from autocast.kernels.vector.program import Evaluator, Program, Sizes, declare
 from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i64, minimum, rooted
 
 #: Columns of a strip of sums: it stays in the first cache beside the rows that are added to it.
-_STRIP = 512
+_STRIP = 1024
 
 #: Rows that are added before their sum goes to the strip; a program of many steps takes fewer at a time.
 _ROWS = 8
@@ -99,37 +99,43 @@ class _Generator:
         self.spec, self.evaluator, self.unit, self.out, self.threads = spec, evaluator, evaluator.unit, out, threads
         self.reduction = SIMPLE[spec.function]
         (self.step, _, _) = spec.program.outputs[0]
-        self.columns = evaluator.columns
         space = spec.program.space
+        #: Extents of the dimensions that lines are made of, and whether each is reduced.
         groups = [
             (math.prod((sizes.extent(space[i]) for i in dims), start=1), reduced)
             for reduced, dims in groupby(range(len(space) - spec.tail), lambda i: i in spec.axes)
         ]
-        #: Extents of the dimensions that lines are made of, and whether each is reduced.
-        self.groups: list[tuple[Extent, bool]] = [*groups, (evaluator.segments, spec.reduces_last)]
-        self.kept = math.prod((extent for extent, reduced in self.groups if not reduced), start=1)
-        self.reduced = math.prod((extent for extent, reduced in self.groups if reduced), start=1)
+        if not isinstance(evaluator.segments, int) or evaluator.segments > 1:
+            groups.append((evaluator.segments, spec.reduces_last))
+        kept = math.prod((extent for extent, reduced in groups if not reduced), start=1)
+        reduced = math.prod((extent for extent, reduced in groups if reduced), start=1)
+        #: How many results there are, as buffers may be sized.
+        self.results = kept if spec.reduces_last else kept * evaluator.columns
+        self.kept, self.reduced, self.columns = (self.unit.opaque(e) for e in (kept, reduced, evaluator.columns))
+        self.groups: list[tuple[Extent, bool]] = [(self.unit.opaque(extent), reduced) for extent, reduced in groups]
         self.elements = self.kept * self.reduced * self.columns
 
     def line(self, number: Any, reduced: bool) -> Any:
         """What the `number`-th place along the kept, or along the reduced dimensions adds to the number of a line."""
         place: Any = 0
         below: Any = 1
+        left = sum(is_reduced == reduced for _, is_reduced in self.groups)
         for extent, is_reduced in reversed(self.groups):
             if is_reduced == reduced:
-                place = place + number % i64(extent) * i64(below)
-                number = number // i64(extent)
+                left -= 1
+                step = number % i64(extent) if left else number
+                place = place + step * i64(below)
+                number = number // i64(extent) if left else number
             below = below * extent
         return place
 
-    def parts(self, tasks: Extent, units: Extent) -> Extent:
+    def parts(self, tasks: Extent, units: Extent) -> int:
         """In how many parts to cut each of `tasks` reductions over `units`, so that all cores have some."""
-        if isinstance(self.elements, int) and self.elements < _PARALLEL_ELEMENTS:
+        small = isinstance(self.elements, int) and self.elements < _PARALLEL_ELEMENTS
+        if small or not isinstance(tasks, int) or tasks >= 2 * self.threads:
             return 1
-        wanted = _PARTS_PER_CORE * self.threads
-        if isinstance(tasks, int):
-            return minimum(ceil_div(wanted, tasks), units) if tasks < 2 * self.threads else 1
-        return 1
+        wanted = -(-_PARTS_PER_CORE * self.threads // tasks)
+        return min(wanted, units) if isinstance(units, int) else wanted
 
     def loop(self, count: Extent) -> Any:
         serial = isinstance(self.elements, int) and self.elements < _PARALLEL_ELEMENTS
@@ -143,11 +149,12 @@ class _Generator:
         divisor = float(count) if isinstance(count, int) else i64(count).astype("float32")
         return vector / self.unit.splat(divisor)
 
-    def combined(self, partial: tirx.Buffer, parts: Extent, results: Extent) -> None:
+    def combined(self, partial: tirx.Buffer, parts: int) -> None:
         """Emit that the `parts` rows of partial results become the result."""
         lanes, unit = self.unit.lanes, self.unit
         total = T.alloc_buffer((lanes,), "float32", scope="local")
         here = unit.ramp(0)
+        results = unit.opaque(self.results)
 
         def vector(place: Any, count: Any) -> None:
             T.buffer_store(total, unit.splat(self.reduction.neutral), [here])
@@ -156,11 +163,28 @@ class _Generator:
                 T.buffer_store(total, self.reduction.combine(total[here], value), [here])
             unit.store(self.out, place, self.result(total[here]), count)
 
-        if not isinstance(results, int) or results >= lanes:
-            with T.serial(0, i64(results // lanes)) as block:
-                vector(block * lanes, None)
-        if not isinstance(results, int) or results % lanes:
-            vector(i64(results // lanes * lanes), i64(results % lanes))
+        self.sweep(results, vector)
+
+    def sweep(self, count: Any, body: Callable[[Any, Any], None]) -> None:
+        """`body(place, None or the number of elements that are left)` for each vector of some elements."""
+        lanes = self.unit.lanes
+        if not isinstance(count, int) or count >= lanes:
+            with T.serial(0, i64(count // lanes)) as block:
+                body(block * lanes, None)
+        if isinstance(count, int):
+            if count % lanes:
+                body(i64(count // lanes * lanes), i64(count % lanes))
+            return
+        left = T.bind(i64(count % lanes))
+        with T.If(left > 0), T.Then():
+            body(count - left, left)
+
+    def corrected(self, total: tirx.Expr, lost: tirx.Expr) -> tirx.Expr:
+        """A total with what rounding lost; that is not a number where the total is infinite."""
+        total, lost = T.bind(total), T.bind(lost)
+        infinity = tirx.const(float("inf"), "float32")
+        bound = infinity if str(lost.ty.dtype) == "float32" else self.unit.splat(infinity)
+        return tirx.Select(tirx.abs(lost) < bound, total + lost, total)
 
     def fold(self, total: tirx.Buffer, lost: tirx.Buffer, at: list, value: tirx.Expr) -> None:
         """Add a value to a total, and what rounding loses by that to `lost`."""
@@ -178,10 +202,9 @@ class _Columns(_Generator):
         """Emit the kernel's loops."""
         width = minimum(self.columns, _STRIP)
         strips = ceil_div(self.columns, _STRIP)
-        results = self.kept * self.columns
         parts = self.parts(self.kept * strips, ceil_div(self.reduced, _BLOCK))
-        single = isinstance(parts, int) and parts == 1
-        partial = None if single else self.unit.scratch(parts * results, "float32")
+        single = parts == 1
+        partial = None if single else self.unit.scratch(parts * self.results, "float32")
         with self.loop(self.kept * strips * parts) as task:
             rest, part = task // i64(parts), task % i64(parts)
             kept, strip = T.bind(rest // i64(strips)), rest % i64(strips)
@@ -200,12 +223,12 @@ class _Columns(_Generator):
                 if partial is None:
                     self.unit.store(self.out, place + column, self.result(strip_of(column)), left)
                 else:
-                    at = part * i64(results) + place + column
+                    at = part * i64(self.kept) * i64(self.columns) + place + column
                     self.unit.store(partial, at, strip_of(column), left)
 
             self.sweep(count, store)
         if partial is not None:
-            self.combined(partial, parts, results)
+            self.combined(partial, parts)
 
     def summed(self, kept: Any, first: Any, count: Any, begin: Any, end: Any) -> Callable[[Any], tirx.Expr]:
         """Emit the combination of lines `begin` to `end` of a strip; what reads it from a column on."""
@@ -229,7 +252,13 @@ class _Columns(_Generator):
                 T.buffer_store(block, unit.splat(0.0), at)
 
             self.sweep(count, fold)
-        return lambda column: unit.load(total, column) + unit.load(lost, column)
+        return lambda column: self.corrected(unit.load(total, column), unit.load(lost, column))
+
+    def prefetch(self, column: Any, lines: int) -> None:
+        """Fetch what is read at a column some lines further on: the hardware does not see that far in short rows."""
+        for load, place in self.evaluator.places.items():
+            argument = self.evaluator.arguments[self.evaluator.program.steps[load][1]]
+            self.unit.prefetch(argument, place + column + lines * i64(self.columns))
 
     def strip(self, size: int, value: float, count: Any) -> tirx.Buffer:
         buffer = self.unit.scratch(size, "float32")
@@ -250,6 +279,7 @@ class _Columns(_Generator):
             def column(column: Any, left: Any) -> None:
                 values = [strip[self.unit.ramp(column)]]
                 for self.evaluator.places, self.evaluator.scalars in places:
+                    self.prefetch(first + column, lines)
                     values.append(self.evaluator.vector(self.step, first + column, left, {}))
                 while len(values) > 1:
                     pairs = zip(values[::2], values[1::2], strict=False)
@@ -265,20 +295,6 @@ class _Columns(_Generator):
             with T.serial(0, i64(rows % many)) as row:
                 add(T.bind(begin + rows // many * many + row), 1)
 
-    def sweep(self, count: Any, body: Callable[[Any, Any], None]) -> None:
-        """`body(column, None or the number of columns that are left)` along a strip."""
-        lanes = self.unit.lanes
-        if not isinstance(count, int) or count >= lanes:
-            with T.serial(0, i64(count // lanes)) as block:
-                body(block * lanes, None)
-        if isinstance(count, int):
-            if count % lanes:
-                body(i64(count // lanes * lanes), i64(count % lanes))
-            return
-        left = T.bind(i64(count % lanes))
-        with T.If(left > 0), T.Then():
-            body(count - left, left)
-
 
 class _Rows(_Generator):
     """The last dimension is reduced: chunks of lines become single numbers."""
@@ -288,8 +304,8 @@ class _Rows(_Generator):
         chunks = ceil_div(self.columns, _CHUNK)
         units = self.reduced * chunks
         parts = self.parts(self.kept, units)
-        single = isinstance(parts, int) and parts == 1
-        partial = None if single else self.unit.scratch(parts * self.kept + self.unit.lanes, "float32")
+        single = parts == 1
+        partial = None if single else self.unit.scratch(parts * self.results + self.unit.lanes, "float32")
         with self.loop(self.kept * parts) as task:
             kept, part = T.bind(task // i64(parts)), task % i64(parts)
             base = T.bind(i64(self.line(kept, False)))
@@ -311,13 +327,13 @@ class _Rows(_Generator):
                     self.fold(total, lost, [0], value)
                 else:
                     T.buffer_store(total, self.scalar(total[0], value), [0])
-            value = T.bind(total[0] + lost[0])
+            value = T.bind(self.corrected(total[0], lost[0]))
             if partial is None:
                 self.unit.store(self.out, kept, self.result(self.unit.splat(value)), 1)
             else:
                 T.buffer_store(partial, value, [part * i64(self.kept) + kept])
         if partial is not None:
-            self.combined(partial, parts, self.kept)
+            self.combined(partial, parts)
 
     def scalar(self, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
         """Two numbers, combined."""
