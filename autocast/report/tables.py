@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from autocast.vm.profile import LatencyReport
 
 #: Columns of text where there is no terminal to ask.
-TEXT_WIDTH = 120
+TEXT_WIDTH = 140
 
 
 def to_text(renderable: RenderableType, width: int = TEXT_WIDTH) -> str:
