@@ -18,7 +18,7 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.layout.copies import COPY_IR, Memory, copy_element, copy_row
 from autocast.kernels.layout.sizes import Size, dimension, evaluated
-from autocast.kernels.layout.squares import BITS, Square, square_for, square_ir
+from autocast.kernels.layout.squares import BITS, DRAIN_IR, Square, square_for, square_ir
 from autocast.kernels.target import cores, instruction_set
 from autocast.kernels.vector import llvm_ir
 from autocast.kernels.vector.expression import Dim
@@ -33,8 +33,11 @@ _SHARES = 32
 #: Bytes of a row that are copied at once, so that cores can share long rows.
 _CHUNK_BYTES = 1 << 15
 
-#: Elements on a side of the blocks in which matrices are transposed: their lines and pages stay in the first cache.
-_BLOCK = 64
+#: Elements on a side of the blocks in which small and large matrices are transposed, and when they are large.
+_BLOCK, _LARGE_BLOCK, _LARGE = 64, 128, 1 << 20
+
+#: Results of at least this many bytes are stored past the caches, which could not hold them.
+_STREAMED_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -124,6 +127,7 @@ class _Generator:
         pieces = [piece for piece in pieces if all(axis.extent != 0 for axis in piece.axes)]
         work = [self.shares(piece) for piece in pieces]
         code = llvm_ir.conversions_and_accesses(self.unit.isa) + COPY_IR
+        code += DRAIN_IR if any(square.streamed for square in self.squares) else ""
         code += "".join(square_ir(square) for square in sorted(self.squares, key=lambda square: square.name))
         with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code):
             counts = {count for count, _ in work if isinstance(count, int)}
@@ -189,9 +193,11 @@ class _Generator:
         square = square_for(self.unit.isa, storage, result, *bounds)
         if square is None:
             return self.elements(piece)
+        square = replace(square, streamed=self.streams(square, piece))
         self.squares.add(square)
         outer = [axis for i, axis in enumerate(piece.axes[:-1]) if i != across]
-        high, wide = (_BLOCK // step * step for step in (square.rows, square.size))
+        side = _LARGE_BLOCK if self.known_elements() >= _LARGE else _BLOCK
+        high, wide = (side // step * step for step in (square.rows, square.size))
         blocks = ceil_div(rows, high), ceil_div(columns, wide)
         source = self.arguments[piece.source].bits
 
@@ -220,6 +226,8 @@ class _Generator:
                         i64(strides[1]),
                     )
                 )
+            if square.streamed:
+                T.evaluate(tirx.call_extern("void", "autocast_drain"))
 
         if known:
             return self.nest(piece, tuple(outer), block, blocks[0] * blocks[1], fused=True)
@@ -235,6 +243,18 @@ class _Generator:
                     slow_emit(index)
 
         return tirx.Select(fits, i64(count), i64(slow_count)), either
+
+    def streams(self, square: Square, piece: Piece) -> bool:
+        """Whether squares store whole, aligned cache lines of a result that is too large for caches."""
+        per_line = 512 // BITS[self.spec.out[1]]
+        places = (piece.write, piece.axes[-1].extent, *(axis.write for axis in piece.axes[:-1]))
+        aligned = all(isinstance(place, int) and place % per_line == 0 for place in places)
+        large = self.known_elements() * BITS[self.spec.out[1]] // 8 >= _STREAMED_BYTES
+        return aligned and square.rows == per_line and large
+
+    def known_elements(self) -> int:
+        """The elements of the result, as far as they are known."""
+        return math.prod(dim for dim in self.spec.out[0] if isinstance(dim, int))
 
     def elements(self, piece: Piece) -> Shares:
         """One element at a time, which LLVM makes vectors of where it can."""
