@@ -18,6 +18,7 @@ from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.channels_last import channels_last
 from autocast.kernels.graph.fold_scales import fold_scales
 from autocast.kernels.graph.outline import outline_branches
+from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.rules import RULES, Rule
@@ -64,8 +65,9 @@ LOWERING = (
     Phase("schedule", lambda mod, target: schedule(mod)),
 )
 
-#: What TVM's own build pipeline does after fusion, up to and including the memory plan.
+#: What TVM's own build pipeline does after fusion, up to and including the memory plan; outputs may be views.
 PLANNING = (
+    ViewOutputs(),
     relax.transform.RewriteDataflowReshape(),
     relax.transform.ToNonDataflow(),
     relax.transform.RemovePurityChecking(),
