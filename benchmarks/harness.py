@@ -5,7 +5,8 @@ A benchmark is a table of `Case`s and one line::
     if __name__ == "__main__":
         run("softmax", __doc__, cases)
 
-`cases(quick)` yields them. `--quick` asks for fewer and measures shorter; `--only TEXT` takes some by their names.
+`cases(quick)` yields them. `--quick` asks for fewer and measures shorter; `--only TEXT` takes some by their names
+and leaves the other cases of an earlier run in the JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rich.table import Table
 
 from benchmarks import roofline
 from benchmarks.sides import Build, Side
-from benchmarks.timing import save
+from benchmarks.timing import load, save
 
 #: Rest before each candidate, seconds: longer than the thread pools spin after their last job.
 PAUSE = 0.1
@@ -125,6 +126,7 @@ class Outcome:
             "best peer": self.best_peer,
             "ratio": round(self.ratio, 3),
             "target": self.target,
+            "least by roofline": round(self.limit, 4),
             "share of roofline": round(self.share, 3),
             "target share": self.case.share,
             "met": self.met,
@@ -166,9 +168,10 @@ def run(
     console.print(_table(name, outcomes, options.threads))
     peaks = ", ".join(f"{dtype} {rate:.0f} GFLOP/s" for dtype, rate in limits.gflops.items())
     console.print(f"roofline measured here: {peaks}, copy {limits.bandwidth:.1f} GB/s")
-    if not options.quick and not options.only:
+    if not options.quick:
         suffix = "" if options.threads == len(os.sched_getaffinity(0)) else f"_{options.threads}_thread"
-        results = {outcome.case.name: outcome.figures() for outcome in outcomes}
+        results = load(name + suffix).get("cases", {}) if options.only else {}
+        results |= {outcome.case.name: outcome.figures() for outcome in outcomes}
         path = save(name + suffix, {"threads": options.threads, "roofline": vars(limits), "cases": results})
         console.print(f"written to {path}")
     return outcomes

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -100,6 +101,12 @@ def save(name: str, figures: Mapping[str, object]) -> Path:
     text = json.dumps({"machine": machine(), **figures}, indent=1, default=_plain)
     path.write_text(text + "\n")
     return path
+
+
+def load(name: str) -> dict[str, Any]:
+    """What `save` wrote under this name; nothing if it did not."""
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
 def _plain(value: object) -> object:

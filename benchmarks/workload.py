@@ -61,8 +61,6 @@ def resnet50(batch: int) -> tuple[torch.nn.Module, Inputs]:
 MODELS: dict[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
     "BERT-base 1 layer, 8 x 128": partial(bert, 1),
     "BERT-base, 8 x 128": partial(bert, 12),
-    "BERT-base 1 layer, 1 x 1": partial(bert, 1, 1, 1),
-    "BERT-base 1 layer, 1 x 16": partial(bert, 1, 1, 16),
     "BERT-base, 1 x 1": partial(bert, 12, 1, 1),
     "BERT-base, 1 x 16": partial(bert, 12, 1, 16),
     "GPT-2 small, 1 x 512": partial(gpt2, 1, 512),
