@@ -92,9 +92,8 @@ def _reduced(b: Body, x: Value) -> tuple[Value, Value]:
     large = b.compare("uge", b.absolute(x), _LARGE)
     any_large = large
     if b.lanes > 1:
-        reduce = f"@llvm.vector.reduce.or.v{b.lanes}i1"
-        b.declarations.add(f"declare i1 {reduce}({b.bool})\n")
-        any_large = b.emit(f"call i1 {reduce}({b.bool} {large.name})")
+        bits = b.emit(f"bitcast {b.bool} {large.name} to i{b.lanes}")
+        any_large = b.emit(f"icmp ne i{b.lanes} {bits.name}, 0")
     b.lines.append(f"  br i1 {any_large.name}, label %far, label %reduced\nfar:")
     far_rest, far_quarters = _far(d, wide)
     chosen = b.select(large, far_rest, rest)
