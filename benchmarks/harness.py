@@ -199,7 +199,7 @@ def _measured(
     for _ in range(rounds):
         for name in builds:
             time.sleep(PAUSE)
-            samples[name] += sides[where[name]].time(name, calls=calls, warmup=2)
+            samples[name] += sides[where[name]].time(name, calls=calls, warmup=1)
     for name in builds:
         sides[where[name]].drop(name)
     return Outcome(case, samples, limits.milliseconds(case.dtype, case.flops, case.bytes))
