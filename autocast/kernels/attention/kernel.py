@@ -19,7 +19,6 @@ import math
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.attention.blocking import choose_blocking
@@ -30,7 +29,7 @@ from autocast.kernels.attention.spec import Attention, Size, View
 from autocast.kernels.products.pack import Source, Strip, pack_strip
 from autocast.kernels.target import cores, instruction_set
 from autocast.kernels.vector import llvm_ir, llvm_pack
-from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, flat, i32, i64, rooted
+from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, flat, i32, i64, importing, kernel_function
 
 
 def attention(spec: Attention, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
@@ -39,10 +38,9 @@ def attention(spec: Attention, target: tvm.target.Target, name: str) -> tirx.Pri
     The function is fit for `relax.call_tir`. Its attribute `autocast.flops` counts both products in full, masked keys
     included.
     """
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+    with kernel_function(name) as finished:
         Generator(spec, target).emit()
-    return rooted(builder.get())
+    return finished()
 
 
 class Generator:
@@ -77,7 +75,7 @@ class Generator:
         self.leading = [self.size(extent) for extent in spec.leading]
         separate = len(self.leading) - spec.shared
         heads = math.prod(self.leading[:separate], start=1)
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", self._llvm()):
+        with importing(self._llvm()):
             tasks = heads * (1 if self.few else self.blocking.query_tasks)
             if isinstance(tasks, int) and tasks == 1:
                 self._task(i64(0), separate)

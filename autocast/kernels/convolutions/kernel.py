@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.convolutions.band import Band, BandSource
@@ -27,7 +26,7 @@ from autocast.kernels.convolutions.weights import PackedWeights, pack_weights, p
 from autocast.kernels.products.tile import Tile
 from autocast.kernels.target import InstructionSet, cores, instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
-from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, minimum, rooted
+from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, importing, kernel_function, minimum
 
 __all__ = ["Convolution", "convolution", "pack_weights", "packed_shape"]
 
@@ -48,16 +47,14 @@ define linkonce_odr i32 @autocast_last_at(ptr %p) alwaysinline {
 def convolution(spec: Convolution, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(data, packed, [bias], [residual], out)` that computes `spec`.
 
-    `packed` are the weights as `pack_weights` leaves them. The function is fit for `relax.call_tir`, and has the
-    attributes `op_pattern` = 8 (opaque: nothing is fused into it), `autocast.scheduled` (no schedule is wanted),
-    `autocast.flops` (the operations of a call) and `tirx.noalias`.
+    `packed` are the weights as `pack_weights` leaves them. The function is fit for `relax.call_tir`, and its attribute
+    `autocast.flops` says how many operations a call takes.
     """
     isa = instruction_set(target)
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+    with kernel_function(name) as finished:
         generator = _Generator(spec, isa, cores(target))
         generator.emit()
-    return rooted(builder.get()).with_attr("autocast.flops", generator.flops)
+    return finished().with_attr("autocast.flops", generator.flops)
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,7 @@ class _Generator:
         self.data, self.packed = flat(data), flat(packed)
         extras = (None if extra is None else flat(extra) for extra in (bias, residual))
         self.output = Output(flat(out), epilogue, *extras)
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", self._llvm()):
+        with importing(self._llvm()):
             self.shape = [self.unit.opaque(extent) for extent in shape]
             self.out_shape = [self.unit.opaque(extent) for extent in out_shape]
             if is_depthwise(spec):

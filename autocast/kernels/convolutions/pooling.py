@@ -6,13 +6,12 @@ import math
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.convolutions.spec import Pooling
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
-from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, rooted
+from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, importing, kernel_function
 
 #: Vectors of channels that are pooled together: the processor works on all of them at once.
 _VECTORS = 4
@@ -20,10 +19,9 @@ _VECTORS = 4
 
 def pooling(spec: Pooling, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(data, out)` that computes `spec`, fit for `relax.call_tir`."""
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+    with kernel_function(name) as finished:
         _Generator(spec, VectorUnit(instruction_set(target))).emit()
-    return rooted(builder.get())
+    return finished()
 
 
 class _Generator:
@@ -42,7 +40,7 @@ class _Generator:
         out = T.arg("out", T.buffer((*out_shape, spec.channels), spec.out_dtype))
         self.data, self.out = flat(data), flat(out)
         snippets = llvm_ir.conversions_and_accesses(unit.isa) + vector_math.math_ir(unit.lanes, ("maximum",))
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", snippets):
+        with importing(snippets):
             self.shape = [unit.opaque(extent) for extent in shape]
             self.out_shape = [unit.opaque(extent) for extent in out_shape]
             rows, blocks = i64(self.out_shape[1]), math.ceil(spec.channels / self.block)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.convolutions.blocking import Blocking, as_rows, choose_blocking
@@ -16,7 +15,7 @@ from autocast.kernels.convolutions.spec import Convolution
 from autocast.kernels.products.pack import Source, Strip, pack_strip
 from autocast.kernels.target import InstructionSet, cores, instruction_set
 from autocast.kernels.vector import llvm_ir, llvm_pack
-from autocast.kernels.vector.unit import VectorUnit, flat, i64, rooted
+from autocast.kernels.vector.unit import VectorUnit, flat, i64, importing, kernel_function
 
 
 @dataclass(frozen=True)
@@ -78,16 +77,15 @@ def pack_weights(spec: Convolution, target: tvm.target.Target, name: str) -> tir
     """
     isa = instruction_set(target)
     layout = _layout(spec, target)
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+    with kernel_function(name) as finished:
         weights = T.arg("weights", T.buffer(spec.weight_shape, spec.weight_dtype))
         packed = T.arg("packed", T.buffer(layout.shape, layout.word))
         compute = "float32" if layout.word == "float32" else "bfloat16"
         snippets = llvm_ir.conversions_and_accesses(isa) + llvm_pack.packing(isa, spec.weight_dtype, compute)
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", snippets):
+        with importing(snippets):
             packing = _Packing(layout, VectorUnit(isa), flat(weights), flat(packed))
             (packing.depthwise if is_depthwise(spec) else packing.emit)()
-    return rooted(builder.get())
+    return finished()
 
 
 def _layout(spec: Convolution, target: tvm.target.Target) -> PackedWeights:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
 from autocast.kernels.vector.program import Evaluator, Program, Sizes, declare
-from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i64, minimum, rooted
+from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i64, importing, kernel_function, minimum
 
 #: Elements that one core computes before it looks where the next ones are.
 _CHUNK = 4096
@@ -32,13 +31,12 @@ def elementwise_kernel(program: Program, target: tvm.target.Target, name: str) -
     unit = VectorUnit(instruction_set(target))
     functions = tuple(sorted({step[0] for step in program.steps} & set(vector_math.FUNCTIONS)))
     code = vector_math.math_ir(unit.lanes, functions) + llvm_ir.conversions_and_accesses(unit.isa)
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True, "global_symbol": name})
+    with kernel_function(name) as finished:
         sizes = Sizes()
         arguments, outputs = declare(program, sizes)
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code):
+        with importing(code):
             _emit(Evaluator(program, unit, sizes, arguments), outputs)
-    return rooted(builder.get())
+    return finished()
 
 
 def _emit(evaluator: Evaluator, outputs: list[tirx.Buffer]) -> None:

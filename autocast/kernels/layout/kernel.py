@@ -13,7 +13,6 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.layout.copies import COPY_IR, Memory, copy_element, copy_row
@@ -22,7 +21,7 @@ from autocast.kernels.layout.squares import BITS, DRAIN_IR, Square, square_for, 
 from autocast.kernels.target import cores, instruction_set
 from autocast.kernels.vector import llvm_ir
 from autocast.kernels.vector.expression import Dim
-from autocast.kernels.vector.unit import VectorUnit, ceil_div, i64, minimum, rooted
+from autocast.kernels.vector.unit import VectorUnit, ceil_div, i64, importing, kernel_function, minimum
 
 #: Fewer bytes than this are moved by one core: waking another takes as long.
 _PARALLEL_BYTES = 1 << 15
@@ -97,10 +96,9 @@ def merged(piece: Piece) -> Piece:
 
 def move(spec: Move, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(*arguments, out)` that moves as `spec` says on `target`."""
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True, "global_symbol": name})
+    with kernel_function(name) as finished:
         _Generator(spec, VectorUnit(instruction_set(target)), cores(target)).emit()
-    return rooted(builder.get())
+    return finished()
 
 
 #: Work that can be shared out: how many shares there are, and what emits one.
@@ -129,7 +127,7 @@ class _Generator:
         code = llvm_ir.conversions_and_accesses(self.unit.isa) + COPY_IR
         code += DRAIN_IR if any(square.streamed for square in self.squares) else ""
         code += "".join(square_ir(square) for square in sorted(self.squares, key=lambda square: square.name))
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code):
+        with importing(code):
             counts = {count for count, _ in work if isinstance(count, int)}
             if len(work) > 1 and len(counts) == 1 and all(isinstance(count, int) for count, _ in work):
                 self.share(counts.pop(), spec.out, [emit for _, emit in work])

@@ -8,7 +8,6 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.layout.copies import COPY_IR, Memory, copy_element, copy_row
@@ -16,7 +15,7 @@ from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir
 from autocast.kernels.vector.expression import Dim
 from autocast.kernels.vector.program import Sizes
-from autocast.kernels.vector.unit import VectorUnit, ceil_div, i64, minimum, rooted
+from autocast.kernels.vector.unit import VectorUnit, ceil_div, i64, importing, kernel_function, minimum
 
 #: Fewer elements than this are looked up by one core.
 _PARALLEL_ELEMENTS = 1 << 13
@@ -51,13 +50,12 @@ class Lookup:
 def lookup(spec: Lookup, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(table, numbers, out)` that computes `spec` on `target`."""
     unit, sizes = VectorUnit(instruction_set(target)), Sizes()
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True, "global_symbol": name})
+    with kernel_function(name) as finished:
         tensors = (spec.table, spec.numbers, spec.out)
         arguments = [T.arg(f"x{i}", T.buffer(sizes.shape(shape), dtype)) for i, (shape, dtype) in enumerate(tensors)]
         table, numbers, out = (Memory(buffer) for buffer in arguments)
         code = llvm_ir.conversions_and_accesses(unit.isa) + COPY_IR
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code):
+        with importing(code):
             shape = sizes.shape(spec.table[0])
             before, rows, after = math.prod(shape[: spec.axis]), shape[spec.axis], math.prod(shape[spec.axis + 1 :])
             count = math.prod(sizes.shape(spec.numbers[0]))
@@ -79,4 +77,4 @@ def lookup(spec: Lookup, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
                         copy_element(unit, table, place(first + step, block), out, write + step)
                 else:
                     copy_row(unit, table, T.bind(place(first, block)), out, write, after)
-    return rooted(builder.get())
+    return finished()

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.products.blocking import Blocking, choose_blocking, few_rows_blocking, has_few_rows
@@ -25,7 +24,7 @@ from autocast.kernels.products.spec import Epilogue, Product
 from autocast.kernels.products.tile import Output
 from autocast.kernels.target import InstructionSet, cores, instruction_set
 from autocast.kernels.vector import llvm_ir, llvm_pack, vector_math
-from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, flat, i64, rooted
+from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, flat, i64, importing, kernel_function
 
 __all__ = ["Epilogue", "Product", "product"]
 
@@ -33,16 +32,14 @@ __all__ = ["Epilogue", "Product", "product"]
 def product(spec: Product, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(A, B, [bias], [residual], out)` that computes `spec` on `target`.
 
-    The function is fit for `relax.call_tir`. It has the attributes `op_pattern` = 8 (opaque: nothing is fused into it),
-    `autocast.scheduled` (no schedule is wanted), `autocast.summed_axis` (A's axis of length k, which profiles multiply
-    by the output's size to count operations) and `tirx.noalias`.
+    The function is fit for `relax.call_tir`. Its attribute `autocast.summed_axis` is A's axis of length k, which
+    profiles multiply by the output's size to count operations.
     """
     isa = instruction_set(target)
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+    with kernel_function(name) as finished:
         T.func_attr({"autocast.summed_axis": -2 if spec.transpose_a else -1})
         _Generator(spec, isa, cores(target)).emit()
-    return rooted(builder.get())
+    return finished()
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ class _Generator:
     def emit(self) -> None:
         """Emit the function's arguments and body."""
         problem = self._arguments().folded().swapped()
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", self._llvm()):
+        with importing(self._llvm()):
             if problem.spec.m is not None:
                 self._tasks(problem)
                 return

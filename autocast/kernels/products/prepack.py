@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.products.blocking import panel_vectors
@@ -15,7 +14,7 @@ from autocast.kernels.products.pack import Source, Strip, pack_strip
 from autocast.kernels.products.spec import Product
 from autocast.kernels.target import InstructionSet
 from autocast.kernels.vector import llvm_ir, llvm_pack
-from autocast.kernels.vector.unit import VectorUnit, flat, i64, rooted
+from autocast.kernels.vector.unit import VectorUnit, flat, i64, importing, kernel_function
 
 
 @dataclass(frozen=True)
@@ -81,8 +80,7 @@ class PackedWeight:
 def pack_weight(spec: PackedWeight, isa: InstructionSet, name: str) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(weight, packed)`, in parallel over the panels."""
     unit = VectorUnit(isa)
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+    with kernel_function(name) as finished:
         stored = (spec.n, spec.k) if spec.transpose else (spec.k, spec.n)
         weight = T.arg("weight", T.buffer(stored, spec.dtype))
         packed = T.arg("packed", T.buffer(spec.shape, spec.packed_dtype))
@@ -90,10 +88,10 @@ def pack_weight(spec: PackedWeight, isa: InstructionSet, name: str) -> tirx.Prim
         source = Source(flat(weight), i64(0), spec.n, spec.k, stride, spec.transpose, spec.pairs)
         words = flat(packed, "int32" if spec.pairs else "float32", spec.per_word)
         snippets = llvm_ir.conversions_and_accesses(isa) + llvm_pack.packing(isa, spec.dtype, spec.packed_dtype)
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", snippets), T.parallel(0, i64(spec.shape[0])) as panel:
+        with importing(snippets), T.parallel(0, i64(spec.shape[0])) as panel:
             strip = Strip(words, T.bind(panel * (spec.words * spec.panel)), spec.panel)
             pack_strip(unit, source, panel * spec.panel, strip, 0, spec.words, exact=spec.n % spec.panel == 0)
-    return rooted(builder.get())
+    return finished()
 
 
 def packed_weight_type(spec: PackedWeight) -> tvm.relax.TensorType:

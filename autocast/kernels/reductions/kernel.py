@@ -14,14 +14,13 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.rows.reductions import CALLED, SIMPLE, Accumulator, lanes_ir
 from autocast.kernels.target import cores, instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
 from autocast.kernels.vector.program import Evaluator, Program, Sizes, declare
-from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i64, minimum, rooted
+from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i64, importing, kernel_function, minimum
 
 #: Columns of a strip of sums: it stays in the first cache beside the rows that are added to it.
 _STRIP = 1024
@@ -81,15 +80,14 @@ def reduce(spec: Reduce, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
         CALLED.get(spec.function, ())
     )
     code = vector_math.math_ir(unit.lanes, tuple(sorted(functions))) + llvm_ir.conversions_and_accesses(unit.isa)
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True, "global_symbol": name})
+    with kernel_function(name) as finished:
         sizes = Sizes()
         arguments, (out,) = declare(spec.program, sizes)
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code + lanes_ir(unit.lanes)):
+        with importing(code + lanes_ir(unit.lanes)):
             evaluator = Evaluator(spec.program, unit, sizes, arguments, row_dims=spec.tail)
             kind = _Rows if spec.reduces_last else _Columns
             kind(spec, evaluator, sizes, out, cores(target)).emit()
-    return rooted(builder.get())
+    return finished()
 
 
 class _Generator:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import tvm
 from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.rows.plan import PICK, SCANS, Sweep, plan_sweeps
@@ -19,7 +18,7 @@ from autocast.kernels.rows.reductions import CALLED, Accumulator, lanes_ir
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
 from autocast.kernels.vector.program import Evaluator, Program, Sizes, Value, declare
-from autocast.kernels.vector.unit import Extent, VectorUnit, i64, rooted
+from autocast.kernels.vector.unit import Extent, VectorUnit, i64, importing, kernel_function
 
 #: Rows are independent; fewer elements than this are worked on by one core.
 _PARALLEL_ELEMENTS = 1 << 14
@@ -48,10 +47,9 @@ def row_kernel(program: Program, row_dims: int, target: tvm.target.Target, name:
         The function's global symbol.
     """
     unit = VectorUnit(instruction_set(target))
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True, "global_symbol": name})
+    with kernel_function(name) as finished:
         _Generator(program, row_dims, unit).emit()
-    return rooted(builder.get())
+    return finished()
 
 
 class _Generator:
@@ -80,7 +78,7 @@ class _Generator:
         rows = self.evaluator.rows
         elements = rows * self.segments * self.columns
         loop = T.serial if isinstance(elements, int) and elements < _PARALLEL_ELEMENTS else T.parallel
-        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code), loop(0, i64(rows)) as row:
+        with importing(code), loop(0, i64(rows)) as row:
             self.row(row)
 
     def row(self, row: tirx.Expr) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
 
-import tvm
 from tvm import tirx
+from tvm.s_tir.stmt import SBlock, SBlockRealize
+from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.target import InstructionSet
@@ -124,9 +127,24 @@ class VectorUnit:
         return f"autocast_{verb}_{buffer.dtype}" + ("" if count is None else "_part")
 
 
-def rooted(function: tvm.tirx.PrimFunc) -> tvm.tirx.PrimFunc:
-    """The function with its body in a root block: Relax's RewriteDataflowReshape asserts that there is one."""
-    from tvm.s_tir.stmt import SBlock, SBlockRealize
+@contextmanager
+def kernel_function(name: str) -> Iterator[Callable[[], tirx.PrimFunc]]:
+    """Emit the arguments and the body of a kernel in here; what this gives returns the TIR function afterwards.
 
+    The function is fit for `relax.call_tir`. Its attributes are `op_pattern` = 8 (opaque: nothing is fused into it),
+    `autocast.scheduled` (no schedule is wanted) and `tirx.noalias`.
+    """
+    with IRBuilder() as builder, T.prim_func(s_tir=True):
+        T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
+        yield lambda: _rooted(builder.get())
+
+
+def importing(code: str) -> AbstractContextManager[None]:
+    """What is emitted in here may call the functions of some LLVM IR."""
+    return T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code)
+
+
+def _rooted(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with its body in a root block: Relax's RewriteDataflowReshape asserts that there is one."""
     block = SBlock([], [], [], "root", function.body)
     return function.with_body(SBlockRealize([], tirx.const(True, "bool"), block))

@@ -8,13 +8,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
-from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir
-from autocast.kernels.vector.unit import VectorUnit, i64, rooted
+from autocast.kernels.vector.unit import VectorUnit, i64, importing, kernel_function
 from tests.kernels.products.cases import CPUS, runs_here, target_of
 
 DTYPES = {
@@ -40,15 +38,12 @@ def copies(cpu: str) -> tvm.runtime.Module:
         for source, result in ((dtype, "float32"), ("float32", dtype)):
             for count in (None, 1, unit.lanes - 1):
                 name = f"{source}_{result}_{count}"
-                with IRBuilder() as builder, T.prim_func(s_tir=True):
-                    T.func_attr({"global_symbol": name, "tirx.noalias": True})
+                with kernel_function(name) as finished:
                     x = T.arg("x", T.buffer((SIZE,), source))
                     y = T.arg("y", T.buffer((SIZE,), result))
-                    with T.attr(
-                        tirx.const(0, "int32"), "pragma_import_llvm", llvm_ir.conversions_and_accesses(unit.isa)
-                    ):
+                    with importing(llvm_ir.conversions_and_accesses(unit.isa)):
                         unit.store(y, i64(1), unit.load(x, i64(1), count), count)
-                functions[name] = rooted(builder.get())
+                functions[name] = finished()
     return tvm.compile(tvm.IRModule(functions), target=target_of(cpu))
 
 

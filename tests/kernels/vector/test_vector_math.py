@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 import tvm
 from scipy import special
-from tvm import tirx
-from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import vector_math
-from autocast.kernels.vector.unit import i64, rooted
+from autocast.kernels.vector.unit import i64, importing, kernel_function
 from tests.kernels.products.cases import ACTIVATIONS, target_of
 from tests.kernels.products.test_kernel import every_cpu, here
 
@@ -33,17 +31,13 @@ EXACT = {
 def apply(name: str, x: np.ndarray, lanes: int, cpu: str) -> np.ndarray:
     """The function `name` of every element of `x`, by vectors of `lanes`."""
     size = len(x)
-    with IRBuilder() as builder, T.prim_func(s_tir=True):
-        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+    with kernel_function("main") as finished:
         source = T.arg("x", T.buffer((size,), "float32"))
         result = T.arg("y", T.buffer((size,), "float32"))
-        with (
-            T.attr(tirx.const(0, "int32"), "pragma_import_llvm", vector_math.math_ir(lanes, (name,))),
-            T.serial(0, i64(size // lanes)) as i,
-        ):
+        with importing(vector_math.math_ir(lanes, (name,))), T.serial(0, i64(size // lanes)) as i:
             at = T.ramp(i * lanes, 1, lanes) if lanes > 1 else i
             T.buffer_store(result, vector_math.call(name, source[at]), [at])
-    module = tvm.compile(tvm.IRModule({"main": rooted(builder.get())}), target=target_of(cpu))
+    module = tvm.compile(tvm.IRModule({"main": finished()}), target=target_of(cpu))
     y = tvm.runtime.tensor(np.zeros_like(x))
     module["main"](tvm.runtime.tensor(x), y)
     return y.numpy()
