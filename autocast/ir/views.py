@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import tvm
@@ -25,6 +26,12 @@ def identity(expr: relax.Expr) -> int:
 def is_constant(expr: relax.Expr) -> bool:
     """Whether `expr` is a literal tensor."""
     return isinstance(expr, ConstantExpr)
+
+
+def number_of(expr: relax.Expr) -> float | None:
+    """The number that a literal tensor of one element holds; None for all else."""
+    single = is_constant(expr) and math.prod(expr.value.shape) == 1
+    return float(expr.value.numpy().reshape(())) if single else None
 
 
 def is_tensor(expr: relax.Expr) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from tvm import relax
 
-from autocast.ir import is_constant, is_op, op_name
+from autocast.ir import is_op, number_of, op_name
 from autocast.kernels.attention.operands import Declined
 from autocast.kernels.graph.canonicalize import same_shape
 from autocast.kernels.graph.operators import LOW
@@ -81,16 +81,9 @@ class Graph:
     def mask_of(self, bias: relax.Expr) -> relax.Expr | None:
         """The bool tensor of which `bias` is 0 where it is true and -inf where it is false."""
         value = self.value_of(bias)
-        if is_op(value, "relax.where") and scalar(value.args[1]) == 0 and scalar(value.args[2]) == float("-inf"):
+        if is_op(value, "relax.where") and number_of(value.args[1]) == 0 and number_of(value.args[2]) == float("-inf"):
             return value.args[0]
         return None
-
-
-def scalar(expr: relax.Expr) -> float | None:
-    """The number that `expr` is, if it is a constant of one element."""
-    if is_constant(expr) and expr.value.numpy().size == 1:
-        return float(expr.value.numpy().reshape(()))
-    return None
 
 
 def match(graph: Graph, var: relax.Var, call: Any) -> Match | None:
@@ -195,9 +188,9 @@ def _same(graph: Graph, scores: relax.Var, value: relax.Call, steps: list[GraphS
 
 def _scaled(graph: Graph, scores: relax.Var, value: relax.Call, steps: list[GraphStep]) -> relax.Expr:
     left, right = value.args
-    factor = scalar(right)
+    factor = number_of(right)
     if factor is None and is_op(value, "relax.multiply"):
-        factor, left = scalar(left), right
+        factor, left = number_of(left), right
     if factor is None or (factor == 0 and is_op(value, "relax.divide")):
         raise Declined("its scores are multiplied by a tensor")
     steps.insert(0, GraphStep("scale", 1 / factor if is_op(value, "relax.divide") else factor))
@@ -222,8 +215,8 @@ def _added(graph: Graph, scores: relax.Var, value: relax.Call, steps: list[Graph
 
 def _masked(graph: Graph, scores: relax.Var, value: relax.Call, steps: list[GraphStep]) -> relax.Expr:
     mask, *choices = value.args
-    kind, (kept, filled) = ("keep", choices) if scalar(choices[1]) is not None else ("drop", choices[::-1])
-    number = scalar(filled)
+    kind, (kept, filled) = ("keep", choices) if number_of(choices[1]) is not None else ("drop", choices[::-1])
+    number = number_of(filled)
     if number is None or not same_shape(dims(kept), dims(scores)):
         raise Declined("its scores are replaced by a tensor, or broadcast")
     steps.insert(0, GraphStep(kind, number, mask, dims(scores)))

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, shape_of
+from autocast.ir import is_op, number_of, shape_of
 from autocast.kernels.attention.decompose import decompose_attention
 from autocast.kernels.attention.kernel import attention
 from autocast.kernels.attention.operands import (
@@ -26,7 +26,7 @@ from autocast.kernels.attention.operands import (
     whole,
     written_through,
 )
-from autocast.kernels.attention.pattern import Graph, GraphStep, Match, match, scalar
+from autocast.kernels.attention.pattern import Graph, GraphStep, Match, match
 from autocast.kernels.attention.spec import Attention, Size, Step, View
 from autocast.kernels.explain import explain
 from autocast.kernels.graph.operators import LOW
@@ -108,7 +108,7 @@ class _Attention(BindingRewriter):
             return _Site(site.found, reader, [*site.moves, value], site.zero_empty)
         if is_op(value, "relax.astype") and storage(site.end) == "float32" and storage(reader) in LOW:
             return _Site(site.found, reader, site.moves, site.zero_empty)
-        if is_op(value, "relax.where") and value.args[1].same_as(site.end) and scalar(value.args[2]) == 0:
+        if is_op(value, "relax.where") and value.args[1].same_as(site.end) and number_of(value.args[2]) == 0:
             masks = [step.tensor for step in site.found.steps if step.kind == "keep" and step.value == float("-inf")]
             if len(site.found.steps) == 2 and masks and self.has_rows_of(value.args[0], masks[0]):
                 return _Site(site.found, reader, site.moves, True)

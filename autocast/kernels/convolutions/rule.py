@@ -19,7 +19,7 @@ _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 @mutator
 class _Convolutions(EpilogueRewriter):
-    kind, operators = "convolution", PRODUCTS - {"relax.matmul"}
+    rule, operators = "convolutions", PRODUCTS - {"relax.matmul"}
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
         super().__init__(mod)

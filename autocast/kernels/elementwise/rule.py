@@ -40,7 +40,7 @@ def _groups(function: relax.Function) -> tuple[relax.Function, list[_Group]]:
     for var, value in clusters.bound.items():
         if not (op_name(value) == "relax.astype" or op_name(value) in ELEMENTWISE or operation(value) is not None):
             continue
-        reason = declined(var, value)
+        reason = declined(var, value) if var in clusters.block else "its block is not one of dataflow"
         explain("elementwise", var, reason or "", taken=reason is None)
         if reason is None:
             fit.add(var)

@@ -8,7 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import relax
 
-from autocast.ir import is_constant, is_op, is_tensor, shape_of
+from autocast.ir import is_op, is_tensor, number_of, shape_of
 from autocast.kernels.graph.canonicalize import same_shape
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, storage
@@ -97,33 +97,44 @@ class Translation:
 
     def computed(self, var: relax.Var) -> int:
         """The step that computes a member."""
-        value, step = self.bound[var], self.builder.step
+        value = self.bound[var]
         if is_op(value, "relax.astype"):
             return self.rounded(self.value(value.args[0]), storage(value.args[0]), storage(var))
         known = operation(value)
         assert known is not None
         function, operands = known
-        numbers = [self.builder.constant(o) if isinstance(o, float) else self.value(o) for o in operands]
-        return step(function, *numbers)
+        return self.step(function, *[self.constant(o) if isinstance(o, float) else self.value(o) for o in operands])
 
     def rounded(self, step: int, source: str, result: str) -> int:
         """A value as it is after it was stored in another dtype."""
         if result in (source, "float32") or source == "bool":
             return step
         if result == "bool":
-            return self.builder.step("not_equal", step, self.builder.constant(0.0))
-        return self.builder.step(f"round_{result}" if result in LOW else "trunc", step)
+            return self.step("not_equal", step, self.constant(0.0))
+        return self.step(f"round_{result}" if result in LOW else "trunc", step)
 
     def leaf(self, expr: relax.Expr) -> int:
         """The step that reads what the program does not compute."""
         expr, view = self.source(expr)
-        if is_constant(expr) and expr.value.numpy().size == 1:
-            return self.builder.constant(float(expr.value.numpy().reshape(())))
+        if (number := number_of(expr)) is not None:
+            return self.constant(number)
+        return self.load(expr, view)
+
+    def load(self, expr: relax.Expr, view: tuple) -> int:
+        """The step that reads an argument, looked at as an array of shape `view`."""
         number = next((i for i, known in enumerate(self.arguments) if known.same_as(expr)), None)
         if number is None:
             number = self.builder.argument(self.named(dims(expr)), storage(expr))
             self.arguments.append(expr)
         return self.builder.load(number, self.named(view))
+
+    def step(self, function: str, *operands: int) -> int:
+        """The step that applies `function`."""
+        return self.builder.step(function, *operands)
+
+    def constant(self, value: float) -> int:
+        """The step of a number."""
+        return self.builder.constant(value)
 
     def source(self, expr: relax.Expr) -> tuple[relax.Expr, tuple]:
         """Where the elements of `expr` are, before casts that loads make, and the shape that they are looked at in."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import relax
 
-from autocast.ir import is_constant, is_op, op_name
+from autocast.ir import is_op, number_of, op_name, shape_of
 from autocast.kernels.explain import explain
 from autocast.kernels.graph.canonicalize import same_shape
 from autocast.kernels.graph.operators import LOW
@@ -44,8 +43,8 @@ class EpilogueRewriter(BindingRewriter):
     Subclasses say what the products are (`declined`) and what to write in a chain's place (`lowered`).
     """
 
-    #: What `explain` calls the kernels.
-    kind: str
+    #: The name that `explain` gives.
+    rule: str
     #: The operators that they compute.
     operators: frozenset[str]
 
@@ -69,7 +68,7 @@ class EpilogueRewriter(BindingRewriter):
                     chain = self.chain(var, value)
                     self.chains[chain.end] = chain
                     self.taken |= chain.members
-                explain(self.kind, var, reason or f"up to {chain.end.name}", taken=reason is None)
+                explain(self.rule, var, reason or f"up to {chain.end.name}", taken=reason is None)
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         """A kernel's call where a chain ends."""
@@ -149,6 +148,5 @@ class EpilogueRewriter(BindingRewriter):
 
 
 def _scalar(expr: relax.Expr) -> float | None:
-    if is_constant(expr) and math.prod(expr.value.numpy().shape) == 1 and len(expr.ty.shape) == 0:
-        return float(expr.value.numpy())
-    return None
+    """The number that `expr` is; None where multiplying by it could change a shape."""
+    return number_of(expr) if shape_of(expr) == () else None

@@ -32,7 +32,7 @@ class _Operand:
 
 @mutator
 class _Products(EpilogueRewriter):
-    kind, operators = "product", frozenset({"relax.matmul"})
+    rule, operators = "products", frozenset({"relax.matmul"})
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
         super().__init__(mod)

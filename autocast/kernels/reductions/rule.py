@@ -101,10 +101,8 @@ class _Reductions(BindingRewriter):
         step = translation.value(data)
         translation.arguments.append(mean)
         argument = translation.builder.argument(translation.named(kept), "float32")
-        centered = translation.builder.step(
-            "subtract", step, translation.builder.load(argument, translation.named(kept))
-        )
-        square = translation.builder.step("multiply", centered, centered)
+        centered = translation.step("subtract", step, translation.builder.load(argument, translation.named(kept)))
+        square = translation.step("multiply", centered, centered)
         result = self.reduced(group, translation, group.end, square)
         return relax.op.sqrt(self.emit(result)) if is_op(group.call, "relax.std") else result
 

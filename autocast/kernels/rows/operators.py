@@ -2,53 +2,39 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 
-from autocast.ir import is_constant, is_op, op_name, shape_of
+from autocast.ir import is_op, number_of, op_name, shape_of
 from autocast.kernels.graph.clusters import Clusters
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, storage
-from autocast.kernels.rows.space import DeclinedError, Form, RowSpace, is_simple
+from autocast.kernels.graph.translate import Translation
+from autocast.kernels.rows.space import EXACT, INTEGERS, DeclinedError, Form, RowSpace, is_simple, space_of
 from autocast.kernels.vector.expression import operation
-from autocast.kernels.vector.program import ProgramBuilder, operands_of
+from autocast.kernels.vector.program import operands_of
 
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-_INTEGERS = ("int32", "int64")
-
-#: float32 tells whole numbers apart up to here.
-_EXACT = 1 << 24
 
 
-class Translation:
-    """The program of a set of bindings over one space, as it grows."""
+class RowTranslation(Translation):
+    """The program of a set of bindings over one space; raises DeclinedError where there is none.
 
-    def __init__(self, clusters: Clusters, space: RowSpace) -> None:
-        self.clusters, self.space = clusters, space
-        self.names: dict[tirx.Var, str] = {}
-        self.program = ProgramBuilder(self.named(space.split))
-        self.arguments: list[relax.Expr] = []
-        self.steps: dict[relax.Var, int] = {}
+    `value(var)` adds a member, after those that it is computed from.
+    """
+
+    def __init__(self, clusters: Clusters, members: Collection[relax.Var], space: RowSpace) -> None:
+        super().__init__(clusters.bound, members, space.split)
+        self.space = space
         #: For the step of a log_softmax, the step that is its exponential.
         self.exponentials: dict[int, int] = {}
 
-    def named(self, shape: tuple) -> tuple:
-        """A shape with names for its run-time dimensions."""
-        return tuple(d if isinstance(d, int) else self.names.setdefault(d, f"d{len(self.names)}") for d in shape)
-
-    def add(self, var: relax.Var) -> None:
-        """Compute `var` too.
-
-        Raises
-        ------
-        DeclinedError
-            That cannot be done in this space.
-        """
-        call = self.clusters.bound[var]
-        if shape_of(var) is None or not is_simple(shape_of(var)):
+    def computed(self, var: relax.Var) -> int:
+        """The step that computes a member."""
+        call = self.bound[var]
+        if not is_simple(shape_of(var)):
             raise DeclinedError("a dimension is not known, or computed from others")
         form = self.space.form(dims(var))
         if form is None:
@@ -57,11 +43,10 @@ class Translation:
         if name in ROW_OPERATORS:
             if not space_of(call).same(self.space):
                 raise DeclinedError("it has other rows")
-            self.steps[var] = ROW_OPERATORS[name](self, call)
-        elif name in _FREE_OPERATORS:
-            self.steps[var] = _FREE_OPERATORS[name](self, call, form)
-        else:
-            self.steps[var] = self.elementwise(var, call, form)
+            return ROW_OPERATORS[name](self, call)
+        if name in _FREE_OPERATORS:
+            return _FREE_OPERATORS[name](self, call, form)
+        return self.elementwise(var, call, form)
 
     def elementwise(self, var: relax.Var, call: relax.Expr, form: Form) -> int:
         """The step of an elementwise operator."""
@@ -72,26 +57,19 @@ class Translation:
         compares = function in _COMPARISONS
         if storage(var) != "float32" and not (storage(var) == "bool" and (compares or function.startswith("logical"))):
             raise DeclinedError(f"it computes in {storage(var)}")
-        steps = [
-            self.program.constant(operand)
-            if isinstance(operand, float)
-            else self.read(operand, form, integers=compares)
-            for operand in operands
-        ]
-        integer = any(not isinstance(e, float) and storage(e) in _INTEGERS for e in operands)
+        steps = [self.constant(o) if isinstance(o, float) else self.read(o, form, integers=compares) for o in operands]
+        integer = any(not isinstance(e, float) and storage(e) in INTEGERS for e in operands)
         if integer and not any(self._is_small(step) for step in steps):
             raise DeclinedError("it compares integers that float32 may not tell apart")
         if function == "exp" and steps[0] in self.exponentials:
             return self.exponentials[steps[0]]
         return self.step(function, *steps)
 
-    def step(self, function: str, *operands: int) -> int:
-        """The step that applies `function`."""
-        return self.program.step(function, *operands)
-
-    def constant(self, value: float) -> int:
-        """The step of a number."""
-        return self.program.constant(value)
+    def leaf(self, expr: relax.Expr) -> int:
+        """The step that reads what the program does not compute."""
+        form = self.space.form(dims(expr))
+        assert form is not None
+        return self.read(expr, form)
 
     def whole(self, expr: relax.Expr) -> int:
         """The step of a tensor whose rows an operator works on."""
@@ -102,58 +80,51 @@ class Translation:
         shape = shape_of(expr)
         if shape is None or not is_simple(shape):
             raise DeclinedError("it reads a tensor of unknown or computed dimensions")
-        if is_constant(expr) and math.prod(shape) == 1:
-            return self.constant(_number(expr))
+        if (number := number_of(expr)) is not None:
+            return self.constant(number)
         expr = self.narrow(expr)
-        value: Any = self.clusters.bound.get(expr) if isinstance(expr, relax.Var) else None
         if expr in self.steps:
             if (self.space.form(shape) is Form.BARE) != (form is Form.BARE):
                 raise DeclinedError("it reads one value for each row along another dimension")
             return self.steps[expr]
+        value: Any = self.bound.get(expr) if isinstance(expr, relax.Var) else None
         if is_op(value, "relax.zeros", "relax.ones"):
             return self.constant(float(value.op.name.endswith("ones")))
-        if is_op(value, "relax.full") and is_constant(value.args[1]):
-            return self.constant(_number(value.args[1]))
+        if is_op(value, "relax.full") and (number := number_of(value.args[1])) is not None:
+            return self.constant(number)
         view = self.space.view(shape, form)
         if is_op(value, "relax.arange") and integers and self._counts_columns(value, view):
-            return self.program.step("column")
-        if storage(expr) not in ("float32", "bool", *LOW, *(_INTEGERS if integers else ())):
+            return self.step("column")
+        if storage(expr) not in ("float32", "bool", *LOW, *(INTEGERS if integers else ())):
             raise DeclinedError(f"it reads {storage(expr)}")
-        return self.program.load(self._argument(expr), self.named(view))
+        return self.load(expr, view)
 
     def narrow(self, expr: relax.Expr) -> relax.Expr:
         """What `expr` is the float32 form of, if it is that of a tensor in a low dtype."""
-        value: Any = self.clusters.bound.get(expr) if isinstance(expr, relax.Var) else None
+        value: Any = self.bound.get(expr) if isinstance(expr, relax.Var) else None
         return value.args[0] if is_widening(value) else expr
-
-    def _argument(self, expr: relax.Expr) -> int:
-        for index, known in enumerate(self.arguments):
-            if known.same_as(expr):
-                return index
-        self.arguments.append(expr)
-        return self.program.argument(self.named(dims(expr)), storage(expr))
 
     def _counts_columns(self, arange: relax.Call, view: tuple) -> bool:
         """Whether an arange is 0, 1, 2... along a row of one dimension."""
         start, end, step = arange.args
         counts = self.space.row_dims == 1 and not self.space.is_split and all(dim == 1 for dim in view[:-1])
         length = self.space.shape[-1]
-        ends = isinstance(length, int) and length <= _EXACT and int(end) == length
+        ends = isinstance(length, int) and length <= EXACT and int(end) == length
         return counts and ends and int(start) == 0 and int(step) == 1
 
     def is_row_value(self, step: int) -> bool:
         """Whether a step is a number, or is read with one value for a row."""
-        head, *rest = self.program.steps[step]
+        head, *rest = self.builder.steps[step]
         return head == "constant" or (head == "load" and all(dim == 1 for dim in rest[1][-self.space.row_dims :]))
 
     def _is_small(self, step: int) -> bool:
         """Whether a step is a number that float32 tells from its neighbours, or the number of a column."""
-        head, *rest = self.program.steps[step]
-        return head == "column" or (head == "constant" and abs(rest[0]) < _EXACT)
+        head, *rest = self.builder.steps[step]
+        return head == "column" or (head == "constant" and abs(rest[0]) < EXACT)
 
     def mean(self, step: int) -> int:
         """The mean of a row."""
-        return self.step("divide", self.step("row_sum", step), self.program.step("length"))
+        return self.step("divide", self.step("row_sum", step), self.step("length"))
 
     def centered(self, step: int) -> int:
         """A row less its mean."""
@@ -180,7 +151,7 @@ class Translation:
         if vector in self.steps or storage(vector) not in ("float32", *LOW):
             raise DeclinedError("its scale or offset is computed in the same kernel")
         shape = (1,) * axis + dims(vector) + (1,) * (rank - axis - 1)
-        return self.program.load(self._argument(vector), self.named(self.space.view(shape, Form.WHOLE)))
+        return self.load(vector, self.space.view(shape, Form.WHOLE))
 
 
 def is_widening(value: Any) -> bool:
@@ -188,11 +159,7 @@ def is_widening(value: Any) -> bool:
     return is_op(value, "relax.astype") and storage(value) == "float32" and storage(value.args[0]) in LOW
 
 
-def _number(constant: relax.Expr) -> float:
-    return float(constant.value.numpy().astype("float64").reshape(()))
-
-
-def _softmax_parts(t: Translation, call: relax.Call) -> tuple[int, int, int]:
+def _softmax_parts(t: RowTranslation, call: relax.Call) -> tuple[int, int, int]:
     """The row less its maximum, the exponential of that, and its sum."""
     data = t.whole(call.args[0])
     shifted = t.step("subtract", data, t.step("row_highest", data))
@@ -200,19 +167,19 @@ def _softmax_parts(t: Translation, call: relax.Call) -> tuple[int, int, int]:
     return shifted, weights, t.step("row_sum", weights)
 
 
-def _softmax(t: Translation, call: relax.Call) -> int:
+def _softmax(t: RowTranslation, call: relax.Call) -> int:
     _, weights, total = _softmax_parts(t, call)
     return t.step("multiply", weights, t.step("divide", t.constant(1.0), total))
 
 
-def _log_softmax(t: Translation, call: relax.Call) -> int:
+def _log_softmax(t: RowTranslation, call: relax.Call) -> int:
     shifted, _, total = _softmax_parts(t, call)
     result = t.step("subtract", shifted, t.step("log", total))
     t.exponentials[result] = _softmax(t, call)
     return result
 
 
-def _layer_norm(t: Translation, call: relax.Call) -> int:
+def _layer_norm(t: RowTranslation, call: relax.Call) -> int:
     """layer_norm, group_norm and instance_norm: they differ in what a row is."""
     attributes, (data, gamma, beta) = call.attrs, call.args
     centered = t.centered(t.whole(data))
@@ -220,54 +187,54 @@ def _layer_norm(t: Translation, call: relax.Call) -> int:
     return t.affine(normalized, call, gamma if attributes.scale else None, beta if attributes.center else None)
 
 
-def _rms_norm(t: Translation, call: relax.Call) -> int:
+def _rms_norm(t: RowTranslation, call: relax.Call) -> int:
     data = t.whole(call.args[0])
     return t.affine(t.scaled(data, data, float(call.attrs.epsilon)), call, call.args[1], None)
 
 
-def _variance(t: Translation, call: relax.Call) -> int:
+def _variance(t: RowTranslation, call: relax.Call) -> int:
     centered = t.centered(t.whole(call.args[0]))
     return t.mean(t.step("multiply", centered, centered))
 
 
-def _sum(t: Translation, call: relax.Call) -> int:
+def _sum(t: RowTranslation, call: relax.Call) -> int:
     data = t.whole(call.args[0])
     if (picked := _pick(t, data)) is not None:
         return picked
     return t.step("row_sum", data)
 
 
-def _pick(t: Translation, step: int) -> int | None:
+def _pick(t: RowTranslation, step: int) -> int | None:
     """What is left of a row that is zero everywhere but in the column that a row value names: no sweep is needed."""
-    head, *operands = t.program.steps[step]
-    if head != "where" or t.program.steps[operands[2]] != ("constant", 0.0):
+    head, *operands = t.builder.steps[step]
+    if head != "where" or t.builder.steps[operands[2]] != ("constant", 0.0):
         return None
     condition, value, _ = operands
-    function, *sides = t.program.steps[condition]
-    columns = [side for side in sides if function == "equal" and t.program.steps[side] == ("column",)]
+    function, *sides = t.builder.steps[condition]
+    columns = [side for side in sides if function == "equal" and t.builder.steps[side] == ("column",)]
     labels = [side for side in sides if function == "equal" and t.is_row_value(side)]
     if len(columns) != 1 or len(labels) != 1 or _scans(t, value):
         return None
     return t.step("row_pick", value, labels[0])
 
 
-def _scans(t: Translation, step: int) -> bool:
-    row = t.program.steps[step]
+def _scans(t: RowTranslation, step: int) -> bool:
+    row = t.builder.steps[step]
     return row[0] == "row_cumsum" or any(_scans(t, operand) for operand in operands_of(row))
 
 
-def _cumsum(t: Translation, call: relax.Call) -> int:
+def _cumsum(t: RowTranslation, call: relax.Call) -> int:
     if call.attrs.exclusive or (call.attrs.dtype is not None and str(call.attrs.dtype) not in ("float32", "void")):
         raise DeclinedError("it is exclusive, or sums in another dtype")
     return t.step("row_cumsum", t.whole(call.args[0]))
 
 
-def _reduction(function: str) -> Callable[[Translation, relax.Call], int]:
+def _reduction(function: str) -> Callable[[RowTranslation, relax.Call], int]:
     return lambda t, call: t.step(function, t.whole(call.args[0]))
 
 
 #: Operators that need whole rows.
-ROW_OPERATORS: dict[str, Callable[[Translation, relax.Call], int]] = {
+ROW_OPERATORS: dict[str, Callable[[RowTranslation, relax.Call], int]] = {
     "relax.nn.softmax": _softmax,
     "relax.nn.log_softmax": _log_softmax,
     "relax.nn.layer_norm": _layer_norm,
@@ -287,86 +254,37 @@ ROW_OPERATORS: dict[str, Callable[[Translation, relax.Call], int]] = {
 }
 
 
-def _astype(t: Translation, call: relax.Call, form: Form) -> int:
-    """Narrowing happens where a value is stored."""
+def _astype(t: RowTranslation, call: relax.Call, form: Form) -> int:
     source, to = storage(call.args[0]), storage(call)
     if source not in ("float32", "bool", *LOW) or to not in ("float32", "bool", *LOW):
         raise DeclinedError(f"it converts {source} to {to}")
     if is_widening(call) and call.args[0] not in t.steps:
         raise DeclinedError("loads widen already")
-    step = t.read(call.args[0], form)
-    return t.step("not_equal", step, t.constant(0.0)) if to == "bool" and source != "bool" else step
+    return t.rounded(t.read(call.args[0], form), source, to)
 
 
-def _reshape(t: Translation, call: relax.Call, form: Form) -> int:
+def _reshape(t: RowTranslation, call: relax.Call, form: Form) -> int:
     if call.args[0] not in t.steps or form is Form.WHOLE or t.space.form(dims(call.args[0])) in (None, Form.WHOLE):
         raise DeclinedError("it changes more than the dimensions of row values")
     return t.steps[call.args[0]]
 
 
-def _one_hot(t: Translation, call: relax.Call, form: Form) -> int:
+def _one_hot(t: RowTranslation, call: relax.Call, form: Form) -> int:
     labels, on, off = call.args
     axis, rank = int(call.attrs.axis), len(t.space.shape)
     if form is not Form.WHOLE or t.space.row_dims != 1 or axis not in (-1, rank - 1) or labels in t.steps:
         raise DeclinedError("its labels are not those of rows")
-    if storage(call) != "float32" or not isinstance(t.space.shape[-1], int) or t.space.shape[-1] > _EXACT:
+    if storage(call) != "float32" or not isinstance(t.space.shape[-1], int) or t.space.shape[-1] > EXACT:
         raise DeclinedError(f"it makes {storage(call)}, or rows of unknown length")
     label = t.read(labels, Form.BARE, integers=True)
-    here = t.step("equal", t.program.step("column"), label)
+    here = t.step("equal", t.step("column"), label)
     return t.step("where", here, t.constant(float(on.value)), t.constant(float(off.value)))
 
 
 #: Operators that only say how values are seen or stored.
-_FREE_OPERATORS: dict[str, Callable[[Translation, relax.Call, Form], int]] = {
+_FREE_OPERATORS: dict[str, Callable[[RowTranslation, relax.Call, Form], int]] = {
     "relax.astype": _astype,
     "relax.reshape": _reshape,
     "relax.one_hot": _one_hot,
     "relax.broadcast_to": lambda t, call, form: t.read(call.args[0], form),
 }
-
-
-#: Reductions of fewer rows than this, of this many elements or more, are left to a kernel that divides rows.
-_MANY_ROWS, _LONG_ROW = 4, 1 << 16
-_SHARED = tuple(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod", "variance", "std"))
-
-
-def space_of(call: relax.Call) -> RowSpace:
-    """The rows that a row operator works on.
-
-    Raises
-    ------
-    DeclinedError
-        There are none that a kernel takes.
-    """
-    data, attributes = call.args[0], call.attrs
-    shape = shape_of(data)
-    if not shape or not all(is_simple(shape_of(operand)) for operand in call.args):
-        raise DeclinedError("it reads a scalar, or a dimension is not known or computed from others")
-    if storage(data) != "float32" or storage(call) not in ("float32", *_INTEGERS):
-        raise DeclinedError(f"it computes in {storage(data)}")
-    rank = len(shape)
-    axes = getattr(attributes, "axes", None) or getattr(attributes, "axis", None)
-    axes = range(rank) if axes is None else [axes] if isinstance(axes, int) else axes
-    axes = sorted(int(axis) % rank for axis in axes)
-    if axes != list(range(rank - len(axes), rank)):
-        raise DeclinedError("it is not over the last axis or the last axes")
-    length = math.prod(dim for dim in shape[axes[0] :] if isinstance(dim, int))
-    if length == 0 or any(isinstance(dim, int) and dim == 0 for dim in shape):
-        raise DeclinedError("its rows are empty")
-    if length > _EXACT and call.op.name in ("relax.argmax", "relax.argmin"):
-        raise DeclinedError("its rows are too long for places to be counted in float32")
-    rows = math.prod(shape[: axes[0]]) if all(isinstance(dim, int) for dim in shape[: axes[0]]) else _MANY_ROWS
-    if rows < _MANY_ROWS and length >= _LONG_ROW and call.op.name in _SHARED:
-        raise DeclinedError("its rows are few and so long that cores had better share each")
-    space = RowSpace.of(shape, len(axes))
-    if not hasattr(attributes, "channel_axis"):
-        return space
-    axis, channels = int(attributes.channel_axis) % rank, shape[int(attributes.channel_axis)]
-    if axes[0] != axis + 1:
-        raise DeclinedError("channels are not right before the axes that are normalized")
-    groups = int(getattr(attributes, "num_groups", 0)) or channels
-    if not isinstance(channels, int) or not isinstance(groups, int):
-        raise DeclinedError("the number of channels is not known")
-    parts = list(space.parts)
-    parts[axis] = (groups, channels // groups)
-    return RowSpace(shape, len(axes) + 1, tuple(parts))

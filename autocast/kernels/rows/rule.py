@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import tvm
@@ -15,8 +15,8 @@ from autocast.kernels.graph.clusters import Clusters
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
 from autocast.kernels.rows.kernel import row_kernel
 from autocast.kernels.rows.losses import decompose_losses
-from autocast.kernels.rows.operators import ROW_OPERATORS, Translation, is_widening, space_of
-from autocast.kernels.rows.space import DeclinedError, RowSpace
+from autocast.kernels.rows.operators import ROW_OPERATORS, RowTranslation, is_widening
+from autocast.kernels.rows.space import DeclinedError, RowSpace, space_of
 from autocast.kernels.vector.program import Program
 
 #: Bindings of one kernel: more would hold more values than there are registers, and take long to compile.
@@ -39,16 +39,18 @@ def row_groups(clusters: Clusters) -> list[RowGroup]:
     """The groups of a function's bindings that become row kernels, settled in `clusters`."""
     groups = []
     for var, value in clusters.bound.items():
-        if op_name(value) not in ROW_OPERATORS or var in clusters.settled or var not in clusters.block:
+        if op_name(value) not in ROW_OPERATORS or var in clusters.settled:
             continue
         try:
+            if var not in clusters.block:
+                raise DeclinedError("its block is not one of dataflow")
             group = _grown(clusters, var, space_of(value))
         except DeclinedError as reason:
-            explain("row kernel", var, str(reason), taken=False)
+            explain("rows", var, str(reason), taken=False)
             continue
         clusters.settle(group.members)
         groups.append(group)
-        explain("row kernel", var, f"{len(group.members)} operators in {group.name}", taken=True)
+        explain("rows", var, f"{len(group.members)} operators in {group.name}", taken=True)
     return groups
 
 
@@ -67,20 +69,20 @@ def _grown(clusters: Clusters, seed: relax.Var, space: RowSpace) -> RowGroup:
     members = clusters.grow(seed, fits)
     translation = translated(clusters, space, members)
     results = _results(clusters, members)
-    outputs = [(translation.steps[var], translation.named(dims(var)), storage(var)) for var in results]
+    outputs = [translation.output(var) for var in results]
     operators = [str(op_name(clusters.bound[var])) for var in sorted(members, key=clusters.position.__getitem__)]
     names = dict.fromkeys(name.rpartition(".")[2] for name in operators if name in ROW_OPERATORS)
     return RowGroup(
         frozenset(members),
         tuple(results),
         tuple(translation.arguments),
-        translation.program.finish(outputs),
+        translation.builder.finish(outputs),
         space.row_dims,
         "_".join([*names][:3]),
     )
 
 
-def translated(clusters: Clusters, space: RowSpace, members: Iterable[relax.Var]) -> Translation:
+def translated(clusters: Clusters, space: RowSpace, members: Collection[relax.Var]) -> RowTranslation:
     """The program of `members`.
 
     Raises
@@ -88,9 +90,9 @@ def translated(clusters: Clusters, space: RowSpace, members: Iterable[relax.Var]
     DeclinedError
         One of them cannot be computed with the others.
     """
-    translation = Translation(clusters, space)
+    translation = RowTranslation(clusters, members, space)
     for var in sorted(members, key=clusters.position.__getitem__):
-        translation.add(var)
+        translation.value(var)
     return translation
 
 

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from tvm import relax, tirx
 
-from autocast.ir import is_constant, op_name
+from autocast.ir import number_of, op_name
 from autocast.kernels.vector import vector_math
 
 #: A dimension: a number, or the name of one that is known at run time.
@@ -56,7 +56,6 @@ def operation(call: relax.Expr) -> tuple[str, tuple[relax.Expr | float, ...]] | 
         return ("softplus", (call.args[0],)) if plain else None
     if name == "relax.clip":
         return "clip", (call.args[0], *[float(bound.value) for bound in call.args[1:]])
-    if name == "relax.power" and is_constant(call.args[1]) and call.args[1].value.numpy().size == 1:
-        function = POWERS.get(float(call.args[1].value.numpy().reshape(())))
-        return None if function is None else (function, (call.args[0],))
+    if name == "relax.power" and (exponent := number_of(call.args[1])) is not None:
+        return (POWERS[exponent], (call.args[0],)) if exponent in POWERS else None
     return (OPERATORS[name], tuple(call.args)) if name in OPERATORS else None

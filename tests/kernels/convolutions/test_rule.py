@@ -108,7 +108,7 @@ def test_what_is_declined_says_why(
     mod = canonicalize(module(body, *arguments))
     after = lower_convolutions(channels_last(mod), detect_target())
     tvm.ir.assert_structural_equal(after, mod)
-    assert f"convolution declines gv: {reason}" in capsys.readouterr().err
+    assert f"convolutions declines gv: {reason}" in capsys.readouterr().err
 
 
 #: Operator, its options for Relax and for torch, and shapes of data, weights and bias.
