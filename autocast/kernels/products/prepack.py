@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
@@ -92,8 +91,3 @@ def pack_weight(spec: PackedWeight, isa: InstructionSet, name: str) -> tirx.Prim
             strip = Strip(words, T.bind(panel * (spec.words * spec.panel)), spec.panel)
             pack_strip(unit, source, panel * spec.panel, strip, 0, spec.words, exact=spec.n % spec.panel == 0)
     return finished()
-
-
-def packed_weight_type(spec: PackedWeight) -> tvm.relax.TensorType:
-    """The type of the packed tensor."""
-    return tvm.relax.TensorType(spec.shape, spec.packed_dtype)
