@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
+from unittest import mock
 
 T = TypeVar("T")
 
@@ -36,12 +37,12 @@ class Side:
 
     def __init__(self, name: str, threads: int) -> None:
         self.name = name
-        # A thread pool reads these when its library is loaded, which is before the process gets to run our code.
-        os.environ["OMP_NUM_THREADS"] = os.environ["AUTOCAST_NUM_THREADS"] = str(threads)
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, threads), name=name, daemon=True)
-        self._process.start()
+        # A thread pool reads these when its library is loaded, which is before the process gets to run our code.
+        with mock.patch.dict(os.environ, OMP_NUM_THREADS=str(threads), AUTOCAST_NUM_THREADS=str(threads)):
+            self._process.start()
         theirs.close()
 
     def build(self, key: str, build: Build) -> None:

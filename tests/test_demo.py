@@ -57,7 +57,8 @@ def test_float32_is_as_exact_as_torch_and_amp_as_torch_autocast(result):
 
 def test_memory_and_casts_are_those_of_the_models(result):
     float32, low, eager, eager_low = result.rows
-    assert float32.memory == pytest.approx(float32.intermediates + result.parameters, abs=0.1)
+    # What only parameters decide is computed once, so no more of them is held than the model has.
+    assert float32.intermediates < float32.memory <= float32.intermediates + result.parameters + 0.1
     assert float32.casts == eager.casts == 0
     assert low.casts == result.amp.report.casts <= low.greedy_casts == result.amp.report.greedy_casts
     assert eager_low.casts > 0
