@@ -102,7 +102,7 @@ def _schedule_injective(sch: s_tir.Schedule, block: SBlockRV, loops: list[LoopRV
         loops = [sch.fuse(*loops)]
         inner_extent = total
     outer, inner = loops[:-1], loops[-1]
-    if inner_extent is not None and inner_extent % LANES == 0:
+    if inner_extent is not None and inner_extent % LANES == 0 and _takes_vectors(sch.get(block)):
         strip, lanes = sch.split(inner, [None, LANES])
         sch.vectorize(lanes)
         if not outer:
@@ -122,7 +122,7 @@ def _schedule_reduction(
     if _reads_contiguously(sch.get(block), len(kinds) - 1 - kinds[::-1].index(_SPATIAL)):
         outer, inner = spatial[:-1], spatial[-1]
         extent = _extent(sch, inner)
-        vectorized = extent is not None and extent % LANES == 0
+        vectorized = extent is not None and extent % LANES == 0 and _takes_vectors(sch.get(block))
         if vectorized:
             strip, inner = sch.split(inner, [None, LANES])
             outer = [*outer, strip]
@@ -167,6 +167,11 @@ def _is_flat(block: s_tir.SBlock) -> bool:
         )
         for read in block.reads
     )
+
+
+def _takes_vectors(block: s_tir.SBlock) -> bool:
+    """Whether TVM can generate code for vectors of the block: it cannot choose between vectors of bfloat16."""
+    return all(str(write.source.dtype) != "bfloat16" for write in block.writes)
 
 
 def _same(left: list, right: list) -> bool:

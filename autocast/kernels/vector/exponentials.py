@@ -87,6 +87,22 @@ def _tanh(b: Body, x: Value) -> Value:
     return b.with_sign_of(b.divide(growth, growth + 2.0), x)
 
 
+def _cosh(b: Body, x: Value) -> Value:
+    """By the root of e^|x|, which is finite wherever the result is."""
+    root = exp(b, b.absolute(x) * 0.5)
+    return b.multiply_add(root * 0.5, root, 0.5 / root / root)
+
+
+def _sinh(b: Body, x: Value) -> Value:
+    """The same, and from e^|x| - 1 near zero, where two powers would cancel."""
+    size = b.absolute(x)
+    root = exp(b, size * 0.5)
+    far = b.multiply_add(root * 0.5, root, -(0.5 / root / root))
+    growth = expm1(b, size)
+    near = b.multiply_add(growth, 0.5, b.divide(growth * 0.5, growth + 1.0))
+    return b.with_sign_of(b.where("olt", size, 1.0, near, far), x)
+
+
 def _erf(b: Body, x: Value) -> Value:
     """One polynomial near zero, 1 - exp of another elsewhere (Norbert Juffa's)."""
     # From 4 on the result is 1 in float32; the bound keeps the polynomial in its range.
@@ -137,6 +153,8 @@ FUNCTIONS: dict[str, Definition] = {
     "exp_nonpositive": _exp,
     "erf": _erf,
     "tanh": _tanh,
+    "sinh": _sinh,
+    "cosh": _cosh,
     "sigmoid": _sigmoid,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,

@@ -46,6 +46,7 @@ _BODIES: dict[str, tuple[str, Callable, Callable]] = {
     "sums of integers": ("int32", lambda x: op.sum(x, axis=0), lambda x: x.sum(0)),
     "maxima of integers": ("int32", lambda x: op.max(op.abs(x), axis=1), lambda x: np.abs(x).max(1)),
     "tangent": ("float32", lambda x: op.tan(op.multiply(x, relax.const(0.25, "float32"))), lambda x: np.tan(x / 4)),
+    "triangle": ("bfloat16", lambda x: op.triu(x, 1), lambda x: np.triu(x, 1)),
     "power": ("bfloat16", lambda x: op.power(op.abs(x), op.abs(x)), lambda x: np.abs(x) ** np.abs(x)),
     "remainder": ("float32", lambda x: op.floor_mod(x, relax.const(0.75, "float32")), lambda x: x % 0.75),
     "padding": (

@@ -72,6 +72,8 @@ REFERENCES: dict[str, Callable[..., np.ndarray]] = {
     "exp": np.exp,
     "exp_nonpositive": np.exp,
     "erf": special.erf,
+    "sinh": np.sinh,
+    "cosh": np.cosh,
     "log": np.log,
     "log1p": np.log1p,
     "softplus": lambda x: np.logaddexp(x, 0),

@@ -19,6 +19,8 @@ EXACT = {
     "exp": (np.exp, 1.2),
     "erf": (special.erf, 1.2),
     "tanh": (np.tanh, 2.8),
+    "sinh": (np.sinh, 3.2),
+    "cosh": (np.cosh, 3.2),
     "sigmoid": (special.expit, 2.8),
     "log": (np.log, 0.9),
     "log1p": (np.log1p, 1.5),
@@ -79,7 +81,8 @@ def test_special_values_give_the_limits(name: str, lanes: int) -> None:
     x[:5] = np.nan, np.inf, 0.0, -0.0, -np.inf
     got = apply(name, x, lanes, here)
     limits = {"exp": 0.0, "erf": -1.0, "tanh": -1.0, "sigmoid": 0.0, "log": np.nan, "log1p": np.nan}
-    at_zero = {"exp": 1.0, "sigmoid": 0.5, "log": -np.inf, "softplus": np.float32(np.log(2)), "cos": 1.0}.get(name, 0.0)
+    at_zero = {"sigmoid": 0.5, "log": -np.inf, "softplus": np.float32(np.log(2))}.get(name, 0.0)
+    at_zero = 1.0 if name in ("exp", "cos", "cosh") else at_zero
     at_infinity = {"erf": 1.0, "tanh": 1.0, "sigmoid": 1.0, "sin": np.nan, "cos": np.nan}.get(name, np.inf)
     expected = [np.nan, at_infinity, at_zero, at_zero]
     np.testing.assert_array_equal(got[:4], np.float32(expected))
@@ -87,7 +90,7 @@ def test_special_values_give_the_limits(name: str, lanes: int) -> None:
         np.testing.assert_array_equal(got[4], np.float32(limits[name]))
 
 
-@pytest.mark.parametrize("name", ["tanh", "erf", "log1p", "sin"])
+@pytest.mark.parametrize("name", ["tanh", "sinh", "erf", "log1p", "sin"])
 def test_odd_functions_keep_the_sign_of_zero(name: str) -> None:
     x = np.zeros(16, np.float32)
     x[:2] = -0.0, 0.0
