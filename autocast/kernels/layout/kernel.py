@@ -32,11 +32,14 @@ _SHARES = 32
 #: Bytes of a row that are copied at once, so that cores can share long rows.
 _CHUNK_BYTES = 1 << 15
 
+#: Rows that are written after one another before the argument is read elsewhere: the first that divides them.
+_RUNS = (16, 8, 4)
+
 #: Elements on a side of the blocks in which small and large matrices are transposed, and when they are large.
 _BLOCK, _LARGE_BLOCK, _LARGE = 64, 128, 1 << 20
 
-#: Results of at least this many bytes are stored past the caches, which could not hold them.
-_STREAMED_BYTES = 1 << 24
+#: Results of at least this many bytes are stored past the caches, which could hold little else beside them.
+_STREAMED_BYTES = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,26 @@ def merged(piece: Piece) -> Piece:
         else:
             axes.append(axis)
     return replace(piece, axes=tuple(axes))
+
+
+def interleaved(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Loops over rows in an order that reads the argument in runs and still writes the result in runs.
+
+    The last loop, which writes neighbours, takes a few steps, then come the loops with smaller strides in the argument,
+    and then the other steps.
+    """
+    if not axes:
+        return axes
+    last = axes[-1]
+    extent, stride = last.extent, last.read
+    if not isinstance(extent, int) or not isinstance(stride, int):
+        return axes
+    nearer = [i for i, axis in enumerate(axes) if isinstance(axis.read, int) and 0 < axis.read < stride]
+    step = next((step for step in _RUNS if extent % step == 0 and extent > step), None)
+    if not nearer or step is None:
+        return axes
+    outer = Axis(extent // step, stride * step, last.write * step)
+    return (*axes[: nearer[0]], outer, *axes[nearer[0] : -1], replace(last, extent=step))
 
 
 def move(spec: Move, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
@@ -178,7 +201,7 @@ class _Generator:
             count = length if isinstance(start, int) else T.bind(minimum(length - start, chunk))
             copy_row(self.unit, self.arguments[source], read + start, self.out, write + start, count)
 
-        return self.nest(piece, piece.axes[:-1], row, chunks)
+        return self.nest(piece, interleaved(piece.axes[:-1]), row, chunks)
 
     def matrices(self, piece: Piece, across: int) -> Shares:
         """Transposes in squares: the last loop strides over rows of the argument, loop `across` runs along them."""

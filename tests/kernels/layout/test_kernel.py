@@ -11,13 +11,24 @@ import torch
 import tvm
 
 from autocast.kernels.layout import kernel
-from autocast.kernels.layout.kernel import Axis, Move, Piece, merged, move
+from autocast.kernels.layout.kernel import Axis, Move, Piece, interleaved, merged, move
 from autocast.kernels.layout.sizes import dimension
 from autocast.kernels.layout.views import strides_of
 from tests.kernels.products.cases import CPUS, runs_here, target_of
 
 #: Sizes around those of squares, with neighbours that merge, and with few and odd elements.
-SHAPES = ((5,), (37, 45), (3, 64, 50), (33, 16), (2, 7, 3, 40), (100, 3), (1, 70, 1, 33), (2, 2, 19, 17, 3), (130, 129))
+SHAPES = (
+    (5,),
+    (37, 45),
+    (3, 64, 50),
+    (33, 16),
+    (2, 7, 3, 40),
+    (100, 3),
+    (1, 70, 1, 33),
+    (2, 2, 19, 17, 3),
+    (130, 129),
+    (2, 48, 3, 8),
+)
 
 
 def transposition(shape: Sequence, axes: Sequence[int], storage: str, result: str) -> Move:
@@ -118,6 +129,13 @@ def test_contiguous_axes_are_merged() -> None:
     assert merged(piece).axes == (Axis(20, 1, 6), Axis(6, 20, 1))
     piece = transposition(("n", 3, 4), (0, 1, 2), "float32", "float32").pieces[0]
     assert merged(piece).axes == (Axis(dimension("n") * 12, 1, 1),)
+
+
+def test_rows_are_read_in_runs_too() -> None:
+    heads = transposition((8, 128, 12, 64), (0, 2, 1, 3), "float32", "float32").pieces[0]
+    loops = interleaved(heads.axes[:-1])
+    assert [(axis.extent, axis.read) for axis in loops] == [(8, 98304), (8, 12288), (12, 64), (16, 768)]
+    assert interleaved(loops[:2]) == loops[:2]
 
 
 def test_pieces_fill_repeat_and_reverse() -> None:
