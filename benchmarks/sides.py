@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable
@@ -96,6 +97,8 @@ def _serve(connection: Any, threads: int) -> None:
             else:
                 calls.pop(key, None)
                 gc.collect()
+                if "torch._dynamo" in sys.modules:  # it compiles a function for a few shapes only, then gives up
+                    sys.modules["torch._dynamo"].reset()
             connection.send((False, answer))
         except Exception:
             connection.send((True, traceback.format_exc()))
