@@ -8,6 +8,7 @@ __all__ = [
     "AutocastError",
     "CastErasureError",
     "CastingRuleError",
+    "CheckpointError",
     "IllFormedModuleError",
     "ImportModelError",
     "SlowDtypeWarning",
@@ -38,6 +39,10 @@ class UnsupportedError(AutocastError):
 
 class InputError(AutocastError):
     """The inputs of a call do not fit what the model takes: their number, dtypes or sizes."""
+
+
+class CheckpointError(AutocastError):
+    """A checkpoint cannot be read, or does not belong to the model that it is loaded into."""
 
 
 class SlowDtypeWarning(UserWarning):
