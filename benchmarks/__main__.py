@@ -1,4 +1,7 @@
-"""All benchmarks, one after the other: python -m benchmarks [--quick]. The tables say what was met and missed."""
+"""All benchmarks, one after the other: python -m benchmarks. The tables say what was met and missed.
+
+With --quick, in 3 minutes: a few cases of the most important ones.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,16 @@ BENCHMARKS = (
     "models",
 )
 
+#: The most important ones.
+QUICK = (
+    *(f"kernels.{family}" for family in ("products", "attention", "convolutions", "rows", "elementwise")),
+    "models",
+)
+
 if __name__ == "__main__":
     failed = [
         name
-        for name in BENCHMARKS
+        for name in (QUICK if "--quick" in sys.argv else BENCHMARKS)
         if subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]], check=False).returncode
     ]
     if failed:
