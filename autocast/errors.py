@@ -9,9 +9,11 @@ __all__ = [
     "CastErasureError",
     "CastingRuleError",
     "CheckpointError",
+    "GradientError",
     "IllFormedModuleError",
     "ImportModelError",
     "SlowDtypeWarning",
+    "TrainingError",
     "UnknownOperatorError",
     "UnsupportedError",
 ]
@@ -23,6 +25,10 @@ class AutocastError(Exception):
 
 class ImportModelError(AutocastError):
     """A model cannot be imported faithfully."""
+
+
+class GradientError(AutocastError):
+    """A gradient was asked for that does not exist, or that nobody has written."""
 
 
 class IllFormedModuleError(AutocastError):
@@ -43,6 +49,10 @@ class InputError(AutocastError):
 
 class CheckpointError(AutocastError):
     """A checkpoint cannot be read, or does not belong to the model that it is loaded into."""
+
+
+class TrainingError(AutocastError):
+    """A training step that cannot be built: of this model, loss, optimizer or option."""
 
 
 class SlowDtypeWarning(UserWarning):

@@ -12,6 +12,7 @@ from autocast.ir.views import (
     number_of,
     op_name,
     relax_functions,
+    same_shape,
     shape_of,
     static_shape,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "number_of",
     "op_name",
     "relax_functions",
+    "same_shape",
     "shape_of",
     "static_shape",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import tvm
 from tvm import relax
@@ -59,6 +59,17 @@ def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
     """The shape of a tensor expression if all dimensions are known now; None otherwise."""
     shape = shape_of(expr)
     return shape if shape is not None and all(isinstance(d, int) for d in shape) else None
+
+
+def same_shape(left: Sequence | None, right: Sequence | None) -> bool:
+    """Whether two shapes are equal for all values of their run-time dimensions."""
+    if left is None or right is None or len(left) != len(right):
+        return False
+    analyzer = tvm.sym.Analyzer()
+    return all(
+        a == b if isinstance(a, int) and isinstance(b, int) else analyzer.can_prove_equal(a, b)
+        for a, b in zip(left, right, strict=True)
+    )
 
 
 def is_static_type(ty: tvm.ir.Type) -> bool:

@@ -9,9 +9,8 @@ from typing import Any
 
 from tvm import relax
 
-from autocast.ir import is_op, number_of, op_name
+from autocast.ir import is_op, number_of, op_name, same_shape
 from autocast.kernels.attention.operands import Declined
-from autocast.kernels.graph.canonicalize import same_shape
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, storage
 

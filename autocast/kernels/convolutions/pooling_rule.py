@@ -8,12 +8,11 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import FLOATS, is_op, op_name, shape_of
+from autocast.ir import FLOATS, is_op, op_name, same_shape, shape_of
 from autocast.kernels.convolutions.pooling import pooling
 from autocast.kernels.convolutions.shapes import as_image, image, known, pair, sides, viewed
 from autocast.kernels.convolutions.spec import Pooling
 from autocast.kernels.explain import explain
-from autocast.kernels.graph.canonicalize import same_shape
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
 

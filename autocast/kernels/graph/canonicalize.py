@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, is_constant, is_op, op_name, shape_of, static_shape
+from autocast.ir import dtype_of, is_constant, is_op, op_name, same_shape, shape_of, static_shape
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
 
 #: Constants of at most this many elements are computed now.
@@ -130,17 +130,6 @@ def permutation(call: relax.Call) -> list[int]:
     if call.attrs.axes is None:
         return list(range(rank))[::-1]
     return [int(axis) % rank for axis in call.attrs.axes]
-
-
-def same_shape(left: tuple | None, right: tuple | None) -> bool:
-    """Whether two shapes are equal for all values of their run-time dimensions."""
-    if left is None or right is None or len(left) != len(right):
-        return False
-    analyzer = tvm.sym.Analyzer()
-    return all(
-        a == b if isinstance(a, int) and isinstance(b, int) else analyzer.can_prove_equal(a, b)
-        for a, b in zip(left, right, strict=True)
-    )
 
 
 def _folded(constant: relax.Expr, shape: tuple | None, compute: Callable) -> relax.Expr | None:

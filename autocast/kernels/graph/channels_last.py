@@ -10,9 +10,9 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, is_tensor, op_name, shape_of, static_shape
+from autocast.ir import is_op, is_tensor, op_name, same_shape, shape_of, static_shape
 from autocast.kernels.convolutions.declined import declined
-from autocast.kernels.graph.canonicalize import canonicalize, permutation, same_shape
+from autocast.kernels.graph.canonicalize import canonicalize, permutation
 from autocast.kernels.graph.operators import CONVOLUTIONS, ELEMENTWISE
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, users_of
 

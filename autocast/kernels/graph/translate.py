@@ -8,8 +8,7 @@ from typing import Any
 import tvm_ffi
 from tvm import relax
 
-from autocast.ir import is_op, is_tensor, number_of, shape_of
-from autocast.kernels.graph.canonicalize import same_shape
+from autocast.ir import is_op, is_tensor, number_of, same_shape, shape_of
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, storage
 from autocast.kernels.vector.expression import operation

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 from tvm import relax, tirx
 
-from autocast.ir import is_constant, op_name
-from autocast.kernels.graph.canonicalize import permutation, same_shape
+from autocast.ir import is_constant, op_name, same_shape
+from autocast.kernels.graph.canonicalize import permutation
 from autocast.kernels.graph.rewriting import dims, storage
 from autocast.kernels.layout.kernel import Axis, Piece
 from autocast.kernels.layout.sizes import Size, dimension

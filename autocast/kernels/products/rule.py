@@ -8,8 +8,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_constant, is_op, op_name, shape_of
-from autocast.kernels.graph.canonicalize import permutation, same_shape
+from autocast.ir import is_constant, is_op, op_name, same_shape, shape_of
+from autocast.kernels.graph.canonicalize import permutation
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
 from autocast.kernels.products.epilogue import Chain, EpilogueRewriter

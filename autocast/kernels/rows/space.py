@@ -9,8 +9,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from autocast.ir import shape_of
-from autocast.kernels.graph.canonicalize import same_shape
+from autocast.ir import same_shape, shape_of
 from autocast.kernels.graph.rewriting import storage
 
 #: Dtypes of labels and places.
