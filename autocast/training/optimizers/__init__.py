@@ -1,0 +1,8 @@
+"""Optimizers: what one step makes of a parameter and its gradient."""
+
+from autocast.training.optimizers.adam import Adam, AdamW
+from autocast.training.optimizers.lamb import LAMB
+from autocast.training.optimizers.optimizer import Group, Optimizer
+from autocast.training.optimizers.sgd import SGD
+
+__all__ = ["LAMB", "SGD", "Adam", "AdamW", "Group", "Optimizer"]
