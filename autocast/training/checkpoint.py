@@ -80,7 +80,8 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
                     f"checkpoint: {path} is a safetensors file with the format {metadata.get('format')!r}, expected "
                     f"{FORMAT!r}, as Trainer.save writes it"
                 )
-            return Checkpoint({name: file.get_tensor(name) for name in file.keys()}, json.loads(metadata["facts"]))
+            names = file.keys()  # it cannot be iterated over
+            return Checkpoint({name: file.get_tensor(name) for name in names}, json.loads(metadata["facts"]))
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint: there is no file {path}; try Trainer.save(path) first") from error
     except (safetensors.SafetensorError, OSError) as error:
