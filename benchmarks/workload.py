@@ -67,3 +67,10 @@ MODELS: dict[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
     "ViT-B/16, 4 images": partial(vit, 4),
     "ResNet-50, 4 images": partial(resnet50, 4),
 }
+
+#: Training workloads by name.
+TRAINED: dict[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
+    "BERT-base 1 layer, 8 x 128": partial(bert, 1),
+    "BERT-base, 8 x 128": partial(bert, 12),
+    "GPT-2 small, 4 x 256": partial(gpt2, 4, 256),
+}

@@ -15,6 +15,7 @@ from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
 from autocast.kernels.products.epilogue import Chain, EpilogueRewriter
 from autocast.kernels.products.kernel import Product, product
 from autocast.kernels.products.prepack import PackedWeight, pack_weight
+from autocast.kernels.products.transposed import transpose_products
 from autocast.kernels.target import instruction_set
 
 #: What is often done to parameters before a product reads them.
@@ -245,4 +246,4 @@ def lower_products(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
 
     Equal products share a kernel.
     """
-    return rewrite_functions(mod, _Products, target)
+    return rewrite_functions(transpose_products(mod), _Products, target)
