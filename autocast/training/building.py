@@ -1,0 +1,61 @@
+"""What those share who write a new `main` around the body of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from autocast.frontend.names import variable_name
+
+#: Compiled kernels presume that every tensor starts at a multiple of this many bytes.
+_ALIGNMENT = 64
+
+
+def new_function(
+    params: Sequence[relax.Var],
+    attrs: dict[str, Any],
+    build: Callable[[relax.BlockBuilder], Sequence[relax.Expr]],
+    mod: tvm.IRModule,
+) -> tvm.IRModule:
+    """`mod` with a new `main`: one dataflow block, in which `build(builder)` emits and whose results it returns.
+
+    The result is a tensor if `build` returns one expression, else a tuple. What the results do not need is left out.
+    """
+    functions = {gv: function for gv, function in mod.functions.items() if gv.name_hint != "main"}
+    builder = relax.BlockBuilder(tvm.IRModule(functions, attrs=mod.attrs))
+    with builder.function("main", list(params), attrs=attrs):
+        with builder.dataflow():
+            outputs = [builder.emit_output(result) for result in build(builder)]
+        builder.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
+    return relax.transform.DeadCodeElimination(["main"])(builder.get())
+
+
+def emit_body(builder: relax.BlockBuilder, function: relax.Function) -> list[relax.Expr]:
+    """Emit all bindings of `function`, whose parameters are those of the function being built; its results."""
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            builder.emit_normalized(binding)
+    result = function.body.body
+    if isinstance(result, relax.Tuple):
+        return list(result.fields)
+    if isinstance(result.ty, tvm.ir.TupleType):
+        return [builder.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))]
+    return [result]
+
+
+def parameter(name: str, shape: Sequence[Any], dtype: str) -> relax.Var:
+    """A parameter of main for the model's parameter `name`."""
+    return relax.Var(variable_name(name), relax.TensorType(shape, dtype))
+
+
+def zeros(shape: Sequence[int], dtype: str) -> tvm.runtime.Tensor:
+    """A tensor of zeros, whose memory the system provides when it is first written: an optimizer has many of them."""
+    itemsize = np.dtype(dtype).itemsize
+    buffer = np.zeros(int(np.prod(shape, dtype=np.int64)) * itemsize + _ALIGNMENT, "uint8")
+    start = -buffer.ctypes.data % _ALIGNMENT
+    array = buffer[start : len(buffer) - _ALIGNMENT + start].view(dtype).reshape(tuple(shape))
+    return tvm.runtime.from_dlpack(array)

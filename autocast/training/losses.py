@@ -1,0 +1,240 @@
+"""Losses: one number to make small, from a model's output and labels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from autocast import ir
+from autocast.errors import TrainingError
+from autocast.model.value import Model
+from autocast.training.building import emit_body, new_function
+
+op = relax.op
+
+_REDUCTIONS = ("mean", "sum")
+_KINDS = ("indices", "probabilities")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """Base class: a frozen value. Subclasses say what labels they take and compute a 0-d float32 tensor.
+
+    Attributes
+    ----------
+    output : int or str
+        Which of the model's outputs is compared with the labels: its position, or its name in `Model.output_names`.
+    reduction : str
+        "mean" or "sum": over all labels that count.
+    """
+
+    output: int | str = 0
+    reduction: str = "mean"
+
+    def __post_init__(self) -> None:
+        self._check("reduction", self.reduction in _REDUCTIONS, "'mean' or 'sum'")
+
+    def labels(self, prediction: relax.Expr) -> relax.TensorType:
+        """The type of the labels for a prediction: its shape, float32, unless the subclass says otherwise."""
+        return relax.TensorType(ir.shape_of(prediction), "float32")
+
+    def compute(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
+        """The loss, of a float32 prediction and labels as `labels` asks for them."""
+        return self._reduce(self.pointwise(prediction, labels))
+
+    def pointwise(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
+        """The loss of every element; `compute` reduces it."""
+        raise NotImplementedError
+
+    def _reduce(self, losses: relax.Expr) -> relax.Expr:
+        return op.mean(losses) if self.reduction == "mean" else op.sum(losses)
+
+    def _check(self, name: str, legal: bool, expected: str) -> None:
+        if not legal:
+            raise TrainingError(f"{type(self).__name__}: {name} is {getattr(self, name)!r}, expected {expected}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEntropy(Loss):
+    """Cross-entropy of logits of shape (..., classes) and labels, as torch's.
+
+    Attributes
+    ----------
+    kind : str
+        "indices": labels are int64 of shape (...). "probabilities": float32 of the logits' shape (one-hot, or soft).
+    ignore_index : int
+        Indices of this value count for nothing, and the mean is over the others.
+    label_smoothing : float
+        How much of each label's probability is spread evenly over all classes (Szegedy et al., 2016).
+    """
+
+    kind: str = "indices"
+    ignore_index: int = -100
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("kind", self.kind in _KINDS, "'indices' or 'probabilities'")
+        self._check("label_smoothing", 0 <= self.label_smoothing < 1, "0 to 1, 1 excluded")
+
+    def labels(self, prediction: relax.Expr) -> relax.TensorType:
+        return super().labels(prediction) if self.kind == "probabilities" else _indices(prediction)
+
+    def compute(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
+        if self.kind == "probabilities":
+            return self._reduce(self._of_probabilities(op.nn.log_softmax(prediction, axis=-1), labels))
+        logits, labels = _rows(prediction, labels)
+        return op.nn.nll_loss(op.nn.log_softmax(logits, axis=-1), labels, None, self.reduction, self.ignore_index)
+
+    def _of_probabilities(self, logs: relax.Expr, labels: relax.Expr) -> relax.Expr:
+        if self.label_smoothing:
+            classes = _shape(labels)[-1]
+            kept, spread = (_const(value) for value in (1 - self.label_smoothing, self.label_smoothing / classes))
+            labels = op.add(op.multiply(labels, kept), spread)
+        return op.negative(op.sum(op.multiply(labels, logs), axis=-1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NLL(Loss):
+    """The negative logarithm of the label's probability, of log-probabilities of shape (..., classes), as torch's.
+
+    Labels are int64 of shape (...); those that equal `ignore_index` count for nothing.
+    """
+
+    ignore_index: int = -100
+
+    def labels(self, prediction: relax.Expr) -> relax.TensorType:
+        return _indices(prediction)
+
+    def compute(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
+        rows, labels = _rows(prediction, labels)
+        return op.nn.nll_loss(rows, labels, None, self.reduction, self.ignore_index)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MSE(Loss):
+    """The square of the difference."""
+
+    def pointwise(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
+        return op.square(op.subtract(prediction, labels))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmoothL1(Loss):
+    """`0.5 * d ** 2 / beta` for differences `d` smaller than `beta`, else `|d| - 0.5 * beta` (Girshick, 2015)."""
+
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check("beta", self.beta > 0, "more than 0")
+
+    def pointwise(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
+        difference = op.subtract(prediction, labels)
+        size = op.abs(difference)
+        near = op.multiply(op.square(difference), _const(0.5 / self.beta))
+        return op.where(op.less(size, _const(self.beta)), near, op.subtract(size, _const(0.5 * self.beta)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BCEWithLogits(Loss):
+    """Binary cross-entropy of logits and labels from 0 to 1: `log(1 + exp(x)) - x * label`, which cannot overflow."""
+
+    def pointwise(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
+        return op.subtract(op.nn.softplus(prediction), op.multiply(prediction, labels))
+
+
+def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = None) -> Model:
+    """The model followed by its loss.
+
+    Parameters
+    ----------
+    model : Model
+        Its updates (a BatchNorm's statistics) are kept.
+    loss : Loss
+    labels : TensorType, optional
+        What the labels are instead of `loss.labels(prediction)`: another shape of as many elements.
+
+    Returns
+    -------
+    Model
+        Takes (inputs..., labels), the last named "labels"; its result is the loss, a 0-d float32 tensor.
+
+    Raises
+    ------
+    TrainingError
+        The model has no such output, it is not a floating-point tensor of known rank, or an input is called "labels".
+    """
+    main = model.main
+    inputs, params = main.params[: model.num_input], main.params[model.num_input :]
+    if "labels" in model.input_names:
+        raise TrainingError(
+            f"append_loss: the model has an input 'labels' already ({', '.join(model.input_names)}); expected a model "
+            "without a loss of its own. Import it without labels"
+        )
+    position = _position(model, loss)
+    expected = _checked_labels(model, loss, position)
+    variable = relax.Var("labels", labels or expected)
+
+    def build(builder: relax.BlockBuilder) -> list[relax.Expr]:
+        results = emit_body(builder, main)
+        prediction = results[position]
+        if ir.dtype_of(prediction) != "float32":
+            prediction = builder.emit(op.astype(prediction, "float32"))
+        given = variable if labels is None else builder.emit(op.reshape(variable, expected.shape))
+        value = builder.emit(loss.compute(prediction, given), "loss")
+        return [value, *results[model.num_results :]]
+
+    attrs = {**dict(main.attrs), "num_input": len(inputs) + 1}
+    mod = new_function([*inputs, variable, *params], attrs, build, model.mod)
+    return model.replace(mod=mod, output_names=("loss",))
+
+
+def _position(model: Model, loss: Loss) -> int:
+    names = list(model.output_names)
+    if isinstance(loss.output, str) and loss.output in names:
+        return names.index(loss.output)
+    if isinstance(loss.output, int) and 0 <= loss.output < model.num_results:
+        return loss.output
+    listed = f" ({', '.join(names)})" if names else ""
+    raise TrainingError(
+        f"append_loss: the model has no output {loss.output!r}; it has {model.num_results}{listed}. "
+        f"Try {type(loss).__name__}(output=0)"
+    )
+
+
+def _checked_labels(model: Model, loss: Loss, position: int) -> relax.TensorType:
+    result = model.main.ret_ty
+    ty = result.fields[position] if isinstance(result, tvm.ir.TupleType) else result
+    prediction = relax.Var("prediction", ty)
+    if ir.dtype_of(prediction) not in ir.FLOATS or not ir.shape_of(prediction):
+        raise TrainingError(
+            f"append_loss: output {loss.output!r} of the model is {ty}, expected a floating-point tensor of rank 1 or "
+            f"more. Try {type(loss).__name__}(output=...)"
+        )
+    return loss.labels(prediction)
+
+
+def _indices(prediction: relax.Expr) -> relax.TensorType:
+    return relax.TensorType(_shape(prediction)[:-1], "int64")
+
+
+def _rows(prediction: relax.Expr, labels: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
+    """Predictions as (rows, classes), labels as (rows,)."""
+    shape = _shape(prediction)
+    rows = math.prod(shape[:-1])
+    if len(shape) == 2:
+        return prediction, labels
+    return op.reshape(prediction, (rows, shape[-1])), op.reshape(labels, (rows,))
+
+
+def _shape(tensor: relax.Expr) -> tuple[Any, ...]:
+    return ir.shape_of(tensor) or ()
+
+
+def _const(value: float) -> relax.Expr:
+    return relax.const(value, "float32")

@@ -1,0 +1,77 @@
+"""Learning rates that change from step to step: functions of the number of steps that are done, as frozen values.
+
+The learning rate is an input of a training step, so a schedule is plain Python: any function of an integer is one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autocast.errors import TrainingError
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same learning rate for every step; with `warmup`, it rises to it linearly over that many steps."""
+
+    peak: float
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.warmup >= 0:
+            raise TrainingError(
+                f"{type(self).__name__}: warmup is {self.warmup}, expected a number of steps, 0 or more"
+            )
+
+    def __call__(self, step: int) -> float:
+        """The learning rate after `step` steps; step 0 has `peak / warmup`."""
+        if step < self.warmup:
+            return self.peak * (step + 1) / self.warmup
+        return self.peak * self.decay(step - self.warmup)
+
+    def decay(self, step: int) -> float:
+        """The share of the peak that is left `step` steps after the warmup."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class InverseSquareRoot(Constant):
+    """`peak / sqrt(1 + step / max(warmup, 1))` after the warmup (Vaswani et al., 2017)."""
+
+    def decay(self, step: int) -> float:
+        return 1 / math.sqrt(1 + step / max(self.warmup, 1))
+
+
+@dataclass(frozen=True)
+class Linear(Constant):
+    """From the peak in a straight line to `floor`, which is reached at step `steps` (warmup included) and kept."""
+
+    steps: int = 0
+    floor: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.steps > self.warmup or not 0 <= self.floor <= self.peak:
+            raise TrainingError(
+                f"{self}: expected steps above warmup, and a floor from 0 to the peak. "
+                f"Try {type(self).__name__}(peak=1e-3, warmup=100, steps=10_000)"
+            )
+
+    def decay(self, step: int) -> float:
+        return self._between(1 - self._done(step))
+
+    def _done(self, step: int) -> float:
+        return min(step / (self.steps - self.warmup), 1.0)
+
+    def _between(self, share: float) -> float:
+        floor = self.floor / self.peak
+        return floor + (1 - floor) * share
+
+
+@dataclass(frozen=True)
+class Cosine(Linear):
+    """From the peak to `floor` along half a cosine, with the fields of `Linear` (Loshchilov and Hutter, 2017)."""
+
+    def decay(self, step: int) -> float:
+        return self._between((1 + math.cos(math.pi * self._done(step))) / 2)

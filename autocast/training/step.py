@@ -1,0 +1,244 @@
+"""One training step as one model: forward, loss, backward and the updates of everything that learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from autocast import ir
+from autocast.errors import TrainingError
+from autocast.model.value import Model
+from autocast.training import loss_scaling as scaling
+from autocast.training.building import emit_body, new_function, parameter, zeros
+from autocast.training.clipping import clip_factor, is_finite, squared_norm
+from autocast.training.differentiate import differentiate
+from autocast.training.losses import Loss, append_loss
+from autocast.training.optimizers.functions import SCALAR, Guards, update_function, update_name
+from autocast.training.optimizers.optimizer import Optimizer
+from autocast.training.paths import find_paths
+
+op = relax.op
+
+
+def training_step(
+    model: Model,
+    loss: Loss,
+    optimizer: Optimizer,
+    *,
+    clip_norm: float | None = None,
+    loss_scaling: float | scaling.LossScaling | None = None,
+) -> Model:
+    """The model that trains `model` by one step each time it is called.
+
+    It is differentiated as it stands; hand the result to `autocast.amp.autocast` to train in mixed precision.
+
+    Parameters
+    ----------
+    model : Model
+        What is trained: its float32 parameters, but for those in `model.frozen`, those that it updates itself (a
+        BatchNorm's statistics) and those that the loss does not depend on.
+    loss : Loss
+        Of one of its outputs and labels.
+    optimizer : Optimizer
+    clip_norm : float, optional
+        All gradients are scaled down together so that their norm is at most this.
+    loss_scaling : float or DynamicLossScaling, optional
+        What the loss is multiplied by before it is differentiated; for float16. A step whose gradients are not finite
+        then changes neither parameters nor the optimizer's state.
+
+    Returns
+    -------
+    Model
+        Takes (inputs..., labels, learning_rate), the learning rate a 0-d float32 tensor; its result is the loss of the
+        batch before the update, 0-d float32, not scaled. After the model's parameters, which keep their names, come the
+        optimizer's: "optimizer_step" (0-d int64, the updates made), "SLOT/PARAMETER" for each slot; then
+        "loss_scale" and what it needs. All are replaced by a call, in the executable that makes it.
+
+    Raises
+    ------
+    TrainingError
+        The loss does not fit the model, nothing can be trained, a parameter is stored in low precision, or an option is
+        out of range.
+    GradientError
+        An operator between a parameter and the loss has no gradient.
+    """
+    rate = relax.Var("learning_rate", SCALAR)
+    options = Options(clip_norm, scaling.parse(loss_scaling))
+    forward = append_loss(model, loss)
+    return join(forward, optimizer, rate, inputs=(*_inputs(forward), rate), options=options)
+
+
+class Options(NamedTuple):
+    """How gradients are treated before they are used; see `training_step`."""
+
+    clip_norm: float | None = None
+    loss_scaling: scaling.LossScaling | None = None
+
+
+NO_OPTIONS = Options()
+
+
+def join(
+    forward: Model,
+    optimizer: Optimizer,
+    learning_rate: relax.Expr,
+    *,
+    inputs: Sequence[relax.Var],
+    seed: relax.Var | None = None,
+    options: Options = NO_OPTIONS,
+) -> Model:
+    """A model that returns the loss of `forward` (its only result), and updates what the loss depends on.
+
+    Parameters
+    ----------
+    learning_rate : Expr
+        0-d float32: one of `inputs`, or a literal.
+    inputs : sequence of relax.Var
+        The inputs of the result: those of `forward` and others, in any order.
+    seed : relax.Var, optional
+        One of `inputs`, 0-d float32: what all gradients are multiplied by.
+    options : Options
+    """
+    if options.clip_norm is not None and not options.clip_norm > 0:
+        raise TrainingError(f"training_step: clip_norm is {options.clip_norm}, expected a norm above 0, or None")
+    trained = _trained(forward)
+    optimizer.check_groups(trained)
+    state = _State(forward, optimizer, trained, options.loss_scaling)
+    params = [*_parameters(forward), *state.variables.values()]
+    if options.loss_scaling is not None:
+        seed = state.variables["loss_scale"]
+
+    whole = forward.main
+    attrs = {**dict(whole.attrs), "num_input": len(inputs)}
+    extended = new_function([*inputs, *params], attrs, lambda builder: emit_body(builder, whole), forward.mod)
+    differentiated = differentiate(extended["main"], list(trained.values()), seed=seed)
+
+    def build(builder: relax.BlockBuilder) -> list[relax.Expr]:
+        results = emit_body(builder, differentiated)
+        kept, gradients = results[: -len(trained)], results[-len(trained) :]
+        updates = _update(builder, optimizer, trained, gradients, learning_rate, state.variables, options)
+        return [*kept, *(updates[name] for name in state.updated)]
+
+    names = [*forward.params, *state.values]
+    attrs["updates"] = [names.index(name) for name in (*forward.updated, *state.updated)]
+    mod = new_function(differentiated.params, attrs, build, forward.mod)
+    return forward.replace(mod=mod, params={**forward.params, **state.values})
+
+
+class _State:
+    """What a training step keeps from call to call, besides the model's own: variables and first values, by name."""
+
+    def __init__(
+        self,
+        forward: Model,
+        optimizer: Optimizer,
+        trained: Mapping[str, relax.Var],
+        loss_scaling: scaling.LossScaling | None,
+    ) -> None:
+        arrays = {"optimizer_step": np.array(0, "int64")}
+        self.values = {name: tvm.runtime.tensor(array) for name, array in arrays.items()}
+        for name, var in trained.items():
+            for slot in optimizer.of(name).slots:
+                self.values[slot_name(slot, name)] = zeros(ir.static_shape(var) or (), "float32")
+        scale = {} if loss_scaling is None else loss_scaling.initial_state
+        self.values |= {name: tvm.runtime.tensor(array) for name, array in scale.items()}
+        if clash := sorted(self.values.keys() & forward.params.keys()):
+            raise TrainingError(
+                f"training_step: the model has parameters called {clash}, as the step's own state is; expected the "
+                "model itself, not a training step"
+            )
+        self.variables = {name: parameter(name, value.shape, str(value.dtype)) for name, value in self.values.items()}
+        constant = scale if isinstance(loss_scaling, scaling.StaticLossScaling) else {}
+        self.updated = [name for name in (*trained, *self.values) if name not in constant]
+
+
+def slot_name(slot: str, name: str) -> str:
+    """What a training step calls the slot (such as `exp_avg`) of the parameter `name`."""
+    return f"{slot}/{name}"
+
+
+def _inputs(model: Model) -> list[relax.Var]:
+    return list(model.main.params[: model.num_input])
+
+
+def _parameters(model: Model) -> list[relax.Var]:
+    return list(model.main.params[model.num_input :])
+
+
+def _trained(forward: Model) -> dict[str, relax.Var]:
+    """The parameters that training changes, by name."""
+    excluded = forward.frozen | set(forward.updated)
+    floats = {
+        name: var
+        for name, var in zip(forward.params, _parameters(forward), strict=True)
+        if name not in excluded and ir.dtype_of(var) in ir.FLOATS
+    }
+    result = forward.main.body.body
+    loss = result.fields[0] if isinstance(result, relax.Tuple) else result
+    if not floats:
+        raise TrainingError(
+            f"training_step: none of the model's {len(forward.params)} parameters can be trained; expected one that is "
+            "floating-point and not in model.frozen. Import a module whose parameters require gradients"
+        )
+    wanted = find_paths(forward.main, list(floats.values()), loss).wanted
+    trained = {name: var for name, var in floats.items() if var in wanted}
+    if low := [name for name, var in trained.items() if ir.dtype_of(var) != "float32"]:
+        raise TrainingError(
+            f"training_step: {len(low)} parameters are stored in low precision ({', '.join(low[:3])}, ...), expected "
+            "float32. Import the float32 module, and autocast the training step"
+        )
+    return trained
+
+
+def _update(
+    builder: relax.BlockBuilder,
+    optimizer: Optimizer,
+    trained: Mapping[str, relax.Var],
+    gradients: Sequence[relax.Expr],
+    learning_rate: relax.Expr,
+    state: Mapping[str, relax.Var],
+    options: Options,
+) -> dict[str, relax.Expr]:
+    """Emit the updates; what replaces each parameter and each state, by name."""
+    guards, new = _guards(builder, gradients, state, options)
+    step = builder.emit(state["optimizer_step"] + relax.const(1, "int64"), "step")
+    new["optimizer_step"] = step if guards.finite is None else op.where(guards.finite, step, state["optimizer_step"])
+    scalars = optimizer.scalars(builder.emit(op.astype(step, "float64")))
+    scalars = {name: builder.emit(value, name) for name, value in scalars.items()}
+    functions: dict[str, tvm.ir.GlobalVar] = {}
+    for (name, var), gradient in zip(trained.items(), gradients, strict=True):
+        rule = optimizer.of(name)
+        key = f"{rule!r} {var.ty}"
+        if key not in functions:
+            function = update_function(rule, var.ty, tuple(scalars), guards)
+            functions[key] = builder.add_func(function, update_name(rule, var.ty))
+        slots = [state[slot_name(slot, name)] for slot in rule.slots]
+        arguments = [var, gradient, *slots, learning_rate, *scalars.values(), *guards.arguments]
+        result = builder.emit(relax.Call(functions[key], arguments), f"{var.name}_update")
+        for index, target in enumerate((name, *(slot_name(slot, name) for slot in rule.slots))):
+            new[target] = relax.TupleGetItem(result, index)
+    return new
+
+
+def _guards(
+    builder: relax.BlockBuilder, gradients: Sequence[relax.Expr], state: Mapping[str, relax.Var], options: Options
+) -> tuple[Guards, dict[str, relax.Expr]]:
+    """What updates read besides their gradients, and what replaces the state of loss scaling."""
+    clip_norm, loss_scaling = options
+    if clip_norm is None and loss_scaling is None:
+        return Guards(), {}
+    one = relax.const(1.0, "float32")
+    squared = squared_norm(builder, gradients)
+    factor = None if loss_scaling is None else builder.emit(one / state["loss_scale"], "unscale")
+    if clip_norm is not None:
+        norm = op.sqrt(squared) if factor is None else op.sqrt(squared) * factor
+        clip = clip_factor(norm, clip_norm)
+        factor = builder.emit(clip if factor is None else factor * clip, "factor")
+    if loss_scaling is None:
+        return Guards(factor), {}
+    finite = builder.emit(is_finite(squared), "finite")
+    return Guards(factor, finite), loss_scaling.update(builder, dict(state), finite)
