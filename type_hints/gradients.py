@@ -5,12 +5,27 @@ from __future__ import annotations
 from type_hints.helpers import follow, full
 from type_hints.registry import rule
 
+#: Backward operators of our own (`autocast.ir.operators`); their kernels compute in float32 whatever they load.
+_SLOPE = "the adjoint times a slope"
+_STATISTICS = "statistics of rows, and differences from them that cancel"
+
 _IDENTITY = "gives back its argument; marks it for automatic differentiation"
 
 RULES = (
     rule("relax.grad.no_grad", follow(1), why=_IDENTITY),
     rule("relax.grad.start_checkpoint", follow(1), why=_IDENTITY),
     rule("relax.grad.end_checkpoint", follow(1), why=_IDENTITY),
+    rule("relax.grad.relu_backward", follow(2), why="keeps or drops each element; rounding keeps the sign of y"),
+    rule("relax.grad.gelu_backward", follow(2), why=f"{_SLOPE} that changes by at most 0.80 times x's rounding"),
+    rule("relax.grad.gelu_tanh_backward", follow(2), why=f"{_SLOPE}, as gelu_backward"),
+    rule("relax.grad.silu_backward", follow(2), why=f"{_SLOPE} that changes by at most 0.50 times x's rounding"),
+    rule("relax.grad.selu_backward", follow(2), why=f"{_SLOPE} of one sign, at most 1.76"),
+    rule("relax.grad.leakyrelu_backward", follow(2), why="one of two factors; rounding keeps the sign of x"),
+    rule("relax.grad.softplus_backward", follow(2), why=f"{_SLOPE} between 0 and 1, a sigmoid"),
+    rule("relax.grad.sigmoid_backward", follow(2), why=f"{_SLOPE}, at most 1/4, of a result that was stored rounded"),
+    rule("relax.grad.tanh_backward", follow(2), why=f"{_SLOPE}, at most 1, of a result that was stored rounded"),
+    rule("relax.grad.layer_norm_backward", full(3), why=f"{_STATISTICS}; sums over the batch for scale and offset"),
+    rule("relax.grad.rms_norm_backward", full(3), why=f"{_STATISTICS}; a sum over the batch for the scale"),
     rule("relax.grad.max_pool2d_backward", follow(2), why="moves each gradient to the element that won its window"),
     rule("relax.grad.avg_pool2d_backward", follow(2), why="spreads each gradient over a window, added up in float32"),
     rule("relax.grad.nll_loss_backward", full((0, 1, 3)), why="divides by the sum of the batch's weights"),

@@ -1,4 +1,4 @@
-"""The only package that spells names which depend on TVM's version: typed views of expressions and modules."""
+"""Typed views of expressions, the only place that spells what depends on TVM's version, and operators of our own."""
 
 from autocast.ir.views import (
     FLOATS,
@@ -17,6 +17,9 @@ from autocast.ir.views import (
     static_shape,
 )
 
+# Registers them, so that whoever holds a module can read it. It needs the views above.
+from autocast.ir import operators  # isort: skip
+
 __all__ = [
     "FLOATS",
     "ConstantExpr",
@@ -28,6 +31,7 @@ __all__ = [
     "is_tensor",
     "number_of",
     "op_name",
+    "operators",
     "relax_functions",
     "same_shape",
     "shape_of",

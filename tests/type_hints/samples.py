@@ -11,6 +11,7 @@ from tvm.relax.global_info import VDevice
 from tvm.relax.op import grad, image, nn, vision
 
 import type_hints
+from autocast.ir import operators
 
 
 def tensor(*shape: int, dtype: str = "float32") -> relax.Var:
@@ -56,7 +57,16 @@ def _images() -> relax.Var:
     return tensor(1, 4, 8, 8)
 
 
+#: Operators of our own that are elementwise.
+_BACKWARD = "relu gelu gelu_tanh silu selu sigmoid tanh"
+
 SAMPLES: dict[str, Callable[[], relax.Call]] = {
+    **{
+        f"relax.grad.{name}_backward": lambda name=name: operators.OPERATORS[f"relax.grad.{name}_backward"](
+            tensor(4, 6), tensor(4, 6)
+        )
+        for name in _BACKWARD.split()
+    },
     **{f"relax.{name}": lambda name=name: _function(name)(tensor(4, 6)) for name in _UNARY.split()},
     **{f"relax.{name}": lambda name=name: _function(name)(tensor(4, 6), tensor(4, 6)) for name in _BINARY.split()},
     "relax.astype": lambda: op.astype(tensor(2), "float16"),
@@ -79,7 +89,17 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.gather_elements": lambda: op.gather_elements(tensor(4, 3), index(4, 3)),
     "relax.gather_nd": lambda: op.gather_nd(tensor(4, 3), index(2, 1)),
     "relax.grad.avg_pool2d_backward": lambda: grad.avg_pool2d_backward(_images(), _images()),
+    "relax.grad.layer_norm_backward": lambda: operators.layer_norm_backward(
+        tensor(4, 6), tensor(6), tensor(4, 6), axes=[-1], epsilon=1e-5, center=True, scale=True
+    ),
+    "relax.grad.leakyrelu_backward": lambda: operators.leakyrelu_backward(tensor(4, 6), tensor(4, 6), alpha=0.01),
     "relax.grad.max_pool2d_backward": lambda: grad.max_pool2d_backward(_images(), _images()),
+    "relax.grad.rms_norm_backward": lambda: operators.rms_norm_backward(
+        tensor(4, 6), tensor(6), tensor(4, 6), axes=[-1], epsilon=1e-5
+    ),
+    "relax.grad.softplus_backward": lambda: operators.softplus_backward(
+        tensor(4, 6), tensor(4, 6), beta=1.0, threshold=20.0
+    ),
     "relax.grad.nll_loss_backward": lambda: grad.nll_loss_backward(tensor(), tensor(4, 3), index(4), tensor(3)),
     "relax.grad.take_backward": lambda: grad.take_backward(tensor(5, 3), tensor(4, 3), index(5), 0),
     "relax.image.affine_grid": lambda: image.affine_grid(tensor(1, 2, 3), (4, 4)),

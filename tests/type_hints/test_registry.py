@@ -11,6 +11,7 @@ import pytest
 import tvm
 
 import type_hints
+from autocast.ir.operators import OPERATORS
 from type_hints import CastingRuleError, UnknownOperatorError, follow, full, low
 from type_hints.names import DERIVED_NAMES, relax_op_names
 
@@ -26,6 +27,10 @@ def test_every_relax_operator_of_tvm_has_a_row():
 def test_every_row_is_an_operator_of_tvm_or_a_derived_one():
     known = {*relax_op_names(), *DERIVED_NAMES}
     assert [row.name for row in type_hints.list_rules() if row.name not in known] == []
+
+
+def test_every_operator_of_our_own_has_a_row():
+    assert [name for name in OPERATORS if type_hints.get_row(name) is None] == []
 
 
 def test_every_row_has_a_reason_a_class_and_a_family():

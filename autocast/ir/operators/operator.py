@@ -1,0 +1,130 @@
+"""Operators of our own in TVM's registry: a name, arguments, a result type, and what they are short for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import tvm
+from tvm import relax
+from tvm.ir import _ffi_api
+
+from autocast.errors import IllFormedModuleError
+from autocast.ir.views import dtype_of
+
+#: What an operator computes: a tensor, or one expression for each field of a tuple.
+Expanded: TypeAlias = relax.Expr | Sequence[relax.Expr]
+
+
+class Expansion(NamedTuple):
+    """A call that is about to be replaced by operators of TVM.
+
+    Attributes
+    ----------
+    call
+        The call itself: its attributes say what is asked for.
+    operands
+        Its arguments. Those in bfloat16 and float16 are widened to float32, unless the operator is one of products.
+    emit
+        Binds an expression to a variable. Only what is used twice needs it: the rest may nest.
+    """
+
+    call: relax.Call
+    operands: tuple[relax.Expr, ...]
+    emit: Callable[[relax.Expr], relax.Var]
+
+    def number(self, value: float) -> relax.Expr:
+        """A literal in the dtype that is computed in: float64 where the first operand is, else float32."""
+        return relax.const(value, "float64" if dtype_of(self.operands[0]) == "float64" else "float32")
+
+
+@dataclass(frozen=True, eq=False)
+class Operator:
+    """One operator; calling it makes a `relax.Call`.
+
+    Attributes
+    ----------
+    name
+        Its name in TVM's registry, such as "relax.grad.gelu_backward".
+    arguments
+        The names of its arguments; those that end in "?" may be missing.
+    result
+        The type of a call's result.
+    expand
+        What it computes, in operators of TVM.
+    attributes
+        The type of its attributes. `ir.DictAttrs` takes any.
+    multiplies
+        Whether it is made of matrix products, which take operands in bfloat16 and float16 as they are.
+    """
+
+    name: str
+    arguments: tuple[str, ...]
+    result: Callable[[relax.Call], tvm.ir.Type]
+    expand: Callable[[Expansion], Expanded]
+    attributes: str
+    multiplies: bool
+
+    def __call__(self, *operands: relax.Expr, attrs: tvm.ir.Attrs | None = None, **attributes: Any) -> relax.Call:
+        """A call with `attrs`, those of another call, or with `attributes` by name."""
+        if attributes:
+            attrs = tvm.ir.make_node(self.attributes, **attributes)
+        return relax.Call(tvm.ir.Op.get(self.name), list(operands), attrs)
+
+    def infer(self, call: relax.Call) -> tvm.ir.Type:
+        """The type of a call's result.
+
+        Raises
+        ------
+        IllFormedModuleError
+            It has too few or too many arguments, or one that is no tensor.
+        """
+        required = sum(not argument.endswith("?") for argument in self.arguments)
+        tensors = all(isinstance(operand.ty, relax.TensorType) for operand in call.args)
+        if not required <= len(call.args) <= len(self.arguments) or not tensors:
+            given = ", ".join(str(operand.ty) for operand in call.args)
+            raise IllFormedModuleError(f"{self.name}: got ({given}), expected tensors: {', '.join(self.arguments)}")
+        return self.result(call)
+
+
+#: Every operator of our own, by its name.
+OPERATORS: dict[str, Operator] = {}
+
+
+def define(
+    name: str,
+    arguments: str,
+    *,
+    result: Callable[[relax.Call], tvm.ir.Type],
+    expand: Callable[[Expansion], Expanded],
+    summary: str,
+    attributes: str = "ir.DictAttrs",
+    multiplies: bool = False,
+) -> Operator:
+    """Register an operator of the namespace `relax.nn` or `relax.grad` with TVM, which TVMScript then knows as well.
+
+    `arguments` are names in one string, "x gamma g"; the other parameters are attributes of `Operator`.
+    """
+    operator = Operator(name, tuple(arguments.split()), result, expand, attributes, multiplies)
+    _ffi_api.RegisterOp(name, summary)
+    entry = tvm.ir.Op.get(name)
+    entry.set_num_inputs(-1 if "?" in arguments else len(operator.arguments))
+    for argument in operator.arguments:
+        entry.add_argument(argument.rstrip("?"), "Tensor", argument)
+    entry.set_attr("FInferType", lambda call, _: operator.infer(call))
+    entry.set_attr("FPurity", True)
+    _, namespace, short_name = name.split(".")
+    setattr(getattr(relax.op, namespace), short_name, operator)
+    OPERATORS[name] = operator
+    return operator
+
+
+def like(*arguments: int) -> Callable[[relax.Call], tvm.ir.Type]:
+    """The type of one argument; of several, the tuple of their types."""
+
+    def result(call: relax.Call) -> tvm.ir.Type:
+        types = [call.args[argument].ty for argument in arguments]
+        return types[0] if len(types) == 1 else tvm.ir.TupleType(types)
+
+    return result
