@@ -1,0 +1,145 @@
+"""Reverse-mode differentiation of a Relax function, over A-normal form.
+
+The program is read once backwards. Every binding on a path from a variable of interest to the target passes the
+adjoint of its result on to its arguments, by the rule of its operator (`autocast.training.gradients`). The result is one
+function, forward and backward in one dataflow block, so that later passes see both.
+
+Source: Griewank and Walther, "Evaluating Derivatives", 2008; for tensors in A-normal form, JAX's backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import relax
+
+from autocast.errors import GradientError
+from autocast.ir import dtype_of, op_name, shape_of
+from autocast.training.adjoints import Adjoints
+from autocast.training.gradients import Backward, get_gradient
+from autocast.training.paths import DIFFERENTIABLE, Paths, find_paths, has_floats, variables
+
+
+def differentiate(
+    function: relax.Function,
+    wrt: Sequence[relax.Var],
+    *,
+    target: int = 0,
+    seed: relax.Expr | None = None,
+) -> relax.Function:
+    """A function that also returns the gradients of one of its results.
+
+    Parameters
+    ----------
+    function : relax.Function
+        A pure function in A-normal form. Shapes may be symbolic, values may be tuples.
+    wrt : sequence of relax.Var
+        Parameters of `function` (or variables bound in it): floating-point tensors.
+    target : int
+        Which result to differentiate: a 0-d floating-point tensor.
+    seed : relax.Expr, optional
+        The adjoint of the target, a 0-d tensor of its dtype, such as another parameter of `function` (a loss scale).
+        The default is 1.
+
+    Returns
+    -------
+    relax.Function
+        The same parameters and attributes; its result is the tuple (results..., gradients of `wrt`...). A variable that
+        the target does not depend on has a gradient of zeros. The adjoint of `x` is bound to `x_grad`. Where a tensor
+        has several uses, their adjoints are added in reverse program order: the last use comes first.
+
+    Raises
+    ------
+    GradientError
+        The target is not a 0-d floating-point tensor or depends on none of `wrt`, `wrt` are not floating-point tensors,
+        or an operator on the way has no gradient: the error lists every one of them.
+    """
+    results = list(function.body.body.fields) if isinstance(function.body.body, relax.Tuple) else [function.body.body]
+    loss = _checked_target(results, target)
+    _check_wrt(wrt)
+    _check_seed(seed, loss)
+    paths = find_paths(function, wrt, loss)
+
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(function.params), attrs=dict(function.attrs or {})):
+        with builder.dataflow():
+            for binding in paths.bindings:
+                builder.emit_normalized(binding)
+            adjoints = Adjoints(builder, paths.wanted)
+            adjoints.add(loss, relax.const(1.0, dtype_of(loss)) if seed is None else seed)
+            _backward(paths, adjoints)
+            gradients = [_gradient(adjoints, var) for var in wrt]
+            outputs = [_output(builder, result, getattr(result, "name", "result")) for result in results]
+            outputs += [_output(builder, g, f"{v.name}_grad") for g, v in zip(gradients, wrt, strict=True)]
+        builder.emit_func_output(outputs)
+    tidy = tvm.transform.Sequential([relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])
+    return tidy(builder.get())["main"]
+
+
+def _backward(paths: Paths, adjoints: Adjoints) -> None:
+    """Pass the adjoints of results on to arguments, from the last binding to the first."""
+    refused: list[str] = []
+    for binding in reversed(paths.bindings):
+        adjoint = adjoints.of(binding.var) if binding.var in paths.wanted else None
+        if adjoint is None:
+            continue
+        value = binding.value
+        if not isinstance(value, relax.Call):
+            adjoints.add(value, adjoint)
+            continue
+        needs = tuple(not paths.wanted.isdisjoint(variables(argument)) for argument in value.args)
+        row = get_gradient(op_name(value))
+        try:
+            answers = row.rule(Backward(value, binding.var, adjoint, needs, adjoints.builder.emit))
+        except GradientError as error:
+            refused.append(f"  %{binding.var.name} = {row.name}: {error}")
+            continue
+        if len(answers) != len(value.args):
+            raise GradientError(
+                f"differentiate: the rule of {row.name} answered {len(answers)} adjoints for {len(value.args)} "
+                "arguments; expected one for each, None where there is none"
+            )
+        for argument, needed, answer in zip(value.args, needs, answers, strict=True):
+            if needed:
+                adjoints.add(argument, answer)
+    if refused:
+        raise GradientError("differentiate: these calls have no gradient as they are\n" + "\n".join(refused))
+
+
+def _output(builder: relax.BlockBuilder, value: relax.Expr, name: str) -> relax.Var:
+    """A variable of exactly this name, which the function may return."""
+    value = builder.normalize(value)
+    var = relax.Var(name, value.ty)
+    builder.emit_normalized(relax.VarBinding(var, value))
+    return var
+
+
+def _gradient(adjoints: Adjoints, var: relax.Var) -> relax.Expr:
+    adjoint = adjoints.of(var)
+    return relax.op.zeros(var.ty.shape, dtype_of(var)) if adjoint is None else adjoint
+
+
+def _checked_target(results: list[relax.Expr], target: int) -> relax.Var:
+    if not 0 <= target < len(results):
+        raise GradientError(f"differentiate: got target={target}, but the function has {len(results)} results")
+    loss = results[target]
+    if not isinstance(loss, relax.Var) or shape_of(loss) != () or dtype_of(loss) not in DIFFERENTIABLE:
+        raise GradientError(
+            f"differentiate: the target is a {loss.ty}; expected a 0-d floating-point tensor. Reduce it first, with a "
+            "mean say"
+        )
+    return loss
+
+
+def _check_wrt(wrt: Sequence[relax.Var]) -> None:
+    wrong = {var.name: str(var.ty) for var in wrt if not isinstance(var.ty, relax.TensorType) or not has_floats(var.ty)}
+    if wrong or not wrt:
+        raise GradientError(
+            f"differentiate: got wrt={wrong or 'an empty list'}; expected one floating-point tensor or more"
+        )
+
+
+def _check_seed(seed: relax.Expr | None, loss: relax.Var) -> None:
+    if seed is not None and (shape_of(seed) != () or dtype_of(seed) != dtype_of(loss)):
+        raise GradientError(f"differentiate: the seed is a {seed.ty}; expected a {loss.ty}, as the target is")

@@ -1,0 +1,54 @@
+"""How every operator is differentiated: one row each, by family, with its formula or the reason why there is none.
+
+    row = gradient("relax.tanh", rule, why="1 - y²")
+
+A rule is asked with a `Backward` and answers one adjoint for each argument of the call.
+"""
+
+from __future__ import annotations
+
+from autocast.training.gradients import (
+    conversion,
+    elementwise,
+    indexing,
+    layout,
+    not_differentiable,
+    products,
+    reductions,
+)
+from autocast.training.gradients.registry import (
+    Adjoint,
+    Backward,
+    GradientRow,
+    Rule,
+    get_gradient,
+    gradient,
+    list_gradients,
+    register_family,
+    register_gradient,
+    zero_gradient,
+)
+
+__all__ = [
+    "Adjoint",
+    "Backward",
+    "GradientRow",
+    "Rule",
+    "get_gradient",
+    "gradient",
+    "list_gradients",
+    "register_family",
+    "register_gradient",
+    "zero_gradient",
+]
+
+for _family in (
+    elementwise,
+    products,
+    reductions,
+    layout,
+    indexing,
+    conversion,
+    not_differentiable,
+):
+    register_family(_family.__name__.rpartition(".")[2], _family.RULES)

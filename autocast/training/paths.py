@@ -1,0 +1,110 @@
+"""Which bindings of a function lie on a way from the variables of interest to the target."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import tvm
+from tvm import relax
+
+from autocast.errors import GradientError
+from autocast.ir import FLOATS, op_name
+from autocast.training.gradients import get_gradient
+
+#: The dtypes that a gradient can have.
+DIFFERENTIABLE = (*FLOATS, "float64")
+
+
+class Paths(NamedTuple):
+    """What differentiation visits.
+
+    Attributes
+    ----------
+    bindings
+        Every binding of the function, in program order.
+    wanted
+        The variables whose adjoints are computed: the target depends on them, and they on a variable of interest.
+    """
+
+    bindings: list[relax.Binding]
+    wanted: set[relax.Var]
+
+
+def find_paths(function: relax.Function, wrt: Sequence[relax.Var], target: relax.Var) -> Paths:
+    """The ways from `wrt` to `target`.
+
+    Raises
+    ------
+    GradientError
+        There is no way, or an operator on a way has no gradient: the error lists every one of them.
+    """
+    bindings = [binding for block in function.body.blocks for binding in block.bindings]
+    active = set(wrt)
+    for binding in bindings:
+        if _passes(binding.value) and has_floats(binding.var.ty) and not active.isdisjoint(variables(binding.value)):
+            active.add(binding.var)
+    if target not in active:
+        raise GradientError(
+            f"differentiate: the result {target.name!r} depends on none of {[var.name for var in wrt]} by way of "
+            "floating-point tensors; expected a loss computed from them"
+        )
+    wanted, obstacles = {target}, Counter()
+    for binding in reversed(bindings):
+        if binding.var in wanted:
+            if obstacle := _obstacle(binding.value):
+                obstacles[obstacle] += 1
+            wanted.update(active.intersection(variables(binding.value)))
+    if obstacles:
+        raise GradientError(_no_way(obstacles, target))
+    return Paths(bindings, wanted)
+
+
+def variables(expr: relax.Expr) -> Iterator[relax.Var]:
+    """The variables that the value of a binding reads directly."""
+    if isinstance(expr, relax.Var):
+        yield expr
+    elif isinstance(expr, relax.Call):
+        for argument in expr.args:
+            yield from variables(argument)
+    elif isinstance(expr, relax.Tuple):
+        for field in expr.fields:
+            yield from variables(field)
+    elif isinstance(expr, relax.TupleGetItem):
+        yield from variables(expr.tuple_value)
+    elif isinstance(expr, relax.If | relax.Function):
+        yield from relax.analysis.free_vars(expr)
+
+
+def has_floats(ty: tvm.ir.Type) -> bool:
+    """Whether a type is, or contains, a floating-point tensor."""
+    if isinstance(ty, tvm.ir.TupleType):
+        return any(has_floats(field) for field in ty.fields)
+    return isinstance(ty, relax.TensorType) and str(ty.dtype) in DIFFERENTIABLE
+
+
+def _passes(value: relax.Expr) -> bool:
+    """Whether small changes of what `value` reads can change it."""
+    row = get_gradient(op_name(value) or "")
+    return row is None or row.kind != "zero"
+
+
+def _obstacle(value: relax.Expr) -> str | None:
+    """Why no gradient passes through the value of a binding; None where one does."""
+    if isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem):
+        return None
+    if not isinstance(value, relax.Call):
+        return f"{type(value).__name__}: only straight-line programs are differentiated"
+    name = op_name(value)
+    if name is None:
+        return f"a call of {value.op}: inline it first (Function.inline_functions)"
+    row = get_gradient(name)
+    if row is None:
+        return f"{name}: it has no row; add one with autocast.training.gradients.register_gradient"
+    return f"{name}: {row.why}" if row.kind == "none" else None
+
+
+def _no_way(obstacles: Counter, target: relax.Var) -> str:
+    lines = [f"  {obstacle} ({count} {'calls' if count > 1 else 'call'})" for obstacle, count in obstacles.items()]
+    return f"differentiate: no gradient of {target.name!r} passes through\n" + "\n".join(lines)
