@@ -16,10 +16,12 @@ from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.schedule import mark_existing, schedule
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.channels_last import channels_last
+from autocast.kernels.graph.expand import expand_operators
 from autocast.kernels.graph.fold_scales import fold_scales
 from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
+from autocast.kernels.graph.state import separate_state
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.rules import RULES, Rule
 
@@ -48,9 +50,11 @@ def _by_rule(rule: Rule) -> Phase:
 #: schedules see fused groups. What depends on parameters alone leaves main twice: small factors before a rule can make
 #: them part of a kernel, the rest, with the packing that rules add, before fusion could.
 LOWERING = (
+    Phase("separate_state", lambda mod, target: separate_state(mod)),
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
+    Phase("expand_operators", lambda mod, target: expand_operators(mod)),
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("fold_scales", lambda mod, target: fold_scales(mod)),
     Phase("channels_last", lambda mod, target: channels_last(mod)),

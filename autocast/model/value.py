@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from autocast.errors import IllFormedModuleError, UnsupportedError
@@ -19,7 +20,8 @@ class Model:
     ----------
     mod : tvm.IRModule
         `main` takes (inputs..., parameters...) in that order, and its attribute `num_input` is the number of inputs. It
-        returns one tensor or a flat tuple of tensors.
+        returns one tensor or a flat tuple of tensors. Where it has the attribute `updates`, an array of integers, each
+        of its last results replaces the parameter at that position (0: the first after the inputs) for the next call.
     params : dict of str to tvm.runtime.Tensor
         In the order of main's trailing parameters, keyed by the names of the source framework
         (`bert.encoder.layer.0.output.dense.weight`). They share memory with the source's
@@ -28,6 +30,8 @@ class Model:
         What the last pass had to say (a CastReport after AutoCast).
     output_names : tuple of str
         One name for each output where the source names them (`logits`), else empty.
+    frozen : frozenset of str
+        Parameters that training leaves alone: torch's buffers, and what needs no gradient.
 
     Two models are equal only if they are the same object, so a Model can key a cache.
     """
@@ -36,6 +40,7 @@ class Model:
     params: dict[str, tvm.runtime.Tensor] = field(default_factory=dict)
     report: Any = None
     output_names: tuple[str, ...] = ()
+    frozen: frozenset[str] = frozenset()
 
     @property
     def main(self) -> relax.Function:
@@ -52,8 +57,22 @@ class Model:
         """The names of the inputs, in the order in which a call takes them."""
         return tuple(var.name for var in self.main.params[: self.num_input])
 
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The parameters that a call replaces, in the order of the results that replace them; empty: a pure model."""
+        names = tuple(self.params)
+        return tuple(names[position] for position in updates_of(self.main))
+
+    @property
+    def num_results(self) -> int:
+        """How many of main's outputs are results: the others replace parameters."""
+        return len(_outputs(self.main)) - len(updates_of(self.main))
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model on this machine's CPU.
+        """Run the model on this machine's CPU, once, from the parameters that it has.
+
+        A model is a value, so a call leaves `params` as they are, and the next one starts from them again; to go on
+        from what a call made of the parameters, call `autocast.vm.compile(model)`.
 
         Parameters
         ----------
@@ -117,3 +136,33 @@ class Model:
         expected = len(self.main.params) - self.num_input
         if len(self.params) != expected:
             raise IllFormedModuleError(f"Model: got {len(self.params)} parameters, but main takes {expected}.")
+        self._check_updates()
+        if unknown := sorted(self.frozen - self.params.keys()):
+            raise IllFormedModuleError(f"Model: frozen names {unknown}, which are no parameters; see model.params.")
+
+    def _check_updates(self) -> None:
+        positions, params = updates_of(self.main), list(self.params)
+        outputs = _outputs(self.main)
+        if len(set(positions)) != len(positions) or not set(positions) <= set(range(len(params))):
+            raise IllFormedModuleError(
+                f"Model: main has updates={positions}, expected different positions among its {len(params)} parameters."
+            )
+        if len(positions) > len(outputs):
+            raise IllFormedModuleError(f"Model: main has {len(positions)} updates, but returns {len(outputs)} tensors.")
+        for position, output in zip(reversed(positions), reversed(outputs), strict=False):
+            param = self.main.params[self.num_input + position]
+            if not tvm_ffi.structural_equal(output, param.ty):
+                raise IllFormedModuleError(
+                    f"Model: the update of {params[position]} is {output}, expected {param.ty} as the parameter; try "
+                    "an astype or a reshape of what main returns."
+                )
+
+
+def updates_of(main: relax.Function) -> tuple[int, ...]:
+    """The attribute `updates`: which parameter (0: the first after the inputs) each of the last results replaces."""
+    return tuple(int(position) for position in (main.attrs or {}).get("updates", ()))
+
+
+def _outputs(main: relax.Function) -> tuple[tvm.ir.Type, ...]:
+    """The type of each tensor that `main` returns."""
+    return tuple(main.ret_ty.fields) if isinstance(main.ret_ty, tvm.ir.TupleType) else (main.ret_ty,)

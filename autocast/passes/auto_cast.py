@@ -40,7 +40,8 @@ class AutoCast:
     dtype
         The AMP dtype: "bfloat16" or "float16".
     out_dtype
-        The dtype of the floating-point results of functions that no other function calls; None: what they were.
+        The dtype of the floating-point results of functions that no other function calls; None: what they were. What
+        replaces a parameter (the attribute `updates`) always keeps its dtype.
     objective
         What is minimized: "bytes" (that the casts move) or "casts" (their number).
     solver

@@ -63,7 +63,17 @@ class Planner:
         body = function.body
         for param in function.params:
             self.plan.trees[identity(param)] = self._tree(param.ty, self.scopes, param.name)
-        self._sequence(body, [self._pin(out_dtype or leaf.dtype) for leaf in leaves(self._placeholders(body.ty))])
+        self._sequence(body, self._results(body.ty, out_dtype, len((function.attrs or {}).get("updates", ()))))
+
+    def _results(self, type: Any, out_dtype: str | None, updates: int) -> list[int]:
+        """The nodes of a function's results; the last of them, which replace parameters, stay what they are."""
+        fields = list(type.fields) if isinstance(type, tvm.ir.TupleType) else [type]
+        results = len(fields) - updates
+        return [
+            self._pin(out_dtype if out_dtype and number < results else leaf.dtype)
+            for number, field in enumerate(fields)
+            for leaf in leaves(self._placeholders(field))
+        ]
 
     def _sequence(self, sequence: relax.SeqExpr, result_nodes: list[int]) -> None:
         self.stack.append([self.scopes, 0, None])

@@ -11,7 +11,7 @@ import tvm
 
 from autocast import kernels
 from autocast.errors import IllFormedModuleError, UnsupportedError
-from autocast.model.value import Model
+from autocast.model.value import Model, updates_of
 from autocast.vm import threads
 from autocast.vm.executable import Executable
 from autocast.vm.program import build
@@ -32,6 +32,9 @@ def compile(
     opt_level: int = 3,
 ) -> Executable:
     """Compile a model; the executable of a `Model` is kept and found again as long as that `Model` object lives.
+
+    An executable of a model with updates has state of its own, so each call makes one, which starts from the model's
+    parameters.
 
     Parameters
     ----------
@@ -61,6 +64,8 @@ def compile(
     target = kernels.detect_target() if target is None else target
     if not isinstance(model_or_module, Model):
         return _compile(model_or_module, None, device, target, opt_level)
+    if model_or_module.updated:
+        return _compile(model_or_module.mod, model_or_module.params, device, target, opt_level)
     with _cache_lock:
         executables = _cache.setdefault(model_or_module, {})
         key = (device, str(target), opt_level)
@@ -83,11 +88,18 @@ def _compile(
     if params is None:
         params = {}
         mod = tvm.IRModule({**mod.functions, mod.get_global_var("main"): _with_inputs_only(main)}, attrs=mod.attrs)
+    updates = updates_of(mod["main"])
+    names = list(params)
     signature = Signature.of(main, len(main.params) - len(params))
     program = build(mod, target, opt_level)
-    return Executable(program, signature, tuple(to_tvm(value) for value in params.values()), device, target)
+    values = [to_tvm(value) for value in params.values()]
+    state = {names[position]: values[position] for position in updates}
+    others = tuple(value for position, value in enumerate(values) if position not in updates)
+    return Executable(program, signature, others, state, device, target)
 
 
 def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:
-    """`main` with each of its arguments an input, whichever were parameters."""
-    return main.without_attr("num_input") if "num_input" in (main.attrs or {}) else main
+    """`main` with each of its arguments an input, whichever were parameters, and each of its outputs a result."""
+    for name in ("num_input", "updates"):
+        main = main.without_attr(name) if name in (main.attrs or {}) else main
+    return main

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import tvm
 from tvm import relax
 
 from autocast import ir
+from autocast.errors import InputError
 from autocast.kernels.graph.prepare import PREPARE
 from autocast.kernels.target import slow_dtype
 from autocast.vm import threads
@@ -29,6 +32,9 @@ class Executable:
     TVM. torch and TVM tensors share memory with the VM (an input that is not dense or not aligned to 64 bytes is
     copied first); numpy arrays are copied. Calls from several threads run one after another.
 
+    The executable of a model with updates has state: copies of the parameters that a call replaces, made when they are
+    first needed, and then changed in place by each call.
+
     Attributes
     ----------
     program : Program
@@ -37,7 +43,7 @@ class Executable:
         What `main` takes.
     params : tuple of tvm.runtime.Tensor
         What is passed to `main` after the inputs: those of the model's parameters that it reads as they are, and what
-        was computed from the others (cast, transposed or packed weights).
+        was computed from the others (cast, transposed or packed weights). State is not among them.
     device, target
         What it was compiled for.
     """
@@ -47,6 +53,7 @@ class Executable:
         program: Program,
         signature: Signature,
         params: tuple[tvm.runtime.Tensor, ...],
+        initial_state: Mapping[str, tvm.runtime.Tensor],
         device: str,
         target: tvm.target.Target,
     ) -> None:
@@ -55,6 +62,7 @@ class Executable:
         self.params = _prepared(program, params)
         self.device = device
         self.target = target
+        self._initial_state = dict(initial_state)
         self._vm = relax.VirtualMachine(program.code, tvm.cpu())
         self._main = self._vm["main"]
         self._lock = threading.RLock()
@@ -72,9 +80,47 @@ class Executable:
         self.signature.bind(inputs)
         return from_tvm(self.run(self.arguments(inputs)), kind_of(inputs))
 
+    @cached_property
+    def state(self) -> dict[str, tvm.runtime.Tensor]:
+        """The parameters that calls update, by name, as they are now: to be read; `load_state` changes them."""
+        return {name: _copy(value) for name, value in self._initial_state.items()}
+
+    @property
+    def held(self) -> tuple[tvm.runtime.Tensor, ...]:
+        """What `main` takes after the inputs: the state, then `params`; asking makes no copies."""
+        return (*(self.__dict__.get("state", self._initial_state)).values(), *self.params)
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from other values.
+
+        Parameters
+        ----------
+        state : mapping of str to torch.Tensor, numpy.ndarray or tvm.runtime.Tensor
+            Values for parameters of the state, which are copied; those that it does not name stay as they are.
+
+        Raises
+        ------
+        InputError
+            A name that the state does not have, or a value of another dtype or shape; then nothing has changed.
+        """
+        if unknown := sorted(state.keys() - self.state.keys()):
+            near = difflib.get_close_matches(unknown[0], self.state)
+            raise InputError(
+                f"load_state: {unknown[0]!r} is not part of the state, which has {len(self.state)} tensors"
+                + (f"; did you mean {near[0]!r}?" if near else "; see executable.state")
+            )
+        values = {name: to_tvm(value) for name, value in state.items()}
+        for name, value in values.items():
+            got, expected = (f"{t.dtype}{list(map(int, t.shape))}" for t in (value, self.state[name]))
+            if got != expected:
+                raise InputError(f"load_state: {name} is {got}, expected {expected}")
+        with self._lock:
+            for name, value in values.items():
+                self.state[name].copyfrom(value)
+
     def arguments(self, inputs: Any) -> tuple[tvm.runtime.Tensor, ...]:
-        """The VM's arguments for checked `inputs`: they as TVM tensors, then the parameters."""
-        return (*(to_tvm(value) for value in inputs), *self.params)
+        """The VM's arguments for checked `inputs`: they as TVM tensors, then the state and the parameters."""
+        return (*(to_tvm(value) for value in inputs), *self.state.values(), *self.params)
 
     def run(self, arguments: tuple[tvm.runtime.Tensor, ...]) -> Any:
         """Run `main` on what `arguments` returned; outputs as TVM gives them."""
@@ -83,11 +129,21 @@ class Executable:
             if self._seconds > threads.WORTH_A_PAUSE:
                 threads.pause_openmp()
             started = time.perf_counter()
-            outputs = self._main(*arguments)
+            outputs = self._updated(self._main(*arguments))
             self._seconds = time.perf_counter() - started
         if self._outputs_vary:
             varying_outputs.note(outputs)
         return outputs
+
+    def _updated(self, outputs: Any) -> Any:
+        """The results among `outputs`; the others are written to the state."""
+        if not self.state:
+            return outputs
+        tensors = [outputs] if isinstance(outputs, tvm.runtime.Tensor) else list(outputs)
+        results = len(tensors) - len(self.state)
+        for value, output in zip(self.state.values(), tensors[results:], strict=True):
+            value.copyfrom(output)
+        return tensors[0] if results == 1 else tuple(tensors[:results])
 
     @contextmanager
     def instrumented(self, callback: Any) -> Iterator[None]:
@@ -109,7 +165,12 @@ class Executable:
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
-        return f"Executable({inputs}; {len(self.params)} parameters; {self.device})"
+        state = f"; {len(self._initial_state)} updated by each call" if self._initial_state else ""
+        return f"Executable({inputs}; {len(self.params)} parameters{state}; {self.device})"
+
+
+def _copy(value: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    return tvm.runtime.empty(value.shape, value.dtype).copyfrom(value)
 
 
 def _tensor_bindings(function: relax.Function) -> Iterator[relax.VarBinding]:

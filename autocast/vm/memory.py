@@ -50,7 +50,7 @@ class MemoryTrace(Sequence[MemoryStep]):
     steps : tuple of MemoryStep
         One for each kernel call.
     inputs, params, constants : float
-        The call's inputs, the model's parameters, and the literal tensors in its functions.
+        The call's inputs, the model's parameters (its state included), and the literal tensors in its functions.
     unknown : int
         Allocations whose size depends on data: they are counted as nothing.
     """
@@ -118,7 +118,7 @@ def trace_memory(
     executable = model if isinstance(model, Executable) else compile(model, device)
     executable.signature.bind(args)
     program = executable.program
-    shapes = [tuple(int(size) for size in value.shape) for value in (*args, *executable.params)]
+    shapes = [tuple(int(size) for size in value.shape) for value in (*args, *executable.held)]
     replay = Replay(program.planned, program.kernels, wanted_threads()).run(shapes)
     steps = tuple(
         MemoryStep(step.name, step.live / MIB, step.workspace / MIB, step.reserved / MIB) for step in replay.steps
@@ -127,7 +127,7 @@ def trace_memory(
     return MemoryTrace(
         steps=steps,
         inputs=inputs / MIB,
-        params=sum(tensor_bytes(value.shape, value.dtype) for value in executable.params) / MIB,
+        params=sum(tensor_bytes(value.shape, value.dtype) for value in executable.held) / MIB,
         constants=_constant_bytes(program.planned) / MIB,
         unknown=replay.unknown,
     )

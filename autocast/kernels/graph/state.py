@@ -1,0 +1,44 @@
+"""Tell the parameters that a call replaces from those that stay the same."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from autocast.model.value import updates_of
+
+#: The attribute of a `main` whose last inputs are state: how many of them, and of its last results, there are.
+NUM_STATE = "num_state"
+
+
+def num_state(function: relax.Function) -> int:
+    """How many of a function's last inputs are state that its last results replace."""
+    return int((function.attrs or {}).get(NUM_STATE, 0))
+
+
+def separate_state(mod: tvm.IRModule) -> tvm.IRModule:
+    """Make inputs of the parameters that `main` updates: nothing may be computed from them once and for all.
+
+    Before::                                          After::
+
+        def main(x, w, p):                                def main(x, p, w):
+            # num_input = 1, updates = [1]                    # num_input = 2, num_state = 1
+            return (y, p1)                                    return (y, p1)
+
+    State stands after the inputs, in the order of the results that replace it.
+    """
+    if "main" not in [var.name_hint for var in mod.get_global_vars()] or not isinstance(mod["main"], relax.Function):
+        return mod
+    main = mod["main"]
+    updates = updates_of(main)
+    if not updates:
+        return mod
+    inputs = int(main.attrs["num_input"])
+    params = list(main.params[inputs:])
+    state = [params[position] for position in updates]
+    others = [param for position, param in enumerate(params) if position not in updates]
+    ordered = [*main.params[:inputs], *state, *others]
+    main = relax.Function(ordered, main.body, main.ret_ty, main.is_pure, main.attrs).without_attr("updates")
+    mod = tvm.IRModule(mod.functions, attrs=mod.attrs)
+    mod["main"] = main.with_attrs({"num_input": inputs + len(state), NUM_STATE: len(state)})
+    return mod
