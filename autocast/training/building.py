@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,10 +18,10 @@ _ALIGNMENT = 64
 def new_function(
     params: Sequence[relax.Var],
     attrs: dict[str, Any],
-    build: Callable[[relax.BlockBuilder], Sequence[relax.Expr]],
+    build: Callable[[relax.BlockBuilder], Mapping[str, relax.Expr]],
     mod: tvm.IRModule,
 ) -> tvm.IRModule:
-    """`mod` with a new `main`: one dataflow block, in which `build(builder)` emits and whose results it returns.
+    """`mod` with a new `main`: one dataflow block, in which `build(builder)` emits and whose results it names.
 
     The result is a tensor if `build` returns one expression, else a tuple. What the results do not need is left out.
     """
@@ -29,9 +29,10 @@ def new_function(
     builder = relax.BlockBuilder(tvm.IRModule(functions, attrs=mod.attrs))
     with builder.function("main", list(params), attrs=attrs):
         with builder.dataflow():
-            outputs = [builder.emit_output(result) for result in build(builder)]
+            outputs = [builder.emit_output(result, variable_name(name)) for name, result in build(builder).items()]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
-    return relax.transform.DeadCodeElimination(["main"])(builder.get())
+    tidy = (relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"]))
+    return tvm.transform.Sequential(list(tidy))(builder.get())
 
 
 def emit_body(builder: relax.BlockBuilder, function: relax.Function) -> list[relax.Expr]:

@@ -180,14 +180,14 @@ def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = N
     expected = _checked_labels(model, loss, position)
     variable = relax.Var("labels", labels or expected)
 
-    def build(builder: relax.BlockBuilder) -> list[relax.Expr]:
+    def build(builder: relax.BlockBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, main)
         prediction = results[position]
         if ir.dtype_of(prediction) != "float32":
             prediction = builder.emit(op.astype(prediction, "float32"))
         given = variable if labels is None else builder.emit(op.reshape(variable, expected.shape))
-        value = builder.emit(loss.compute(prediction, given), "loss")
-        return [value, *results[model.num_results :]]
+        value = builder.emit(loss.compute(prediction, given))
+        return {"loss": value, **dict(zip(model.updated, results[model.num_results :], strict=True))}
 
     attrs = {**dict(main.attrs), "num_input": len(inputs) + 1}
     mod = new_function([*inputs, variable, *params], attrs, build, model.mod)

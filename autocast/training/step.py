@@ -114,17 +114,22 @@ def join(
 
     whole = forward.main
     attrs = {**dict(whole.attrs), "num_input": len(inputs)}
-    extended = new_function([*inputs, *params], attrs, lambda builder: emit_body(builder, whole), forward.mod)
+    names = ("loss", *forward.updated)
+
+    def copy(builder: relax.BlockBuilder) -> dict[str, relax.Expr]:
+        return dict(zip(names, emit_body(builder, whole), strict=True))
+
+    extended = new_function([*inputs, *params], attrs, copy, forward.mod)
     differentiated = differentiate(extended["main"], list(trained.values()), seed=seed)
 
-    def build(builder: relax.BlockBuilder) -> list[relax.Expr]:
+    def build(builder: relax.BlockBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, differentiated)
         kept, gradients = results[: -len(trained)], results[-len(trained) :]
         updates = _update(builder, optimizer, trained, gradients, learning_rate, state.variables, options)
-        return [*kept, *(updates[name] for name in state.updated)]
+        return {**dict(zip(names, kept, strict=True)), **{name: updates[name] for name in state.updated}}
 
-    names = [*forward.params, *state.values]
-    attrs["updates"] = [names.index(name) for name in (*forward.updated, *state.updated)]
+    positions = {name: position for position, name in enumerate((*forward.params, *state.values))}
+    attrs["updates"] = [positions[name] for name in (*forward.updated, *state.updated)]
     mod = new_function(differentiated.params, attrs, build, forward.mod)
     return forward.replace(mod=mod, params={**forward.params, **state.values})
 

@@ -17,7 +17,8 @@ class SGD(Optimizer):
         buffer' = momentum * buffer + gradient'
         parameter' = parameter - learning_rate * buffer'
 
-    `buffer` is the slot "momentum". With `nesterov`, the last line takes `gradient' + momentum * buffer'` (Sutskever et al., 2013).
+    `buffer` is the slot "momentum". With `nesterov`, the last line takes `gradient' + momentum * buffer'` for `buffer'`
+    (Sutskever et al., 2013).
     """
 
     momentum: float = 0.0
