@@ -14,6 +14,7 @@ from autocast.kernels.elementwise.rule import lower_elementwise
 from autocast.kernels.layout.rule import lower_layout
 from autocast.kernels.products.rule import lower_products
 from autocast.kernels.reductions.rule import lower_reductions
+from autocast.kernels.reductions.scatter_rule import lower_scatters
 from autocast.kernels.rows.rule import lower_rows
 
 
@@ -31,6 +32,7 @@ RULES = (
     Rule("attention", "attention, as one operator or as products around a softmax", lower_attention),
     Rule("pooling", "max and average pooling, global and adaptive ones too", lower_pooling),
     Rule("convolutions", "conv1d, conv2d and their transposes: bias, activation, residual", lower_convolutions),
+    Rule("scatter", "gradients of lookups, and the dense gradient they are added to", lower_scatters),
     Rule("products", "matmul, with transposed and narrowed operands, bias, activation and residual", lower_products),
     Rule("rows", "softmax, norms, losses, reductions and scans over the last axes, and their neighbours", lower_rows),
     Rule("layout", "what only moves data: permutations, joins, cuts, repeats, fills and casts of those", lower_layout),
