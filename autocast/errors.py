@@ -9,6 +9,7 @@ __all__ = [
     "CastErasureError",
     "CastingRuleError",
     "CheckpointError",
+    "DivergedError",
     "GradientError",
     "IllFormedModuleError",
     "ImportModelError",
@@ -53,6 +54,10 @@ class CheckpointError(AutocastError):
 
 class TrainingError(AutocastError):
     """A training step that cannot be built: of this model, loss, optimizer or option."""
+
+
+class DivergedError(AutocastError):
+    """Training has come to a loss that is not a finite number."""
 
 
 class SlowDtypeWarning(UserWarning):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,6 +88,30 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
         raise CheckpointError(
             f"checkpoint: {path} cannot be read as safetensors ({error}); expected a file that Trainer.save wrote"
         ) from error
+
+
+def check_fits(tensors: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Raise a CheckpointError unless `tensors` has exactly the names, dtypes and shapes of `expected`."""
+    missing, unknown = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
+    different = [
+        f"{name} is {_described(tensors[name])} and not {_described(tensor)}"
+        for name, tensor in expected.items()
+        if name in tensors and _described(tensors[name]) != _described(tensor)
+    ]
+    found = [f"it lacks {_some(missing)}"] * bool(missing) + [f"it has {_some(unknown)} besides"] * bool(unknown)
+    if found or different:
+        raise CheckpointError(
+            f"checkpoint: {'; '.join([*found, *different[:3]])}. Expected what the same model, optimizer and loss "
+            "scaling saved"
+        )
+
+
+def _described(tensor: Any) -> str:
+    return f"{tensor.dtype}[{', '.join(str(size) for size in tensor.shape)}]"
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _sync(path: Path) -> None:

@@ -1,0 +1,303 @@
+"""`Trainer`: a model, its loss and its optimizer, compiled into one step that is called with batches."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+from autocast import amp as mixed
+from autocast import vm
+from autocast.errors import CheckpointError, DivergedError, InputError
+from autocast.model import Model
+from autocast.training import checkpoint
+from autocast.training.evaluation import evaluation_form
+from autocast.training.loss_scaling import DynamicLossScaling
+from autocast.training.losses import Loss, append_loss
+from autocast.training.optimizers import Optimizer
+from autocast.training.step import training_step
+
+#: The tensors of one step: (inputs..., labels), or all of them by name.
+Batch = Sequence[Any] | Mapping[str, Any]
+
+
+class Trainer:
+    """Trains a model: one compiled step computes the loss, its gradients, and the updates of everything that learns.
+
+    Parameters
+    ----------
+    model : Model
+        What is trained; its parameters are where training starts. It is not changed.
+    loss : Loss
+        Of one of its outputs and the labels, the last tensor of a batch.
+    optimizer : Optimizer
+    learning_rate : float or function
+        A number, or a schedule: a function of the number of steps that are done.
+    amp : str, optional
+        "bfloat16" or "float16" to train in mixed precision; None: as the model is.
+    **options
+        Of `training_step`: `clip_norm`, `loss_scaling` (dynamic by default if `amp` is float16), ...
+
+    Attributes
+    ----------
+    steps : int
+        How many steps are done.
+    step_model : Model
+        The training step that is compiled, casts and all.
+
+    Raises
+    ------
+    TrainingError, GradientError
+        What `training_step` raises.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        loss: Loss,
+        optimizer: Optimizer,
+        *,
+        learning_rate: float | Callable[[int], float],
+        amp: str | None = None,
+        **options: Any,
+    ) -> None:
+        self._model = model
+        self._loss = loss
+        self._optimizer = optimizer
+        self.amp = amp
+        self.learning_rate = learning_rate
+        self.steps = 0
+        if amp == "float16":
+            options.setdefault("loss_scaling", DynamicLossScaling())
+        self.step_model = self._mixed(training_step(model, loss, optimizer, **options))
+
+    @cached_property
+    def executable(self) -> vm.Executable:
+        """The compiled step; its `state` is what training has reached."""
+        return vm.compile(self.step_model)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of a batch's tensors: those of the model's inputs, then `labels`."""
+        return self.step_model.input_names[:-1]  # the last one is the learning rate
+
+    def rate(self) -> float:
+        """The learning rate of the next step."""
+        return float(self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate)
+
+    def step(self, batch: Batch) -> float:
+        """Train on one batch; returns its loss, as it was before the update.
+
+        Parameters
+        ----------
+        batch : sequence or mapping
+            (inputs..., labels), or all of them by name (`input_names`): torch tensors or numpy arrays.
+
+        Raises
+        ------
+        InputError
+            The batch does not have the tensors, shapes or dtypes of `input_names`.
+        """
+        loss = self.executable(*self._arguments(batch), np.asarray(self.rate(), "float32"))
+        self.steps += 1
+        return float(loss)
+
+    def fit(
+        self,
+        batches: Iterable[Batch] | Callable[[int], Batch],
+        steps: int | None = None,
+        *,
+        save_to: str | os.PathLike[str] | None = None,
+        save_every: int = 100,
+        progress: bool = True,
+    ) -> list[float]:
+        """Train until `steps` steps are done in all, or the batches end; returns the losses of this call's steps.
+
+        Parameters
+        ----------
+        batches : iterable or function
+            Batches for `step`; or a function from the number of steps done (from 0) to the next batch, so that a run
+            that was interrupted goes on with the data that it would have seen.
+        steps : int, optional
+            Where to stop, steps of earlier calls and of the checkpoint included; needed with a function.
+        save_to : path, optional
+            A checkpoint. If it exists, training goes on from there; it is written every `save_every` steps and at
+            the end, so the same call takes up where a killed process left off.
+        progress : bool
+            Show a line with the loss and the rate.
+
+        Raises
+        ------
+        DivergedError
+            The loss is not finite. The last checkpoint is from before that.
+        """
+        if save_to is not None and Path(save_to).exists():
+            self.load(save_to)
+        losses: list[float] = []
+        with _progress(progress) as show:
+            line = show.add_task("", total=steps, completed=self.steps, loss=math.nan, rate=self.rate())
+            for batch in self._batches(batches, steps):
+                rate = self.rate()
+                losses.append(self.step(batch))
+                if not math.isfinite(losses[-1]):
+                    raise DivergedError(self._divergence(losses[-1], rate))
+                show.update(line, completed=self.steps, loss=losses[-1], rate=rate)
+                if save_to is not None and self.steps % save_every == 0:
+                    self.save(save_to)
+        if save_to is not None and losses and self.steps % save_every:
+            self.save(save_to)
+        return losses
+
+    def evaluate(self, batches: Iterable[Batch]) -> float:
+        """The mean loss over batches, each counted once: without dropout, and with running statistics.
+
+        Raises
+        ------
+        InputError
+            There is no batch, or one does not fit.
+        """
+        model, executable = self._evaluated
+        params = self._reached(model).values()
+        losses = [float(executable(*self._arguments(batch), *params)) for batch in batches]
+        if not losses:
+            raise InputError("Trainer.evaluate: got no batches, expected at least one; is the iterator used up?")
+        return math.fsum(losses) / len(losses)
+
+    def trained(self) -> Model:
+        """The model in evaluation form, with copies of the parameters that training has reached."""
+        model = evaluation_form(self._model)
+        params = {name: tvm.runtime.tensor(tensor.numpy()) for name, tensor in self._reached(model).items()}
+        return model.replace(params=params)
+
+    def to_torch(self, module: Any) -> None:
+        """Write the parameters that training has reached into `module`, the torch module that was imported.
+
+        Raises
+        ------
+        InputError
+            The module lacks a parameter of the model, or has it with another shape.
+        """
+        import torch
+
+        reached = self._reached(evaluation_form(self._model))
+        tensors = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
+        wrong = [
+            name
+            for name, tensor in reached.items()
+            if name in self.executable.state
+            and (name not in tensors or tuple(tensors[name].shape) != tuple(tensor.shape))
+        ]
+        if wrong:
+            raise InputError(
+                f"Trainer.to_torch: {type(module).__name__} has no parameters {wrong} of the model's shapes, expected "
+                "the module (or one like it) that autocast.from_torch imported"
+            )
+        with torch.no_grad():
+            for name, tensor in reached.items():
+                if name in self.executable.state:
+                    tensors[name].copy_(torch.from_dlpack(tensor))
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that training goes on from: `tensors` (copies, by name) and `facts`; what `save` writes."""
+        tensors = {name: tensor.numpy() for name, tensor in self.executable.state.items()}
+        return {"tensors": tensors, "facts": {"steps": self.steps, "optimizer": repr(self._optimizer)}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned, here or in another process, in any precision.
+
+        Raises
+        ------
+        CheckpointError
+            It is of another model or another optimizer. Nothing has changed then.
+        """
+        tensors, facts = state["tensors"], state["facts"]
+        if facts["optimizer"] != repr(self._optimizer):
+            raise CheckpointError(
+                f"Trainer: the checkpoint was written with {facts['optimizer']}, expected {self._optimizer!r}; build "
+                "the Trainer with that optimizer, or start from the checkpoint's parameters alone"
+            )
+        checkpoint.check_fits(tensors, self.executable.state)
+        self.executable.load_state(tensors)
+        self.steps = int(facts["steps"])
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a checkpoint (safetensors): parameters, optimizer state, random state, steps; atomic, so kill-safe."""
+        return checkpoint.save(path, **self.state_dict())
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a checkpoint.
+
+        Raises
+        ------
+        CheckpointError
+            The file cannot be read, or is of another model or optimizer.
+        """
+        self.load_state_dict(checkpoint.load(path)._asdict())
+
+    def __repr__(self) -> str:
+        return f"Trainer({self._optimizer!r}, {self.amp or 'in the precision of the model'}, {self.steps} steps done)"
+
+    @cached_property
+    def _evaluated(self) -> tuple[Model, vm.Executable]:
+        """The loss in evaluation form, and its executable, whose inputs are the batch and then the parameters."""
+        model = self._mixed(append_loss(evaluation_form(self._model), self._loss))
+        return model, vm.compile(model.mod)
+
+    def _mixed(self, model: Model) -> Model:
+        return model if self.amp is None else mixed.autocast(model, dtype=self.amp)
+
+    def _arguments(self, batch: Batch) -> tuple[Any, ...]:
+        """The tensors of a batch, in order; how many there are and what they are like is checked by the executable."""
+        names = self.input_names
+        if isinstance(batch, Mapping):
+            if set(batch) != set(names):
+                raise InputError(
+                    f"Trainer: got a batch of {sorted(batch)}, expected each of {list(names)} exactly once"
+                )
+            return tuple(batch[name] for name in names)
+        if hasattr(batch, "shape") or len(batch) != len(names):
+            got = "one tensor" if hasattr(batch, "shape") else f"{len(batch)} tensors"
+            raise InputError(f"Trainer: got a batch of {got}, expected ({', '.join(names)})")
+        return tuple(batch)
+
+    def _reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
+        """The parameters of `model`, one like that which is trained, as they are now."""
+        return {name: self.executable.state.get(name, tensor) for name, tensor in model.params.items()}
+
+    def _batches(self, batches: Iterable[Batch] | Callable[[int], Batch], steps: int | None) -> Iterator[Batch]:
+        if not callable(batches):
+            # Not zip(range(...), batches): what it takes from an iterator to find out that it is done would be lost.
+            left = None if steps is None else max(0, steps - self.steps)
+            yield from itertools.islice(batches, left)
+            return
+        if steps is None:
+            raise InputError("Trainer.fit: batches come from a function, which never ends; expected steps=..., too")
+        while self.steps < steps:
+            yield batches(self.steps)
+
+    def _divergence(self, loss: float, rate: float) -> str:
+        remedy = 'or amp="bfloat16", which has the range of float32' if self.amp == "float16" else "or a warm-up"
+        return (
+            f"Trainer.fit: the loss of step {self.steps} is {loss} at a learning rate of {rate:g}, expected a finite "
+            f"number; try a lower learning rate, clip_norm=1.0, {remedy}"
+        )
+
+
+def _progress(shown: bool) -> Progress:
+    columns = (
+        "step",
+        MofNCompleteColumn(),
+        BarColumn(),
+        "loss {task.fields[loss]:.4f}",
+        "rate {task.fields[rate]:.2e}",
+    )
+    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not shown)
