@@ -55,8 +55,9 @@ exit:
 class Scatter:
     """`out[i, numbers[n], j] = base[i, numbers[n], j] + rows[i, n, j]`, summed over equal numbers in their order.
 
-    i and j stand for the dimensions before and after `axis`; numbers wrap around. `rows` and `numbers` are (shape,
-    dtype), `out` is the shape of the float32 result; without `based` the base is zero.
+    i and j stand for the dimensions before and after `axis`. `rows` and `numbers` are (shape, dtype), `out` is the
+    shape of the float32 result; without `based` the base is zero. Numbers that are out of range wrap around, or with
+    `clips` become the nearest that is in range.
     """
 
     rows: tuple[tuple[Dim, ...], str]
@@ -64,6 +65,11 @@ class Scatter:
     out: tuple[Dim, ...]
     axis: int
     based: bool
+    clips: bool = False
+
+    def row(self, number: tirx.Expr, height: tirx.Expr) -> tirx.Expr:
+        """The row that a number names, of `height`."""
+        return tirx.max(i64(0), tirx.min(number, height - 1)) if self.clips else tirx.floormod(number, height)
 
 
 def scatter(spec: Scatter, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
@@ -90,7 +96,7 @@ def scatter(spec: Scatter, target: tvm.target.Target, name: str) -> tirx.PrimFun
                 block, first = T.bind(task // strips), T.bind(task % strips * i64(columns))
                 here = T.bind(i64(minimum(width - first, columns)))
                 with T.serial(0, i64(count)) as number:
-                    row = T.bind(tirx.floormod(numbers[number].astype("int64"), i64(height)))
+                    row = T.bind(spec.row(numbers[number].astype("int64"), i64(height)))
                     write = T.bind((block * i64(height) + row) * i64(width) + first)
                     read = T.bind((block * i64(count) + number) * i64(width) + first)
                     _add_row(unit, rows, read, out, write, here)

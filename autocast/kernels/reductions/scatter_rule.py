@@ -60,7 +60,8 @@ class _Scatters(BindingRewriter):
         names = Names()
         rows, labels, out = (tuple(names.dim(dim) for dim in dims(tensor)) for tensor in (adjoint, numbers, call))
         axis = int(call.attrs.axis or 0) % len(out)
-        spec = Scatter((rows, storage(adjoint)), (labels, storage(numbers)), out, axis, base is not None)
+        clips = str(getattr(call.attrs, "mode", "")) == "clip"  # the lookup's attributes, if it made this call
+        spec = Scatter((rows, storage(adjoint)), (labels, storage(numbers)), out, axis, base is not None, clips)
         if spec not in self.kernels:
             name = f"scatter{len(self.kernels)}_{'x'.join(map(str, out))}_{storage(adjoint)}"
             self.kernels[spec] = self.builder_.add_func(
