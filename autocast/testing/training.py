@@ -1,0 +1,72 @@
+"""A model with its loss and optimizer, as RAF's helper appends them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from tvm import relax
+
+from autocast.errors import InputError
+from autocast.model.value import Model
+from autocast.training.losses import CrossEntropy, append_loss
+from autocast.training.optimizers import LAMB, SGD, Adam, AdamW, Optimizer
+from autocast.training.optimizers.functions import SCALAR
+from autocast.training.optimizers.optimizer import number
+from autocast.training.step import join
+
+#: RAF's optimizers and learning rates.
+_OPTIMIZERS: dict[str, tuple[Optimizer, float]] = {
+    "sgd": (SGD(momentum=0.01), 0.1),
+    "adam": (Adam(), 1e-3),
+    "adamw": (AdamW(), 1e-3),
+    "lamb": (LAMB(), 1e-3),
+}
+
+
+def append_loss_n_optimizer(
+    model: Model, args: Sequence[Any], out_shape: Sequence[int], y_true: Any, optimizer: str = "sgd"
+) -> Model:
+    """The model that trains `model` for classification, one step each time it is called.
+
+    Parameters
+    ----------
+    model : Model
+        Its first output are logits. It is not changed.
+    args : sequence
+        Its inputs; as the types are in the model already, they are not looked at.
+    out_shape : sequence of int
+        The shape of the logits: (..., classes).
+    y_true : tensor
+        Class indices, int64, one for each row of logits, in any shape.
+    optimizer : str
+        "sgd" (learning rate 0.1, momentum 0.01, as RAF has it), "adam", "adamw" or "lamb" (learning rate 0.001).
+
+    Returns
+    -------
+    Model
+        Takes (dy, inputs..., labels), with `dy` the adjoint of the loss, a 0-d float32 tensor: 1 for the gradients of
+        the loss itself. Its result is the loss, the mean cross-entropy.
+
+    Raises
+    ------
+    InputError
+        There is no such optimizer, or the number of labels is not that of the logits' rows.
+    """
+    if optimizer not in _OPTIMIZERS:
+        raise InputError(
+            f"append_loss_n_optimizer: optimizer is {optimizer!r}, expected one of {', '.join(_OPTIMIZERS)}; "
+            "autocast.training.training_step takes any other"
+        )
+    rows, shape = tuple(out_shape)[:-1], tuple(y_true.shape)
+    if prod(rows) != prod(shape):
+        raise InputError(
+            f"append_loss_n_optimizer: y_true has shape {shape}, expected {prod(rows)} class indices, one for each "
+            f"row of logits of shape {tuple(out_shape)}; try one_hot_torch({prod(rows)}, {out_shape[-1]})"
+        )
+    rule, rate = _OPTIMIZERS[optimizer]
+    forward = append_loss(model, CrossEntropy(), labels=relax.TensorType(shape, "int64"))
+    seed = relax.Var("dy", SCALAR)
+    inputs = (seed, *forward.main.params[: forward.num_input])
+    return join(forward, rule, number(rate), inputs=inputs, seed=seed)
