@@ -1,8 +1,8 @@
 """Reverse-mode differentiation of a Relax function, over A-normal form.
 
 The program is read once backwards. Every binding on a path from a variable of interest to the target passes the
-adjoint of its result on to its arguments, by the rule of its operator (`autocast.training.gradients`). The result is one
-function, forward and backward in one dataflow block, so that later passes see both.
+adjoint of its result on to its arguments, by the rule of its operator (`autocast.training.gradients`). The result is
+one function, forward and backward in one dataflow block, so that later passes see both.
 
 Source: Griewank and Walther, "Evaluating Derivatives", 2008; for tensors in A-normal form, JAX's backward pass.
 """
@@ -17,7 +17,7 @@ from tvm import relax
 from autocast.errors import GradientError
 from autocast.ir import dtype_of, op_name, shape_of
 from autocast.training.adjoints import Adjoints
-from autocast.training.gradients import Backward, get_gradient
+from autocast.training.gradients import Backward
 from autocast.training.paths import DIFFERENTIABLE, Paths, find_paths, has_floats, variables
 
 
@@ -89,15 +89,15 @@ def _backward(paths: Paths, adjoints: Adjoints) -> None:
             adjoints.add(value, adjoint)
             continue
         needs = tuple(not paths.wanted.isdisjoint(variables(argument)) for argument in value.args)
-        row = get_gradient(op_name(value))
+        name = op_name(value) or ""
         try:
-            answers = row.rule(Backward(value, binding.var, adjoint, needs, adjoints.builder.emit))
+            answers = paths.rules[name](Backward(value, binding.var, adjoint, needs, adjoints.builder.emit))
         except GradientError as error:
-            refused.append(f"  %{binding.var.name} = {row.name}: {error}")
+            refused.append(f"  %{binding.var.name} = {name}: {error}")
             continue
         if len(answers) != len(value.args):
             raise GradientError(
-                f"differentiate: the rule of {row.name} answered {len(answers)} adjoints for {len(value.args)} "
+                f"differentiate: the rule of {name} answered {len(answers)} adjoints for {len(value.args)} "
                 "arguments; expected one for each, None where there is none"
             )
         for argument, needed, answer in zip(value.args, needs, answers, strict=True):

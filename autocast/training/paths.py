@@ -11,7 +11,7 @@ from tvm import relax
 
 from autocast.errors import GradientError
 from autocast.ir import FLOATS, op_name
-from autocast.training.gradients import get_gradient
+from autocast.training.gradients import GradientRow, Rule, get_gradient
 
 #: The dtypes that a gradient can have.
 DIFFERENTIABLE = (*FLOATS, "float64")
@@ -26,10 +26,13 @@ class Paths(NamedTuple):
         Every binding of the function, in program order.
     wanted
         The variables whose adjoints are computed: the target depends on them, and they on a variable of interest.
+    rules
+        The rule of each operator on the way, by its name.
     """
 
     bindings: list[relax.Binding]
     wanted: set[relax.Var]
+    rules: dict[str, Rule]
 
 
 def find_paths(function: relax.Function, wrt: Sequence[relax.Var], target: relax.Var) -> Paths:
@@ -50,15 +53,21 @@ def find_paths(function: relax.Function, wrt: Sequence[relax.Var], target: relax
             f"differentiate: the result {target.name!r} depends on none of {[var.name for var in wrt]} by way of "
             "floating-point tensors; expected a loss computed from them"
         )
-    wanted, obstacles = {target}, Counter()
+    wanted = {target}
+    rules: dict[str, Rule] = {}
+    obstacles: Counter[str] = Counter()
     for binding in reversed(bindings):
         if binding.var in wanted:
-            if obstacle := _obstacle(binding.value):
+            name = op_name(binding.value)
+            row = get_gradient(name) if name is not None else None
+            if row is not None and row.rule is not None:
+                rules[row.name] = row.rule
+            elif obstacle := _obstacle(binding.value, name, row):
                 obstacles[obstacle] += 1
             wanted.update(active.intersection(variables(binding.value)))
     if obstacles:
         raise GradientError(_no_way(obstacles, target))
-    return Paths(bindings, wanted)
+    return Paths(bindings, wanted, rules)
 
 
 def variables(expr: relax.Expr) -> Iterator[relax.Var]:
@@ -90,19 +99,17 @@ def _passes(value: relax.Expr) -> bool:
     return row is None or row.kind != "zero"
 
 
-def _obstacle(value: relax.Expr) -> str | None:
-    """Why no gradient passes through the value of a binding; None where one does."""
+def _obstacle(value: relax.Expr, name: str | None, row: GradientRow | None) -> str | None:
+    """Why no gradient passes through the value of a binding that has no rule; None where it only renames."""
     if isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem):
         return None
     if not isinstance(value, relax.Call):
         return f"{type(value).__name__}: only straight-line programs are differentiated"
-    name = op_name(value)
     if name is None:
         return f"a call of {value.op}: inline it first (Function.inline_functions)"
-    row = get_gradient(name)
     if row is None:
         return f"{name}: it has no row; add one with autocast.training.gradients.register_gradient"
-    return f"{name}: {row.why}" if row.kind == "none" else None
+    return f"{name}: {row.why}"
 
 
 def _no_way(obstacles: Counter, target: relax.Var) -> str:

@@ -14,6 +14,7 @@ from autocast.training.gradients import (
     layout,
     not_differentiable,
     products,
+    randomness,
     reductions,
 )
 from autocast.training.gradients.registry import (
@@ -46,6 +47,7 @@ for _family in (
     elementwise,
     products,
     reductions,
+    randomness,
     layout,
     indexing,
     conversion,

@@ -19,26 +19,17 @@ def _full(b: Backward) -> list[Adjoint]:
 _MADE = "made of a shape, not of values"
 _ROUNDS = "rounds to integers, whose slope is zero: train in floating point and quantize afterwards"
 
+_MADE_OF_SHAPES = (
+    *("zeros", "zeros_like", "ones", "ones_like", "eye", "eye_like", "arange", "hamming_window", "one_hot"),
+    *("shape_to_tensor", "tensor_to_shape"),
+)
+
 RULES = (
     gradient("relax.astype", _astype, why="the adjoint in the dtype that it had"),
     gradient("relax.wrap_param", _astype, why="the adjoint in the dtype that it had"),
     gradient("relax.full", _full, why="the sum of the adjoint"),
     gradient("relax.full_like", _full, why="the sum of the adjoint"),
-    *(
-        zero_gradient(f"relax.{name}", why=_MADE)
-        for name in [
-            "zeros",
-            "ones",
-            "eye",
-            "arange",
-            "hamming_window",
-            "one_hot",
-            "zeros_like",
-            "ones_like",
-            "eye_like",
-        ]
-    ),
-    *(zero_gradient(f"relax.{name}", why=_MADE) for name in ["shape_to_tensor", "tensor_to_shape"]),
+    *(zero_gradient(f"relax.{name}", why=_MADE) for name in _MADE_OF_SHAPES),
     zero_gradient("relax.multinomial_from_uniform", why="draws integers"),
     not_differentiable("relax.quantize", why=_ROUNDS),
     not_differentiable("relax.dequantize", why=_ROUNDS),

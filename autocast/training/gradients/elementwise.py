@@ -12,15 +12,13 @@ from autocast.ir import number_of
 from autocast.training.gradients.registry import Adjoint, Backward, Rule, gradient, zero_gradient
 from autocast.training.gradients.shapes import number, unbroadcast
 
-_Expr = relax.Expr
 
-
-def slope(derivative: Callable[[_Expr, _Expr], _Expr]) -> Rule:
+def slope(derivative: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Rule:
     """The rule of a function of one element, from its derivative at (argument, result)."""
     return lambda b: [b.adjoint * derivative(b.call.args[0], b.result)]
 
 
-def partials(*adjoints: Callable[[Backward, _Expr, _Expr], _Expr]) -> Rule:
+def partials(*adjoints: Callable[[Backward, relax.Expr, relax.Expr], relax.Expr]) -> Rule:
     """The rule of an operator of two arguments that broadcast: for each, its adjoint from (backward, left, right)."""
 
     def rule(b: Backward) -> list[Adjoint]:
@@ -33,11 +31,11 @@ def partials(*adjoints: Callable[[Backward, _Expr, _Expr], _Expr]) -> Rule:
     return rule
 
 
-def _square(x: _Expr) -> _Expr:
+def _square(x: relax.Expr) -> relax.Expr:
     return x * x
 
 
-def _power_of_base(b: Backward, base: _Expr, exponent: _Expr) -> _Expr:
+def _power_of_base(b: Backward, base: relax.Expr, exponent: relax.Expr) -> relax.Expr:
     if number_of(exponent) == 2.0:
         return b.adjoint * (base * exponent)
     zero, one = number(0.0, b.result), number(1.0, b.result)
@@ -45,25 +43,24 @@ def _power_of_base(b: Backward, base: _Expr, exponent: _Expr) -> _Expr:
     return b.adjoint * op.where(op.equal(exponent, zero), zero, derivative)
 
 
-def _power_of_exponent(b: Backward, base: _Expr, exponent: _Expr) -> _Expr:
+def _power_of_exponent(b: Backward, base: relax.Expr, exponent: relax.Expr) -> relax.Expr:
     zero = number(0.0, b.result)
     vanishes = op.logical_and(op.equal(base, zero), op.greater_equal(exponent, zero))
     return b.adjoint * op.where(vanishes, zero, b.result * op.log(base))
 
 
-def _chosen(wins: Callable[[_Expr, _Expr], _Expr], left: bool) -> Callable[[Backward, _Expr, _Expr], _Expr]:
-    """The adjoint of one argument of a maximum or minimum: all of it where it wins, half of it in a tie."""
+def _winner(wins: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Rule:
+    """The rule of a maximum or minimum: all of the adjoint where an argument wins, half of it in a tie."""
 
-    def adjoint(b: Backward, x: _Expr, y: _Expr) -> _Expr:
-        first, second = (x, y) if left else (y, x)
-        tied = op.where(op.equal(x, y), b.adjoint * number(0.5, b.result), number(0.0, b.result))
-        return op.where(wins(first, second), b.adjoint, tied)
+    def adjoint(b: Backward, mine: relax.Expr, other: relax.Expr) -> relax.Expr:
+        tied = op.where(op.equal(mine, other), b.adjoint * number(0.5, b.result), number(0.0, b.result))
+        return op.where(wins(mine, other), b.adjoint, tied)
 
-    return adjoint
+    return partials(adjoint, lambda b, x, y: adjoint(b, y, x))
 
 
 def _clip(b: Backward) -> list[Adjoint]:
-    x, low, high = b.call.args
+    x = b.call.args[0]
     inside = op.equal(x, b.result)  # a bound is itself
     return [op.where(inside, b.adjoint, number(0.0, x)), None, None]
 
@@ -81,38 +78,34 @@ def _outer(b: Backward) -> list[Adjoint]:
     ]
 
 
-def _modulo(quotient: Callable[[_Expr], _Expr]) -> Rule:
-    return partials(lambda b, x, y: b.adjoint, lambda b, x, y: op.negative(b.adjoint * quotient(op.divide(x, y))))
+def _modulo(quotient: Callable[[relax.Expr], relax.Expr]) -> Rule:
+    return partials(lambda b, x, y: b.adjoint, lambda b, x, y: -(b.adjoint * quotient(op.divide(x, y))))
+
+
+def _over_square(b: Backward, sign: float) -> relax.Expr:
+    """The adjoint over 1 + sign x²."""
+    x = b.call.args[0]
+    return b.adjoint / (number(1, x) + number(sign, x) * _square(x))
 
 
 ARITHMETIC = (
     gradient("relax.add", partials(lambda b, x, y: b.adjoint, lambda b, x, y: b.adjoint), why="1, 1"),
-    gradient(
-        "relax.subtract", partials(lambda b, x, y: b.adjoint, lambda b, x, y: op.negative(b.adjoint)), why="1, -1"
-    ),
+    gradient("relax.subtract", partials(lambda b, x, y: b.adjoint, lambda b, x, y: -b.adjoint), why="1, -1"),
     gradient("relax.multiply", partials(lambda b, x, y: b.adjoint * y, lambda b, x, y: b.adjoint * x), why="y, x"),
     gradient(
         "relax.divide",
-        partials(lambda b, x, y: b.adjoint / y, lambda b, x, y: op.negative(b.adjoint * b.result / y)),
+        partials(lambda b, x, y: b.adjoint / y, lambda b, x, y: -(b.adjoint * b.result / y)),
         why="1 / y, -(x / y) / y",
     ),
     gradient("relax.ewise_fma", _fma, why="y, x, 1"),
-    gradient("relax.outer", _outer, why="adjoint y, adjointᵀ x"),
-    gradient(
-        "relax.power", partials(_power_of_base, _power_of_exponent), why="y x^(y-1), x^y log x; 0 at a zero power"
-    ),
+    gradient("relax.outer", _outer, why="adjoint y, x adjoint"),
+    gradient("relax.power", partials(_power_of_base, _power_of_exponent), why="y x^(y-1), x^y log x; 0 where y is 0"),
     gradient("relax.floor_mod", _modulo(op.floor), why="1, -floor(x / y)"),
     gradient("relax.mod", _modulo(op.trunc), why="1, -trunc(x / y)"),
-    gradient(
-        "relax.maximum",
-        partials(_chosen(op.greater, True), _chosen(op.greater, False)),
-        why="1 where it wins, ½ in a tie",
-    ),
-    gradient(
-        "relax.minimum", partials(_chosen(op.less, True), _chosen(op.less, False)), why="1 where it wins, ½ in a tie"
-    ),
+    gradient("relax.maximum", _winner(op.greater), why="1 where it wins, 1/2 in a tie"),
+    gradient("relax.minimum", _winner(op.less), why="1 where it wins, 1/2 in a tie"),
     gradient("relax.clip", _clip, why="1 between the bounds and on them"),
-    gradient("relax.negative", lambda b: [op.negative(b.adjoint)], why="-1"),
+    gradient("relax.negative", lambda b: [-b.adjoint], why="-1"),
     gradient("relax.abs", slope(lambda x, y: op.sign(x)), why="sign(x), 0 at 0"),
 )
 
@@ -144,24 +137,22 @@ TRANSCENDENTAL = (
     gradient("relax.rsqrt", slope(lambda x, y: number(-0.5, y) * (y * _square(y))), why="-y³ / 2"),
     gradient(
         "relax.erf",
-        slope(lambda x, y: number(2 / math.sqrt(math.pi), x) * op.exp(op.negative(_square(x)))),
+        slope(lambda x, y: number(2 / math.sqrt(math.pi), x) * op.exp(-_square(x))),
         why="2 / sqrt(pi) exp(-x²)",
     ),
     gradient("relax.sin", slope(lambda x, y: op.cos(x)), why="cos x"),
-    gradient("relax.cos", slope(lambda x, y: op.negative(op.sin(x))), why="-sin x"),
+    gradient("relax.cos", slope(lambda x, y: -op.sin(x)), why="-sin x"),
     gradient("relax.tan", slope(lambda x, y: number(1, y) + _square(y)), why="1 + y²"),
     gradient("relax.sinh", slope(lambda x, y: op.cosh(x)), why="cosh x"),
     gradient("relax.cosh", slope(lambda x, y: op.sinh(x)), why="sinh x"),
     gradient("relax.asin", slope(lambda x, y: op.rsqrt(number(1, x) - _square(x))), why="1 / sqrt(1 - x²)"),
-    gradient(
-        "relax.acos", slope(lambda x, y: op.negative(op.rsqrt(number(1, x) - _square(x)))), why="-1 / sqrt(1 - x²)"
-    ),
+    gradient("relax.acos", slope(lambda x, y: -op.rsqrt(number(1, x) - _square(x))), why="-1 / sqrt(1 - x²)"),
     gradient("relax.atan", lambda b: [_over_square(b, 1.0)], why="1 / (1 + x²)"),
     gradient(
         "relax.atan2",
         partials(
             lambda b, x, y: b.adjoint * (y / (_square(x) + _square(y))),
-            lambda b, x, y: op.negative(b.adjoint * (x / (_square(x) + _square(y)))),
+            lambda b, x, y: -(b.adjoint * (x / (_square(x) + _square(y)))),
         ),
         why="y / (x² + y²), -x / (x² + y²)",
     ),
@@ -169,12 +160,6 @@ TRANSCENDENTAL = (
     gradient("relax.acosh", slope(lambda x, y: op.rsqrt(_square(x) - number(1, x))), why="1 / sqrt(x² - 1)"),
     gradient("relax.atanh", lambda b: [_over_square(b, -1.0)], why="1 / (1 - x²)"),
 )
-
-
-def _over_square(b: Backward, sign: float) -> _Expr:
-    """The adjoint over 1 + sign x²."""
-    x = b.call.args[0]
-    return b.adjoint / (number(1, x) + number(sign, x) * _square(x))
 
 
 RULES = (*ARITHMETIC, *JUMPS, *TRANSCENDENTAL)

@@ -10,7 +10,6 @@ from tvm.relax import op
 
 from autocast.errors import GradientError
 from autocast.ir import dtype_of, shape_of
-from autocast.training.gradients.layout import known_shape
 from autocast.training.gradients.registry import (
     Adjoint,
     Backward,
@@ -18,7 +17,7 @@ from autocast.training.gradients.registry import (
     not_differentiable,
     zero_gradient,
 )
-from autocast.training.gradients.shapes import number, rank, unbroadcast
+from autocast.training.gradients.shapes import known_shape, number, rank, unbroadcast
 
 _TAKE_BACKWARD = tvm.ir.Op.get("relax.grad.take_backward")
 

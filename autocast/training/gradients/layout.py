@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.ir import shape_of
 from autocast.training.gradients.registry import (
     Adjoint,
     Backward,
+    Rule,
     gradient,
     not_differentiable,
     zero_gradient,
 )
-from autocast.training.gradients.shapes import rank, reshaped, unbroadcast
-
-
-def known_shape(expr: relax.Expr) -> tuple:
-    """The dimensions of a tensor; GradientError where its type does not say them."""
-    shape = shape_of(expr)
-    if shape is None:
-        raise GradientError(f"got a {expr.ty}, expected a tensor of known shape; declare its dimensions")
-    return shape
+from autocast.training.gradients.shapes import known_shape, rank, reshaped, unbroadcast
 
 
 def _reshape(b: Backward) -> list[Adjoint]:
@@ -148,7 +142,7 @@ def _reverse_sequence(b: Backward) -> list[Adjoint]:
     return [op.reverse_sequence(b.adjoint, b.call.args[1], int(attrs.seq_axis), int(attrs.batch_axis)), None]
 
 
-def _same_triangle(triangle: object) -> object:
+def _same_triangle(triangle: Callable[..., relax.Expr]) -> Rule:
     return lambda b: [triangle(b.adjoint, *b.call.args[1:]), *[None] * (len(b.call.args) - 1)]
 
 

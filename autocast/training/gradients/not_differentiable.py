@@ -57,11 +57,12 @@ RUNTIME = tuple(
     not_differentiable(name, why=_RUNTIME)
     for name in _names(
         "",
-        "builtin.alloc_tensor builtin.stop_lift_params memory.alloc_storage memory.alloc_tensor memory.ensure_zero_offset "
-        "memory.kill_storage memory.kill_tensor memory.view vm.alloc_storage vm.alloc_tensor vm.kill_object "
+        "builtin.alloc_tensor builtin.stop_lift_params memory.alloc_storage memory.alloc_tensor "
+        "memory.ensure_zero_offset memory.kill_storage memory.kill_tensor memory.view vm.alloc_storage vm.alloc_tensor "
+        "vm.kill_object "
         "inspect.tensor_byte_offset inspect.tensor_dtype_bits inspect.tensor_dtype_code inspect.tensor_dtype_lanes "
-        "inspect.tensor_elem_offset inspect.tensor_ndim inspect.tensor_shape_i inspect.tensor_stride_i null_value print "
-        "assert_op",
+        "inspect.tensor_elem_offset inspect.tensor_ndim inspect.tensor_shape_i inspect.tensor_stride_i null_value "
+        "print assert_op",
     )
 )
 

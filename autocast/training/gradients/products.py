@@ -8,9 +8,9 @@ from tvm import relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, shape_of
+from autocast.ir import dtype_of
 from autocast.training.gradients.registry import Adjoint, Backward, gradient
-from autocast.training.gradients.shapes import rank, reshaped, unbroadcast
+from autocast.training.gradients.shapes import known_shape, rank, reshaped, unbroadcast
 
 
 def _transposed(matrix: relax.Expr, count: int) -> relax.Expr:
@@ -40,14 +40,16 @@ def _of_left(b: Backward, left: relax.Expr, right: relax.Expr, adjoint: relax.Ex
 
 def _of_right(b: Backward, left: relax.Expr, right: relax.Expr, adjoint: relax.Expr) -> relax.Expr:
     """leftᵀ adjoint; a matrix that all of a batch shares sums over the rows of the whole batch in one product."""
-    shapes = shape_of(left), shape_of(adjoint)
-    if rank(right) == 2 and rank(left) > 2 and None not in shapes:
-        left, adjoint = (
-            b.emit(op.reshape(matrix, relax.ShapeExpr([math.prod(shape[1:-1], start=shape[0]), shape[-1]])))
-            for matrix, shape in zip((left, adjoint), shapes, strict=True)
-        )
+    if rank(right) == 2 and rank(left) > 2:
+        left, adjoint = _rows(b, left), _rows(b, adjoint)
     product = op.matmul(_transposed(left, rank(left)), adjoint, out_dtype=_accumulated(b))
     return _shaped(b, product, b.call.args[1], right)
+
+
+def _rows(b: Backward, matrices: relax.Expr) -> relax.Expr:
+    """A batch of matrices as one, their rows below each other."""
+    *rows, columns = known_shape(matrices)
+    return b.emit(op.reshape(matrices, relax.ShapeExpr([math.prod(rows[1:], start=rows[0]), columns])))
 
 
 def _accumulated(b: Backward) -> str | None:
@@ -74,7 +76,7 @@ def _einsum(b: Backward) -> list[Adjoint]:
         others = [label for i, label in enumerate(labels) if i != place]
         if "->" not in subscripts or "." in subscripts or not set(wanted) <= set("".join([output, *others])):
             raise GradientError(
-                f"subscripts={subscripts!r}; expected an explicit output, no ellipsis, and no index of one operand alone"
+                f"subscripts={subscripts!r}; expected an explicit output, no ellipsis, and no index of one operand only"
             )
         if any(len(set(label)) != len(label) for label in (*labels, output)):
             raise GradientError(f"subscripts={subscripts!r}; expected no index twice in one operand")

@@ -9,9 +9,8 @@ from tvm.relax import op
 
 from autocast.ir import dtype_of
 from autocast.training.gradients.indexing import zeros_like
-from autocast.training.gradients.layout import known_shape
 from autocast.training.gradients.registry import Adjoint, Backward, gradient, not_differentiable
-from autocast.training.gradients.shapes import axes_of, number, rank, reshaped, shape_expr
+from autocast.training.gradients.shapes import axes_of, known_shape, number, rank, reshaped, shape_expr
 
 
 def _axes(b: Backward) -> list[int]:

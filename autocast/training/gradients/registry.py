@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tvm import relax
 
 from autocast.errors import GradientError
 
-#: The adjoint of a tensor, of a tuple (one for each field), or None where it is zero.
-Adjoint = relax.Expr | tuple["Adjoint", ...] | None
+#: The adjoint of a tensor (an expression), of a tuple (one adjoint for each field), or None where it is zero.
+Adjoint = Any
 
 
 class Backward(NamedTuple):

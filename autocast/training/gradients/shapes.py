@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tvm import relax
 from tvm.relax import op
 
+from autocast.errors import GradientError
 from autocast.ir import dtype_of, is_constant, same_shape, shape_of
 from autocast.training.gradients.registry import Backward
 
@@ -19,6 +20,14 @@ def number(value: float, like: relax.Expr) -> relax.Expr:
 def shape_expr(expr: relax.Expr) -> relax.Expr:
     """The shape of a tensor as an argument of an operator, also where it is known at run time only."""
     return expr.ty.shape if shape_of(expr) is not None else op.shape_of(expr)
+
+
+def known_shape(expr: relax.Expr) -> tuple:
+    """The dimensions of a tensor; GradientError where its type does not say them."""
+    shape = shape_of(expr)
+    if shape is None:
+        raise GradientError(f"got a {expr.ty}, expected a tensor of known shape; declare its dimensions")
+    return shape
 
 
 def rank(expr: relax.Expr) -> int:
