@@ -1,0 +1,187 @@
+"""Every row with a formula gives the slope that central differences measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from tvm import relax
+from tvm.relax import op
+
+from tests.training.gradients.checking import arguments, check_gradients
+
+
+class Case(NamedTuple):
+    """A call of an operator on float64 arrays of these shapes, and the integers that follow them."""
+
+    build: Callable[..., relax.Expr]
+    shapes: tuple[tuple[int, ...], ...]
+    low: float = -2.0
+    high: float = 2.0
+    indices: tuple[np.ndarray, ...] = ()
+
+
+def _index(*values: object, dtype: str = "int64") -> np.ndarray:
+    return np.array(values, dtype)
+
+
+def _unary(names: str, low: float = -2.0, high: float = 2.0) -> dict[str, Case]:
+    return {name: Case(getattr(op, name), ((2, 3),), low, high) for name in names.split()}
+
+
+def _binary(names: str, low: float = -2.0, high: float = 2.0) -> dict[str, Case]:
+    cases = {}
+    for name in names.split():
+        cases[name] = Case(getattr(op, name), ((2, 3), (2, 3)), low, high)
+        cases[f"{name} broadcast left"] = Case(getattr(op, name), ((1, 3), (2, 2, 1)), low, high)
+        cases[f"{name} broadcast right"] = Case(getattr(op, name), ((2, 2, 3), (3,)), low, high)
+    return cases
+
+
+ELEMENTWISE = {
+    **_unary("abs atan asinh cos cosh erf exp negative sigmoid sin sinh square tan tanh", -1.4, 1.4),
+    **_unary("log sqrt rsqrt", 0.3, 3.0),
+    **_unary("asin acos atanh", -0.9, 0.9),
+    **_unary("acosh", 1.2, 3.0),
+    **_binary("add subtract multiply maximum minimum log_add_exp atan2"),
+    **_binary("divide power mod floor_mod", 0.6, 3.1),
+    "power of a literal": Case(lambda x: op.power(x, relax.const(3.0, "float64")), ((2, 3),)),
+    "power of two": Case(lambda x: op.power(x, relax.const(2.0, "float64")), ((2, 3),)),
+    "power of zero": Case(lambda x: op.power(x, relax.const(0.0, "float64")), ((2, 3),)),
+    "divide by a literal": Case(lambda x: op.divide(x, relax.const(3.0, "float64")), ((2, 3),)),
+    "clip": Case(lambda x: op.clip(x, -1.0, 0.8), ((3, 4),)),
+    "ewise_fma": Case(op.ewise_fma, ((2, 3), (2, 3), (2, 3))),
+    "outer": Case(op.outer, ((2,), (3,))),
+    "add of one to itself": Case(lambda x: op.add(x, x), ((2, 3),)),
+    "multiply of one by itself": Case(lambda x: op.multiply(x, x), ((2, 3),)),
+}
+
+PRODUCTS = {
+    "matmul": Case(op.matmul, ((2, 3), (3, 4))),
+    "matmul of a batch and a matrix": Case(op.matmul, ((2, 2, 3), (3, 2))),
+    "matmul of two batches": Case(op.matmul, ((2, 2, 3), (2, 3, 2))),
+    "matmul of batches that broadcast": Case(op.matmul, ((2, 1, 2, 3), (2, 3, 2))),
+    "matmul of a matrix and a batch": Case(op.matmul, ((2, 3), (2, 3, 2))),
+    "matmul of a vector and a matrix": Case(op.matmul, ((3,), (3, 2))),
+    "matmul of a vector and a batch": Case(op.matmul, ((3,), (2, 3, 2))),
+    "matmul of a matrix and a vector": Case(op.matmul, ((2, 3), (3,))),
+    "matmul of a batch and a vector": Case(op.matmul, ((2, 2, 3), (3,))),
+    "matmul of two vectors": Case(op.matmul, ((3,), (3,))),
+    "einsum of two": Case(lambda x, y: op.einsum([x, y], "bij,bkj->bik"), ((2, 2, 3), (2, 2, 3))),
+    "einsum of three": Case(lambda x, y, z: op.einsum([x, y, z], "ij,jk,k->i"), ((2, 3), (3, 2), (2,))),
+}
+
+REDUCTIONS = {
+    **{
+        f"{name} {axis} {keepdims}": Case(
+            lambda x, name=name, axis=axis, keepdims=keepdims: getattr(op, name)(x, axis, keepdims), ((2, 3, 2),)
+        )
+        for name in "sum mean max min prod variance std".split()
+        for axis, keepdims in [(None, False), (1, False), ([0, -1], True), ([0, 2], False)]
+    },
+    "median": Case(lambda x: op.median(x, 1), ((3, 5),)),
+    "cumsum": Case(lambda x: op.cumsum(x, 1), ((2, 4),)),
+    "cumsum exclusive": Case(lambda x: op.cumsum(x, 0, exclusive=True), ((3, 2),)),
+    "cumsum of all": Case(lambda x: op.cumsum(x), ((2, 3),)),
+    "collapse_sum_to": Case(lambda x: op.collapse_sum_to(x, (1, 3)), ((2, 2, 3),)),
+    "collapse_sum_like": Case(lambda x: op.collapse_sum_like(x, op.zeros((2, 1), "float64")), ((2, 2, 3),)),
+}
+
+LAYOUT = {
+    "reshape": Case(lambda x: op.reshape(x, (3, 4)), ((2, 6),)),
+    "flatten": Case(op.flatten, ((2, 3),)),
+    "nn.batch_flatten": Case(op.nn.batch_flatten, ((2, 2, 3),)),
+    "squeeze": Case(lambda x: op.squeeze(x, [1]), ((2, 1, 3),)),
+    "squeeze of all": Case(op.squeeze, ((1, 3, 1),)),
+    "expand_dims": Case(lambda x: op.expand_dims(x, [0, -1]), ((2, 3),)),
+    "permute_dims": Case(lambda x: op.permute_dims(x, [2, 0, -2]), ((2, 3, 4),)),
+    "permute_dims of all": Case(op.permute_dims, ((2, 3, 4),)),
+    "layout_transform": Case(lambda x: op.layout_transform(x, lambda i, j: (j // 2, i, j % 2)), ((2, 4),)),
+    "nn.pixel_shuffle": Case(lambda x: op.nn.pixel_shuffle(x, 2), ((1, 8, 2, 3),)),
+    "broadcast_to": Case(lambda x: op.broadcast_to(x, (4, 2, 3)), ((2, 1),)),
+    "repeat": Case(lambda x: op.repeat(x, 3, -1), ((2, 3),)),
+    "repeat of all": Case(lambda x: op.repeat(x, 2), ((2, 3),)),
+    "tile": Case(lambda x: op.tile(x, (2, 1, 3)), ((2, 3),)),
+    "tile of some axes": Case(lambda x: op.tile(x, (2,)), ((2, 3),)),
+    "flip": Case(lambda x: op.flip(x, 1), ((2, 3),)),
+    "reverse_sequence": Case(lambda x, n: op.reverse_sequence(x, n, 1, 0), ((3, 4),), indices=(_index(1, 3, 4),)),
+    "split": Case(lambda x: op.split(x, [1, 3], 1), ((2, 4),)),
+    "split in equal parts": Case(lambda x: op.split(x, 2, 0), ((4, 2),)),
+    "concat": Case(lambda x, y: op.concat([x, y, x], -1), ((2, 1), (2, 3))),
+    "stack": Case(lambda x, y: op.stack([x, y, x], 1), ((2, 3), (2, 3))),
+    "meshgrid ij": Case(lambda x, y: op.meshgrid([x, y], "ij"), ((2,), (3,))),
+    "meshgrid xy": Case(lambda x, y: op.meshgrid([x, y], "xy"), ((2,), (3,))),
+    "nn.pad": Case(lambda x: op.nn.pad(x, [0, 0, 1, 2]), ((2, 3),)),
+    "tril": Case(lambda x: op.tril(x, 1), ((3, 4),)),
+    "triu": Case(lambda x: op.triu(x, -1), ((3, 4),)),
+    "hint_on_device": Case(lambda x: op.hint_on_device(x, relax.tvm.cpu()), ((2, 3),)),
+}
+
+INDEXING = {
+    "take rows": Case(lambda x, i: op.take(x, i, 0), ((4, 3),), indices=(_index([1, 3, 1], [0, 0, 1]),)),
+    "take columns": Case(lambda x, i: op.take(x, i, 1), ((2, 4, 2),), indices=(_index([1, 3, 1], [0, 0, 1]),)),
+    "take of all": Case(lambda x, i: op.take(x, i), ((2, 3),), indices=(_index(5, 1, 1),)),
+    "take one": Case(lambda x: op.take(x, relax.const(2, "int64"), 0), ((4, 3),)),
+    "take that wraps": Case(lambda x, i: op.take(x, i, 0, mode="wrap"), ((4, 3),), indices=(_index(-1, 5, 2),)),
+    "gather_elements": Case(
+        lambda x, i: op.gather_elements(x, i, 1), ((2, 3),), indices=(_index([1, 1, 0, 2], [2, 2, 2, 0]),)
+    ),
+    "gather_nd": Case(lambda x, i: op.gather_nd(x, i), ((3, 2, 2),), indices=(_index([0, 1], [2, 0], [0, 1]),)),
+    "index_tensor": Case(
+        lambda x, i, j: op.index_tensor(x, [i, j]), ((3, 4),), indices=(_index(0, 2, 0), _index(1, 3, 1))
+    ),
+    "strided_slice": Case(lambda x: op.strided_slice(x, [0, -1], [1, 0], [3, 2]), ((4, 3),)),
+    "strided_slice from the end": Case(lambda x: op.strided_slice(x, [1], [-2], [9]), ((2, 5),)),
+    "strided_slice with steps": Case(lambda x: op.strided_slice(x, [0, 1], [1, 0], [7, 5], [2, 3]), ((7, 5),)),
+    "strided_slice backwards": Case(lambda x: op.strided_slice(x, [0], [-1], [-8], [-1]), ((5, 2),)),
+    "strided_slice backwards with steps": Case(lambda x: op.strided_slice(x, [0], [5], [0], [-2]), ((6, 2),)),
+    **{
+        f"scatter_elements {how}": Case(
+            lambda x, y, i, how=how: op.scatter_elements(x, i, y, 0, how),
+            ((3, 2), (2, 2)),
+            indices=(_index([0, 2], [1, 1]),),
+        )
+        for how in ("update", "add")
+    },
+    **{
+        f"scatter_nd {how}": Case(
+            lambda x, y, i, how=how: op.scatter_nd(x, i, y, how), ((4, 2), (2, 2)), indices=(_index([3], [1]),)
+        )
+        for how in ("update", "add")
+    },
+    **{
+        f"index_put accumulate={how}": Case(
+            lambda x, y, i, j, how=how: op.index_put(x, (i, j), y, how),
+            ((3, 3), (2,)),
+            indices=(_index(0, 2), _index(1, 1)),
+        )
+        for how in (False, True)
+    },
+    "slice_scatter": Case(lambda x, y: op.slice_scatter(x, y, 1, 4, 2, 0), ((5, 2), (2, 2))),
+    "where": Case(
+        lambda x, y, c: op.where(c, x, y), ((2, 3), (3,)), indices=(_index([[True], [False]], dtype="bool")[0],)
+    ),
+    "sort": Case(lambda x: op.sort(x, 1), ((3, 4),)),
+    "sort downwards": Case(lambda x: op.sort(x, 0, descending=True), ((4, 2),)),
+    "topk": Case(lambda x: op.topk(x, 2, 1), ((3, 4),)),
+    "topk of the least": Case(lambda x: op.topk(x, 3, 0, "both", False, "int64"), ((4, 2),)),
+}
+
+CONVERSION = {
+    "astype": Case(lambda x: op.astype(op.astype(x, "float64"), "float64"), ((2, 3),)),
+    "full": Case(lambda x: op.full((2, 3), x), ((),)),
+    "full_like": Case(lambda x: op.full_like(op.zeros((2, 3), "float64"), x), ((),)),
+    "grad.start_checkpoint": Case(lambda x: op.exp(op.grad.start_checkpoint(x)), ((2, 3),)),
+    "grad.end_checkpoint": Case(lambda x: op.grad.end_checkpoint(op.exp(x)), ((2, 3),)),
+}
+
+CASES = {**ELEMENTWISE, **PRODUCTS, **REDUCTIONS, **LAYOUT, **INDEXING, **CONVERSION}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_gradient_is_the_slope_that_central_differences_measure(name: str) -> None:
+    case = CASES[name]
+    floats = arguments(len(name), *case.shapes, low=case.low, high=case.high)
+    check_gradients(case.build, *floats, *case.indices)
