@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count
 from typing import NamedTuple
 
 import numpy as np
@@ -220,13 +221,20 @@ def _update(
         key = f"{rule!r} {var.ty}"
         if key not in functions:
             function = update_function(rule, var.ty, tuple(scalars), guards)
-            functions[key] = builder.add_func(function, update_name(rule, var.ty))
+            functions[key] = builder.add_func(function, _unused(update_name(rule, var.ty), functions.values()))
         slots = [state[slot_name(slot, name)] for slot in rule.slots]
         arguments = [var, gradient, *slots, learning_rate, *scalars.values(), *guards.arguments]
         result = builder.emit(relax.Call(functions[key], arguments), f"{var.name}_update")
         for index, target in enumerate((name, *(slot_name(slot, name) for slot in rule.slots))):
             new[target] = relax.TupleGetItem(result, index)
     return new
+
+
+def _unused(name: str, functions: Iterable[tvm.ir.GlobalVar]) -> str:
+    """`name`, with a number after it where another group's function has it: `adamw_768_1`."""
+    taken = {function.name_hint for function in functions}
+    numbered = (f"{name}_{number}" for number in count(1))
+    return next(each for each in chain([name], numbered) if each not in taken)
 
 
 def _guards(

@@ -1,0 +1,146 @@
+"""Ten steps of each optimizer, beside torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import pytest
+import torch
+from torch import nn
+
+from autocast import vm
+from autocast.errors import TrainingError
+from autocast.training.losses import MSE
+from autocast.training.optimizers import LAMB, SGD, Adam, AdamW, Group, Optimizer
+from autocast.training.step import training_step
+from tests.training.modules import batches, imported, network, rate
+
+RATE = 0.02
+
+
+def trained(optimizer: Optimizer, steps: int = 10) -> dict[str, torch.Tensor]:
+    executable = vm.compile(training_step(imported(network()), MSE(), optimizer))
+    for x, y in batches(steps):
+        executable(x, y, rate(RATE))
+    return {name: torch.from_dlpack(value) for name, value in executable.state.items()}
+
+
+def trained_by_torch(
+    build: Callable[[nn.Sequential], torch.optim.Optimizer], steps: int = 10
+) -> dict[str, torch.Tensor]:
+    module = network()
+    optimizer = build(module)
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(module(x), y).backward()
+        optimizer.step()
+    return {name: value.detach() for name, value in module.named_parameters()}
+
+
+def biases_apart(module: nn.Sequential, **changes: float) -> list[dict]:
+    weights = [value for name, value in module.named_parameters() if name.endswith("weight")]
+    biases = [value for name, value in module.named_parameters() if name.endswith("bias")]
+    return [{"params": weights}, {"params": biases, **changes}]
+
+
+class TorchLAMB(torch.optim.Optimizer):
+    """LAMB as its paper writes it (Algorithm 2, with the identity for phi)."""
+
+    def __init__(self, params: Iterable[torch.Tensor], lr: float, weight_decay: float) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": (0.9, 0.999), "eps": 1e-6})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for group in self.param_groups:
+            for param in group["params"]:
+                state = self.state.setdefault(param, {})
+                step = state["step"] = state.get("step", 0) + 1
+                for slot, beta, value in zip(("m", "v"), group["betas"], (param.grad, param.grad**2), strict=True):
+                    state[slot] = beta * state.get(slot, torch.zeros_like(param)) + (1 - beta) * value
+                mean, square = (state[slot] / (1 - beta**step) for slot, beta in zip("mv", group["betas"], strict=True))
+                direction = mean / (square.sqrt() + group["eps"]) + group["weight_decay"] * param
+                param -= group["lr"] * param.norm() / direction.norm() * direction
+
+
+CASES: list[tuple[Optimizer, Callable[[nn.Sequential], torch.optim.Optimizer]]] = [
+    (SGD(), lambda m: torch.optim.SGD(m.parameters(), RATE)),
+    (SGD(momentum=0.9), lambda m: torch.optim.SGD(m.parameters(), RATE, momentum=0.9)),
+    (
+        SGD(momentum=0.9, nesterov=True, weight_decay=0.1),
+        lambda m: torch.optim.SGD(m.parameters(), RATE, momentum=0.9, nesterov=True, weight_decay=0.1),
+    ),
+    (Adam(), lambda m: torch.optim.Adam(m.parameters(), RATE)),
+    (
+        Adam(weight_decay=0.1, betas=(0.8, 0.95), eps=1e-3),
+        lambda m: torch.optim.Adam(m.parameters(), RATE, weight_decay=0.1, betas=(0.8, 0.95), eps=1e-3),
+    ),
+    (AdamW(), lambda m: torch.optim.AdamW(m.parameters(), RATE)),
+    (AdamW(weight_decay=0.3), lambda m: torch.optim.AdamW(m.parameters(), RATE, weight_decay=0.3)),
+    (
+        AdamW(weight_decay=0.3, groups=(Group("*.bias", weight_decay=0.0, learning_rate_factor=0.5),)),
+        lambda m: torch.optim.AdamW(biases_apart(m, weight_decay=0.0, lr=RATE / 2), RATE, weight_decay=0.3),
+    ),
+    (LAMB(weight_decay=0.1), lambda m: TorchLAMB(m.parameters(), RATE, weight_decay=0.1)),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "build"), CASES, ids=[repr(optimizer) for optimizer, _ in CASES])
+def test_ten_steps_end_where_torch_ends(optimizer, build):
+    state, expected = trained(optimizer), trained_by_torch(build)
+    for name, value in expected.items():
+        torch.testing.assert_close(state[name], value, rtol=2e-5, atol=2e-6)
+    assert int(state["optimizer_step"]) == 10
+
+
+def test_what_the_loss_does_not_depend_on_is_not_decayed():
+    class Idle(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.idle = nn.Linear(5, 7), nn.Linear(5, 3)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.used(x), self.idle(x)
+
+    step = training_step(imported(Idle()), MSE(), AdamW())
+    assert [name for name in step.updated if "/" not in name] == ["used.weight", "used.bias", "optimizer_step"]
+    assert {"idle.weight", "idle.bias"} <= step.params.keys()
+
+
+def test_parameters_of_one_shape_and_group_share_a_function():
+    module = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 7))
+    decayed = AdamW(groups=(Group("0.*", weight_decay=0.0),))
+    step = training_step(imported(module), MSE(), decayed)
+    names = sorted(var.name_hint for var in step.mod.get_global_vars())
+    assert names == ["adamw_5", "adamw_5_1", "adamw_5x5", "adamw_5x5_1", "adamw_7", "adamw_7x5", "main"]
+
+
+def test_an_optimizer_prints_as_what_makes_it():
+    optimizer = AdamW(groups=(Group("*.bias", "*norm*", weight_decay=0.0),))
+    namespace = {"AdamW": AdamW, "Group": Group}
+    assert eval(repr(optimizer), namespace) == optimizer
+    assert hash(eval(repr(optimizer), namespace)) == hash(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: SGD(momentum=1.0), "SGD: momentum is 1.0, expected 0 to 1, 1 excluded"),
+        (lambda: SGD(nesterov=True), "nesterov is True, expected a momentum above 0 with it"),
+        (lambda: Adam(betas=(0.9, 1.0)), r"Adam: betas is \(0.9, 1.0\), expected two numbers from 0 to 1"),
+        (lambda: AdamW(weight_decay=-1.0), "AdamW: weight_decay is -1.0, expected 0 or more"),
+        (
+            lambda: SGD(groups=(Group("*.bias", beta=1.0),)),
+            r"changes \['beta'\]; expected patterns of names, then some of learning_rate_factor, momentum",
+        ),
+        (lambda: SGD(groups=(Group(weight_decay=0.0),)), "changes no parameters"),
+    ],
+)
+def test_hyperparameters_out_of_range_are_refused(build, message):
+    with pytest.raises(TrainingError, match=message):
+        build()
+
+
+def test_a_pattern_that_matches_nothing_is_an_error():
+    optimizer = SGD(weight_decay=0.1, groups=(Group("*LayerNorm*", weight_decay=0.0),))
+    with pytest.raises(TrainingError, match=r"'\*LayerNorm\*' .* matches none of the 4 trained parameters \(0.weight"):
+        training_step(imported(network()), MSE(), optimizer)
