@@ -77,6 +77,7 @@ ACTIVATIONS = (
     rule("relax.sigmoid", follow(1), why=f"{_BOUNDED} (slope at most 0.25)"),
     rule("relax.tanh", follow(1), why=f"{_BOUNDED} (slope at most 1)"),
     rule("relax.nn.dropout", follow(1), why="zeroes elements and scales the others by one constant"),
+    rule("relax.nn.seeded_dropout", follow(1), why="zeroes elements and scales the others by one constant"),
 )
 
 TRANSCENDENTAL = (

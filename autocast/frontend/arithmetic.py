@@ -35,7 +35,7 @@ def _operand(importer: Importer, value: Any, dtype: str) -> relax.Expr:
         return relax.const(value, dtype)
     if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
         return value if dtype_of(value) == dtype else importer.emit(relax.op.astype(value, dtype))
-    return importer._prim_value_to_scalar_tensor(value, dtype)  # a size
+    return importer.number(value, dtype)  # a size
 
 
 def _binary(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:

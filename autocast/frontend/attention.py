@@ -9,7 +9,9 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import ImportModelError
-from autocast.frontend.helpers import dims
+from autocast.frontend.helpers import cast, dims
+from autocast.frontend.noise import dropout
+from autocast.ir import dtype_of
 
 if TYPE_CHECKING:
     from autocast.frontend.importer import Importer
@@ -32,17 +34,49 @@ def attention(importer: Importer, node: fx.Node) -> relax.Expr:
     if len({str(dims(x)[:-2]) for x in (q, k, v)}) != 1:
         raise ImportModelError(f"query, key and value of the shapes {[dims(x) for x in (q, k, v)]}")
     bias, allowed, causal = _mask(importer, node, rank)
-    q, k, v = (_swap(importer, x, rank) for x in (q, k, v))
     scale = importer.arg(node, 6, "scale")
-    result = importer.emit(
-        relax.op.nn.attention(
-            q, k, v, bias=bias, scale=None if scale is None else float(scale), causal_mask="TopLeft" if causal else None
-        )
-    )
-    result = _swap_back(importer, result, rank)
+    scale = None if scale is None else float(scale)
+    rate = float(importer.arg(node, 4, "dropout_p", 0.0))
+    if rate:
+        bias = _causal_bias(importer, dims(q)[-2], dims(k)[-2]) if causal else bias
+        result = _attention_with_dropout(importer, q, k, v, bias, scale, rate)
+    else:
+        q, k, v = (_swap(importer, x, rank) for x in (q, k, v))
+        mask = "TopLeft" if causal else None
+        result = importer.emit(relax.op.nn.attention(q, k, v, bias=bias, scale=scale, causal_mask=mask))
+        result = _swap_back(importer, result, rank)
     if allowed is None:
         return result
     return importer.emit(relax.op.where(allowed, result, relax.const(0.0, importer.dtype(node))))
+
+
+def _attention_with_dropout(
+    importer: Importer,
+    q: relax.Expr,
+    k: relax.Expr,
+    v: relax.Expr,
+    bias: relax.Expr | None,
+    scale: float | None,
+    rate: float,
+) -> relax.Expr:
+    """`dropout(softmax(scale * q k' + bias)) v`, in torch's layout: `nn.attention` has no dropout inside."""
+    dtype, rank = dtype_of(q), len(dims(q))
+    keys = importer.emit(relax.op.permute_dims(k, [*range(rank - 2), rank - 1, rank - 2]))
+    scores = importer.emit(relax.op.matmul(q, keys))
+    scores = importer.emit(
+        relax.op.multiply(scores, relax.const(int(dims(q)[-1]) ** -0.5 if scale is None else scale, dtype))
+    )
+    if bias is not None:
+        bias = importer.emit(relax.op.squeeze(bias, [1])) if rank == 3 and len(dims(bias)) == 4 else bias
+        scores = importer.emit(relax.op.add(scores, cast(importer, bias, dtype)))
+    probabilities = importer.emit(relax.op.nn.softmax(scores, -1))
+    return importer.emit(relax.op.matmul(dropout(importer, probabilities, rate), v))
+
+
+def _causal_bias(importer: Importer, queries: Any, keys: Any) -> relax.Expr:
+    """0 where query i looks at the keys 0..i, -inf elsewhere."""
+    masked = importer.emit(relax.op.full([queries, keys], relax.const(float("-inf"), "float32"), "float32"))
+    return importer.emit(relax.op.triu(masked, 1))
 
 
 def _swap(importer: Importer, x: relax.Expr, rank: int) -> relax.Expr:

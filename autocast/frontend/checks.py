@@ -12,19 +12,21 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
 
 from autocast.errors import ImportModelError
+from autocast.frontend.places import module_path
 
 _EVAL = "call model.eval() first"
 _RANDOM = "pass the random numbers in as an input"
+_SPLIT = f"{_EVAL}, or make it of modules of one layer with nn.Dropout between them"
 
 
-def module_path(node: fx.Node) -> str:
-    """The dotted path of the submodule that a node comes from, with its class: `encoder.0 (Dropout)`."""
+def call_place(node: fx.Node) -> str:
+    """The submodule that a node comes from, with its class: `encoder.0 (Dropout)`."""
     stack = node.meta.get("nn_module_stack") or {}
     if not stack:
         return "the model itself"
-    path, kind = list(stack.values())[-1]
+    _, kind = list(stack.values())[-1]
     name = kind.rpartition(".")[2] if isinstance(kind, str) else getattr(kind, "__name__", str(kind))
-    return f"{path.removeprefix('L[').removeprefix(chr(39) + 'self' + chr(39) + '].') or 'the model itself'} ({name})"
+    return f"{module_path(node) or 'the model itself'} ({name})"
 
 
 def _argument(node: fx.Node, name: str) -> Any:
@@ -35,46 +37,22 @@ def _argument(node: fx.Node, name: str) -> Any:
     return None
 
 
-def _drops(probability: str, train: str | None) -> Callable[[fx.Node], bool]:
-    def active(node: fx.Node) -> bool:
-        return bool(_argument(node, probability)) and (train is None or bool(_argument(node, train)))
-
-    return active
+def _drops_between_layers(node: fx.Node) -> bool:
+    """torch decomposes recurrent modules without their dropout, which is applied between layers, in training mode."""
+    return bool(_argument(node, "dropout")) and bool(_argument(node, "train")) and _argument(node, "num_layers") > 1
 
 
 #: (operator, when, what is wrong, what to try). The importer would compute something else without a word.
 _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
-    ("aten.dropout", _drops("p", "train"), "dropout in training mode", _EVAL),
-    ("aten.dropout_", _drops("p", "train"), "dropout in training mode", _EVAL),
-    ("aten.native_dropout", _drops("p", "train"), "dropout in training mode", _EVAL),
-    ("aten.feature_dropout", _drops("p", "train"), "dropout in training mode", _EVAL),
-    ("aten.feature_dropout_", _drops("p", "train"), "dropout in training mode", _EVAL),
-    ("aten.alpha_dropout", _drops("p", "train"), "dropout in training mode", _EVAL),
-    ("aten.feature_alpha_dropout", _drops("p", "train"), "dropout in training mode", _EVAL),
     ("aten.rrelu", lambda node: bool(_argument(node, "training")), "random slopes in training mode", _EVAL),
-    ("aten.scaled_dot_product_attention", _drops("dropout_p", None), "attention dropout in training mode", _EVAL),
-    ("aten.lstm", _drops("dropout", "train"), "dropout in training mode", _EVAL),
-    ("aten.gru", _drops("dropout", "train"), "dropout in training mode", _EVAL),
-    ("aten.rnn_tanh", _drops("dropout", "train"), "dropout in training mode", _EVAL),
-    ("aten.rnn_relu", _drops("dropout", "train"), "dropout in training mode", _EVAL),
-    (
-        "aten.batch_norm",
-        lambda node: bool(_argument(node, "training")) and _argument(node, "running_mean") is not None,
-        "BatchNorm in training mode (updates of its running statistics would be lost)",
-        _EVAL,
-    ),
-    (
-        "aten.instance_norm",
-        lambda node: bool(_argument(node, "use_input_stats")) and _argument(node, "running_mean") is not None,
-        "InstanceNorm in training mode (updates of its running statistics would be lost)",
-        _EVAL,
+    *(
+        (f"aten.{name}", _drops_between_layers, "dropout inside a recurrent module", _SPLIT)
+        for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")
     ),
     ("aten._upsample_bilinear2d_aa", lambda node: True, "antialiased resizing", "resize without antialias"),
     *(
         (f"aten.{name}", lambda node: True, "random numbers", _RANDOM)
         for name in (
-            "bernoulli",
-            "bernoulli_",
             "exponential",
             "exponential_",
             "multinomial",
@@ -102,7 +80,7 @@ def check_faithful(program: ExportedProgram) -> None:
     for node in _call_nodes(program):
         rule = rules.get(str(node.target).rpartition(".")[0])
         if rule is not None and rule[0](node):
-            found.setdefault(rule[1:], []).append(module_path(node))
+            found.setdefault(rule[1:], []).append(call_place(node))
     if found:
         lines = [f"  {what}: {_where(places)}; {remedy}" for (what, remedy), places in found.items()]
         raise ImportModelError("from_torch: the model cannot be imported faithfully:\n" + "\n".join(lines))
@@ -113,7 +91,7 @@ def check_supported(program: ExportedProgram, supported: Callable[[fx.Node], boo
     missing: dict[str, list[str]] = {}
     for node in _call_nodes(program):
         if not supported(node):
-            missing.setdefault(str(node.target), []).append(module_path(node))
+            missing.setdefault(str(node.target), []).append(call_place(node))
     if missing:
         lines = [f"  {name}: {_where(places)}" for name, places in sorted(missing.items())]
         raise ImportModelError(
@@ -124,13 +102,10 @@ def check_supported(program: ExportedProgram, supported: Callable[[fx.Node], boo
 
 
 def check_signature(program: ExportedProgram) -> None:
-    """ImportModelError if the program changes a buffer or an input, or returns what is not a tensor."""
+    """ImportModelError if the program changes an input or a parameter, or returns what is not a tensor."""
     for spec in program.graph_signature.output_specs:
         if spec.kind is OutputKind.BUFFER_MUTATION:
-            raise ImportModelError(
-                f"from_torch: the model changes its buffer {spec.target!r} when it runs; an import would lose that: "
-                f"{_EVAL}, or return the new value and keep it yourself."
-            )
+            continue
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise ImportModelError(
                 f"from_torch: the model writes into {spec.target!r} when it runs ({spec.kind.name}); return the new "

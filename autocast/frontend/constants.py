@@ -17,6 +17,8 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from autocast.frontend.parameters import is_state
+
 aten = torch.ops.aten
 
 #: Largest constant, in elements, that an import makes out of a computation.
@@ -60,7 +62,7 @@ def constants(program: ExportedProgram) -> dict[fx.Node, torch.Tensor]:
     """The value of every node that is the same in every run, with size 1 along run-time dimensions.
 
     Constants are: literals lifted into the program, buffers that are not part of the state dictionary
-    (`persistent=False`, which may not be trained or loaded), and whatever is computed from them alone.
+    and do not change (`persistent=False`, which may not be trained or loaded), and whatever is computed from them alone.
     """
     values: dict[fx.Node, Any] = {}
     sources = _constant_inputs(program)
@@ -86,7 +88,7 @@ def smallest(value: torch.Tensor) -> torch.Tensor:
 def _constant_inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
     result = {}
     for spec in program.graph_signature.input_specs:
-        if spec.kind is InputKind.CONSTANT_TENSOR or (spec.kind is InputKind.BUFFER and spec.persistent is False):
+        if spec.kind is InputKind.CONSTANT_TENSOR or (spec.kind is InputKind.BUFFER and not is_state(program, spec)):
             value = program.constants[spec.target]
             if value.layout == torch.strided:
                 result[spec.arg.name] = value

@@ -7,12 +7,14 @@ from autocast.frontend.attention import attention
 from autocast.frontend.helpers import Converter
 from autocast.frontend.layers import LAYERS
 from autocast.frontend.movement import MOVEMENT
+from autocast.frontend.noise import NOISE
 
 #: Our converters, by the name of the overload.
 CONVERTERS: dict[str, Converter] = {
     **ARITHMETIC,
     **LAYERS,
     **MOVEMENT,
+    **NOISE,
     "scaled_dot_product_attention.default": attention,
 }
 

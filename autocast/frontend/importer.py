@@ -17,11 +17,13 @@ from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from autocast.errors import ImportModelError
-from autocast.frontend.checks import module_path
+from autocast.frontend.checks import call_place
 from autocast.frontend.constants import constants, smallest
 from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.names import variable_name
 from autocast.frontend.parameters import Parameter
+from autocast.frontend.places import PlacedBuilder, module_path
+from autocast.frontend.randomness import next_random_state, random_state_variable
 
 
 class Importer(ExportedProgramImporter):
@@ -39,6 +41,7 @@ class Importer(ExportedProgramImporter):
         self.constants = constants(program)
         self.symbols = {name: tirx.Var(text, "int64") for name, text in symbols.items()}
         self.env: dict[fx.Node, Any] = {}
+        self.streams = 0
 
     def knows(self, node: fx.Node) -> bool:
         """Whether `node` can be translated, or need not be."""
@@ -66,14 +69,23 @@ class Importer(ExportedProgramImporter):
         value = node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
         return self._retrieve_args(value)
 
+    def number(self, value: Any, dtype: str) -> relax.Expr:
+        """A number, or a size that is known at run time, as a 0-d tensor."""
+        return relax.const(value, dtype) if isinstance(value, int) else self._prim_value_to_scalar_tensor(value, dtype)
+
+    def next_stream(self) -> int:
+        """The number of a new stream of random numbers."""
+        self.streams += 1
+        return self.streams - 1
+
     def smallest_constant(self, node: fx.Node) -> relax.Expr | None:
         """The constant that `node` computes, with size 1 along the axes along which it does not vary; else None."""
         value = self.constants.get(node)
         return None if value is None else as_constant(smallest(value))
 
     def translate(self) -> tvm.IRModule:
-        """The module: `main` takes the user's inputs, then the parameters."""
-        self.block_builder = relax.BlockBuilder()
+        """The module: `main` takes the user's inputs, the parameters, and `random_state` where something is random."""
+        self.block_builder = PlacedBuilder()
         inputs = self._input_variables()
         taken = {var.name for var in inputs}
         weights = []
@@ -84,13 +96,21 @@ class Importer(ExportedProgramImporter):
             weights.append(relax.Var(name, relax.TensorType(list(parameter.value.shape), dtype)))
         by_placeholder = {n: var for p, var in zip(self.parameters, weights, strict=True) for n in p.placeholders}
         by_placeholder |= {var.name: var for var in inputs}
+        updates = [i for i, parameter in enumerate(self.parameters) if parameter.update is not None]
+        self.random_state = random_state_variable()
         attrs = {"num_input": len(inputs), **self._bounds()}
-        with self.block_builder.function("main", [*inputs, *weights], attrs=attrs):
+        with self.block_builder.function("main", [*inputs, *weights, self.random_state], attrs=attrs):
             with self.block_builder.dataflow():
                 outputs = self._translate_nodes(by_placeholder)
+                if self.streams:
+                    outputs.append(self.emit(next_random_state(self.random_state)))
+                    updates.append(len(weights))
                 result = self.block_builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
             self.block_builder.emit_func_output(result)
-        return self.block_builder.get()
+        mod = self.block_builder.get()
+        if updates:
+            mod["main"] = mod["main"].with_attr("updates", updates)
+        return mod
 
     def _input_variables(self) -> list[relax.Var]:
         placeholders = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
@@ -120,6 +140,7 @@ class Importer(ExportedProgramImporter):
             elif node.op == "output":
                 return self._outputs(node)
             elif node.users and node not in self.constants:
+                self.block_builder.place = module_path(node)
                 self._materialize(node)
                 self._translate_node(node)
         raise ImportModelError("from_torch: the exported program has no output node.")
@@ -128,17 +149,17 @@ class Importer(ExportedProgramImporter):
         if node.op != "call_function":
             raise ImportModelError(
                 f"from_torch: the exported program holds a node of kind {node.op!r} ({node.target}) in "
-                f"{module_path(node)}: control flow inside a model is not supported. Export one branch."
+                f"{call_place(node)}: control flow inside a model is not supported. Export one branch."
             )
         name = node.target.__name__
         converter: Callable[..., Any] | None = CONVERTERS.get(name)
         try:
             result = converter(self, node) if converter else self.convert_map[name](node)
         except ImportModelError as error:
-            raise ImportModelError(f"from_torch: {node.target} in {module_path(node)}: {error}") from None
+            raise ImportModelError(f"from_torch: {node.target} in {call_place(node)}: {error}") from None
         except Exception as error:
             raise ImportModelError(
-                f"from_torch: {node.target} in {module_path(node)} cannot be imported with these arguments: {error}"
+                f"from_torch: {node.target} in {call_place(node)} cannot be imported with these arguments: {error}"
             ) from error
         self._check_type(node, result)
         self.env[node] = result
@@ -157,11 +178,13 @@ class Importer(ExportedProgramImporter):
         return self.emit(relax.op.broadcast_to(literal, shape))
 
     def _outputs(self, node: fx.Node) -> list[relax.Expr]:
-        """The user's outputs that are tensors (torch's None stands for an output that was not asked for)."""
+        """The user's outputs that are tensors (torch's None: one that was not asked for), then the new buffers."""
         self._materialize(node)
         kinds = [spec.kind for spec in self.program.graph_signature.output_specs]
         values = [v for v, kind in zip(node.args[0], kinds, strict=True) if kind is OutputKind.USER_OUTPUT]
-        return [self.env[value] for value in values if isinstance(value, fx.Node)]
+        by_name = {value.name: value for value in node.args[0] if isinstance(value, fx.Node)}
+        updates = [by_name[parameter.update] for parameter in self.parameters if parameter.update is not None]
+        return [self.env[value] for value in [*values, *updates] if isinstance(value, fx.Node)]
 
     def _check_type(self, node: fx.Node, result: Any) -> None:
         expected = node.meta.get("val")
@@ -175,7 +198,7 @@ class Importer(ExportedProgramImporter):
             same = all(not isinstance(a, tirx.IntImm) or not isinstance(b, int) or int(a) == b for a, b in pairs)
         if not same:
             raise ImportModelError(
-                f"from_torch: {node.target} in {module_path(node)} was imported as {got}; torch computes "
+                f"from_torch: {node.target} in {call_place(node)} was imported as {got}; torch computes "
                 f"{expected.dtype} of shape {tuple(expected.shape)}. This combination of arguments is not supported."
             )
 

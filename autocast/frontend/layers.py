@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -137,6 +138,26 @@ def _batch_norm(importer: Importer, node: fx.Node) -> relax.Expr:
     return [importer.emit(relax.TupleGetItem(result, 0))]
 
 
+def _batch_norm_in_training(importer: Importer, node: fx.Node) -> list[relax.Expr | None]:
+    """(result, None, None, new running mean, new running variance): normalized by the batch's own statistics.
+
+    Relax moves the running variance towards the batch's variance, torch towards n / (n - 1) times that.
+    """
+    x, weight, bias, mean, variance = (importer.arg(node, i, "") for i in range(5))
+    momentum, epsilon = (float(value) for value in node.args[-2:])
+    shape, dtype = [dims(x)[1]], dtype_of(mean)
+    weight, bias = _affine(weight, shape, dtype_of(x), 1.0), _affine(bias, shape, dtype_of(x), 0.0)
+    options = {"axis": 1, "epsilon": epsilon, "momentum": momentum, "training": True}
+    whole = importer.emit(relax.op.nn.batch_norm(x, weight, bias, mean, variance, **options))
+    result, new_mean, biased = (importer.emit(relax.TupleGetItem(whole, i)) for i in range(3))
+    count = math.prod(size for axis, size in enumerate(dims(x)) if axis != 1)
+    others = importer.number(count - 1, dtype)
+    old = importer.emit(relax.op.multiply(variance, relax.const(1.0 - momentum, dtype)))
+    moved = importer.emit(relax.op.subtract(biased, old))
+    excess = importer.emit(relax.op.divide(moved, others))
+    return [result, None, None, new_mean, importer.emit(relax.op.add(biased, excess))]
+
+
 def _affine(value: relax.Expr | None, shape: list[int], dtype: str | None, default: float) -> relax.Expr:
     return relax.const(np.full(shape, default), dtype) if value is None else value
 
@@ -187,6 +208,7 @@ def _resize(importer: Importer, node: fx.Node, method: str) -> relax.Expr:
 
 #: Converters by the name of the overload.
 LAYERS: dict[str, Converter] = {
+    "_native_batch_norm_legit_functional.default": _batch_norm_in_training,
     "_native_batch_norm_legit_no_training.default": _batch_norm,
     "addmm.default": _addmm,
     "avg_pool2d.default": _average_pool,

@@ -95,9 +95,12 @@ def _without_unused(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
     main = mod["main"]
     inputs = int(main.attrs["num_input"])
     uses = _uses(main)
-    used = [var in uses for var in main.params[inputs:]]
+    updated = {int(position) for position in main.attrs.get("updates", ())}
+    used = [var in uses or i in updated for i, var in enumerate(main.params[inputs:])]
     if all(used):
         return mod, used
     kept = [*main.params[:inputs], *(v for v, keep in zip(main.params[inputs:], used, strict=True) if keep)]
     mod["main"] = relax.Function(kept, main.body, main.ret_ty, main.is_pure, main.attrs)
+    if updated:
+        mod["main"] = mod["main"].with_attr("updates", [sum(used[:position]) for position in sorted(updated)])
     return mod, used

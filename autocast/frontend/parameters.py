@@ -1,4 +1,7 @@
-"""The parameters of an exported program: one for each piece of memory, under the name that torch gives it first."""
+"""The parameters of an exported program: one for each piece of memory, under the name that torch gives it first.
+
+A buffer that the program changes is a parameter with an update: the output of the program that replaces it.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,29 @@ from dataclasses import dataclass
 import torch
 import tvm
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, InputSpec
 
 _Identity = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter or buffer of the torch module, and the placeholders of the program that stand for it."""
+    """A parameter or buffer of the torch module.
+
+    Attributes
+    ----------
+    name, value
+        As in the module's state; they share memory.
+    placeholders
+        The inputs of the program that stand for it.
+    update
+        The output of the program that replaces it after a call, if there is one.
+    """
 
     name: str
     value: torch.Tensor
     placeholders: tuple[str, ...]
+    update: str | None = None
 
     def as_tvm(self) -> tvm.runtime.Tensor:
         """The value; it shares torch's memory where that has a layout and an alignment that TVM takes."""
@@ -26,19 +40,23 @@ class Parameter:
 
 
 def parameters(program: ExportedProgram, module: torch.nn.Module) -> list[Parameter]:
-    """Parameters and persistent buffers that the program uses, tied ones once, in the order of the module's state.
+    """Parameters and buffers of state that the program uses, tied ones once, in the order of the module's state.
 
     torch.export names a tied weight once for each place that it is registered at (`transformer.wte.weight`,
     `lm_head.weight`): they are one Parameter, named as `module.named_parameters()` does.
     """
     used = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
+    outputs = {target: name for name, target in program.graph_signature.buffers_to_mutate.items()}
     placeholders: dict[_Identity, list[str]] = {}
     values: dict[_Identity, tuple[str, torch.Tensor]] = {}
+    updates: dict[_Identity, str] = {}
     for spec in program.graph_signature.input_specs:
-        if spec.kind is InputKind.PARAMETER or (spec.kind is InputKind.BUFFER and spec.persistent is not False):
-            value = program.state_dict[spec.target]
+        if spec.kind is InputKind.PARAMETER or is_state(program, spec):
+            value = program.constants[spec.target] if spec.persistent is False else program.state_dict[spec.target]
             values.setdefault(_identity(value), (spec.target, value))
             placeholders.setdefault(_identity(value), []).append(spec.arg.name)
+            if spec.target in outputs:
+                updates[_identity(value)] = outputs[spec.target]
     order: dict[_Identity, str] = {}
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         order.setdefault(_identity(tensor), name)
@@ -47,9 +65,15 @@ def parameters(program: ExportedProgram, module: torch.nn.Module) -> list[Parame
     for identity in known:
         name, value = values[identity]
         names = tuple(n for n in placeholders[identity] if n in used)
-        if names:
-            result.append(Parameter(order.get(identity, name), value, names))
+        if names or identity in updates:
+            result.append(Parameter(order.get(identity, name), value, names, updates.get(identity)))
     return result
+
+
+def is_state(program: ExportedProgram, spec: InputSpec) -> bool:
+    """Whether an input of the program is a buffer that a checkpoint holds or that a call changes."""
+    changes = spec.target in program.graph_signature.buffers_to_mutate.values()
+    return spec.kind is InputKind.BUFFER and (spec.persistent is not False or changes)
 
 
 def share(value: torch.Tensor) -> tvm.runtime.Tensor:

@@ -17,6 +17,7 @@ from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, input_le
 from autocast.frontend.importer import Importer
 from autocast.frontend.normalize import normalize
 from autocast.frontend.parameters import parameters
+from autocast.frontend.randomness import RANDOM_STATE, random_state
 from autocast.model.value import Model
 
 
@@ -26,8 +27,9 @@ def from_torch(
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic: Mapping[str, Any] | None = None,
+    seed: int = 0,
 ) -> Model:
-    """Import a PyTorch module as it stands (call `module.eval()` first unless you mean to import it in training mode).
+    """Import a PyTorch module as it stands: `module.eval()` to infer, `module.train()` to train.
 
     Parameters
     ----------
@@ -41,20 +43,24 @@ def from_torch(
         Dimensions that may differ from call to call: `{"batch": ("input_ids", 0, 1, 64)}` (name: input, axis, minimum,
         maximum; the bounds may be left out), a list of such tuples where inputs share the dimension, `"*"` for every
         tensor input; or torch's own `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`.
+    seed : int
+        Where random numbers start, in a model that has any (dropout in training mode).
 
     Returns
     -------
     Model
         `main` takes the inputs, in the order in which they were given, then the parameters that it uses. Outputs are
         the tensors that the module returns, flattened; `None` outputs are left out. Caches are not built: `use_cache`
-        is off in the configuration while a Hugging Face module is exported, unless `example_kwargs` sets it.
+        is off in the configuration while a Hugging Face module is exported, unless `example_kwargs` sets it. What a
+        call changes (statistics of BatchNorm, the state of random numbers) are parameters with `updates`. Buffers and
+        parameters that need no gradient are `frozen`.
 
     Raises
     ------
     ImportModelError
         The module cannot be exported, holds an operator that cannot be imported (all are listed, with where they come
-        from), or would not be imported faithfully (dropout or batch statistics in training mode, state that it changes,
-        random numbers, outputs that are not tensors), or `dynamic` names what is not there.
+        from), or would not be imported faithfully (random numbers other than dropout's, inputs that it changes,
+        outputs that are not tensors), or `dynamic` names what is not there.
     """
     if not isinstance(module, torch.nn.Module):
         raise ImportModelError(f"from_torch: got a {type(module).__name__}; expected a torch.nn.Module.")
@@ -72,8 +78,11 @@ def from_torch(
     importer = Importer(program, values, _symbol_names(program, axes, leaves))
     check_supported(program, importer.knows)
     mod, used = normalize(importer.translate())
-    kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=True) if keep}
-    return Model(mod, kept, output_names=_output_names(program))
+    kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}
+    if used[-1]:
+        kept[RANDOM_STATE] = random_state(seed)
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    return Model(mod, kept, output_names=_output_names(program), frozen=frozenset(kept.keys() - trained))
 
 
 def _export(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, axes: Sequence[DynamicAxis]) -> Any:

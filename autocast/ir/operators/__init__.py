@@ -16,25 +16,49 @@ from autocast.ir.operators.activations import (
     softplus_backward,
     tanh_backward,
 )
-from autocast.ir.operators.normalization import layer_norm_backward, rms_norm_backward
+from autocast.ir.operators.attention import attention_backward
+from autocast.ir.operators.batch_norm import batch_norm_backward, normalize_batch
+from autocast.ir.operators.convolutions import conv1d_weight_backward, conv2d_weight_backward, conv3d_weight_backward
+from autocast.ir.operators.dropout import seeded_dropout
+from autocast.ir.operators.losses import cross_entropy, cross_entropy_backward
+from autocast.ir.operators.normalization import (
+    group_norm_backward,
+    instance_norm_backward,
+    layer_norm_backward,
+    rms_norm_backward,
+)
 from autocast.ir.operators.operator import OPERATORS, Expanded, Expansion, Operator, define, like
+from autocast.ir.operators.softmax import log_softmax_backward, softmax_backward
 
 __all__ = [
     "OPERATORS",
     "Expanded",
     "Expansion",
     "Operator",
+    "attention_backward",
+    "batch_norm_backward",
+    "conv1d_weight_backward",
+    "conv2d_weight_backward",
+    "conv3d_weight_backward",
+    "cross_entropy",
+    "cross_entropy_backward",
     "define",
     "gelu_backward",
     "gelu_tanh_backward",
+    "group_norm_backward",
+    "instance_norm_backward",
     "layer_norm_backward",
     "leakyrelu_backward",
     "like",
+    "log_softmax_backward",
+    "normalize_batch",
     "relu_backward",
     "rms_norm_backward",
+    "seeded_dropout",
     "selu_backward",
     "sigmoid_backward",
     "silu_backward",
+    "softmax_backward",
     "softplus_backward",
     "tanh_backward",
 ]
