@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
-from autocast.kernels.vector.program import Evaluator, Program, Sizes, declare
+from autocast.kernels.vector.program import Evaluator, Program, Sizes, declare, in_place
 from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i64, importing, kernel_function, minimum
 
 #: Elements that one core computes before it looks where the next ones are.
@@ -32,6 +32,7 @@ def elementwise_kernel(program: Program, target: tvm.target.Target, name: str) -
     functions = tuple(sorted({step[0] for step in program.steps} & set(vector_math.FUNCTIONS)))
     code = vector_math.math_ir(unit.lanes, functions) + llvm_ir.conversions_and_accesses(unit.isa)
     with kernel_function(name) as finished:
+        T.func_attr({"autocast.in_place": in_place(program, range(len(program.outputs)))})
         sizes = Sizes()
         arguments, outputs = declare(program, sizes)
         with importing(code):
@@ -60,8 +61,9 @@ def _chunk(evaluator: Evaluator, outputs: list[tirx.Buffer], line: tirx.Expr, be
     def compute(offset: tirx.Expr, count: Extent | None) -> None:
         column = begin + offset
         memo: dict[int, tirx.Expr] = {}
-        for buffer, (number, _, _) in zip(outputs, evaluator.program.outputs, strict=True):
-            value = evaluator.vector(number, column, count, memo)
+        # All is read before anything is stored: results may take the place of arguments.
+        values = [evaluator.vector(number, column, count, memo) for number, _, _ in evaluator.program.outputs]
+        for buffer, value in zip(outputs, values, strict=True):
             evaluator.unit.store(buffer, start + column, value, count)
 
     # Chunks are whole turns, so what is left over is known as soon as the length of lines is.

@@ -17,7 +17,7 @@ from autocast.kernels.rows.plan import PICK, SCANS, Sweep, plan_sweeps
 from autocast.kernels.rows.reductions import CALLED, Accumulator, lanes_ir
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
-from autocast.kernels.vector.program import Evaluator, Program, Sizes, Value, declare
+from autocast.kernels.vector.program import Evaluator, Program, Sizes, Value, declare, in_place
 from autocast.kernels.vector.unit import Extent, VectorUnit, i64, importing, kernel_function
 
 #: Rows are independent; fewer elements than this are worked on by one core.
@@ -48,8 +48,9 @@ def row_kernel(program: Program, row_dims: int, target: tvm.target.Target, name:
     """
     unit = VectorUnit(instruction_set(target))
     with kernel_function(name) as finished:
-        _Generator(program, row_dims, unit).emit()
-    return finished()
+        generator = _Generator(program, row_dims, unit)
+        generator.emit()
+    return finished().with_attr("autocast.in_place", generator.in_place())
 
 
 class _Generator:
@@ -80,6 +81,13 @@ class _Generator:
         loop = T.serial if isinstance(elements, int) and elements < _PARALLEL_ELEMENTS else T.parallel
         with importing(code), loop(0, i64(rows)) as row:
             self.row(row)
+
+    def in_place(self) -> list[list[int]]:
+        """Which results may take whose place: those of the last sweep, if nothing is picked from the row after it."""
+        heads = [step[0] for step in self.program.steps]
+        if not self.plan.sweeps or any(heads[number] == PICK for number in self.plan.sweeps[-1].row_values):
+            return []
+        return in_place(self.program, self.plan.sweeps[-1].outputs)
 
     def row(self, row: tirx.Expr) -> None:
         """Emit the work on one row."""
@@ -157,9 +165,9 @@ class _Generator:
             place = self.line * i64(self.columns) + column
             if fetches and count is None:
                 self.prefetch(place, slot)
-            for position in sweep.outputs:
-                number, _, _ = self.program.outputs[position]
-                self.unit.store(self.outputs[position], place, vector(number), count)
+            values = [vector(self.program.outputs[position][0]) for position in sweep.outputs]
+            for position, value in zip(sweep.outputs, values, strict=True):
+                self.unit.store(self.outputs[position], place, value, count)
 
         self.each_line(lambda: self.each_vector(at, slots))
         for number, accumulator in sums.items():

@@ -57,6 +57,26 @@ class Program:
         return operands_of(self.steps[step])
 
 
+def in_place(program: Program, outputs: Iterable[int]) -> list[list[int]]:
+    """The pairs [output, argument] of `outputs` that may share memory: what they hold is as large, and in one order.
+
+    Each element of the argument is read at the place where the output's is stored, and nowhere else. It is for a kernel
+    to have read it before it stores. Kernels say so by their attribute `autocast.in_place`.
+    """
+    views: dict[int, set[Shape]] = {}
+    for head, *rest in program.steps:
+        if head == "load":
+            views.setdefault(rest[0], set()).add(rest[1])
+    width = {"float32": 4, "bfloat16": 2, "float16": 2}
+    return [
+        [output, argument]
+        for output in outputs
+        for argument, seen in sorted(views.items())
+        if seen == {program.space}
+        and width.get(program.arguments[argument][1]) == width.get(program.outputs[output][2], 0)
+    ]
+
+
 def operands_of(step: Step) -> tuple[int, ...]:
     """The numbers of the steps that `step` is computed from."""
     return () if step[0] in _SOURCES else step[1:]
