@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, shape_of
+from autocast.ir import dtype_of
 from autocast.training.gradients.registry import (
     Adjoint,
     Backward,
@@ -30,17 +30,16 @@ def zeros_like(expr: relax.Expr) -> relax.Expr:
 def _take(b: Backward) -> list[Adjoint]:
     """One operator adds each row to its place; its indices are a vector, as TVM wants them."""
     x, indices = b.call.args
-    axis = b.call.attrs.axis
-    shape, adjoint = shape_of(indices), b.adjoint
-    if shape is None or len(shape) != 1:
-        before = known_shape(b.result)[: 0 if axis is None else int(axis) % rank(x)]
+    axis = int(b.call.attrs.axis or 0) % rank(x)
+    adjoint = b.adjoint
+    if rank(indices) != 1:
+        before = known_shape(b.result)[:axis]
         after = known_shape(b.result)[len(before) + rank(indices) :]
         count = math.prod(known_shape(indices))
         adjoint = b.emit(op.reshape(adjoint, relax.ShapeExpr([*before, count, *after])))
         indices = b.emit(op.reshape(indices, relax.ShapeExpr([count])))
     if str(b.call.attrs.mode) == "wrap":
-        size = math.prod(known_shape(x)) if axis is None else known_shape(x)[int(axis)]
-        indices = b.emit(op.floor_mod(indices, relax.const(size, dtype_of(indices))))
+        indices = b.emit(op.floor_mod(indices, relax.const(known_shape(x)[axis], dtype_of(indices))))
     return [relax.Call(_TAKE_BACKWARD, [adjoint, x, indices], b.call.attrs), None]
 
 

@@ -92,16 +92,14 @@ def _stack(b: Backward) -> list[Adjoint]:
 
 
 def _meshgrid(b: Backward) -> list[Adjoint]:
-    fields = _fields(b.call.args[0])
-    count = len(fields)
-    swapped = str(b.call.attrs.indexing) == "xy" and count > 1
-    places = [1, 0, *range(2, count)] if swapped else range(count)
-    return [
-        tuple(
-            None if part is None else op.sum(part, [i for i in range(count) if i != place])
-            for part, place in zip(b.adjoint, places, strict=True)
-        )
+    if str(b.call.attrs.indexing) != "ij":
+        raise GradientError(f"indexing={str(b.call.attrs.indexing)!r}; expected 'ij': TVM mistypes the others")
+    places = range(len(b.adjoint))
+    parts = [
+        None if part is None else op.sum(part, [i for i in places if i != place])
+        for place, part in enumerate(b.adjoint)
     ]
+    return [tuple(parts)]
 
 
 def padding_of(call: relax.Call) -> list[tuple[int, int]]:
