@@ -63,9 +63,8 @@ def _attention_with_dropout(
     dtype, rank = dtype_of(q), len(dims(q))
     keys = importer.emit(relax.op.permute_dims(k, [*range(rank - 2), rank - 1, rank - 2]))
     scores = importer.emit(relax.op.matmul(q, keys))
-    scores = importer.emit(
-        relax.op.multiply(scores, relax.const(int(dims(q)[-1]) ** -0.5 if scale is None else scale, dtype))
-    )
+    scale = int(dims(q)[-1]) ** -0.5 if scale is None else scale
+    scores = importer.emit(relax.op.multiply(scores, relax.const(scale, dtype)))
     if bias is not None:
         bias = importer.emit(relax.op.squeeze(bias, [1])) if rank == 3 and len(dims(bias)) == 4 else bias
         scores = importer.emit(relax.op.add(scores, cast(importer, bias, dtype)))

@@ -61,8 +61,8 @@ _IMPURE = ("rand", "bernoulli", "normal", "uniform", "exponential", "dropout", "
 def constants(program: ExportedProgram) -> dict[fx.Node, torch.Tensor]:
     """The value of every node that is the same in every run, with size 1 along run-time dimensions.
 
-    Constants are: literals lifted into the program, buffers that are not part of the state dictionary
-    and do not change (`persistent=False`, which may not be trained or loaded), and whatever is computed from them alone.
+    Constants are: literals lifted into the program, buffers that are not part of the state dictionary and do not change
+    (`persistent=False`, which may not be trained or loaded), and whatever is computed from them alone.
     """
     values: dict[fx.Node, Any] = {}
     sources = _constant_inputs(program)

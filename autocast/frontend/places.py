@@ -1,7 +1,7 @@
 """Where in the torch module each value comes from, kept on its variable.
 
-A variable's span names the submodule (`bert.encoder.layer.0.attention.self`), as a span of a compiler names a file. It is
-not printed and makes no two modules different. Regions to recompute are found by it (`autocast.training.recompute`).
+A variable's span names the submodule (`bert.encoder.layer.0.attention.self`), as a span of a compiler names a file. It
+is not printed and makes no two modules different. Regions to recompute are found by it (`autocast.training.recompute`).
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ def _expand(e: Expansion) -> relax.Expr:
     return op.where(kept, x * relax.const(1.0 / (1.0 - rate), dtype), relax.const(0.0, dtype))
 
 
-#: `seeded_dropout(x, state, rate=0.1, stream=3)`: `state` is (seed, steps taken) in int32; a module has a stream number for
-#: each of its calls.
+#: `seeded_dropout(x, state, rate=0.1, stream=3)`: `state` is (seed, steps taken) in int32, and `stream` a number that
+#: tells the calls of a module apart.
 seeded_dropout = define(
     "relax.nn.seeded_dropout",
     "x state",
