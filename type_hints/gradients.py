@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from type_hints.helpers import follow, full
+from type_hints.helpers import follow, full, low
 from type_hints.registry import rule
 
 #: Backward operators of our own (`autocast.ir.operators`); their kernels compute in float32 whatever they load.
@@ -25,6 +25,20 @@ RULES = (
     rule("relax.grad.sigmoid_backward", follow(2), why=f"{_SLOPE}, at most 1/4, of a result that was stored rounded"),
     rule("relax.grad.tanh_backward", follow(2), why=f"{_SLOPE}, at most 1, of a result that was stored rounded"),
     rule("relax.grad.layer_norm_backward", full(3), why=f"{_STATISTICS}; sums over the batch for scale and offset"),
+    rule("relax.grad.group_norm_backward", full(3), why=f"{_STATISTICS}; sums over the batch for scale and offset"),
+    rule("relax.grad.instance_norm_backward", full(3), why=f"{_STATISTICS}; sums over the batch for scale and offset"),
+    rule("relax.grad.softmax_backward", full(2), why="the difference from a mean of the row, which cancels"),
+    rule("relax.grad.log_softmax_backward", full(2), why="exponentials of logarithms, and a sum of the row"),
+    rule(
+        "relax.grad.cross_entropy_backward",
+        full((0, 2)),
+        why="exponentials, a division by the number of labels, and the label's probability less one, which cancels",
+    ),
+    rule(
+        "relax.grad.attention_backward",
+        low(4, keep=4),
+        why="five matrix products on low precision; scores and softmax stay in float32, and so does the mask",
+    ),
     rule("relax.grad.rms_norm_backward", full(3), why=f"{_STATISTICS}; a sum over the batch for the scale"),
     rule("relax.grad.max_pool2d_backward", follow(2), why="moves each gradient to the element that won its window"),
     rule("relax.grad.avg_pool2d_backward", follow(2), why="spreads each gradient over a window, added up in float32"),

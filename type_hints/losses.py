@@ -6,6 +6,7 @@ from type_hints.helpers import full
 from type_hints.registry import rule
 
 RULES = (
+    rule("relax.nn.cross_entropy", full((0,)), why="a logarithm and a mean over the batch; one kernel from the logits"),
     rule(
         "relax.nn.cross_entropy_with_logits",
         full(2),

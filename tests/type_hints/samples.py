@@ -60,6 +60,9 @@ def _images() -> relax.Var:
 #: Operators of our own that are elementwise.
 _BACKWARD = "relu gelu gelu_tanh silu selu sigmoid tanh"
 
+_CROSS_ENTROPY = {"ignore_index": -100, "label_smoothing": 0.0, "reduction": "mean"}
+_HEADS = (1, 4, 2, 8)
+
 SAMPLES: dict[str, Callable[[], relax.Call]] = {
     **{
         f"relax.grad.{name}_backward": lambda name=name: operators.OPERATORS[f"relax.grad.{name}_backward"](
@@ -89,6 +92,28 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.gather_elements": lambda: op.gather_elements(tensor(4, 3), index(4, 3)),
     "relax.gather_nd": lambda: op.gather_nd(tensor(4, 3), index(2, 1)),
     "relax.grad.avg_pool2d_backward": lambda: grad.avg_pool2d_backward(_images(), _images()),
+    "relax.grad.attention_backward": lambda: operators.attention_backward(
+        *(tensor(*_HEADS) for _ in range(4)), tensor(1, 2, 4, 4), attrs=nn.attention(*[tensor(*_HEADS)] * 3).attrs
+    ),
+    "relax.grad.cross_entropy_backward": lambda: operators.cross_entropy_backward(
+        tensor(4, 3), index(4), tensor(), **_CROSS_ENTROPY
+    ),
+    "relax.grad.group_norm_backward": lambda: operators.group_norm_backward(
+        _images(),
+        tensor(4),
+        _images(),
+        num_groups=2,
+        channel_axis=1,
+        axes=[2, 3],
+        epsilon=1e-5,
+        center=True,
+        scale=True,
+    ),
+    "relax.grad.instance_norm_backward": lambda: operators.instance_norm_backward(
+        _images(), tensor(4), _images(), channel_axis=1, axes=[2, 3], epsilon=1e-5, center=True, scale=True
+    ),
+    "relax.grad.log_softmax_backward": lambda: operators.log_softmax_backward(tensor(4, 6), tensor(4, 6), axis=-1),
+    "relax.grad.softmax_backward": lambda: operators.softmax_backward(tensor(4, 6), tensor(4, 6), axis=-1),
     "relax.grad.layer_norm_backward": lambda: operators.layer_norm_backward(
         tensor(4, 6), tensor(6), tensor(4, 6), axes=[-1], epsilon=1e-5, center=True, scale=True
     ),
@@ -139,6 +164,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.nn.conv2d_transpose": lambda: nn.conv2d_transpose(_images(), tensor(4, 5, 3, 3)),
     "relax.nn.conv3d": lambda: nn.conv3d(tensor(1, 4, 8, 8, 8), tensor(5, 4, 3, 3, 3)),
     "relax.nn.conv3d_transpose": lambda: nn.conv3d_transpose(tensor(1, 4, 8, 8, 8), tensor(4, 5, 3, 3, 3)),
+    "relax.nn.cross_entropy": lambda: operators.cross_entropy(tensor(4, 3), index(4), **_CROSS_ENTROPY),
     "relax.nn.cross_entropy_with_logits": lambda: nn.cross_entropy_with_logits(tensor(4, 3), tensor(4, 3)),
     "relax.nn.group_norm": lambda: nn.group_norm(_images(), tensor(4), tensor(4), 2, 1, [2, 3]),
     "relax.nn.instance_norm": lambda: nn.instance_norm(_images(), tensor(4), tensor(4), 1, [2, 3]),

@@ -8,14 +8,19 @@ A rule is asked with a `Backward` and answers one adjoint for each argument of t
 from __future__ import annotations
 
 from autocast.training.gradients import (
+    activations,
+    attention,
     conversion,
     elementwise,
     indexing,
     layout,
+    losses,
+    normalization,
     not_differentiable,
     products,
     randomness,
     reductions,
+    softmax,
 )
 from autocast.training.gradients.registry import (
     Adjoint,
@@ -51,6 +56,11 @@ for _family in (
     layout,
     indexing,
     conversion,
+    softmax,
+    normalization,
+    losses,
+    attention,
+    activations,
     not_differentiable,
 ):
     register_family(_family.__name__.rpartition(".")[2], _family.RULES)

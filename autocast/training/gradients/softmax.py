@@ -1,0 +1,17 @@
+"""Softmax and log_softmax: from their results, which need no second exponential."""
+
+from __future__ import annotations
+
+from autocast.ir import operators
+from autocast.ir.operators import Operator
+from autocast.training.gradients.registry import Rule, gradient
+
+
+def _of_result(backward: Operator) -> Rule:
+    return lambda b: [backward(b.result, b.adjoint, attrs=b.call.attrs)]
+
+
+RULES = (
+    gradient("relax.nn.softmax", _of_result(operators.softmax_backward), why="y (g - sum(g y))"),
+    gradient("relax.nn.log_softmax", _of_result(operators.log_softmax_backward), why="g - exp(y) sum(g)"),
+)
