@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from autocast.kernels.graph.expand import expand_operators
 from autocast.training import differentiate
 
 #: The step of a central difference, and what its error may be: h² of truncation, eps / h of rounding.
@@ -56,8 +57,8 @@ def function_of(build: Build, arrays: list[np.ndarray]) -> relax.Function:
 
 
 def compiled(function: relax.Function) -> Callable[..., list[np.ndarray]]:
-    """The function, run TVM's plain way on numpy arrays."""
-    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    """The function, run TVM's plain way on numpy arrays once operators of our own are expanded."""
+    module = expand_operators(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
     relax.analysis.well_formed(module)
     machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
 
