@@ -11,8 +11,10 @@ from tvm import relax
 
 from autocast import ir
 from autocast.errors import TrainingError
+from autocast.ir import operators
 from autocast.model.value import Model
 from autocast.training.building import emit_body, new_function
+from autocast.training.randomness import seed_dropout
 
 op = relax.op
 
@@ -87,8 +89,13 @@ class CrossEntropy(Loss):
     def compute(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         if self.kind == "probabilities":
             return self._reduce(self._of_probabilities(op.nn.log_softmax(prediction, axis=-1), labels))
-        logits, labels = _rows(prediction, labels)
-        return op.nn.nll_loss(op.nn.log_softmax(logits, axis=-1), labels, None, self.reduction, self.ignore_index)
+        return operators.cross_entropy(
+            prediction,
+            labels,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            reduction=self.reduction,
+        )
 
     def _of_probabilities(self, logs: relax.Expr, labels: relax.Expr) -> relax.Expr:
         if self.label_smoothing:
@@ -154,7 +161,7 @@ def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = N
     Parameters
     ----------
     model : Model
-        Its updates (a BatchNorm's statistics) are kept.
+        Its updates (a BatchNorm's statistics) are kept, and its dropout drops.
     loss : Loss
     labels : TensorType, optional
         What the labels are instead of `loss.labels(prediction)`: another shape of as many elements.
@@ -169,6 +176,7 @@ def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = N
     TrainingError
         The model has no such output, it is not a floating-point tensor of known rank, or an input is called "labels".
     """
+    model = seed_dropout(model)
     main = model.main
     inputs, params = main.params[: model.num_input], main.params[model.num_input :]
     if "labels" in model.input_names:
