@@ -18,7 +18,7 @@ from autocast.errors import GradientError
 from autocast.ir import dtype_of, op_name, shape_of
 from autocast.training.adjoints import Adjoints
 from autocast.training.gradients import Backward
-from autocast.training.paths import DIFFERENTIABLE, Paths, find_paths, has_floats, variables
+from autocast.training.paths import DIFFERENTIABLE, Paths, find_paths, has_floats, straight_line, variables
 
 
 def differentiate(
@@ -55,20 +55,20 @@ def differentiate(
         The target is not a 0-d floating-point tensor or depends on none of `wrt`, `wrt` are not floating-point tensors,
         or an operator on the way has no gradient: the error lists every one of them.
     """
-    results = list(function.body.body.fields) if isinstance(function.body.body, relax.Tuple) else [function.body.body]
+    bindings, results = straight_line(function)
     loss = _checked_target(results, target)
     _check_wrt(wrt)
     _check_seed(seed, loss)
-    paths = find_paths(function, wrt, loss)
+    paths = find_paths(bindings, wrt, loss)
 
     builder = relax.BlockBuilder()
     with builder.function("main", list(function.params), attrs=dict(function.attrs or {})):
         with builder.dataflow():
-            for binding in paths.bindings:
+            for binding in bindings:
                 builder.emit_normalized(binding)
             adjoints = Adjoints(builder, paths.wanted)
             adjoints.add(loss, relax.const(1.0, dtype_of(loss)) if seed is None else seed)
-            _backward(paths, adjoints)
+            _backward(bindings, paths, adjoints)
             gradients = [_gradient(adjoints, var) for var in wrt]
             outputs = [_output(builder, result, getattr(result, "name", "result")) for result in results]
             outputs += [_output(builder, g, f"{v.name}_grad") for g, v in zip(gradients, wrt, strict=True)]
@@ -77,10 +77,10 @@ def differentiate(
     return tidy(builder.get())["main"]
 
 
-def _backward(paths: Paths, adjoints: Adjoints) -> None:
+def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -> None:
     """Pass the adjoints of results on to arguments, from the last binding to the first."""
     refused: list[str] = []
-    for binding in reversed(paths.bindings):
+    for binding in reversed(bindings):
         adjoint = adjoints.of(binding.var) if binding.var in paths.wanted else None
         if adjoint is None:
             continue

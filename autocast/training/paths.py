@@ -22,28 +22,37 @@ class Paths(NamedTuple):
 
     Attributes
     ----------
-    bindings
-        Every binding of the function, in program order.
     wanted
         The variables whose adjoints are computed: the target depends on them, and they on a variable of interest.
     rules
         The rule of each operator on the way, by its name.
     """
 
-    bindings: list[relax.Binding]
     wanted: set[relax.Var]
     rules: dict[str, Rule]
 
 
-def find_paths(function: relax.Function, wrt: Sequence[relax.Var], target: relax.Var) -> Paths:
-    """The ways from `wrt` to `target`.
+def straight_line(function: relax.Function) -> tuple[list[relax.Binding], list[relax.Expr]]:
+    """The bindings of a function, in program order, and its results one by one."""
+    bindings = [binding for block in function.body.blocks for binding in block.bindings]
+    body = function.body.body
+    if isinstance(body, relax.Tuple):
+        return bindings, list(body.fields)
+    if not isinstance(body.ty, tvm.ir.TupleType):
+        return bindings, [body]
+    fields = [relax.DataflowVar(f"{body.name}_{i}", ty) for i, ty in enumerate(body.ty.fields)]
+    values = [relax.VarBinding(field, relax.TupleGetItem(body, i)) for i, field in enumerate(fields)]
+    return [*bindings, *values], fields
+
+
+def find_paths(bindings: Sequence[relax.Binding], wrt: Sequence[relax.Var], target: relax.Var) -> Paths:
+    """The ways from `wrt` to `target` through `bindings`.
 
     Raises
     ------
     GradientError
         There is no way, or an operator on a way has no gradient: the error lists every one of them.
     """
-    bindings = [binding for block in function.body.blocks for binding in block.bindings]
     active = set(wrt)
     for binding in bindings:
         if _passes(binding.value) and has_floats(binding.var.ty) and not active.isdisjoint(variables(binding.value)):
@@ -67,7 +76,7 @@ def find_paths(function: relax.Function, wrt: Sequence[relax.Var], target: relax
             wanted.update(active.intersection(variables(binding.value)))
     if obstacles:
         raise GradientError(_no_way(obstacles, target))
-    return Paths(bindings, wanted, rules)
+    return Paths(wanted, rules)
 
 
 def variables(expr: relax.Expr) -> Iterator[relax.Var]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tvm import relax
 from tvm.relax import op
 
-from autocast.ir import number_of
+from autocast.ir import number_of, operators
 from autocast.training.gradients.registry import Adjoint, Backward, Rule, gradient, zero_gradient
 from autocast.training.gradients.shapes import number, unbroadcast
 
@@ -120,8 +120,8 @@ JUMPS = (
 )
 
 TRANSCENDENTAL = (
-    gradient("relax.sigmoid", slope(lambda x, y: y * (number(1, y) - y)), why="y (1 - y)"),
-    gradient("relax.tanh", slope(lambda x, y: number(1, y) - y * y), why="1 - y²"),
+    gradient("relax.sigmoid", lambda b: [operators.sigmoid_backward(b.result, b.adjoint)], why="y (1 - y)"),
+    gradient("relax.tanh", lambda b: [operators.tanh_backward(b.result, b.adjoint)], why="1 - y²"),
     gradient("relax.exp", slope(lambda x, y: y), why="y"),
     gradient("relax.log", lambda b: [b.adjoint / b.call.args[0]], why="1 / x"),
     gradient(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autocast.ir.operators import OPERATORS
 from autocast.training.gradients.registry import gradient, not_differentiable, zero_gradient
 
 _SECOND = "part of a backward pass: second derivatives are not supported"
@@ -31,7 +32,10 @@ MARKERS = (
 
 BACKWARD = tuple(
     not_differentiable(name, why=_SECOND)
-    for name in _names("grad.", "avg_pool2d_backward max_pool2d_backward nll_loss_backward take_backward")
+    for name in (
+        *_names("grad.", "avg_pool2d_backward max_pool2d_backward nll_loss_backward take_backward"),
+        *sorted(name for name in OPERATORS if name.startswith("relax.grad.")),
+    )
 )
 
 FOREIGN = tuple(
