@@ -1,0 +1,152 @@
+"""Losses and their gradients, beside torch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import autocast
+from autocast import vm
+from autocast.errors import TrainingError
+from autocast.training.differentiate import differentiate
+from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, SmoothL1, append_loss
+from tests.training.modules import imported, network
+
+SHAPE = (4, 3, 7)
+
+
+def identity(shape=SHAPE):
+    """A model that gives back its input, the prediction."""
+
+    class Identity(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 0.0
+
+    return autocast.from_torch(Identity(), (torch.zeros(shape),))
+
+
+def loss_and_gradient(loss, prediction, labels):
+    model = append_loss(identity(tuple(prediction.shape)), loss)
+    main = model.main
+    differentiated = differentiate(main, [main.params[0]])
+    both = autocast.from_relax(differentiated.without_attr("num_input"))
+    return vm.compile(both)(prediction, labels)
+
+
+def indices(ignored=False):
+    labels = torch.randint(0, SHAPE[-1], SHAPE[:-1])
+    if ignored:
+        labels[0, 1] = labels[3, 2] = -100
+    return labels
+
+
+def one_hot():
+    return functional.one_hot(indices(), SHAPE[-1]).float()
+
+
+def flat(function):
+    """torch wants classes second."""
+    return lambda x, y: function(x.flatten(0, 1), y.flatten(0, 1))
+
+
+CASES = [
+    (CrossEntropy(), lambda: indices(ignored=True), flat(functional.cross_entropy)),
+    (
+        CrossEntropy(reduction="sum"),
+        lambda: indices(ignored=True),
+        flat(lambda x, y: functional.cross_entropy(x, y, reduction="sum")),
+    ),
+    (
+        CrossEntropy(label_smoothing=0.1),
+        lambda: indices(ignored=True),
+        flat(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.1)),
+    ),
+    (
+        CrossEntropy(ignore_index=3),
+        indices,
+        flat(lambda x, y: functional.cross_entropy(x, y, ignore_index=3)),
+    ),
+    (CrossEntropy(kind="probabilities"), one_hot, flat(functional.cross_entropy)),
+    (
+        CrossEntropy(kind="probabilities", label_smoothing=0.2, reduction="sum"),
+        lambda: torch.softmax(torch.randn(SHAPE), -1),
+        flat(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.2, reduction="sum")),
+    ),
+    (NLL(), lambda: indices(ignored=True), flat(functional.nll_loss)),
+    (MSE(), lambda: torch.randn(SHAPE), functional.mse_loss),
+    (MSE(reduction="sum"), lambda: torch.randn(SHAPE), lambda x, y: functional.mse_loss(x, y, reduction="sum")),
+    (SmoothL1(), lambda: torch.randn(SHAPE), functional.smooth_l1_loss),
+    (SmoothL1(beta=0.3), lambda: torch.randn(SHAPE), lambda x, y: functional.smooth_l1_loss(x, y, beta=0.3)),
+    (BCEWithLogits(), lambda: torch.rand(SHAPE), functional.binary_cross_entropy_with_logits),
+]
+
+
+@pytest.mark.parametrize(("loss", "labels", "expected"), CASES, ids=[repr(loss) for loss, *_ in CASES])
+def test_values_and_gradients_are_torchs(loss, labels, expected):
+    x, y = torch.randn(SHAPE, requires_grad=True), labels()
+    want = expected(x, y)
+    want.backward()
+    value, gradient = loss_and_gradient(loss, x.detach(), y)
+    torch.testing.assert_close(value, want.detach(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient, x.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_logits_far_from_zero_overflow_nothing():
+    x = torch.tensor([[-200.0, 0.0, 200.0, 50.0]])
+    for loss, y in ((BCEWithLogits(), torch.tensor([[0.0, 0.5, 1.0, 0.0]])), (CrossEntropy(), torch.tensor([3]))):
+        value, gradient = loss_and_gradient(loss, x, y)
+        assert torch.isfinite(value)
+        assert torch.isfinite(gradient).all()
+    value, gradient = loss_and_gradient(CrossEntropy(), x, torch.tensor([3]))
+    assert float(value) == 150.0
+    assert gradient.tolist() == [[0.0, 0.0, 1.0, -1.0]]
+
+
+def test_the_gradient_at_a_logit_of_zero_is_that_of_the_sigmoid():
+    _, gradient = loss_and_gradient(BCEWithLogits(reduction="sum"), torch.zeros(1, 2), torch.tensor([[0.0, 1.0]]))
+    torch.testing.assert_close(gradient, torch.tensor([[0.5, -0.5]]))
+
+
+def test_a_loss_may_be_of_another_output():
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"hidden": x * 2, "logits": x * 3}
+
+    model = autocast.from_torch(Two(), (torch.zeros(2, 5),))
+    x, y = torch.randn(2, 5), torch.randn(2, 5)
+    for output, factor in ((0, 2), (1, 3), ("logits", 3)):
+        value = append_loss(model, MSE(output=output))(x, labels=y)
+        torch.testing.assert_close(value, functional.mse_loss(x * factor, y))
+    with pytest.raises(TrainingError, match=r"no output 'loss'; it has 2 \(hidden, logits\). Try MSE\(output=0\)"):
+        append_loss(model, MSE(output="loss"))
+    with pytest.raises(TrainingError, match="no output 2; it has 2"):
+        append_loss(model, MSE(output=2))
+
+
+def test_a_batch_may_be_of_any_size():
+    module = network()
+    model = autocast.from_torch(module, (torch.zeros(4, 5),), dynamic={"batch": ("*", 0, 1, 64)})
+    step = append_loss(model, CrossEntropy())
+    for rows in (1, 9):
+        x, y = torch.randn(rows, 5), torch.randint(0, 7, (rows,))
+        torch.testing.assert_close(step(x, y), functional.cross_entropy(module(x), y).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: MSE(reduction="none"), "MSE: reduction is 'none', expected 'mean' or 'sum'"),
+        (lambda: CrossEntropy(kind="one-hot"), "kind is 'one-hot', expected 'indices' or 'probabilities'"),
+        (lambda: CrossEntropy(label_smoothing=1.0), "label_smoothing is 1.0, expected 0 to 1, 1 excluded"),
+        (lambda: SmoothL1(beta=0.0), "SmoothL1: beta is 0.0, expected more than 0"),
+        (
+            lambda: append_loss(append_loss(imported(network()), MSE()), MSE()),
+            r"the model has an input 'labels' already \(input, labels\)",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(build, message):
+    with pytest.raises(TrainingError, match=message):
+        build()
