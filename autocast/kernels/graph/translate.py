@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 import tvm_ffi
 from tvm import relax
 
 from autocast.ir import is_op, is_tensor, number_of, same_shape, shape_of
+from autocast.ir.operators.dropout import random_bits
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, storage
 from autocast.kernels.vector.expression import operation
@@ -17,6 +19,9 @@ from autocast.kernels.vector.program import ProgramBuilder, Shape
 
 #: Operators that look at the same elements as an array of another shape.
 RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+
+#: An operator whose elements depend on where they are, so that only a space of its own shape computes it.
+DROPOUT = "relax.nn.seeded_dropout"
 
 #: Dtypes whose values vectors of float32 hold exactly.
 EXACT = ("float32", *LOW, "bool")
@@ -35,7 +40,7 @@ def declined(var: relax.Var, value: relax.Expr) -> str | None:
             return f"it casts {source} to {result}"
         exact = source in EXACT or result in EXACT
         return None if exact else f"float32 cannot hold every {source}"
-    known = operation(value)
+    known = ("dropout", (value.args[0],)) if is_op(value, DROPOUT) else operation(value)
     if known is None:
         return "no function of vectors computes it"
     operands = [operand for operand in known[1] if not isinstance(operand, float)]
@@ -99,10 +104,25 @@ class Translation:
         value = self.bound[var]
         if is_op(value, "relax.astype"):
             return self.rounded(self.value(value.args[0]), storage(value.args[0]), storage(var))
+        if is_op(value, DROPOUT):
+            return self.dropout(value)
         known = operation(value)
         assert known is not None
         function, operands = known
         return self.step(function, *[self.constant(o) if isinstance(o, float) else self.value(o) for o in operands])
+
+    def dropout(self, call: relax.Call) -> int:
+        """The step of seeded dropout."""
+        state = self.argument(call.args[1])
+
+        def word(value: int) -> int:
+            return self.builder.step("bits", value)
+
+        seed, step = (self.builder.step("word", state, index) for index in (0, 1))
+        stream = word(int(call.attrs["stream"]))
+        bits = random_bits(partial(self.step, "scramble"), self.builder.step("position"), seed, step, stream, word)
+        rate = float(call.attrs["rate"])
+        return self.step("dropout", self.value(call.args[0]), bits, self.constant(rate), self.constant(1 / (1 - rate)))
 
     def rounded(self, step: int, source: str, result: str) -> int:
         """A value as it is after it was stored in another dtype."""
@@ -121,11 +141,15 @@ class Translation:
 
     def load(self, expr: relax.Expr, view: tuple) -> int:
         """The step that reads an argument, looked at as an array of shape `view`."""
+        return self.builder.load(self.argument(expr), self.named(view))
+
+    def argument(self, expr: relax.Expr) -> int:
+        """The number of an argument of the program."""
         number = next((i for i, known in enumerate(self.arguments) if known.same_as(expr)), None)
         if number is None:
             number = self.builder.argument(self.named(dims(expr)), storage(expr))
             self.arguments.append(expr)
-        return self.builder.load(number, self.named(view))
+        return number
 
     def step(self, function: str, *operands: int) -> int:
         """The step that applies `function`."""

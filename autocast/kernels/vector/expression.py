@@ -29,10 +29,11 @@ FUNCTIONS: dict[str, Callable[..., tirx.Expr]] = {
 #: Functions that are operators of Relax's `nn`, and those that are none, or take more than tensors.
 _OF_NN = ("relu", "gelu", "gelu_tanh", "silu")
 _OTHERS = (*_OF_NN, "clip", "leakyrelu", "softplus", "cube", "fourth", "reciprocal", "log1p", "exp_nonpositive")
+_OF_BITS = ("scramble", "dropout")
 
 #: Elementwise Relax operators of tensors alone, and the function that computes each.
 OPERATORS: dict[str, str] = {
-    **{f"relax.{name}": name for name in FUNCTIONS if name not in (*_OTHERS, *_ROUNDINGS)},
+    **{f"relax.{name}": name for name in FUNCTIONS if name not in (*_OTHERS, *_ROUNDINGS, *_OF_BITS)},
     **{f"relax.nn.{name}": name for name in _OF_NN},
 }
 

@@ -21,12 +21,14 @@ from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64
 Shape: TypeAlias = tuple[Dim, ...]
 
 #: ("load", argument, view), ("constant", value), ("column",), ("length",), or (function, *numbers of earlier steps).
+#: Random numbers are made of 32-bit words, held as the bits of float32 numbers: ("position",), ("bits", word), and
+#: ("word", argument, index) of an int32 argument.
 Step: TypeAlias = tuple
 
 #: A function from a column and the number of elements from there on (None: a whole vector) to a float32 vector.
 Value: TypeAlias = Callable[[Any, Any], tirx.Expr]
 
-_SOURCES = ("load", "constant", "column", "length")
+_SOURCES = ("load", "constant", "column", "length", "position", "bits", "word")
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Program:
     steps
         In an order in which they can be computed. `("load", argument, view)` reads an argument, whose elements are
         looked at as an array of shape `view`: like `space`, but 1 in the dimensions that it broadcasts along.
-        `("column",)` is the index along the last dimension, `("length",)` the number of elements of a row.
+        `("column",)` is the index along the last dimension, `("length",)` the number of elements of a row,
+        `("position",)` the index in the whole space.
     outputs
         (step, shape, dtype) of each result.
     """
@@ -175,6 +178,7 @@ class Evaluator:
         self.inner_repeated = dict(zip(self.loads, merged[-1].repeated, strict=True))
         self.places: dict[int, tirx.Expr] = {}
         self.scalars: dict[int, tirx.Expr] = {}
+        self.start: Extent = 0
 
     def _merged(self, sizes: Sizes, row_dims: int) -> list[_Merged]:
         space, rank = self.program.space, len(self.program.space)
@@ -209,6 +213,7 @@ class Evaluator:
     def at(self, line: Extent) -> None:
         """Emit where each argument's part of a line starts, and the arguments that have one value for the line."""
         self.places, self.scalars = {}, {}
+        self.start = line * self.columns
         for index, number in enumerate(self.loads):
             place = T.bind(i64(self._place(line, index, self.inner_repeated[number])))
             if self.inner_repeated[number]:
@@ -246,6 +251,12 @@ class Evaluator:
             return T.bind(self.unit.splat(i64(self.segments * self.columns).astype("float32")))
         if head == "column":
             return T.bind(self.unit.once(self.unit.numbers(column)))
+        if head == "position":
+            return T.bind(self.unit.once(self.unit.words(self.start + column)))
+        if head == "bits":
+            return self.unit.word(tirx.const(operands[0] - (operands[0] >> 31 << 32), "int32"))
+        if head == "word":
+            return self.unit.word(self.arguments[operands[0]][i64(operands[1])])
         if head == "load" and self.inner_repeated[step]:
             return self.unit.splat(self.scalars[step])
         if head == "load":

@@ -60,6 +60,15 @@ class VectorUnit:
         first = tirx.const(start, "int32") if isinstance(start, int) else start.astype("int32")
         return T.ramp(first, 1, self.lanes).astype(self.dtype)
 
+    def words(self, start: Extent) -> tirx.Expr:
+        """The integers start, start + 1 and so on, modulo 2^32, as the bits of float32 numbers."""
+        first = tirx.const(start, "int32") if isinstance(start, int) else start.astype("int32")
+        return tirx.reinterpret(self.dtype, T.ramp(first, 1, self.lanes))
+
+    def word(self, value: tirx.Expr) -> tirx.Expr:
+        """An int32 as the bits of every lane."""
+        return tirx.reinterpret(self.dtype, T.broadcast(value, self.lanes))
+
     def splat(self, value: float | tirx.Expr) -> tirx.Expr:
         """A vector of equal numbers."""
         scalar = tirx.const(value, "float32") if isinstance(value, float | int) else value

@@ -17,7 +17,7 @@ from functools import cache
 
 from tvm import tirx
 
-from autocast.kernels.vector import arithmetic, exponentials, logarithms, trigonometry
+from autocast.kernels.vector import arithmetic, exponentials, logarithms, random, trigonometry
 from autocast.kernels.vector.function_body import Definition, function_ir
 
 #: Every function that `math_ir` defines and `call` calls.
@@ -25,6 +25,7 @@ FUNCTIONS: dict[str, Definition] = {
     **arithmetic.FUNCTIONS,
     **exponentials.FUNCTIONS,
     **logarithms.FUNCTIONS,
+    **random.FUNCTIONS,
     **trigonometry.FUNCTIONS,
 }
 

@@ -1,0 +1,24 @@
+"""Random numbers: functions of the bits of float32 vectors, which are moved and never computed with as numbers."""
+
+from __future__ import annotations
+
+from autocast.ir.operators.dropout import LAST_SHIFT, ROUNDS, UNIFORM_SCALE, UNIFORM_SHIFT
+from autocast.kernels.vector.function_body import Body, Definition, Value
+
+
+def _scramble(b: Body, x: Value, y: Value) -> Value:
+    """32 bits that depend on all bits of `x ^ y`."""
+    bits = b.int_op("xor", b.bits(x), b.bits(y))
+    for shift, factor in ROUNDS:
+        bits = b.int_op("xor", bits, b.int_op("lshr", bits, shift))
+        bits = b.int_op("mul", bits, factor - (factor >> 31 << 32))
+    return b.from_bits(b.int_op("xor", bits, b.int_op("lshr", bits, LAST_SHIFT)))
+
+
+def _dropout(b: Body, x: Value, bits: Value, rate: Value, scale: Value) -> Value:
+    """`x * scale` where the bits, as a number from 0 to 1, are at least `rate`; else 0."""
+    uniform = b.to_float(b.int_op("lshr", b.bits(bits), UNIFORM_SHIFT)) * UNIFORM_SCALE
+    return b.where("olt", uniform, rate, 0.0, x * scale)
+
+
+FUNCTIONS: dict[str, Definition] = {"scramble": _scramble, "dropout": _dropout}
