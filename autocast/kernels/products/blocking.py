@@ -19,10 +19,10 @@ _TILE_ROWS = {
 _TILE_COST = {3: 1.0, 4: 1.02, 2: 1.05, 1: 1.5}
 
 #: The part of B that is packed at once stays in the level-2 cache beside what streams through it. Where A is packed
-#: too, that is done once for all these panels: there are to be many.
-_PACKED_B_BYTES = {"in place": 448 << 10, "packed": 700 << 10}
+#: too, that is done once for all these panels, so there are to be many: they come from the last cache one by one.
+_PACKED_B_BYTES = {"in place": 448 << 10, "packed": 3 << 20}
 #: Words along k that are summed in registers before partial sums are stored, for A read in place and for A packed.
-_K_WORDS = {"in place": 1536, "packed": 768}
+_K_WORDS = {"in place": 1536, "packed": 1024}
 _K_BLOCK = {"in place": 1024, "packed": 512}
 #: Rows of A that are packed together, where A is packed.
 _PACKED_ROWS = 128
@@ -87,7 +87,8 @@ def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bo
             k_words = math.ceil(k_words / math.ceil(k_words / _K_BLOCK[mode]))
         k_words = _padded(k_words, lanes)
     row_tasks, column_tasks = _tasks(spec, panel, cores, a_in_place)
-    panels = max(1, _PACKED_B_BYTES[mode] // (k_words * panel * 4))
+    whole = spec.k is not None and k_words * (2 if pairs else 1) >= spec.k
+    panels = max(1, _PACKED_B_BYTES[mode if whole else "in place"] // (k_words * panel * 4))
     if spec.n is not None:
         panels = min(panels, math.ceil(math.ceil(spec.n / panel) / column_tasks))
     return Blocking(

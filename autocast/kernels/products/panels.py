@@ -139,7 +139,8 @@ class PanelWalk:
         last_whole = T.bind(minimum(task.last_tile, self.m // height))
         with T.serial(task.first_tile, last_whole) as tile:
             start = T.bind(task.a_words_base + tile * (height * self.k_words) + block.first)
-            self._by_panels(tile, lambda row, k: a_words[start + row * self.k_words + k], height, block)
+            with T.serial(0, block.count) as panel:
+                self._tile(tile, panel, lambda row, k: a_words[start + row * self.k_words + k], height, block)
         if not (isinstance(self.m, int) and self.m % height == 0):
             first = T.bind(tirx.max(task.first_tile, last_whole))
             self._packed_tiles(first, task.last_tile, 1, block)
@@ -155,33 +156,34 @@ class PanelWalk:
             strip = Strip(self.unit.scratch(self.blocking.k_words * width, self.word), 0, width, apart)
             k_first = block.first * self.per_word
             pack_strip(self.unit, self.task.a, first * height, strip, k_first, block.words, exact=exact)
-            with T.serial(0, tirx.min(i64(group), last_tile - first)) as q:
+            # Panels first: each comes from the last cache once, for all these tiles; they stay in the one before it.
+            with (
+                T.serial(0, block.count) as panel,
+                T.serial(0, tirx.min(i64(group), last_tile - first)) as q,
+            ):
                 tile = T.bind(first + q)
                 valid = T.bind(tirx.min(i64(height), i64(self.m) - tile * height))
                 first_row = q * height
                 start = T.bind(first_row if apart is None else first_row // lanes * apart + first_row % lanes)
                 pitch = strip.pitch(lanes)
-                self._by_panels(tile, lambda row, k: strip.buffer[start + k * pitch + row], valid, block)
+                self._tile(tile, panel, lambda row, k: strip.buffer[start + k * pitch + row], valid, block)
 
-    def _by_panels(self, tile: tirx.Expr, a_word: AWord, valid: Extent, block: _Block) -> None:
-        """One tile of rows, of which `valid` exist, times every panel of the block."""
+    def _tile(self, tile: tirx.Expr, panel: tirx.Expr, a_word: AWord, valid: Extent, block: _Block) -> None:
+        """One tile of rows, of which `valid` exist, times one panel of the block."""
         blocking, task, unit = self.blocking, self.task, self.unit
         row = T.bind(tile * blocking.tile_rows)
+        column = T.bind((block.first_panel + panel) * blocking.panel)
         if block.partial is None:
-            stash = unit.scratch(blocking.tile_rows * blocking.panel, "float32")
-        with T.serial(0, block.count) as panel:
-            column = T.bind((block.first_panel + panel) * blocking.panel)
-            if block.partial is None:
-                sums = Sums(stash, 0, blocking.panel)
-            else:
-                tiles = task.last_tile - task.first_tile
-                at = T.bind((panel * tiles + (tile - task.first_tile)) * (blocking.tile_rows * blocking.panel))
-                sums = Sums(block.partial, at, blocking.panel)
-            registers = Tile(unit, blocking.tile_rows, blocking.panel)
-            unit.fence(sums.buffer)
-            _either(block.begins, registers.clear, lambda: registers.load(sums))
-            registers.multiply(a_word, block.b_buffer, T.bind(block.b_offset + panel * block.b_stride), block.words)
-            self._settle(registers, sums, valid, row, column, block)
+            sums = Sums(unit.scratch(blocking.tile_rows * blocking.panel, "float32"), 0, blocking.panel)
+        else:
+            tiles = task.last_tile - task.first_tile
+            at = T.bind((panel * tiles + (tile - task.first_tile)) * (blocking.tile_rows * blocking.panel))
+            sums = Sums(block.partial, at, blocking.panel)
+        registers = Tile(unit, blocking.tile_rows, blocking.panel)
+        unit.fence(sums.buffer)
+        _either(block.begins, registers.clear, lambda: registers.load(sums))
+        registers.multiply(a_word, block.b_buffer, T.bind(block.b_offset + panel * block.b_stride), block.words)
+        self._settle(registers, sums, valid, row, column, block)
 
     def _settle(
         self, registers: Tile, sums: Sums, valid: Extent, row: tirx.Expr, column: tirx.Expr, block: _Block

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
@@ -20,7 +22,7 @@ class _Transposed(BindingRewriter):
         call = binding.value
         if not is_op(call, "relax.permute_dims") or permutation(call) != [1, 0]:
             return None
-        product = self.bound.get(call.args[0])
+        product: Any = self.bound.get(call.args[0])
         if not is_op(product, "relax.matmul") or self.uses[call.args[0]] != 1:
             return None
         left, right = product.args
@@ -30,7 +32,7 @@ class _Transposed(BindingRewriter):
 
     def transposed(self, matrix: relax.Expr) -> relax.Expr:
         """`matrix` the other way round: what it was transposed from, if it was."""
-        value = self.bound.get(matrix) if isinstance(matrix, relax.Var) else None
+        value: Any = self.bound.get(matrix) if isinstance(matrix, relax.Var) else None
         if is_op(value, "relax.permute_dims"):
             return self.new(value.args[0])
         return self.emit(relax.op.permute_dims(self.new(matrix)))
