@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from autocast.frontend.names import variable_name
+from autocast.training.paths import straight_line
 
 #: Compiled kernels presume that every tensor starts at a multiple of this many bytes.
 _ALIGNMENT = 64
@@ -37,15 +38,10 @@ def new_function(
 
 def emit_body(builder: relax.BlockBuilder, function: relax.Function) -> list[relax.Expr]:
     """Emit all bindings of `function`, whose parameters are those of the function being built; its results."""
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            builder.emit_normalized(binding)
-    result = function.body.body
-    if isinstance(result, relax.Tuple):
-        return list(result.fields)
-    if isinstance(result.ty, tvm.ir.TupleType):
-        return [builder.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))]
-    return [result]
+    bindings, results = straight_line(function)
+    for binding in bindings:
+        builder.emit_normalized(binding)
+    return results
 
 
 def parameter(name: str, shape: Sequence[Any], dtype: str) -> relax.Var:

@@ -20,7 +20,7 @@ from autocast.training.differentiate import differentiate
 from autocast.training.losses import Loss, append_loss
 from autocast.training.optimizers.functions import SCALAR, Guards, update_function, update_name
 from autocast.training.optimizers.optimizer import Optimizer
-from autocast.training.paths import find_paths
+from autocast.training.paths import find_paths, straight_line
 
 op = relax.op
 
@@ -183,14 +183,13 @@ def _trained(forward: Model) -> dict[str, relax.Var]:
         for name, var in zip(forward.params, _parameters(forward), strict=True)
         if name not in excluded and ir.dtype_of(var) in ir.FLOATS
     }
-    result = forward.main.body.body
-    loss = result.fields[0] if isinstance(result, relax.Tuple) else result
     if not floats:
         raise TrainingError(
             f"training_step: none of the model's {len(forward.params)} parameters can be trained; expected one that is "
             "floating-point and not in model.frozen. Import a module whose parameters require gradients"
         )
-    wanted = find_paths(forward.main, list(floats.values()), loss).wanted
+    bindings, (loss, *_) = straight_line(forward.main)
+    wanted = find_paths(bindings, list(floats.values()), loss).wanted
     trained = {name: var for name, var in floats.items() if var in wanted}
     if low := [name for name, var in trained.items() if ir.dtype_of(var) != "float32"]:
         raise TrainingError(
