@@ -18,10 +18,12 @@ from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.channels_last import channels_last
 from autocast.kernels.graph.expand import expand_operators
 from autocast.kernels.graph.fold_scales import fold_scales
+from autocast.kernels.graph.in_place import WriteInPlace
+from autocast.kernels.graph.order import OrderForMemory
 from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
-from autocast.kernels.graph.state import separate_state
+from autocast.kernels.graph.state import inline_functions, separate_state
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.rules import RULES, Rule
 
@@ -51,6 +53,7 @@ def _by_rule(rule: Rule) -> Phase:
 #: them part of a kernel, the rest, with the packing that rules add, before fusion could.
 LOWERING = (
     Phase("separate_state", lambda mod, target: separate_state(mod)),
+    Phase("inline_functions", lambda mod, target: inline_functions(mod)),
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
@@ -69,13 +72,16 @@ LOWERING = (
     Phase("schedule", lambda mod, target: schedule(mod)),
 )
 
-#: What TVM's own build pipeline does after fusion, up to and including the memory plan; outputs may be views.
+#: What TVM's own build pipeline does after fusion, up to and including the memory plan; outputs may be views, and
+#: state is replaced in place.
 PLANNING = (
     ViewOutputs(),
     relax.transform.RewriteDataflowReshape(),
+    OrderForMemory(),
     relax.transform.ToNonDataflow(),
     relax.transform.RemovePurityChecking(),
     relax.transform.CallTIRRewrite(),
+    WriteInPlace(),
     relax.transform.StaticPlanBlockMemory(),
 )
 

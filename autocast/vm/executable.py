@@ -129,21 +129,11 @@ class Executable:
             if self._seconds > threads.WORTH_A_PAUSE:
                 threads.pause_openmp()
             started = time.perf_counter()
-            outputs = self._updated(self._main(*arguments))
+            outputs = self._main(*arguments)
             self._seconds = time.perf_counter() - started
         if self._outputs_vary:
             varying_outputs.note(outputs)
         return outputs
-
-    def _updated(self, outputs: Any) -> Any:
-        """The results among `outputs`; the others are written to the state."""
-        if not self.state:
-            return outputs
-        tensors = [outputs] if isinstance(outputs, tvm.runtime.Tensor) else list(outputs)
-        results = len(tensors) - len(self.state)
-        for value, output in zip(self.state.values(), tensors[results:], strict=True):
-            value.copyfrom(output)
-        return tensors[0] if results == 1 else tuple(tensors[:results])
 
     @contextmanager
     def instrumented(self, callback: Any) -> Iterator[None]:

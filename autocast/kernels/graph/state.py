@@ -42,3 +42,14 @@ def separate_state(mod: tvm.IRModule) -> tvm.IRModule:
     mod = tvm.IRModule(mod.functions, attrs=mod.attrs)
     mod["main"] = main.with_attrs({"num_input": inputs + len(state), NUM_STATE: len(state)})
     return mod
+
+
+def inline_functions(mod: tvm.IRModule) -> tvm.IRModule:
+    """Inline the private functions that a `main` with state calls.
+
+    An optimizer's update is one, so that AutoCast leaves its precision alone; its operators become one kernel with what
+    surrounds them.
+    """
+    if "main" not in [var.name_hint for var in mod.get_global_vars()] or not num_state(mod["main"]):
+        return mod
+    return relax.transform.InlinePrivateFunctions()(mod)

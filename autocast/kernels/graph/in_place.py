@@ -1,0 +1,242 @@
+"""Write results where an operand was: updates over the state that they replace, and over operands that die."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from autocast.ir import is_op
+from autocast.kernels.graph.rewriting import reads_of
+from autocast.kernels.graph.state import num_state
+from autocast.kernels.graph.tensors import Tensor, Tensors, is_alias, returned
+
+#: The attribute of a PrimFunc that lists [result, argument] pairs, each counted from 0: the result may take the place
+#: of the argument, because no element is written before the last time that it is read.
+IN_PLACE = "autocast.in_place"
+
+_ALLOCATE = "relax.builtin.alloc_tensor"
+_COPY = "runtime.TVMTensorCopyFromTo"
+
+
+class _Places:
+    """What each result of a function's kernels is written over.
+
+    Attributes
+    ----------
+    of : dict of Var to Var
+        An allocated tensor -> the state, or the earlier allocation, whose place it takes.
+    shared : set of Var
+        The bindings of calls that read what they overwrite.
+    copies : list of (Expr, Var)
+        What has to be copied to the state when all calls are done.
+    results : list of Expr
+        What the function returns apart from its new state.
+    """
+
+    def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
+        self.mod = mod
+        self.of: dict[relax.Var, relax.Var] = {}
+        self.shared: set[relax.Var] = set()
+        self.copies: list[tuple[relax.Expr, relax.Var]] = []
+        self.bindings = [binding for block in function.body.blocks for binding in block.bindings]
+        self.end = len(self.bindings)
+        self.tensors = Tensors(function)
+        self.allocated: set[relax.Var] = set()
+        self.first: dict[Tensor, int] = {}
+        self.last: dict[Tensor, int] = {}
+        for number, binding in enumerate(self.bindings):
+            self._read(number, binding)
+        count = num_state(function)
+        outputs = returned(self.bindings, function.body.body)
+        kept = len(outputs) - count
+        self.results = outputs[:kept]
+        inputs = int(function.attrs["num_input"]) if count else 0
+        state = function.params[inputs - count : inputs]
+        self._keep([*self.results, *(new for new in outputs[kept:] if not self._is_allocated(new))])
+        for old, new in zip(state, outputs[kept:], strict=True):
+            self._replace(old, new)
+        for number, binding in enumerate(self.bindings):
+            for result, argument in self._pairs(binding.value):
+                self._reuse(number, result, argument)
+
+    def _read(self, number: int, binding: relax.Binding) -> None:
+        value = binding.value
+        self.tensors.bind(binding)
+        if is_op(value, _ALLOCATE):
+            self.allocated.add(binding.var)
+        if is_alias(value):
+            return
+        # What is not known to be a kernel may give back an operand.
+        until = number if self._is_kernel(value) else self.end
+        for tensor in {tensor for var in reads_of(value) for tensor in self.tensors.of(var)}:
+            self.first.setdefault(tensor, number)
+            self.last[tensor] = until
+
+    def _is_kernel(self, value: relax.Expr) -> bool:
+        if is_op(value, "relax.vm.call_tir_dyn"):
+            return True
+        is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
+        return is_call and isinstance(self.mod[value.op], tirx.PrimFunc)
+
+    def _is_allocated(self, value: relax.Expr) -> bool:
+        return [var in self.allocated for var, _ in self.tensors.of(value)] == [True]
+
+    def _keep(self, values: Sequence[relax.Expr]) -> None:
+        """Note that tensors are read when all calls are done."""
+        for value in values:
+            for tensor in self.tensors.of(value):
+                self.last[tensor] = self.end
+
+    def _replace(self, old: relax.Var, new: relax.Expr) -> None:
+        """Let the kernel that computes `new` write it to the state `old`; a copy where it cannot."""
+        if self._is_allocated(new):
+            ((var, _),) = self.tensors.of(new)
+            writer, reader = self.first[(var, 0)], self.last.get((old, 0), -1)
+            fits = var not in self.of and _same_type(var, old) and _same_type(new, old)
+            if fits and (reader < writer or (reader == writer and self._may_share(writer, old, var))):
+                self.of[var] = old
+                if reader == writer:
+                    self.shared.add(self.bindings[writer].var)
+                return
+        if not (isinstance(new, relax.Var) and self.tensors.of(new) == [(old, 0)]):
+            self.copies.append((new, old))
+            self._keep([new])
+
+    def _reuse(self, number: int, result: int, argument: int) -> None:
+        """Let a result of a kernel take the place of an operand that nothing reads later."""
+        args = [self.tensors.of(arg) for arg in self.bindings[number].value.args]
+        outputs = self._first_output(number)
+        if len(args[argument]) != 1:
+            return
+        ((old, _),), ((new, _),) = args[argument], args[outputs + result]
+        old = self.of.get(old, old)
+        if old not in self.allocated or new in self.of or not _same_type(old, new):
+            return
+        if self.last[(old, 0)] == number and self._may_share(number, args[argument][0][0], new):
+            self.of[new] = old
+            self.last[(old, 0)] = self.last[(new, 0)]
+            self.shared.add(self.bindings[number].var)
+
+    def _may_share(self, number: int, old: relax.Var, new: relax.Var) -> bool:
+        """Whether a kernel that reads `old` once may write its result `new` there."""
+        call = self.bindings[number].value
+        args = [self.tensors.of(arg) for arg in call.args]
+        places = [self.of.get(var, var) for tensors in args for var, _ in tensors]
+        if sum(place.same_as(self.of.get(old, old)) for place in places) != 1:
+            return False
+        outputs = self._first_output(number) if self._pairs(call) else 0
+        return any(
+            args[argument] == [(old, 0)] and args[outputs + result] == [(new, 0)]
+            for result, argument in self._pairs(call)
+        )
+
+    def _first_output(self, number: int) -> int:
+        """Which argument of a call is the first that it writes."""
+        args = [self.tensors.of(arg) for arg in self.bindings[number].value.args]
+        written = [
+            place
+            for place, tensors in enumerate(args)
+            if len(tensors) == 1 and tensors[0][0] in self.allocated and self.first[tensors[0]] == number
+        ]
+        return written[0]
+
+    def _pairs(self, value: relax.Expr) -> Iterator[tuple[int, int]]:
+        if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+            for result, argument in (self.mod[value.op].attrs or {}).get(IN_PLACE, ()):
+                yield int(result), int(argument)
+
+
+def _same_type(one: relax.Expr, other: relax.Expr) -> bool:
+    return tvm_ffi.structural_equal(one.ty, other.ty)
+
+
+@mutator
+class _Writer(PyExprMutator):
+    """Leaves out the allocations that `places` makes needless."""
+
+    def __init__(self, mod: tvm.IRModule, places: _Places) -> None:
+        super().__init__(mod)
+        self.places = places
+        self.mod = mod
+        self.kernels: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if binding.var in self.places.of:
+            self.set_var_remap(binding.var, self.visit_expr(self.places.of[binding.var]))
+        elif binding.var in self.places.shared:
+            call = binding.value
+            args = [self.visit_expr(arg) for arg in call.args]
+            self.builder_.emit(relax.Call(self.aliasing(call.op), args, call.attrs, call.ty_args), binding.var.name)
+        else:
+            super().visit_var_binding_(binding)
+
+    def aliasing(self, kernel: tvm.ir.GlobalVar) -> tvm.ir.GlobalVar:
+        """A copy of a kernel whose arguments may be the same memory."""
+        if kernel not in self.kernels:
+            function = self.mod[kernel].with_attr("tirx.noalias", False)
+            self.kernels[kernel] = self.builder_.add_func(function, f"{kernel.name_hint}_in_place")
+        return self.kernels[kernel]
+
+    def written(self, function: relax.Function) -> relax.Function:
+        """`function` without its new state among its results."""
+        blocks = [self.visit_binding_block(block) for block in function.body.blocks]
+        self.builder_._begin_binding_block()
+        for value, state in self.copies():
+            self.builder_.emit(relax.Call(relax.ExternFunc(_COPY), [value, state], ty_args=[tvm.ir.TupleType([])]))
+        fields = [self.visit_expr(result) for result in self.places.results]
+        result = fields[0] if len(fields) == 1 else relax.Tuple(fields)
+        blocks.append(self.builder_._end_block())
+        body = self.builder_.normalize(relax.SeqExpr([block for block in blocks if block.bindings], result))
+        return relax.Function(function.params, body, None, function.is_pure, function.attrs)
+
+    def copies(self) -> Iterator[tuple[relax.Expr, relax.Var]]:
+        """What is copied where, so that nothing is overwritten before it is read."""
+        copies = [(self.visit_expr(value), state) for value, state in self.places.copies]
+        overwritten = {state for _, state in copies}
+        for number, (value, state) in enumerate(copies):
+            if value in overwritten:
+                shape = relax.ShapeExpr(value.ty.shape.values)
+                spare = self.builder_.emit(
+                    relax.op.builtin.alloc_tensor(
+                        shape, relax.DataTypeImm(str(value.ty.dtype)), relax.PrimValue(0), "global"
+                    )
+                )
+                yield value, spare
+                copies[number] = spare, state
+        yield from copies
+
+
+@tvm.transform.module_pass(opt_level=0, name="WriteInPlace")
+class WriteInPlace:
+    """Write the new state of `main` over the old, and results of kernels over operands that nothing reads later.
+
+    Before::                                     After::
+
+        q = alloc_tensor(...)                        update_in_place(p, g, p)
+        update(p, g, q)                              return y
+        return (y, q)
+
+    A kernel says by its attribute `autocast.in_place` whose place a result may take while it reads it. New state that
+    cannot be written in place, because the old one is read later, say, is copied at the end.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        """The module, as the class says."""
+        main = mod["main"] if "main" in [var.name_hint for var in mod.get_global_vars()] else None
+        if not isinstance(main, relax.Function):
+            return mod
+        places = _Places(mod, main)
+        if not places.of and not num_state(main):
+            return mod
+        writer = _Writer(mod, places)
+        function = writer.written(main)
+        mod = tvm.IRModule(writer.builder_.get().functions, attrs=mod.attrs)
+        del mod[mod.get_global_var("main")]
+        var = tvm.ir.GlobalVar("main")
+        relax.expr._update_type(var, function.ty)
+        mod[var] = function
+        return mod
