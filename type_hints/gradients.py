@@ -10,6 +10,7 @@ _SLOPE = "the adjoint times a slope"
 _STATISTICS = "statistics of rows, and differences from them that cancel"
 
 _IDENTITY = "gives back its argument; marks it for automatic differentiation"
+_WEIGHTS = "products over pixels, accumulated in float32; the result has the dtype of the weights, which are not read"
 
 RULES = (
     rule("relax.grad.no_grad", follow(1), why=_IDENTITY),
@@ -41,6 +42,10 @@ RULES = (
     ),
     rule("relax.grad.rms_norm_backward", full(3), why=f"{_STATISTICS}; a sum over the batch for the scale"),
     rule("relax.grad.max_pool2d_backward", follow(2), why="moves each gradient to the element that won its window"),
+    rule("relax.grad.conv1d_weight_backward", low((0, 2)), why=_WEIGHTS),
+    rule("relax.grad.conv2d_weight_backward", low((0, 2)), why=_WEIGHTS),
+    rule("relax.grad.conv3d_weight_backward", low((0, 2)), why=_WEIGHTS),
+    rule("relax.grad.batch_norm_backward", full(3), why="mean and variance of a batch, and sums over it that cancel"),
     rule("relax.grad.avg_pool2d_backward", follow(2), why="spreads each gradient over a window, added up in float32"),
     rule("relax.grad.nll_loss_backward", full((0, 1, 3)), why="divides by the sum of the batch's weights"),
     rule("relax.grad.take_backward", full(2), why="adds up the gradients of every use of a row: a long sum"),

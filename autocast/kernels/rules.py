@@ -8,6 +8,7 @@ from typing import NamedTuple
 import tvm
 
 from autocast.kernels.attention.rule import lower_attention
+from autocast.kernels.convolutions.gradient_rule import lower_weight_gradients
 from autocast.kernels.convolutions.pooling_rule import lower_pooling
 from autocast.kernels.convolutions.rule import lower_convolutions
 from autocast.kernels.elementwise.rule import lower_elementwise
@@ -33,6 +34,7 @@ RULES = (
     Rule("pooling", "max and average pooling, global and adaptive ones too", lower_pooling),
     Rule("convolutions", "conv1d, conv2d and their transposes: bias, activation, residual", lower_convolutions),
     Rule("scatter", "gradients of lookups, and the dense gradient they are added to", lower_scatters),
+    Rule("weight_gradients", "gradients of the weights of conv1d and conv2d", lower_weight_gradients),
     Rule("products", "matmul, with transposed and narrowed operands, bias, activation and residual", lower_products),
     Rule("rows", "softmax, norms, losses, reductions and scans over the last axes, and their neighbours", lower_rows),
     Rule("layout", "what only moves data: permutations, joins, cuts, repeats, fills and casts of those", lower_layout),

@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_constant, is_op, op_name, same_shape, shape_of, static_shape
+from autocast.ir.operators import normalize_batch
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
 
 #: Constants of at most this many elements are computed now.
@@ -96,9 +97,11 @@ def _matmul(rewriter: _Canonicalize, call: relax.Call, left: relax.Expr, right: 
 def _batch_norm(
     rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, *statistics: relax.Expr
 ) -> relax.Expr | None:
-    """Inference: one factor and one offset for each channel, and statistics as they were."""
+    """Training: statistics of the batch, and the next running ones. Inference: a factor and an offset by channel."""
     gamma, beta, mean, variance = statistics
-    if call.attrs.training is None or call.attrs.training or not call.attrs.center or not call.attrs.scale:
+    if call.attrs.training is None or call.attrs.training:
+        return normalize_batch(rewriter.emit, call, data, *statistics)
+    if not call.attrs.center or not call.attrs.scale:
         return None
     emit, op = rewriter.emit, relax.op
     epsilon = relax.const(float(call.attrs.epsilon), dtype_of(variance))

@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import mutator
 from autocast.ir import is_op, is_tensor, op_name, same_shape, shape_of, static_shape
 from autocast.kernels.convolutions.declined import declined
 from autocast.kernels.graph.canonicalize import canonicalize, permutation
-from autocast.kernels.graph.operators import CONVOLUTIONS, ELEMENTWISE
+from autocast.kernels.graph.operators import CONVOLUTION_GRADIENTS, CONVOLUTIONS, ELEMENTWISE
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, users_of
 
 #: A new value, and whether it is the old one with axis 1 moved to the end; None: the binding stays as it is.
@@ -101,6 +101,14 @@ def _same(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
     return relax.Call(call.op, operands, attributes, call.ty_args), True
 
 
+def _together(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
+    """The same operator where all operands are images."""
+    if str(call.attrs.layout) not in _LAYOUTS:
+        return None
+    operands = [rewriter.moved(operand) for operand in call.args]
+    return relax.Call(call.op, operands, _moved_attributes(call, len(dims(call))), call.ty_args), True
+
+
 def _convolution(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
     data = call.args[0]
     if str(call.attrs.data_layout) not in _LAYOUTS or declined(call) is not None:
@@ -110,6 +118,46 @@ def _convolution(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
             return product, True
         rewriter.moved(data)
     return _same(rewriter, call)
+
+
+def _pointwise(call: relax.Call) -> bool:
+    """Whether each pixel is seen by itself, in a convolution that is one product."""
+    attributes = call.attrs
+    steps = [*attributes.strides, *attributes.dilation]
+    return (
+        all(size == 1 for size in dims(call.args[1])[2:])
+        and all(int(step) == 1 for step in steps)
+        and not any(map(int, attributes.padding))
+        and int(attributes.groups) == 1
+    )
+
+
+def _transposed(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
+    """Where each pixel is seen by itself, the product with the weights as they are."""
+    data, weights = call.args
+    if declined(call) is not None or not _pointwise(call) or str(call.attrs.data_layout) not in _LAYOUTS:
+        return _convolution(rewriter, call)
+    matrix = rewriter.emit(relax.op.reshape(rewriter.new(weights), dims(weights)[:2]))
+    return relax.op.matmul(rewriter.moved(data), matrix, out_dtype=call.attrs.out_dtype or None), True
+
+
+def _weight_gradient(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
+    """The same of moved tensors; where each pixel is seen by itself, the product over all pixels."""
+    data, weights, adjoint = call.args
+    if str(call.attrs.data_layout) not in _LAYOUTS:
+        return None
+    data, adjoint = rewriter.moved(data), rewriter.moved(adjoint)
+    if not _pointwise(call):
+        attributes = _moved_attributes(call, len(dims(call.args[0])))
+        return relax.Call(call.op, [data, rewriter.new(weights), adjoint], attributes), False
+    rows = [rewriter.emit(relax.op.reshape(tensor, _as_rows(dims(tensor)))) for tensor in (adjoint, data)]
+    product = relax.op.matmul(rewriter.emit(relax.op.permute_dims(rows[0])), rows[1], out_dtype="float32")
+    return relax.op.reshape(rewriter.emit(product), dims(weights)), False
+
+
+def _as_rows(shape: tuple) -> relax.ShapeExpr:
+    """A row for each pixel."""
+    return relax.ShapeExpr([prod(shape[1:-1], start=shape[0]), shape[-1]])
 
 
 def _product_of_patches(rewriter: _ChannelsLast, call: relax.Call) -> relax.Expr | None:
@@ -201,7 +249,10 @@ def _names(text: str) -> frozenset[str]:
 
 _RULES: dict[str, Callable[[_ChannelsLast, Any], Answer]] = {
     **dict.fromkeys(CONVOLUTIONS, _convolution),
-    **dict.fromkeys(ELEMENTWISE - _names("nn.prelu"), _elementwise),
+    **dict.fromkeys(_names("nn.conv1d_transpose nn.conv2d_transpose"), _transposed),
+    **dict.fromkeys(CONVOLUTION_GRADIENTS, _weight_gradient),
+    **dict.fromkeys(_names("grad.avg_pool2d_backward grad.max_pool2d_backward"), _together),
+    **dict.fromkeys(ELEMENTWISE - _names("nn.prelu nn.seeded_dropout"), _elementwise),
     **dict.fromkeys(
         _names("""
         astype equal greater greater_equal isfinite isinf isnan less less_equal logical_and logical_not logical_or

@@ -8,15 +8,20 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, op_name
 from autocast.ir.operators import OPERATORS, Expansion
+from autocast.kernels.convolutions.declined import has_kernel
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
 
 
 @mutator
 class _Expand(BindingRewriter):
+    def __init__(self, mod: tvm.IRModule, keep: tuple[str, ...]) -> None:
+        super().__init__(mod)
+        self.keep = keep
+
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         operator = OPERATORS.get(op_name(binding.value) or "")
-        if operator is None:
+        if operator is None or operator.name in self.keep or has_kernel(binding.value):
             return None
         call = binding.value
         operands = [self.new(operand) for operand in call.args]
@@ -38,7 +43,7 @@ class _Expand(BindingRewriter):
         return result if dtype_of(result) == str(want.dtype) else relax.op.astype(result, str(want.dtype))
 
 
-def expand_operators(mod: tvm.IRModule) -> tvm.IRModule:
+def expand_operators(mod: tvm.IRModule, keep: tuple[str, ...] = ()) -> tvm.IRModule:
     """Rewrite backward operators and losses to operators of TVM, which compute in float32 and store as was asked.
 
     Before::                                               After::
@@ -47,5 +52,7 @@ def expand_operators(mod: tvm.IRModule) -> tvm.IRModule:
                                                                g1: f32 = R.astype(g, "float32")
                                                                s: f32 = R.subtract(1, R.multiply(y1, y1))
                                                                d: bf16 = R.astype(R.multiply(g1, s), "bfloat16")
+
+    Those in `keep` stay as they are.
     """
-    return rewrite_functions(mod, _Expand)
+    return rewrite_functions(mod, _Expand, keep)

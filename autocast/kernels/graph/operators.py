@@ -33,8 +33,11 @@ OPAQUE_PREFIXES = tuple(
 #: Convolutions along one axis and two, that there are kernels for.
 CONVOLUTIONS = _names("nn.conv1d nn.conv1d_transpose nn.conv2d nn.conv2d_transpose")
 
+#: Gradients of their weights, which have kernels too.
+CONVOLUTION_GRADIENTS = _names("grad.conv1d_weight_backward grad.conv2d_weight_backward")
+
 #: Products multiply low operands as they are, and accumulate and answer in float32.
-PRODUCTS = CONVOLUTIONS | _names("matmul nn.conv3d nn.conv3d_transpose")
+PRODUCTS = CONVOLUTIONS | CONVOLUTION_GRADIENTS | _names("matmul nn.conv3d nn.conv3d_transpose")
 
 #: Attention has kernels of its own, which keep scores and softmax in float32.
 ATTENTION = _names("nn.attention nn.attention_bias nn.attention_var_len")
@@ -43,7 +46,8 @@ ATTENTION = _names("nn.attention nn.attention_bias nn.attention_var_len")
 ELEMENTWISE = _names("""
     abs acos acosh add asin asinh atan atan2 atanh ceil clip cos cosh divide erf ewise_fma exp floor floor_divide
     floor_mod log log_add_exp maximum minimum mod multiply negative nn.gelu nn.gelu_tanh nn.leakyrelu nn.prelu nn.relu
-    nn.selu nn.silu nn.softplus power round rsqrt sigmoid sign sin sinh sqrt square subtract tan tanh trunc
+    nn.seeded_dropout nn.selu nn.silu nn.softplus power round rsqrt sigmoid sign sin sinh sqrt square subtract tan tanh
+    trunc
 """)
 
 #: Reductions, whose results are small: keeping them in float32 costs little, wherever they go.

@@ -1,0 +1,448 @@
+"""Gradients of convolutions' weights: products of data and adjoints over pixels, a band of rows at a time.
+
+For each tap of the kernel, the gradient is the product of the adjoint's (features, pixels) with the (pixels, channels)
+that the tap sees. Words run along pixels, so both are copied to scratches in the cache first: the adjoint as panels of
+features, the data once for each column of the kernel, so that every tap sees a run of words with the adjoint's pitch.
+Sums stay in registers for all pixels of a band, and in the result from band to band.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.convolutions.spec import Convolution
+from autocast.kernels.convolutions.store import where_whole
+from autocast.kernels.products.tile import Tile
+from autocast.kernels.target import InstructionSet, cores, instruction_set
+from autocast.kernels.vector import llvm_ir, llvm_pack
+from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, importing, kernel_function
+
+#: Rows of a register tile by instruction set and by vectors across, and the time of a step, relatively.
+_TILES = {
+    "avx512bf16": {4: (6, 1.0), 3: (8, 1.0), 2: (12, 1.05), 1: (24, 1.4)},
+    "avx512": {4: (6, 1.0), 3: (8, 1.0), 2: (12, 1.05), 1: (24, 1.4)},
+    "avx2": {2: (6, 1.0), 1: (12, 1.4)},
+    "generic": {2: (4, 1.0), 1: (8, 1.4)},
+}
+#: Channels that are packed together: a cache line of words.
+_CHANNELS = 16
+#: Bytes of a band's packed data (of one block of channels) and adjoint that stay in the level-2 cache side by side.
+_DATA_BYTES, _ADJOINT_BYTES = 256 << 10, 448 << 10
+
+# Words at the edge of an image: of pixels that are outside, or of channels that are too many, nothing is read.
+_EDGE_PAIRS = """
+define linkonce_odr void @autocast_edge_FROM(ptr %a, i32 %n, ptr %b, i32 %m, ptr %dst) alwaysinline {
+  %lo = call <L x i16> @autocast_halves_FROM_part(ptr %a, i32 %n)
+  %hi = call <L x i16> @autocast_halves_FROM_part(ptr %b, i32 %m)
+  %w = call <L x i32> @autocast_pair_FROM(<L x i16> %lo, <L x i16> %hi)
+  store <L x i32> %w, ptr %dst, align 4
+  ret void
+}
+"""
+
+
+def weight_gradient(spec: Convolution, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(data, adjoint, gradient)`, fit for `relax.call_tir`.
+
+    Parameters
+    ----------
+    spec
+        The convolution, not transposed and of known height and width; `out_dtype` is that of the adjoint of its output.
+    target, name
+        An LLVM target, and the function's name.
+
+    Returns
+    -------
+    PrimFunc
+        It takes NHWC data and adjoint. The gradient is float32, of shape `gradient_shape(spec)`: features last.
+    """
+    with kernel_function(name) as finished:
+        generator = _Generator(spec, instruction_set(target), cores(target))
+        generator.emit()
+    return finished().with_attr("autocast.flops", generator.flops)
+
+
+def gradient_shape(spec: Convolution) -> tuple[int, int, int]:
+    """The shape of what the kernel writes: (groups, channels of a group x taps, features of a group)."""
+    return spec.groups, spec.channels // spec.groups * math.prod(spec.kernel), spec.features // spec.groups
+
+
+@dataclass(frozen=True)
+class _Blocking:
+    """How a weight gradient is cut up.
+
+    Attributes
+    ----------
+    pairs
+        Whether a word is a pair of bfloat16 pixels, or a float32 number.
+    images, rows
+        A band: rows of outputs of some images.
+    row_words
+        Words of a row of outputs.
+    block
+        Channels that are packed together.
+    tile_rows, panel
+        The register tile: (tap, channel) by features.
+    channel_tasks, panel_tasks
+        Tasks that share a group, by its channels and by its features.
+    """
+
+    pairs: bool
+    images: int
+    rows: int
+    row_words: int
+    block: int
+    tile_rows: int
+    panel: int
+    channel_tasks: int
+    panel_tasks: int
+
+    @property
+    def per_word(self) -> int:
+        return 2 if self.pairs else 1
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """Where taps find packed data: a row class for each remainder of the stride, in it a variant for each column."""
+
+    spec: Convolution
+    blocking: _Blocking
+
+    @property
+    def classes(self) -> list[int]:
+        """The remainders that rows of the kernel have."""
+        (step, _), (reach, _) = self.spec.strides, self.spec.dilation
+        return sorted({row * reach % step for row in range(self.spec.kernel[0])})
+
+    def down(self, row: int) -> int:
+        """How many packed rows below the first a row of the kernel begins."""
+        return row * self.spec.dilation[0] // self.spec.strides[0]
+
+    def rows(self, remainder: int) -> int:
+        """Packed rows of a class."""
+        reach, step = self.spec.dilation[0], self.spec.strides[0]
+        return self.blocking.rows + max(
+            self.down(row) for row in range(self.spec.kernel[0]) if row * reach % step == remainder
+        )
+
+    def begin(self, remainder: int, column: int) -> int:
+        """The word where the data of a class begin that a column of the kernel sees."""
+        before = sum(self.rows(other) for other in self.classes if other < remainder) * self.spec.kernel[1]
+        return (before + column * self.rows(remainder)) * self.pitch
+
+    def offset(self, row: int, column: int) -> int:
+        """The first word that a tap sees of an image."""
+        remainder = row * self.spec.dilation[0] % self.spec.strides[0]
+        return self.begin(remainder, column) + self.down(row) * self.pitch
+
+    @property
+    def pitch(self) -> int:
+        """Words from one packed row to the next."""
+        return self.blocking.row_words * self.blocking.block
+
+    @property
+    def image(self) -> int:
+        """Words from one image to the next."""
+        return sum(map(self.rows, self.classes)) * self.spec.kernel[1] * self.pitch
+
+
+def _choose_blocking(spec: Convolution, isa: InstructionSet, threads: int) -> _Blocking:
+    height, width = _output(spec)
+    channels, features = spec.channels // spec.groups, spec.features // spec.groups
+    pairs = spec.compute_dtype == "bfloat16" and isa.bf16_dot
+    blocks = math.ceil(channels / _CHANNELS)
+    channel_tasks = min(blocks, math.ceil(threads / spec.groups)) if blocks >= threads or spec.groups > 1 else 1
+    wanted = math.ceil(threads / spec.groups / channel_tasks)
+
+    def time(vectors: int) -> tuple[float, int]:
+        panels = math.ceil(features / (vectors * isa.lanes))
+        return math.ceil(panels / min(wanted, panels)) * vectors * _TILES[isa.name][vectors][1], vectors
+
+    vectors = min(_TILES[isa.name], key=time)
+    panel = vectors * isa.lanes
+    panel_tasks = min(wanted, math.ceil(features / panel))
+    blocking = _Blocking(
+        pairs=pairs,
+        images=1,
+        rows=height,
+        row_words=math.ceil(width / (2 if pairs else 1)),
+        block=min(channels, _CHANNELS),
+        tile_rows=_TILES[isa.name][vectors][0],
+        panel=panel,
+        channel_tasks=channel_tasks,
+        panel_tasks=panel_tasks,
+    )
+    adjoint_words = blocking.row_words * math.ceil(features / panel / panel_tasks) * panel
+
+    def fits(candidate: _Blocking) -> bool:
+        adjoint = candidate.images * candidate.rows * adjoint_words
+        return 4 * adjoint <= _ADJOINT_BYTES and 4 * candidate.images * _Taps(spec, candidate).image <= _DATA_BYTES
+
+    batch = spec.batch or 1
+    wholes = [replace(blocking, images=count) for count in range(batch, 0, -1) if batch % count == 0]
+    parts = [replace(blocking, rows=math.ceil(height / count)) for count in range(2, height + 1)]
+    return next(filter(fits, [*wholes, *parts]), replace(blocking, rows=1))
+
+
+def _output(spec: Convolution) -> tuple[int, int]:
+    """The output's height and width."""
+    assert spec.height is not None and spec.width is not None
+    return int(spec.output_extent(0, spec.height)), int(spec.output_extent(1, spec.width))
+
+
+class _Generator:
+    def __init__(self, spec: Convolution, isa: InstructionSet, threads: int) -> None:
+        self.spec, self.unit = spec, VectorUnit(isa)
+        self.blocking = _choose_blocking(spec, isa, threads)
+        self.taps = _Taps(spec, self.blocking)
+        self.height, self.width = _output(spec)
+        self.channels, self.features = spec.channels // spec.groups, spec.features // spec.groups
+        self.blocks = math.ceil(self.channels / self.blocking.block)
+        self.panels = math.ceil(self.features / self.blocking.panel)
+        self.bands = math.ceil(self.height / self.blocking.rows)
+
+    def emit(self) -> None:
+        """Emit the function's arguments, and a task for each part of the result."""
+        spec, blocking = self.spec, self.blocking
+        batch: Extent = tirx.Var("batch", "int64") if spec.batch is None else spec.batch
+        data = T.arg("data", T.buffer((batch, spec.height, spec.width, spec.channels), spec.data_dtype))
+        adjoint = T.arg("adjoint", T.buffer((batch, self.height, self.width, spec.features), spec.out_dtype))
+        out = T.arg("gradient", T.buffer(gradient_shape(spec), "float32"))
+        per_image = 2 * self.channels * spec.features * math.prod(spec.kernel) * self.height * self.width
+        self.flops = per_image * batch
+        self.data, self.adjoint, self.out = flat(data), flat(adjoint), flat(out)
+        compute = "bfloat16" if blocking.pairs else "float32"
+        storages = sorted({spec.data_dtype, spec.out_dtype})
+        code = llvm_ir.conversions_and_accesses(self.unit.isa)
+        code += "".join(llvm_pack.packing(self.unit.isa, storage, compute) for storage in storages)
+        if blocking.pairs:
+            edges = "".join(_EDGE_PAIRS.replace("FROM", storage) for storage in storages)
+            code += llvm_ir.expand(edges, self.unit.lanes)
+        parts = blocking.channel_tasks * blocking.panel_tasks
+        with importing(code):
+            self.batch = self.unit.opaque(batch)
+            with T.parallel(0, i64(spec.groups * parts)) as task:
+                group, part = T.bind(task // parts), T.bind(task % parts)
+                self._task(group, T.bind(part // blocking.panel_tasks), T.bind(part % blocking.panel_tasks))
+
+    def _task(self, group: tirx.Expr, channel_task: tirx.Expr, panel_task: tirx.Expr) -> None:
+        """Part of the channels by part of the features of a group, over all pixels."""
+        spec, blocking, taps = self.spec, self.blocking, self.taps
+        first_block, last_block = _part(self.blocks, channel_task, blocking.channel_tasks)
+        first_panel, last_panel = _part(self.panels, panel_task, blocking.panel_tasks)
+        word = "int32" if blocking.pairs else "float32"
+        slack = self.unit.lanes
+        pixels = blocking.images * blocking.rows * blocking.row_words
+        most_panels = math.ceil(self.panels / blocking.panel_tasks)
+        self.packed_data = self.unit.scratch(blocking.images * taps.image + slack, word)
+        self.packed_adjoint = self.unit.scratch(most_panels * pixels * blocking.panel, word)
+        self.offsets = T.alloc_buffer((math.prod(spec.kernel),), "int64")
+        for tap, (row, column) in enumerate((y, x) for y in range(spec.kernel[0]) for x in range(spec.kernel[1])):
+            T.buffer_store(self.offsets, i64(taps.offset(row, column)), [tap])
+        with T.serial(0, i64(self.batch // blocking.images)) as images, T.serial(0, i64(self.bands)) as band:
+            image, row = T.bind(images * blocking.images), T.bind(band * blocking.rows)
+            rows = T.bind(tirx.min(i64(blocking.rows), self.height - row))
+            with T.serial(0, last_panel - first_panel) as panel:
+                column = T.bind((first_panel + panel) * blocking.panel)
+                self._pack_adjoint(group, image, row, rows, column, T.bind(panel * (pixels * blocking.panel)))
+            with T.serial(first_block, last_block) as block:
+                channel = T.bind(block * blocking.block)
+                valid: Extent = blocking.block
+                if self.channels % blocking.block:
+                    valid = T.bind(tirx.min(i64(blocking.block), self.channels - channel))
+                self._pack_data(image, row, rows, T.bind(group * self.channels + channel), valid)
+                total = T.bind(i64(math.prod(spec.kernel)) * valid)
+                with T.serial(0, (total + blocking.tile_rows - 1) // blocking.tile_rows) as tile:
+                    starts, places = self._rows(group, channel, valid, total, tile)
+                    with T.serial(0, last_panel - first_panel) as panel:
+                        column = T.bind((first_panel + panel) * blocking.panel)
+                        begin = T.bind(panel * (pixels * blocking.panel))
+                        self._tile(starts, places, column, begin, rows, tirx.all(images.equal(0), band.equal(0)))
+
+    # ---- packing ----
+
+    def _pack_adjoint(
+        self, group: tirx.Expr, image: tirx.Expr, row: tirx.Expr, rows: tirx.Expr, column: tirx.Expr, begin: tirx.Expr
+    ) -> None:
+        """A panel of features, for all pixels of a band."""
+        spec, blocking, lanes = self.spec, self.blocking, self.unit.lanes
+        image_words = blocking.rows * blocking.row_words * blocking.panel
+        left = T.bind(self.features - column)
+
+        def emit(whole: bool) -> None:
+            with T.serial(0, i64(blocking.images)) as i, T.serial(0, rows) as y:
+                line = T.bind(((image + i) * self.height + row + y) * self.width)
+                to = T.bind(begin + i * image_words + y * (blocking.row_words * blocking.panel))
+                with T.serial(0, i64(blocking.row_words)) as word:
+                    pixel = T.bind(word * blocking.per_word)
+                    at = T.bind((line + pixel) * spec.features + group * self.features + column)
+                    inside = whole and (self.width % blocking.per_word == 0)
+                    for skip in range(0, blocking.panel, lanes):
+                        place = T.bind(to + word * blocking.panel + skip)
+                        if inside:
+                            self._whole_word(self.adjoint, at + skip, spec.features, self.packed_adjoint, place)
+                            continue
+                        count = T.bind(i64(lanes) if whole else left - skip)
+                        next_count = tirx.Select(pixel + 1 < self.width, count, i64(0))
+                        self._edge_word(
+                            self.adjoint, at + skip, count, spec.features, next_count, self.packed_adjoint, place
+                        )
+
+        where_whole(self.features % blocking.panel == 0 or left >= blocking.panel, emit)
+
+    def _pack_data(self, image: tirx.Expr, row: tirx.Expr, rows: tirx.Expr, channel: tirx.Expr, valid: Extent) -> None:
+        """A block of channels of what all taps see of a band."""
+        spec, blocking, taps = self.spec, self.blocking, self.taps
+        step, top = spec.strides[0], spec.padding[0]
+        # In the order of memory: what is written beyond the channels of a row is overwritten by the next.
+        with T.serial(0, i64(blocking.images)) as i:
+            for remainder, column in itertools.product(taps.classes, range(spec.kernel[1])):
+                with T.serial(0, rows + (taps.rows(remainder) - blocking.rows)) as y:
+                    source = T.bind((row + y) * step + (remainder - top))
+                    line = T.bind(((image + i) * spec.height + source) * spec.width)
+                    to = T.bind(i * taps.image + taps.begin(remainder, column) + y * taps.pitch)
+                    with T.If(tirx.all(source >= 0, source < spec.height)):
+                        with T.Then():
+                            self._pack_row(line, column, channel, valid, to)
+                        with T.Else():
+                            address = T.address_of(self.packed_data[to])
+                            zero = tirx.const(0, "int32")
+                            T.evaluate(tirx.call_extern("handle", "memset", address, zero, i64(taps.pitch * 4)))
+
+    def _pack_row(self, line: tirx.Expr, column: int, channel: tirx.Expr, valid: Extent, to: tirx.Expr) -> None:
+        """What a column of the kernel sees of the row of pixels that begins at `line`."""
+        spec, blocking = self.spec, self.blocking
+        assert spec.width is not None
+        step, first, per_word = spec.strides[1], column * spec.dilation[1] - spec.padding[1], blocking.per_word
+        words = range(blocking.row_words)
+        inside = [
+            word
+            for word in words
+            if first + word * per_word * step >= 0
+            and first + (word * per_word + per_word - 1) * step < spec.width
+            and (word + 1) * per_word <= self.width
+        ]
+        whole = isinstance(valid, int) and valid % self.unit.lanes == 0
+        begin, end = (inside[0], inside[-1] + 1) if inside and whole else (0, 0)
+        for start, stop, at_edge in ((0, begin, True), (begin, end, False), (end, len(words), True)):
+            if start == stop:
+                continue
+            with T.serial(i64(start), i64(stop)) as word:
+                pixel = T.bind(word * (per_word * step) + first)
+                at = T.bind((line + pixel) * spec.channels + channel)
+                for skip in range(0, blocking.block, self.unit.lanes):
+                    place = T.bind(to + word * blocking.block + skip)
+                    if not at_edge:
+                        self._whole_word(self.data, at + skip, step * spec.channels, self.packed_data, place)
+                        continue
+                    left = i64(valid) - skip
+                    count = T.bind(tirx.Select(tirx.all(pixel >= 0, pixel < spec.width), left, i64(0)))
+                    following = pixel + step
+                    exists = tirx.all(following >= 0, following < spec.width, word * 2 + 1 < self.width)
+                    next_count = T.bind(tirx.Select(exists, left, i64(0)))
+                    self._edge_word(
+                        self.data, at + skip, count, step * spec.channels, next_count, self.packed_data, place
+                    )
+
+    def _whole_word(
+        self, source: tirx.Buffer, at: tirx.Expr, stride: int, target: tirx.Buffer, place: tirx.Expr
+    ) -> None:
+        compute = "bfloat16" if self.blocking.pairs else "float32"
+        addresses = T.address_of(source[at]), i64(stride), T.address_of(target[place])
+        T.evaluate(tirx.call_extern("void", f"autocast_along_{source.dtype}_{compute}", *addresses))
+
+    def _edge_word(
+        self,
+        source: tirx.Buffer,
+        at: tirx.Expr,
+        count: tirx.Expr,
+        stride: int,
+        next_count: tirx.Expr,
+        target: tirx.Buffer,
+        place: tirx.Expr,
+    ) -> None:
+        """A vector of words of which `count` lanes are read, and `next_count` of the pixel `stride` elements on."""
+        to = T.address_of(target[place])
+        first, second = T.address_of(source[at]), T.address_of(source[at + stride])
+        counts = [tirx.max(n, i64(0)).astype("int32") for n in (count, next_count)]
+        if self.blocking.pairs:
+            name = f"autocast_edge_{source.dtype}"
+            T.evaluate(tirx.call_extern("void", name, first, counts[0], second, counts[1], to))
+            return
+        name = f"autocast_along_{source.dtype}_float32_part"
+        T.evaluate(tirx.call_extern("void", name, first, i64(stride), to, counts[0], tirx.const(1, "int32")))
+
+    # ---- multiplying ----
+
+    def _rows(
+        self, group: tirx.Expr, channel: tirx.Expr, valid: Extent, total: tirx.Expr, tile: tirx.Expr
+    ) -> tuple[tirx.Buffer, tirx.Buffer]:
+        """For each (tap, channel) of a tile, where its words begin and where its sums are stored."""
+        height, taps = self.blocking.tile_rows, math.prod(self.spec.kernel)
+        starts, places = (T.alloc_buffer((height,), "int64") for _ in range(2))
+        with T.serial(0, i64(height)) as r:
+            # Rows beyond the last one compute it once more.
+            row = T.bind(tirx.min(tile * height + r, total - 1))
+            tap = T.bind(tirx.truncdiv(row, i64(valid)))
+            inner = T.bind(row - tap * valid)
+            T.buffer_store(starts, self.offsets[tap] + inner, [r])
+            place = (group * self.channels + channel + inner) * taps + tap
+            T.buffer_store(places, place * self.features, [r])
+        return starts, places
+
+    def _tile(
+        self,
+        starts: tirx.Buffer,
+        places: tirx.Buffer,
+        column: tirx.Expr,
+        begin: tirx.Expr,
+        rows: tirx.Expr,
+        is_first: tirx.Expr,
+    ) -> None:
+        """A register tile: sums over all pixels of a band."""
+        unit, blocking, taps = self.unit, self.blocking, self.taps
+        left = T.bind(self.features - column)
+        tile = Tile(unit, blocking.tile_rows, blocking.panel)
+        unit.fence(self.out)
+        skips = [vector * unit.lanes for vector in range(tile.vectors)]
+
+        def load(whole: bool) -> None:
+            for row in range(tile.rows):
+                for vector, skip in enumerate(skips):
+                    count = None if whole else left - skip
+                    tile[row, vector] = unit.load(self.out, places[row] + column + skip, count)
+
+        def store(whole: bool) -> None:
+            for row in range(tile.rows):
+                for vector, skip in enumerate(skips):
+                    count = None if whole else left - skip
+                    unit.store(self.out, places[row] + column + skip, tile[row, vector], count)
+
+        is_whole = self.features % blocking.panel == 0 or left >= blocking.panel
+        with T.If(is_first):
+            with T.Then():
+                tile.clear()
+            with T.Else():
+                where_whole(is_whole, load)
+        image_words = blocking.rows * blocking.row_words
+        with T.serial(0, i64(blocking.images)) as image:
+            data = [T.bind(starts[row] + image * taps.image) for row in range(tile.rows)]
+            tile.multiply(
+                lambda row, k: self.packed_data[data[row] + k * blocking.block],
+                self.packed_adjoint,
+                T.bind(begin + image * (image_words * blocking.panel)),
+                rows * blocking.row_words,
+            )
+        where_whole(is_whole, store)
+
+
+def _part(count: int, part: tirx.Expr, parts: int) -> tuple[tirx.Expr, tirx.Expr]:
+    """The first of `count` things that belong to a part, and the one after the last."""
+    return T.bind(part * count // parts), T.bind((part + 1) * count // parts)

@@ -1,0 +1,83 @@
+"""Pooling: a maximum passes its adjoint to the element that won, an average to all of its window."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import ir, relax
+from tvm.relax import op
+
+from autocast.errors import GradientError
+from autocast.ir import dtype_of, shape_of, static_shape
+from autocast.training.gradients.registry import Adjoint, Backward, gradient, not_differentiable
+from autocast.training.gradients.shapes import number, reshaped
+from autocast.training.gradients.vision import along_axes
+
+
+def _pooling_2d(b: Backward) -> list[Adjoint]:
+    return [_backward(b.call.op.name, b.adjoint, b.call.args[0], b.call.attrs)]
+
+
+def _pooling_1d(b: Backward) -> list[Adjoint]:
+    """As pooling of images that are one pixel high."""
+    data, attributes = b.call.args[0], b.call.attrs
+    if str(attributes.layout) != "NCW":
+        raise GradientError(f"layout={attributes.layout!r}; expected NCW")
+    image, adjoint = (b.emit(op.expand_dims(tensor, 2)) for tensor in (data, b.adjoint))
+    name = b.call.op.name.replace("1d", "2d")
+    pooled = getattr(op.nn, name.rpartition(".")[2])(
+        image,
+        [1, int(attributes.pool_size[0])],
+        [1, int(attributes.strides[0])],
+        [0, int(attributes.padding[0]), 0, int(attributes.padding[1])],
+        [1, int(attributes.dilation[0])],
+        bool(attributes.ceil_mode),
+        bool(attributes.count_include_pad),
+    )
+    return [reshaped(b.emit(_backward(name, adjoint, image, pooled.attrs)), data)]
+
+
+def _backward(name: str, adjoint: relax.Expr, data: relax.Expr, attributes: ir.Attrs) -> relax.Call:
+    backward = ir.Op.get(f"relax.grad.{name.rpartition('.')[2]}_backward")
+    return relax.Call(backward, [adjoint, data], attributes)
+
+
+def _adaptive(b: Backward) -> list[Adjoint]:
+    """Along each axis a product with the matrix of averages; of everything, or of equal windows, a repetition."""
+    data, layout = b.call.args[0], str(b.call.attrs.layout)
+    axes = [place for place, axis in enumerate(layout) if axis not in "NC"]
+    shape, out = shape_of(data), shape_of(b.call)
+    if static_shape(data) is None:
+        raise GradientError(f"windows of an image of {shape}; expected a size that is known now")
+    if all(out[axis] == 1 for axis in axes):
+        area = math.prod(shape[axis] for axis in axes)
+        return [op.broadcast_to(b.adjoint * number(1 / area, data), relax.ShapeExpr(shape))]
+    matrices = {axis: _averages(shape[axis], out[axis]).astype(dtype_of(data)) for axis in axes}
+    return [along_axes(b, b.adjoint, matrices)]
+
+
+def _averages(extent: int, outputs: int) -> np.ndarray:
+    """The (outputs, extent) matrix of adaptive pooling: windows divide the data as evenly as they can."""
+    matrix = np.zeros((outputs, extent))
+    for i in range(outputs):
+        begin, end = i * extent // outputs, -(-(i + 1) * extent // outputs)
+        matrix[i, begin:end] = 1 / (end - begin)
+    return matrix
+
+
+_LARGEST = "the adjoint of each window goes to its largest element, the first of equal ones"
+_AVERAGE = "the adjoint of each window, divided by its size, goes to all of its elements"
+_NO_KERNEL = "no kernel pools along three axes backwards; pool along two, or reshape and take a mean"
+
+RULES = (
+    gradient("relax.nn.max_pool1d", _pooling_1d, why=_LARGEST),
+    gradient("relax.nn.max_pool2d", _pooling_2d, why=_LARGEST),
+    gradient("relax.nn.avg_pool1d", _pooling_1d, why=_AVERAGE),
+    gradient("relax.nn.avg_pool2d", _pooling_2d, why=_AVERAGE),
+    gradient("relax.nn.adaptive_avg_pool1d", _adaptive, why=_AVERAGE),
+    gradient("relax.nn.adaptive_avg_pool2d", _adaptive, why=_AVERAGE),
+    gradient("relax.nn.adaptive_avg_pool3d", _adaptive, why=_AVERAGE),
+    not_differentiable("relax.nn.max_pool3d", why=_NO_KERNEL),
+    not_differentiable("relax.nn.avg_pool3d", why=_NO_KERNEL),
+)
