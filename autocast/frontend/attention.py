@@ -60,7 +60,7 @@ def _attention_with_dropout(
     rate: float,
 ) -> relax.Expr:
     """`dropout(softmax(scale * q k' + bias)) v`, in torch's layout: `nn.attention` has no dropout inside."""
-    dtype, rank = dtype_of(q), len(dims(q))
+    dtype, rank = str(dtype_of(q)), len(dims(q))
     keys = importer.emit(relax.op.permute_dims(k, [*range(rank - 2), rank - 1, rank - 2]))
     scores = importer.emit(relax.op.matmul(q, keys))
     scale = int(dims(q)[-1]) ** -0.5 if scale is None else scale

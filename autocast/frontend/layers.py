@@ -145,7 +145,7 @@ def _batch_norm_in_training(importer: Importer, node: fx.Node) -> list[relax.Exp
     """
     x, weight, bias, mean, variance = (importer.arg(node, i, "") for i in range(5))
     momentum, epsilon = (float(value) for value in node.args[-2:])
-    shape, dtype = [dims(x)[1]], dtype_of(mean)
+    shape, dtype = [dims(x)[1]], str(dtype_of(mean))
     weight, bias = _affine(weight, shape, dtype_of(x), 1.0), _affine(bias, shape, dtype_of(x), 0.0)
     options = {"axis": 1, "epsilon": epsilon, "momentum": momentum, "training": True}
     whole = importer.emit(relax.op.nn.batch_norm(x, weight, bias, mean, variance, **options))
