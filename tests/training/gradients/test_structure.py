@@ -90,11 +90,11 @@ def test_operators_that_tvm_does_not_run_have_gradients_of_the_right_shape(
         (lambda x: op.nn.pad(x, [1, 1, 1, 1], pad_mode="reflect"), r"pad_mode='reflect'; expected 'constant'"),
         (lambda x: op.einsum([x], "ij->i"), r"subscripts='ij->i'; expected .* no index of one operand only"),
         (lambda x: op.einsum([x], "ii->i"), r"expected no index twice in one operand"),
-        (lambda x: op.gather_nd(x, relax.const([[0], [1]]), batch_dims=1), r"batch_dims=1; expected 0"),
+        (lambda x: op.gather_nd(x, relax.const([[0], [1]], "int64"), batch_dims=1), r"batch_dims=1; expected 0"),
         (lambda x: op.topk(x, 2, 1, "values"), r"ret_type='values'; expected 'both'"),
         (lambda x: op.cumprod(x, 0), r"relax\.cumprod: it divides by elements"),
         (
-            lambda x: op.scatter_elements(x, relax.const([[0, 1]]), x, 0, "mul"),
+            lambda x: op.scatter_elements(x, relax.const([[0, 1], [1, 0]], "int64"), x, 0, "mul"),
             r"reduction='mul'; expected 'update' or",
         ),
     ],
