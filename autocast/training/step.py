@@ -21,6 +21,7 @@ from autocast.training.losses import Loss, append_loss
 from autocast.training.optimizers.functions import SCALAR, Guards, update_function, update_name
 from autocast.training.optimizers.optimizer import Optimizer
 from autocast.training.paths import find_paths, straight_line
+from autocast.training.recompute import recompute as recompute_regions
 
 op = relax.op
 
@@ -32,6 +33,7 @@ def training_step(
     *,
     clip_norm: float | None = None,
     loss_scaling: float | scaling.LossScaling | None = None,
+    recompute: Sequence[str] = (),
 ) -> Model:
     """The model that trains `model` by one step each time it is called.
 
@@ -50,6 +52,9 @@ def training_step(
     loss_scaling : float or DynamicLossScaling, optional
         What the loss is multiplied by before it is differentiated; for float16. A step whose gradients are not finite
         then changes neither parameters nor the optimizer's state.
+    recompute : sequence of str
+        Globs of the torch modules whose activations are computed again in the backward pass instead of being kept, such
+        as "bert.encoder.layer.*": less memory, more time. See `autocast.training.recompute`.
 
     Returns
     -------
@@ -68,7 +73,7 @@ def training_step(
         An operator between a parameter and the loss has no gradient.
     """
     rate = relax.Var("learning_rate", SCALAR)
-    options = Options(clip_norm, scaling.parse(loss_scaling))
+    options = Options(clip_norm, scaling.parse(loss_scaling), tuple(recompute))
     forward = append_loss(model, loss)
     return join(forward, optimizer, rate, inputs=(*_inputs(forward), rate), options=options)
 
@@ -78,6 +83,7 @@ class Options(NamedTuple):
 
     clip_norm: float | None = None
     loss_scaling: scaling.LossScaling | None = None
+    recompute: tuple[str, ...] = ()
 
 
 NO_OPTIONS = Options()
@@ -122,6 +128,7 @@ def join(
 
     extended = new_function([*inputs, *params], attrs, copy, forward.mod)
     differentiated = differentiate(extended["main"], list(trained.values()), seed=seed)
+    differentiated = recompute_regions(differentiated, extended["main"], options.recompute)
 
     def build(builder: relax.BlockBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, differentiated)
@@ -240,7 +247,7 @@ def _guards(
     builder: relax.BlockBuilder, gradients: Sequence[relax.Expr], state: Mapping[str, relax.Var], options: Options
 ) -> tuple[Guards, dict[str, relax.Expr]]:
     """What updates read besides their gradients, and what replaces the state of loss scaling."""
-    clip_norm, loss_scaling = options
+    clip_norm, loss_scaling = options.clip_norm, options.loss_scaling
     if clip_norm is None and loss_scaling is None:
         return Guards(), {}
     one = relax.const(1.0, "float32")
