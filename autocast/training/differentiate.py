@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, op_name, shape_of
+from autocast.ir import dtype_of, op_name, relax_functions, shape_of
 from autocast.training.adjoints import Adjoints
 from autocast.training.gradients import Backward
 from autocast.training.paths import DIFFERENTIABLE, Paths, find_paths, has_floats, straight_line, variables
@@ -27,6 +27,7 @@ def differentiate(
     *,
     target: int = 0,
     seed: relax.Expr | None = None,
+    mod: tvm.IRModule | None = None,
 ) -> relax.Function:
     """A function that also returns the gradients of one of its results.
 
@@ -41,6 +42,8 @@ def differentiate(
     seed : relax.Expr, optional
         The adjoint of the target, a 0-d tensor of its dtype, such as another parameter of `function` (a loss scale).
         The default is 1.
+    mod : tvm.IRModule, optional
+        Where the functions that `function` calls are: they are inlined first.
 
     Returns
     -------
@@ -55,6 +58,12 @@ def differentiate(
         The target is not a 0-d floating-point tensor or depends on none of `wrt`, `wrt` are not floating-point tensors,
         or an operator on the way has no gradient: the error lists every one of them.
     """
+    if not function.is_pure:
+        raise GradientError("differentiate: the function has side effects; expected a pure one (R.function, is_pure)")
+    if mod is not None:
+        function = function.inline_functions(
+            {var: callee for var, callee in relax_functions(mod) if callee != function}
+        )
     bindings, results = straight_line(function)
     loss = _checked_target(results, target)
     _check_wrt(wrt)
@@ -85,6 +94,8 @@ def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -
         if adjoint is None:
             continue
         value = binding.value
+        if isinstance(binding, relax.MatchCast) and isinstance(adjoint, relax.Expr):
+            adjoint = adjoints.builder.match_cast(adjoint, value.ty)  # the value's sizes may have other names
         if not isinstance(value, relax.Call):
             adjoints.add(value, adjoint)
             continue
@@ -122,7 +133,7 @@ def _gradient(adjoints: Adjoints, var: relax.Var) -> relax.Expr:
 
 def _checked_target(results: list[relax.Expr], target: int) -> relax.Var:
     if not 0 <= target < len(results):
-        raise GradientError(f"differentiate: got target={target}, but the function has {len(results)} results")
+        raise GradientError(f"differentiate: got target={target}, but the function has {len(results)} result(s)")
     loss = results[target]
     if not isinstance(loss, relax.Var) or shape_of(loss) != () or dtype_of(loss) not in DIFFERENTIABLE:
         raise GradientError(

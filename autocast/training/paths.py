@@ -113,9 +113,9 @@ def _obstacle(value: relax.Expr, name: str | None, row: GradientRow | None) -> s
     if isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem):
         return None
     if not isinstance(value, relax.Call):
-        return f"{type(value).__name__}: only straight-line programs are differentiated"
+        return f"{type(value).__name__}: only straight-line programs are differentiated; choose values with relax.where"
     if name is None:
-        return f"a call of {value.op}: inline it first (Function.inline_functions)"
+        return f"a call of {value.op}: pass differentiate(..., mod=...), where the function is"
     if row is None:
         return f"{name}: it has no row; add one with autocast.training.gradients.register_gradient"
     return f"{name}: {row.why}"

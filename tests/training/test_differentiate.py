@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.relax import op
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from autocast.errors import GradientError
 from autocast.training import differentiate
@@ -235,6 +236,68 @@ def test_what_cannot_be_differentiated_is_refused(build: Callable, arguments: di
     function = function_of([x], lambda builder: build(builder, x))
     with pytest.raises(GradientError, match=message):
         differentiate(function, **{"wrt": [x], **arguments})
+
+
+def test_functions_that_the_module_calls_are_inlined() -> None:
+    @I.ir_module
+    class Module:
+        @R.function(private=True)
+        def square(a: R.Tensor((3,), "float64")) -> R.Tensor((3,), "float64"):
+            with R.dataflow():
+                b = R.multiply(a, a)
+                R.output(b)
+            return b
+
+        @R.function
+        def main(x: R.Tensor((3,), "float64")) -> R.Tensor((), "float64"):
+            cls = Module
+            with R.dataflow():
+                y = cls.square(x)
+                z = cls.square(y)
+                loss = R.sum(z)
+                R.output(loss)
+            return loss
+
+    main = Module["main"]
+    _, gradient = compiled(differentiate(main, main.params, mod=Module))(np.array([1.0, 2.0, 3.0]))
+    np.testing.assert_array_equal(gradient, [4.0, 32.0, 108.0])
+    with pytest.raises(GradientError, match=r"a call of .*square.*pass differentiate\(\.\.\., mod=\.\.\.\)"):
+        differentiate(main, main.params)
+
+
+def test_a_branch_is_refused_with_what_to_do_instead() -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((3,), "float32"), condition: R.Tensor((), "bool")) -> R.Tensor((), "float32"):
+            if condition:
+                y = R.exp(x)
+            else:
+                y = R.sin(x)
+            loss = R.sum(y)
+            return loss
+
+    main = Module["main"]
+    with pytest.raises(GradientError, match=r"If: only straight-line programs .* relax\.where"):
+        differentiate(main, main.params[:1])
+
+
+def test_a_check_of_a_type_passes_its_adjoint_on() -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor(("n",), "float64")) -> R.Tensor((), "float64"):
+            m = T.int64()
+            with R.dataflow():
+                y = R.match_cast(x, R.Tensor((m,), "float64"))
+                z = R.exp(y)
+                loss = R.sum(z)
+                R.output(loss)
+            return loss
+
+    main = Module["main"]
+    _, gradient = compiled(differentiate(main, main.params))(np.array([0.0, 1.0, 2.0]))
+    np.testing.assert_allclose(gradient, np.exp([0.0, 1.0, 2.0]))
 
 
 def test_integers_have_no_gradient() -> None:
