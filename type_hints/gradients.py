@@ -32,9 +32,10 @@ RULES = (
     rule("relax.grad.log_softmax_backward", full(2), why="exponentials of logarithms, and a sum of the row"),
     rule(
         "relax.grad.cross_entropy_backward",
-        full((0, 2)),
-        why="exponentials, a division by the number of labels, and the label's probability less one, which cancels",
+        follow((0,)),
+        why="follows the logits, rounded once; kernels load, exponentiate and add in float32; the loss's adjoint stays",
     ),
+    rule("relax.grad.broadcast_backward", follow(1), why="a long sum, in float32 whatever is loaded; so is its result"),
     rule(
         "relax.grad.attention_backward",
         low(4, keep=4),

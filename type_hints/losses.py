@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from type_hints.helpers import full
+from type_hints.helpers import follow, full
 from type_hints.registry import rule
 
 RULES = (
-    rule("relax.nn.cross_entropy", full((0,)), why="a logarithm and a mean over the batch; one kernel from the logits"),
+    rule(
+        "relax.nn.cross_entropy",
+        follow((0,)),
+        why="kernels load, exponentiate and add in float32; logits are a product's, rounded once; the loss is float32",
+    ),
     rule(
         "relax.nn.cross_entropy_with_logits",
         full(2),

@@ -40,7 +40,7 @@ CONVERTING = _names("""
     nn.cross_entropy grad.cross_entropy_backward grad.softmax_backward grad.log_softmax_backward grad.attention_backward
     grad.layer_norm_backward grad.rms_norm_backward grad.group_norm_backward grad.instance_norm_backward
     grad.relu_backward grad.gelu_backward grad.gelu_tanh_backward grad.silu_backward grad.selu_backward
-    grad.leakyrelu_backward grad.softplus_backward grad.sigmoid_backward grad.tanh_backward
+    grad.broadcast_backward grad.leakyrelu_backward grad.softplus_backward grad.sigmoid_backward grad.tanh_backward
 """)
 
 

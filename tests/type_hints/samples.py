@@ -63,6 +63,13 @@ _BACKWARD = "relu gelu gelu_tanh silu selu sigmoid tanh"
 _CROSS_ENTROPY = {"ignore_index": -100, "label_smoothing": 0.0, "reduction": "mean"}
 _HEADS = (1, 4, 2, 8)
 
+
+def _weight_backward(rank: int) -> relax.Call:
+    forward = _function(f"nn.conv{rank}d")(tensor(1, 4, *[8] * rank), tensor(5, 4, *[3] * rank))
+    backward = operators.OPERATORS[f"relax.grad.conv{rank}d_weight_backward"]
+    return backward(*forward.args, tensor(1, 5, *[6] * rank), attrs=forward.attrs)
+
+
 SAMPLES: dict[str, Callable[[], relax.Call]] = {
     **{
         f"relax.grad.{name}_backward": lambda name=name: operators.OPERATORS[f"relax.grad.{name}_backward"](
@@ -95,6 +102,11 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.grad.attention_backward": lambda: operators.attention_backward(
         *(tensor(*_HEADS) for _ in range(4)), tensor(1, 2, 4, 4), attrs=nn.attention(*[tensor(*_HEADS)] * 3).attrs
     ),
+    "relax.grad.batch_norm_backward": lambda: operators.batch_norm_backward(
+        _images(), tensor(4), _images(), attrs=nn.batch_norm(_images(), *[tensor(4)] * 4, axis=1).attrs
+    ),
+    **{f"relax.grad.conv{rank}d_weight_backward": lambda rank=rank: _weight_backward(rank) for rank in (1, 2, 3)},
+    "relax.grad.broadcast_backward": lambda: operators.broadcast_backward(tensor(4, 6), axis=[0]),
     "relax.grad.cross_entropy_backward": lambda: operators.cross_entropy_backward(
         tensor(4, 3), index(4), tensor(), **_CROSS_ENTROPY
     ),
@@ -184,6 +196,9 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.reverse_sequence": lambda: op.reverse_sequence(tensor(4, 3), index(3), 0, 1),
     "relax.scatter_elements": lambda: op.scatter_elements(tensor(4, 3), index(2, 3), tensor(2, 3)),
     "relax.scatter_nd": lambda: op.scatter_nd(tensor(4, 3), index(2, 1), tensor(2, 3)),
+    "relax.nn.seeded_dropout": lambda: operators.seeded_dropout(
+        tensor(4, 6), tensor(2, dtype="int32"), rate=0.1, stream=3
+    ),
     "relax.slice_scatter": lambda: op.slice_scatter(tensor(4, 3), tensor(2, 3), 0, 2, 1),
     "relax.split": lambda: op.split(tensor(4, 6), 2),
     "relax.squeeze": lambda: op.squeeze(tensor(1, 3)),

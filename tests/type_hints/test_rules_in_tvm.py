@@ -50,6 +50,10 @@ def test_answers_are_a_fixed_point_that_tvm_accepts(name, amp_dtype):
         assert ask(call, args, dtype, amp_dtype) == hints
 
 
+#: Long sums of what may be stored low: the result is small, and float32.
+FLOAT32_RESULTS = ("relax.grad.broadcast_backward", "relax.nn.cross_entropy")
+
+
 @pytest.mark.parametrize("amp_dtype", AMP_DTYPES)
 @pytest.mark.parametrize("name", [name for name in SAMPLES if ROWS[name].label == "follow"])
 def test_rules_that_follow_admit_both_precisions_and_so_does_tvm(name, amp_dtype):
@@ -60,7 +64,8 @@ def test_rules_that_follow_admit_both_precisions_and_so_does_tvm(name, amp_dtype
         asked = [retype(expr, hint) for expr, hint in zip(call.args, hints, strict=True)]
         in_rule = ROWS[name].rule.which
         assert all(float_dtypes(asked[at].ty) == float_dtypes(args[at].ty) for at in in_rule if at < len(args))
-        assert set(float_dtypes(infer(call, asked))) <= {dtype}, "the result is in the precision of the arguments"
+        expected = "float32" if name in FLOAT32_RESULTS else dtype
+        assert set(float_dtypes(infer(call, asked))) <= {expected}, "the result is in the precision of the arguments"
 
 
 @pytest.mark.parametrize("amp_dtype", AMP_DTYPES)
@@ -79,7 +84,7 @@ FREE_RESULTS = [name for name in SAMPLES if getattr(ROWS[name].rule, "free_resul
 
 
 def test_results_are_free_exactly_where_low_products_have_an_out_dtype():
-    low = [name for name in SAMPLES if ROWS[name].label == "low"]
+    low = [name for name in SAMPLES if ROWS[name].label == "low" and not name.startswith("relax.grad.")]
     assert [name for name in low if hasattr(SAMPLES[name]().attrs, "out_dtype")] == FREE_RESULTS
 
 

@@ -18,6 +18,7 @@ from autocast.ir.operators.activations import (
 )
 from autocast.ir.operators.attention import attention_backward
 from autocast.ir.operators.batch_norm import batch_norm_backward, normalize_batch
+from autocast.ir.operators.broadcast import broadcast_backward
 from autocast.ir.operators.convolutions import conv1d_weight_backward, conv2d_weight_backward, conv3d_weight_backward
 from autocast.ir.operators.dropout import seeded_dropout
 from autocast.ir.operators.losses import cross_entropy, cross_entropy_backward
@@ -37,6 +38,7 @@ __all__ = [
     "Operator",
     "attention_backward",
     "batch_norm_backward",
+    "broadcast_backward",
     "conv1d_weight_backward",
     "conv2d_weight_backward",
     "conv3d_weight_backward",

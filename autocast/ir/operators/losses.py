@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import IllFormedModuleError
-from autocast.ir.operators.operator import Expansion, define, like
+from autocast.ir.operators.operator import Expansion, define, like, wide_dtype
 from autocast.ir.views import dtype_of, same_shape, shape_of
 
 op = relax.op
@@ -25,7 +25,7 @@ def _classes(logits: relax.Expr) -> Any:
 
 
 def _result(call: relax.Call) -> tvm.ir.Type:
-    """A 0-d tensor, or one loss for each label; an error where logits, labels and attributes do not fit."""
+    """One number, or one for each label, in float32; an error where logits, labels and attributes do not fit."""
     logits, labels = (shape_of(operand) for operand in call.args[:2])
     fits = logits is not None and len(logits) > 0 and same_shape(logits[:-1], labels)
     if not fits or not str(dtype_of(call.args[1])).startswith("int"):
@@ -42,7 +42,7 @@ def _result(call: relax.Call) -> tvm.ir.Type:
             f"relax.nn.cross_entropy: got logits {call.args[0].ty}, expected a number of classes that is known now: "
             "labels are smoothed over all of them"
         )
-    return relax.TensorType(labels if call.attrs.reduction == "none" else (), dtype_of(call.args[0]))
+    return relax.TensorType(labels if call.attrs.reduction == "none" else (), wide_dtype(call.args[0]))
 
 
 def _places(logits: relax.Expr, labels: relax.Expr, e: Expansion) -> tuple[relax.Expr, relax.Expr]:
@@ -55,7 +55,7 @@ def _places(logits: relax.Expr, labels: relax.Expr, e: Expansion) -> tuple[relax
 
 
 def _count(valid: relax.Expr, e: Expansion) -> relax.Expr:
-    return op.sum(op.astype(valid, dtype_of(e.number(0.0))))
+    return op.sum(op.astype(valid, wide_dtype(e.operands[0])))
 
 
 def _spread(e: Expansion) -> tuple[float, float]:

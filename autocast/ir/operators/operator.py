@@ -17,6 +17,11 @@ from autocast.ir.views import dtype_of
 Expanded: TypeAlias = relax.Expr | Sequence[relax.Expr]
 
 
+def wide_dtype(operand: relax.Expr) -> str:
+    """What is computed in where a tensor is stored like `operand`: float64 or float32."""
+    return "float64" if dtype_of(operand) == "float64" else "float32"
+
+
 class Expansion(NamedTuple):
     """A call that is about to be replaced by operators of TVM.
 
@@ -36,7 +41,7 @@ class Expansion(NamedTuple):
 
     def number(self, value: float) -> relax.Expr:
         """A literal in the dtype that is computed in: float64 where the first operand is, else float32."""
-        return relax.const(value, "float64" if dtype_of(self.operands[0]) == "float64" else "float32")
+        return relax.const(value, wide_dtype(self.operands[0]))
 
 
 @dataclass(frozen=True, eq=False)

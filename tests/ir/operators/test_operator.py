@@ -60,11 +60,17 @@ def test_a_call_prints_as_a_script_that_parses_to_the_same_call(name):
     assert tvm_ffi.structural_equal(parsed, mod) or parsed.script() == script
 
 
+def test_an_argument_that_is_no_tensor_is_refused():
+    shape = relax.ShapeExpr([4, 6])
+    with pytest.raises(IllFormedModuleError, match=r"tanh_backward: got \(.*R.Shape.*expected tensors: y, g"):
+        OPERATORS["relax.grad.tanh_backward"].infer(operators.tanh_backward(tensor(4, 6), shape))
+
+
 @pytest.mark.parametrize("name", OWN)
-def test_a_call_with_too_few_arguments_says_what_it_expects(name):
+def test_a_call_without_arguments_says_what_it_expects(name):
     call = SAMPLES[name]()
     with pytest.raises(IllFormedModuleError, match=rf"{re.escape(name)}.*expected tensors: "):
-        OPERATORS[name].infer(relax.Call(call.op, call.args[:1], call.attrs))
+        OPERATORS[name].infer(relax.Call(call.op, [], call.attrs))
 
 
 def test_cross_entropy_of_labels_that_do_not_fit_says_so():
