@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import type_hints
@@ -13,7 +15,10 @@ from autocast.training.gradients import (
     register_gradient,
     zero_gradient,
 )
+from autocast.training.gradients.__main__ import page
 from tests.training.gradients.test_finite_differences import CASES
+
+REPOSITORY = Path(__file__).parents[3]
 
 
 def test_every_operator_with_a_casting_rule_has_a_row_of_gradients() -> None:
@@ -52,3 +57,8 @@ def test_a_second_row_for_an_operator_is_an_error_unless_it_overrides() -> None:
 def test_a_row_without_a_reason_is_an_error() -> None:
     with pytest.raises(GradientError, match="an empty why"):
         register_gradient(gradient("relax.tanh", lambda b: [b.adjoint], why=" "))
+
+
+def test_the_page_of_gradients_is_what_the_registry_prints() -> None:
+    written = (REPOSITORY / "docs" / "gradients.md").read_text()
+    assert written == page(), "run: python -m autocast.training.gradients > docs/gradients.md"
