@@ -35,12 +35,12 @@ def _native_dropout(importer: Importer, node: fx.Node) -> list[relax.Expr]:
 
 
 def _bernoulli(importer: Importer, node: fx.Node) -> relax.Expr:
-    """1 with probability p, else 0: where dropout leaves something of ones."""
+    """1 with probability p, else 0: p times the dropout of ones, whose form without dropout is p, the mean."""
     p, dtype, shape = float(node.args[1]), importer.dtype(node), relax.ShapeExpr(importer.shape(node))
     if p in (0.0, 1.0):
         return importer.emit(relax.op.full(shape, relax.const(p, dtype), dtype))
     kept = dropout(importer, importer.emit(relax.op.ones(shape, dtype)), 1.0 - p)
-    return importer.emit(relax.op.astype(relax.op.not_equal(kept, relax.const(0.0, dtype)), dtype))
+    return importer.emit(relax.op.multiply(kept, relax.const(p, dtype)))
 
 
 #: Converters by the name of the overload.

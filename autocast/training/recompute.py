@@ -3,8 +3,8 @@
 A region is a submodule of the torch module, found by the paths that the frontend leaves on variables. What leaves a
 region is kept; what only the backward pass of the region reads is computed again, just before its first reader.
 
-Source: Griewank, "Achieving logarithmic growth of temporal and spatial complexity in reverse automatic differentiation",
-1992; Chen et al., "Training deep nets with sublinear memory cost", 2016.
+Source: Griewank, "Achieving logarithmic growth of temporal and spatial complexity in reverse automatic
+differentiation", 1992; Chen et al., "Training deep nets with sublinear memory cost", 2016.
 """
 
 from __future__ import annotations

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from autocast.errors import ImportModelError
 from autocast.frontend import from_torch
-from tests.architectures import ARCHITECTURES
 from tests.frontend.helpers import Calls, assert_close, runner
 
 
@@ -23,25 +21,15 @@ def _inside(part: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("module", "shape", "message"),
     [
-        (nn.Dropout(0.1), (2, 3), r"dropout in training mode: 1 call in 1 \(Dropout\); call model\.eval\(\) first"),
-        (nn.Dropout2d(0.1), (2, 3, 4, 4), r"dropout in training mode: 1 call in 1 \(Dropout2d\)"),
-        (nn.AlphaDropout(0.1), (2, 3), r"dropout in training mode: 1 call in 1 \(AlphaDropout\)"),
-        (Calls(F.dropout), (2, 3), r"dropout in training mode: 1 call in 1 \(Calls\)"),
-        (nn.LSTM(3, 3, 2, dropout=0.1), (2, 3), r"dropout in training mode: 1 call in 1 \(LSTM\)"),
         (
-            Calls(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)),
-            (2, 3, 4, 4),
-            r"attention dropout in training mode: 1 call in 1 \(Calls\); call model\.eval\(\)",
+            nn.AlphaDropout(0.1),
+            (2, 3),
+            r"alpha dropout in training mode: 1 call in 1 \(AlphaDropout\); call model",
         ),
         (
-            nn.BatchNorm2d(3),
-            (2, 3, 4, 4),
-            r"BatchNorm in training mode \(.*statistics.*\): 1 call in 1 \(Bat",
-        ),
-        (
-            nn.InstanceNorm2d(3, track_running_stats=True),
-            (2, 3, 4, 4),
-            r"InstanceNorm in training mode \(.*\): 1 call in 1 \(InstanceNorm2d\)",
+            nn.LSTM(3, 3, 2, dropout=0.1),
+            (2, 3),
+            r"dropout inside a recurrent module: 1 call in 1 \(LSTM\).*Dropout",
         ),
         (nn.RReLU(), (2, 3), r"random slopes in training mode: 1 call in 1 \(RReLU\)"),
         (Calls(lambda x: x + torch.randn(3)), (2, 3), r"random numbers: 1 call in 1 \(Calls\)"),
@@ -58,12 +46,6 @@ def test_dropout_in_training_mode_that_drops_nothing_is_imported() -> None:
     assert_close(runner(from_torch(nn.Dropout(0.0).train(), (x,)))(x), (x,))
 
 
-def test_a_transformer_in_training_mode_names_every_dropout() -> None:
-    architecture = ARCHITECTURES["bert"]()
-    with pytest.raises(ImportModelError, match=r"dropout in training mode: 5 calls in bert\.embeddings\.dropout"):
-        from_torch(architecture.module.train(), architecture.args)
-
-
 def test_unsupported_operators_are_listed_with_counts_and_places() -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         return torch.linalg.qr(x).Q + torch.special.i0(x) + torch.special.i0(2 * x)
@@ -72,19 +54,6 @@ def test_unsupported_operators_are_listed_with_counts_and_places() -> None:
         from_torch(_inside(Calls(forward)), (torch.randn(3, 3),))
     assert "aten.i0.default: 2 calls in 1 (Calls) x2" in str(error.value)
     assert "aten.linalg_qr.default: 1 call in 1 (Calls)" in str(error.value)
-
-
-class Counter(nn.Module):
-    """Counts its calls in a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(()))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x + 0."""
-        self.calls += 1
-        return x + 0
 
 
 def _write(x: torch.Tensor) -> torch.Tensor:
@@ -105,11 +74,6 @@ def _write(x: torch.Tensor) -> torch.Tensor:
 def test_what_a_model_may_not_do_is_an_error(function: Callable[..., Any], message: str) -> None:
     with pytest.raises(ImportModelError, match=message):
         from_torch(Calls(function), (torch.randn(2, 3),))
-
-
-def test_a_buffer_that_changes_is_an_error_that_names_it() -> None:
-    with pytest.raises(ImportModelError, match=r"changes its buffer '1\.calls'"):
-        from_torch(_inside(Counter()), (torch.randn(2, 3),))
 
 
 def test_what_is_not_a_module_is_refused() -> None:

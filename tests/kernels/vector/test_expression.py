@@ -83,6 +83,8 @@ REFERENCES: dict[str, Callable[..., np.ndarray]] = {
     # Their limit at -infinity is 0; the formulas say infinity times 0.
     **{name: _vanishing(ACTIVATIONS[name]) for name in ("gelu", "gelu_tanh", "silu")},
 }
+#: Functions of bits, which test_random.py tests.
+ON_BITS = {"scramble", "dropout"}
 EXTREMES = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, 0.5, 1.5, 2.5, -0.5], np.float32)
 
 
@@ -115,7 +117,7 @@ def compiled(cpu: str) -> tvm.runtime.Module:
 
 
 def test_every_function_is_tested() -> None:
-    assert set(REFERENCES) == set(FUNCTIONS)
+    assert {*REFERENCES, *ON_BITS} == set(FUNCTIONS)
 
 
 @pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])

@@ -1,0 +1,186 @@
+"""Modules in training mode: what is random is random, what changes is an update, what is fixed is frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from torch import nn
+from torch.nn import functional as F
+from tvm import relax
+
+from autocast import vm
+from autocast.frontend import from_torch
+from autocast.kernels.graph.expand import expand_operators
+from autocast.model.value import Model
+from tests.architectures import ARCHITECTURES
+from tests.frontend.helpers import Calls, assert_close, operators, runner
+from tests.ir.operators.dropout_reference import kept
+
+
+def _expanded(model: Model) -> Model:
+    """The model without operators of our own, for TVM's own pipeline."""
+    return model.replace(mod=expand_operators(model.mod))
+
+
+def _mask(shape: tuple[int, ...], rate: float, stream: int = 0, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(kept(shape, rate, seed, 0, stream))
+
+
+def test_dropout_drops_and_counts_its_steps() -> None:
+    x = torch.randn(5, 7)
+    model = from_torch(nn.Dropout(0.3).train(), (x,), seed=9)
+    assert model.updated == ("random_state",) and model.num_results == 1
+    result, state = runner(_expanded(model))(x)
+    assert_close([result], [torch.where(_mask((5, 7), 0.3, seed=9), x / 0.7, 0)])
+    assert state.tolist() == [9, 1]
+
+
+def test_a_compiled_model_draws_anew_at_every_call() -> None:
+    x = torch.ones(64, 64)
+    executable = vm.compile(from_torch(nn.Dropout(0.5).train(), (x,)), "cpu")
+    first, second = executable(x).clone(), executable(x).clone()
+    assert not torch.equal(first, second)
+    for step, result in enumerate((first, second)):
+        np.testing.assert_array_equal(result.numpy() != 0, kept((64, 64), 0.5, 0, step))
+
+
+def test_equal_dropouts_of_one_tensor_stay_two() -> None:
+    x = torch.ones(32, 32)
+    module = Calls(lambda x: (F.dropout(x, 0.5), F.dropout(x, 0.5)))
+    a, b, _ = runner(_expanded(from_torch(module, (x,))))(x)
+    assert_close([a, b], [2.0 * _mask((32, 32), 0.5, stream) for stream in (0, 1)])
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_a_rate_of_nothing_or_all_needs_no_random_numbers(rate: float) -> None:
+    x = torch.randn(2, 3)
+    model = from_torch(nn.Dropout(rate).train(), (x,))
+    assert model.updated == ()
+    assert_close(runner(model)(x), [x * (1 - rate)])
+
+
+def test_whole_channels_are_dropped_together() -> None:
+    x = torch.randn(3, 4, 5, 5)
+    result, _ = runner(_expanded(from_torch(nn.Dropout2d(0.4).train(), (x,))))(x)
+    assert_close([result], [torch.where(_mask((3, 4, 1, 1), 0.4), x / 0.6, 0)])
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.2),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.2, scale=0.3),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, dropout_p=0.2, is_causal=True),
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q, k, v, attn_mask=torch.tensor([[True, False, True]]), dropout_p=0.2
+        ),
+    ],
+    ids=["plain", "scaled", "causal", "masked"],
+)
+def test_attention_drops_probabilities(attend: Callable[..., torch.Tensor]) -> None:
+    q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 3, 8), torch.randn(2, 4, 3, 8)
+    model = from_torch(Calls(attend), (q, k, v))
+    assert "nn.attention" not in operators(model)
+    result, _ = runner(_expanded(model))(q, k, v)
+
+    # torch's probabilities are its attention of an identity matrix.
+    identity = torch.eye(3).expand(2, 4, 3, 3)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        probabilities = torch.stack([attend(q, k, identity) for _ in range(200)]).amax(0) * 0.8
+    expected = torch.where(_mask((2, 4, 3, 3), 0.2), probabilities / 0.8, 0) @ v
+    assert_close([result], [expected], 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape"),
+    [
+        (nn.BatchNorm1d(6), (9, 6)),
+        (nn.BatchNorm2d(6, momentum=0.3), (3, 6, 4, 5)),
+        (nn.BatchNorm2d(6, affine=False), (2, 6, 3, 3)),
+        (nn.InstanceNorm2d(6, track_running_stats=True), (2, 6, 4, 4)),
+    ],
+    ids=["1d", "momentum", "plain", "instance"],
+)
+def test_running_statistics_are_updates(norm: nn.Module, shape: tuple[int, ...]) -> None:
+    norm.train().running_var.uniform_(0.5, 2.0)
+    x = torch.randn(shape)
+    model = from_torch(nn.Sequential(nn.Identity(), norm), (x,))
+    names = ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+    assert model.updated == names and set(names) <= model.frozen
+    result, *updated = runner(_copied(model))(x)
+    expected = norm(x)
+    assert_close([result, *updated], [expected, norm.running_mean, norm.running_var, norm.num_batches_tracked])
+
+
+def _copied(model: Model) -> Model:
+    """The model with parameters of its own: torch's are about to change."""
+    return model.replace(
+        params={name: tvm.runtime.tensor(value.numpy().copy()) for name, value in model.params.items()}
+    )
+
+
+def test_statistics_of_a_dynamic_batch_count_what_is_there() -> None:
+    norm = nn.BatchNorm2d(3).train()
+    model = _copied(from_torch(norm, (torch.randn(2, 3, 4, 4),), dynamic={"batch": ("*", 0, 1, 8)}))
+    x = torch.randn(5, 3, 4, 4)
+    _, mean, variance, _ = runner(model)(x)
+    norm(x)
+    assert_close([mean, variance], [norm.running_mean, norm.running_var])
+
+
+class Counter(nn.Module):
+    """Counts its calls in a buffer."""
+
+    def __init__(self, *, persistent: bool) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()), persistent=persistent)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x, times the number of this call."""
+        self.calls += 1
+        return x * self.calls
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_any_buffer_that_changes_is_an_update(persistent: bool) -> None:
+    x = torch.randn(2, 3)
+    module = nn.Sequential(nn.Identity(), Counter(persistent=persistent))
+    executable = vm.compile(from_torch(module, (x,)), "cpu")
+    for call in (1, 2, 3):
+        assert_close([executable(x)], [x * call])
+
+
+def test_what_needs_no_gradient_is_frozen() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    module[2].requires_grad_(False)
+    frozen = from_torch(module.eval(), (torch.randn(2, 3),)).frozen
+    assert frozen == {"1.running_mean", "1.running_var", "2.weight", "2.bias"}
+
+
+def test_every_variable_knows_its_submodule() -> None:
+    module = nn.Sequential(nn.Linear(3, 4), nn.ModuleDict({"part": nn.Sequential(nn.ReLU())})["part"])
+    main = from_torch(module, (torch.randn(2, 3),)).main
+    spans = {
+        binding.value.op.name: binding.var.span.source_name.name
+        for block in main.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call) and binding.var.span is not None
+    }
+    assert spans == {"relax.permute_dims": "0", "relax.matmul": "0", "relax.add": "0", "relax.nn.relu": "1.0"}
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "vit", "resnet"])
+def test_architectures_import_in_training_mode(name: str) -> None:
+    architecture = ARCHITECTURES[name]()
+    architecture.module.train()
+    model = from_torch(architecture.module, architecture.args, example_kwargs=architecture.kwargs)
+    dropouts = sum(isinstance(m, nn.Dropout) and m.p > 0 for m in architecture.module.modules())
+    assert operators(model)["nn.seeded_dropout"] >= dropouts
+    assert ("random_state" in model.updated) == (operators(model)["nn.seeded_dropout"] > 0)
+    statistics = sum(isinstance(m, nn.BatchNorm2d) for m in architecture.module.modules())
+    assert sum(name.endswith("running_var") for name in model.updated) == statistics
