@@ -4,8 +4,8 @@ With c = x - mean and r = 1 / sqrt(variance + epsilon), the result is gamma r c 
 gamma r (g - mean(g) - c r^2 mean(g c)): what changes mean and variance does not pass. Both directions write the
 statistics in the same way, so that they are computed once.
 
-Source: Ioffe and Szegedy, "Batch Normalization", 2015. Running statistics are PyTorch's: (1 - momentum) * running +
-momentum * batch, where the variance that enters them is the unbiased one.
+Source: Ioffe and Szegedy, "Batch Normalization", 2015. The next running statistics are (1 - momentum) * running +
+momentum * batch; the variance is the biased one, as everywhere in Relax.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def normalize_batch(emit: Emit, call: relax.Call, *operands: relax.Expr) -> rela
     def moved(running: relax.Expr, now: relax.Expr) -> relax.Var:
         return emit(running * relax.const(1 - momentum, dtype) + now * relax.const(momentum, dtype))
 
-    one = relax.const(1.0, dtype)
-    unbiased = emit(batch.variance * (batch.count / op.maximum(batch.count - one, one)))
-    return relax.Tuple([result, moved(running_mean, batch.mean), moved(running_variance, unbiased)])
+    return relax.Tuple([result, moved(running_mean, batch.mean), moved(running_variance, batch.variance)])
 
 
 def _backward(e: Expansion) -> list[relax.Expr]:
