@@ -23,7 +23,7 @@ from autocast.kernels.graph.order import OrderForMemory
 from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
-from autocast.kernels.graph.state import inline_functions, separate_state
+from autocast.kernels.graph.state import inline_functions, repeat_casts, separate_state
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.rules import RULES, Rule
 
@@ -49,11 +49,11 @@ def _by_rule(rule: Rule) -> Phase:
 
 #: In this order, because: channels are scaled, and moved to be last, while operators are those of the model; kernels
 #: look for patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs;
-#: schedules see fused groups. What depends on parameters alone leaves main twice: small factors before a rule can make
-#: them part of a kernel, the rest, with the packing that rules add, before fusion could.
+#: schedules see fused groups; functions that update state are inlined when only elementwise kernels are left to choose.
+#: What depends on parameters alone leaves main twice: small factors before a rule can make them part of a kernel, the
+#: rest, with the packing that rules add, before fusion could.
 LOWERING = (
     Phase("separate_state", lambda mod, target: separate_state(mod)),
-    Phase("inline_functions", lambda mod, target: inline_functions(mod)),
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
@@ -63,7 +63,10 @@ LOWERING = (
     Phase("channels_last", lambda mod, target: channels_last(mod)),
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
     Phase("prepare_small_parameters", lambda mod, target: prepare_parameters(mod, only_small=True)),
-    *(_by_rule(rule) for rule in RULES),
+    Phase("repeat_casts", lambda mod, target: repeat_casts(mod)),
+    *(_by_rule(rule) for rule in RULES[:-1]),
+    Phase("inline_functions", lambda mod, target: inline_functions(mod)),
+    _by_rule(RULES[-1]),
     Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),

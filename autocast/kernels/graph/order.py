@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 
 import tvm
@@ -15,10 +16,15 @@ from autocast.kernels.graph.tensors import Tensor, Tensors, is_alias, returned
 SMALL = 4096
 
 
+#: How many bindings that lead to an update are looked at together: a gradient, what scales it, and the update.
+_LOOK_AHEAD = 8
+
+
 class _Order:
     """List scheduling: what frees as much as it takes goes first, everything else in program order.
 
-    A call that replaces state waits for the other readers of that state, unless they wait for it.
+    First of all come updates with the few bindings that they still wait for, so a gradient is used when it is computed.
+    What replaces state waits for the other readers of that state, unless they wait for it.
     """
 
     def __init__(self, function: relax.Function) -> None:
@@ -41,56 +47,77 @@ class _Order:
         self.pending: Counter = Counter(tensor for read in self.reads for tensor in read)
         for var in reads_of(function.body.body):
             self.pending.update(self.tensors.of(var))
-        self.replaces = self._replacements(function, defined)
+        self.ready = [number for number, count in enumerate(self.missing) if count == 0]
+        self.done = 0
+        self._find_updates(function, defined)
 
-    def _replacements(self, function: relax.Function, defined: dict[relax.Var, int]) -> dict[int, list[Tensor]]:
-        """The state that each binding replaces."""
-        count = num_state(function)
+    def _find_updates(self, function: relax.Function, defined: dict[relax.Var, int]) -> None:
+        """Note which bindings replace which state, and what they wait for."""
+        count, inputs = num_state(function), int(function.attrs["num_input"])
         results = returned(self.bindings, function.body.body)
-        inputs = int(function.attrs["num_input"])
-        replaces: dict[int, list[Tensor]] = {}
-        for param, result in zip(
-            function.params[inputs - count : inputs], results[len(results) - count :], strict=True
-        ):
-            writer = self.tensors.of(result)[0][0] if self.tensors.of(result) else None
-            if writer in defined:
-                replaces.setdefault(defined[writer], []).append((param, 0))
-        return replaces
+        self.replaces: dict[int, list[Tensor]] = {}
+        self.replacing: dict[int, set[Tensor]] = {}
+        for state, result in zip(function.params[inputs - count : inputs], results[-count:], strict=True):
+            for tensor in self.tensors.of(result):
+                if tensor[0] in defined:
+                    self.replaces.setdefault(defined[tensor[0]], []).append((state, 0))
+                    self.replacing.setdefault(defined[tensor[0]], set()).add(tensor)
+        before = [1 << number for number in range(len(self.bindings))]
+        for number, users in enumerate(self.users):
+            for user in users:
+                before[user] |= before[number]
+        self.waiting = {number: before[number] for number in sorted(self.replaces)}
 
     def ordered(self) -> list[relax.Binding]:
         """The bindings in their new order."""
-        ready = sorted(number for number, count in enumerate(self.missing) if count == 0)
         order: list[int] = []
-        while ready:
-            number = self._next(ready)
-            ready.remove(number)
-            order.append(number)
-            self.pending.subtract(self.reads[number])
-            for user in sorted(self.users[number]):
-                self.missing[user] -= 1
-                if self.missing[user] == 0:
-                    ready.append(user)
-            ready.sort()
+        while self.ready:
+            for number in self._next():
+                self.ready.remove(number)
+                self.done |= 1 << number
+                self.waiting.pop(number, None)
+                self.pending.subtract(self.reads[number])
+                for user in self.users[number]:
+                    self.missing[user] -= 1
+                    if self.missing[user] == 0:
+                        insort(self.ready, user)
+                order.append(number)
         return [self.bindings[number] for number in order]
 
-    def _next(self, ready: list[int]) -> int:
-        free = [number for number in ready if not self._must_wait(number)]
+    def _next(self) -> list[int]:
+        """The bindings to go on with, in program order."""
+        for update, ancestors in self.waiting.items():
+            left = ancestors & ~self.done
+            if left.bit_count() <= _LOOK_AHEAD:
+                chain = [number for number in range(update + 1) if left >> number & 1]
+                if not self._must_wait(chain) and self._taken(chain) <= 0:
+                    return chain
+        free = [number for number in self.ready if not self._must_wait([number])]
         for number in free:
-            if self._taken(number) <= 0:
-                return number
-        return (free or ready)[0]
+            if self._taken([number]) <= 0:
+                return [number]
+        return (free or self.ready)[:1]
 
-    def _must_wait(self, number: int) -> bool:
-        replaced = self.replaces.get(number, ())
-        return any(self.pending[tensor] > (tensor in self.reads[number]) for tensor in replaced)
+    def _must_wait(self, chain: list[int]) -> bool:
+        """Whether state that `chain` replaces is read by others that are not done."""
+        return any(
+            self.pending[state] > sum(state in self.reads[reader] for reader in chain if reader <= number)
+            for number in chain
+            for state in self.replaces.get(number, ())
+        )
 
-    def _taken(self, number: int) -> int:
-        """How many bytes more are held after a binding than before it."""
-        binding = self.bindings[number]
-        if is_alias(binding.value):
-            return 0
-        made = 0 if number in self.replaces else sum(map(self._size, self.tensors.of(binding.var)))
-        return made - sum(self._size(tensor) for tensor in self.reads[number] if self.pending[tensor] == 1)
+    def _taken(self, chain: list[int]) -> int:
+        """How many bytes more are held after `chain` than before it."""
+        reads = Counter(tensor for number in chain for tensor in self.reads[number])
+        made = {
+            tensor
+            for number in chain
+            if not is_alias(self.bindings[number].value)
+            for tensor in self.tensors.of(self.bindings[number].var)
+        }
+        replaced = {tensor for number in chain if number in self.replaces for tensor in self.replacing[number]}
+        kept = sum(self._size(tensor) for tensor in made - replaced if self.pending[tensor] > reads[tensor])
+        return kept - sum(self._size(t) for t, count in reads.items() if t not in made and self.pending[t] == count)
 
     def _size(self, tensor: Tensor) -> int:
         return self.tensors.size[tensor] if self.tensors.size[tensor] > SMALL else 0

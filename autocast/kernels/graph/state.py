@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax
+from tvm.relax.expr_functor import mutator
 
+from autocast.ir import dtype_of, is_op
+from autocast.kernels.graph.operators import LOW
+from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
 from autocast.model.value import updates_of
 
 #: The attribute of a `main` whose last inputs are state: how many of them, and of its last results, there are.
@@ -45,11 +49,60 @@ def separate_state(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def inline_functions(mod: tvm.IRModule) -> tvm.IRModule:
-    """Inline the private functions that a `main` with state calls.
+    """Inline the functions that a `main` with state calls.
 
-    An optimizer's update is one, so that AutoCast leaves its precision alone; its operators become one kernel with what
-    surrounds them.
+    An optimizer's update is one, so that AutoCast leaves its precision alone, and no product takes a part of it. It
+    becomes one elementwise kernel, with what scales the gradient; what depends on the step alone is computed once.
     """
     if "main" not in [var.name_hint for var in mod.get_global_vars()] or not num_state(mod["main"]):
         return mod
-    return relax.transform.InlinePrivateFunctions()(mod)
+    main = mod["main"]
+    values = [binding.value for block in main.body.blocks for binding in block.bindings]
+    called = {value.op for value in values if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)}
+    mod = tvm.IRModule(mod.functions, attrs=mod.attrs)
+    mod["main"] = main.inline_functions({var: mod[var] for var in called if isinstance(mod[var], relax.Function)})
+    return tvm.transform.Sequential([relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination()])(
+        mod
+    )
+
+
+@mutator
+class _RepeatCasts(BindingRewriter):
+    def enter(self, function: relax.Function) -> None:
+        inputs, count = int((function.attrs or {}).get("num_input", 0)), num_state(function)
+        self.state = set(function.params[inputs - count : inputs])
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if not is_op(call, "relax.matmul") or not any(self.is_narrowed_state(operand) for operand in call.args):
+            return None
+        operands = [self.repeated(x) if self.is_narrowed_state(x) else self.new(x) for x in call.args]
+        return relax.Call(call.op, operands, call.attrs, call.ty_args)
+
+    def is_narrowed_state(self, expr: relax.Expr) -> bool:
+        """Whether `expr` is state, narrowed and perhaps transposed."""
+        if dtype_of(expr) not in LOW:
+            return False
+        while is_op(value := self.values.get(expr), "relax.astype", "relax.permute_dims"):
+            expr = value.args[0]
+        return expr in self.state
+
+    def repeated(self, expr: relax.Expr) -> relax.Expr:
+        """`expr`, computed once more."""
+        if expr in self.state:
+            return expr
+        value = self.values[expr]
+        return self.emit(relax.Call(value.op, [self.repeated(value.args[0])], value.attrs, value.ty_args))
+
+
+def repeat_casts(mod: tvm.IRModule) -> tvm.IRModule:
+    """Narrow state once for each product that reads it: a product narrows while it packs, a copy would have to be kept.
+
+    Before::                                          After::
+
+        b = R.astype(p, "bfloat16")                       b = R.astype(p, "bfloat16")
+        y = R.matmul(x, b)                                y = R.matmul(x, b)
+        d = R.matmul(g, R.permute_dims(b))                c = R.astype(p, "bfloat16")
+                                                          d = R.matmul(g, R.permute_dims(c))
+    """
+    return rewrite_functions(mod, _RepeatCasts)
