@@ -17,13 +17,14 @@ def _weight(e: Expansion) -> relax.Expr:
     """One product for each tap: of the adjoint's (features, pixels) and the (pixels, channels) that the tap sees."""
     x, w, g = e.operands
     attributes = e.call.attrs
-    (features, per_group, *kernel), rank, groups = shape_of(w), len(shape_of(w)) - 2, int(attributes.groups)
+    features, per_group, *kernel = shape_of(w) or ()
+    rank, groups = len(kernel), int(attributes.groups)
     strides, dilation = ([int(n) for n in values] for values in (attributes.strides, attributes.dilation))
     x, g = (e.emit(op.permute_dims(tensor, _channels_first(attributes.data_layout))) for tensor in (x, g))
     padding = [int(width) for width in attributes.padding]
     widths = [width for axis in range(rank) for width in (padding[axis], padding[axis + rank])]
     padded = e.emit(op.nn.pad(x, [0, 0, 0, 0, *widths])) if any(padding) else x
-    batch, _, *extents = shape_of(g)
+    batch, _, *extents = shape_of(g) or ()
     pixels = math.prod(extents[1:], start=extents[0])
     rows = e.emit(op.reshape(g, relax.ShapeExpr([batch, groups, features // groups, pixels])))
     taps = []

@@ -11,6 +11,7 @@ from autocast.errors import GradientError
 from autocast.ir import dtype_of, same_shape, shape_of
 from autocast.ir.operators import OPERATORS
 from autocast.training.gradients.registry import Adjoint, Backward, gradient
+from autocast.training.gradients.shapes import known_shape
 
 _EXCHANGED = str.maketrans("OI", "IO")
 
@@ -68,9 +69,9 @@ def _output_padding(call: relax.Call, data: relax.Expr, weights: relax.Expr) -> 
     attributes, axes = call.attrs, [axis for axis in str(call.attrs.data_layout) if axis not in "NC"]
     rank, paddings = len(axes), []
     for i, axis in enumerate(axes):
-        extent = shape_of(data)[str(attributes.data_layout).index(axis)]
-        outputs = shape_of(call)[str(attributes.out_layout or attributes.data_layout).index(axis)]
-        kernel = shape_of(weights)[str(attributes.kernel_layout).index(axis)]
+        extent = known_shape(data)[str(attributes.data_layout).index(axis)]
+        outputs = known_shape(call)[str(attributes.out_layout or attributes.data_layout).index(axis)]
+        kernel = known_shape(weights)[str(attributes.kernel_layout).index(axis)]
         stride = int(attributes.strides[i])
         if stride == 1:
             paddings.append(0)

@@ -9,9 +9,9 @@ from tvm import ir, relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, shape_of, static_shape
+from autocast.ir import dtype_of, static_shape
 from autocast.training.gradients.registry import Adjoint, Backward, gradient, not_differentiable
-from autocast.training.gradients.shapes import number, reshaped
+from autocast.training.gradients.shapes import known_shape, number, reshaped
 from autocast.training.gradients.vision import along_axes
 
 
@@ -47,7 +47,7 @@ def _adaptive(b: Backward) -> list[Adjoint]:
     """Along each axis a product with the matrix of averages; of everything, or of equal windows, a repetition."""
     data, layout = b.call.args[0], str(b.call.attrs.layout)
     axes = [place for place, axis in enumerate(layout) if axis not in "NC"]
-    shape, out = shape_of(data), shape_of(b.call)
+    shape, out = known_shape(data), known_shape(b.call)
     if static_shape(data) is None:
         raise GradientError(f"windows of an image of {shape}; expected a size that is known now")
     if all(out[axis] == 1 for axis in axes):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -47,7 +48,7 @@ def _resize(b: Backward) -> list[Adjoint]:
     return [along_axes(b, b.adjoint, {axis: m.astype(dtype_of(data)) for axis, m in matrices.items()}), None]
 
 
-def _matrix(attributes: object, extent: int, outputs: int) -> np.ndarray:
+def _matrix(attributes: Any, extent: int, outputs: int) -> np.ndarray:
     """The (outputs, extent) matrix that resizes along one axis."""
     places = _places(str(attributes.coordinate_transformation_mode), extent, outputs)
     method = str(attributes.method)
@@ -89,7 +90,7 @@ def _cubic(distance: np.ndarray, alpha: float) -> np.ndarray:
     return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
 
 
-_ROUNDING = {
+_ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "round": lambda x: np.floor(x + 0.5),
