@@ -32,7 +32,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 
-    demo = commands.add_parser("demo", help="BERT in float32 and in mixed precision: latency, memory, casts, error")
+    demo = commands.add_parser(
+        "demo", help="BERT in float32 and in mixed precision, run and trained: latency, memory, casts, error"
+    )
     demo.set_defaults(run=_demo)
     for name, default, text in (
         ("layers", 1, "encoder layers"),
@@ -77,20 +79,22 @@ def _demo(options: argparse.Namespace) -> int:
         progress.print(f"  {text}: {time.perf_counter() - begun:.1f} s", highlight=False, style="dim")
 
     with step("loading torch, transformers and TVM"):
-        from autocast import demo, vm
+        from autocast import demo, demo_training, vm
         from autocast.report import tables
     if options.hidden % options.heads:
         raise InputError(f"demo: --hidden {options.hidden} is no multiple of --heads {options.heads}")
     chosen = demo.Options(**{field.name: getattr(options, field.name) for field in fields(demo.Options)})
-    result = demo.run(chosen, step)
     console = Console() if sys.stdout.isatty() else Console(width=tables.TEXT_WIDTH)
-    console.print(tables.demo_table(result))
-    if options.profile:
-        for model in (result.float32, result.amp):
-            console.print(tables.latency_table(vm.profile_vm_model(model, "cpu", result.inputs, number=1)))
-            console.print(tables.memory_table(vm.trace_memory(model, "cpu", result.inputs)))
+    failures = []
+    for half, table in ((demo, tables.demo_table), (demo_training, tables.training_table)):
+        result = half.run(chosen, step)
+        console.print(table(result))
+        if options.profile:
+            for model in (result.float32, result.amp):
+                console.print(tables.latency_table(vm.profile_vm_model(model, "cpu", result.inputs, number=1)))
+                console.print(tables.memory_table(vm.trace_memory(model, "cpu", result.inputs)))
+        failures += half.failures(result)
     progress.print(f"  everything: {time.perf_counter() - started:.1f} s", highlight=False, style="dim")
-    failures = demo.failures(result)
     for failure in failures:
         progress.print(f"[bold red]wrong:[/] {failure}", highlight=False)
     return 1 if failures else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
@@ -80,6 +80,10 @@ class Row:
         return statistics.median(self.latencies)
 
 
+#: Float32, AMP, torch float32, torch.autocast.
+Rows = tuple[Row, Row, Row, Row]
+
+
 @dataclass(frozen=True)
 class Result:
     """The rows: float32, AMP, torch float32, torch.autocast; and the models behind the first two.
@@ -99,7 +103,7 @@ class Result:
     options: Options
     parameters: float
     threads: int
-    rows: tuple[Row, Row, Row, Row]
+    rows: Rows
     float32: Model
     amp: Model
     inputs: tuple[torch.Tensor, ...]
@@ -112,9 +116,7 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Re
     workers = threads.configure()
     torch.set_num_threads(workers)
     module = build_bert(options)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        inputs = (randint((options.batch, options.sequence), high=options.vocabulary)[0],)
+    inputs = (draw_ids(options),)
     with progress("importing from torch"):
         float32 = from_torch(module, inputs)
     with progress(f"autocasting to {options.dtype}"):
@@ -138,24 +140,14 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Re
         with progress(f"measuring {options.rounds} rounds"):
             latencies = measure(list(ways.values()), options.rounds)
     eager_casts = CastCounter(lambda: _autocast(module, inputs, dtype))
-    report = low.report
-    extra: list[dict[str, Any]] = [
-        _memory(float32, inputs),
-        _memory(low, inputs)
-        | {
-            "casts": report.casts,
-            "cast_bytes": report.cast_bytes,
-            "greedy_casts": report.greedy_casts,
-            "greedy_cast_bytes": report.greedy_cast_bytes,
-        },
+    extra = [
+        figures(float32, inputs),
+        figures(low, inputs),
         {},
         {"casts": eager_casts.casts, "cast_bytes": eager_casts.bytes},
     ]
-    rows = [
-        Row(name, tuple(times), error, **more)
-        for name, times, error, more in zip(ways, latencies, errors, extra, strict=True)
-    ]
-    return Result(options, vm.get_param_size(float32), workers, tuple(rows), float32, low, inputs)  # type: ignore[arg-type]
+    rows = make_rows(ways, latencies, errors, extra)
+    return Result(options, vm.get_param_size(float32), workers, rows, float32, low, inputs)
 
 
 def failures(result: Result) -> list[str]:
@@ -184,6 +176,34 @@ def build_bert(options: Options) -> torch.nn.Module:
         architectures=["BertForMaskedLM"],
     )
     return build_transformer(config)
+
+
+def draw_ids(options: Options, seed: int = 0) -> torch.Tensor:
+    """Random tokens, (batch, sequence)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return randint((options.batch, options.sequence), high=options.vocabulary)[0]
+
+
+def make_rows(
+    names: Iterable[str],
+    latencies: Sequence[Sequence[float]],
+    errors: Sequence[float],
+    extra: Sequence[Mapping[str, Any]],
+) -> Rows:
+    """A row for each way, of what was found out about it."""
+    return tuple(  # type: ignore[return-value]
+        Row(name, tuple(times), error, **more)
+        for name, times, error, more in zip(names, latencies, errors, extra, strict=True)
+    )
+
+
+def figures(model: Model, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+    """What a row says of memory and, if it is an AMP model, of casts."""
+    trace = vm.trace_memory(model, "cpu", inputs)
+    memory = {"memory": trace.peak, "intermediates": trace.intermediates}
+    names = ("casts", "cast_bytes", "greedy_casts", "greedy_cast_bytes")
+    return memory | ({} if model.report is None else {name: getattr(model.report, name) for name in names})
 
 
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
@@ -225,8 +245,3 @@ class CastCounter(TorchDispatchMode):
 def _autocast(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], dtype: torch.dtype) -> torch.Tensor:
     with torch.autocast("cpu", dtype=dtype):
         return module(*inputs).logits
-
-
-def _memory(model: Model, inputs: tuple[torch.Tensor, ...]) -> dict[str, float]:
-    trace = vm.trace_memory(model, "cpu", inputs)
-    return {"memory": trace.peak, "intermediates": trace.intermediates}

@@ -11,7 +11,8 @@ from rich.table import Table
 from autocast import settings
 
 if TYPE_CHECKING:
-    from autocast.demo import Result
+    from autocast.demo import Result, Rows
+    from autocast.demo_training import TrainingResult
     from autocast.vm.memory import MemoryTrace
     from autocast.vm.profile import LatencyReport
 
@@ -86,22 +87,34 @@ def settings_table() -> Table:
 def demo_table(result: Result) -> Table:
     """The demonstration's rows: latency, memory, error against float64, and casts."""
     options = result.options
-    table = Table(
-        title=(
-            f"BERT, {options.layers} layer{'s' if options.layers > 1 else ''}, masked-LM head, batch {options.batch} x "
-            f"{options.sequence}: {result.parameters:.2f} MiB of parameters, {result.threads} threads"
-        ),
-        caption=(
-            f"latency: median of {options.rounds} alternating rounds; intermediates: MiB beside parameters and inputs\n"
-            "error: relative Frobenius norm against torch in float64\n"
-            "casts: number, and what they would read and write if no kernel absorbed them; greedy: by one forward pass"
-        ),
+    return _comparison(
+        f"BERT, {options.layers} layer{'s' if options.layers > 1 else ''}, masked-LM head, batch {options.batch} x "
+        f"{options.sequence}: {result.parameters:.2f} MiB of parameters, {result.threads} threads",
+        f"latency: median of {options.rounds} alternating rounds; intermediates: MiB beside parameters and inputs\n"
+        "error: relative Frobenius norm against torch in float64\n"
+        "casts: number, and what they would read and write if no kernel absorbed them; greedy: by one forward pass",
+        result.rows,
     )
+
+
+def training_table(result: TrainingResult) -> Table:
+    """The rows of the demonstration's second half: training steps."""
+    return _comparison(
+        "a training step of the same model: forward, cross-entropy, backward, SGD with momentum",
+        "intermediates: MiB beside parameters, the optimizer's state and inputs\n"
+        "error: of the loss after three steps, relative to torch in float64",
+        result.rows,
+    )
+
+
+def _comparison(title: str, caption: str, rows: Rows) -> Table:
+    """Ours in two precisions beside torch's in two; speedups are over torch in float32."""
+    table = Table(title=title, caption=caption)
     table.add_column("", no_wrap=True)
     for name in ("latency ms", "speedup", "peak MiB", "intermediates", "error", "casts", "MiB", "greedy", "MiB"):
         table.add_column(name, justify="right", no_wrap=True)
-    baseline = result.rows[2].median  # torch in float32
-    for row in result.rows:
+    baseline = rows[2].median  # torch in float32
+    for row in rows:
         table.add_row(
             row.name,
             f"{row.median:.1f}",

@@ -1,0 +1,117 @@
+"""The second half of `python -m autocast demo`: the same BERT trained, in the same four ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from autocast import amp, vm
+from autocast.demo import Options, Progress, Rows, build_bert, draw_ids, figures, make_rows, measure
+from autocast.frontend import from_torch
+from autocast.model import Model
+from autocast.training import SGD, CrossEntropy, training_step
+
+#: RAF's: what its example of mixed-precision training takes.
+_RATE, _MOMENTUM = 0.1, 0.01
+
+#: Steps after which the losses are compared: the gradients and the updates of the steps before decide them.
+_COMPARED = 3
+
+#: The largest relative error of a float32 loss against float64 that counts as correct.
+_FLOAT32_ERROR = 1e-5
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The rows of a training step: float32, AMP, torch float32, torch.autocast; and the models behind the first two.
+
+    Attributes
+    ----------
+    options : Options
+    rows : tuple of Row
+        Errors are those of the loss after a few steps, relative to torch's in float64.
+    float32, amp : Model
+    inputs : tuple of torch.Tensor
+        (ids, labels, learning rate).
+    """
+
+    options: Options
+    rows: Rows
+    float32: Model
+    amp: Model
+    inputs: tuple[torch.Tensor, ...]
+
+
+def run(options: Options, progress: Progress = lambda text: nullcontext()) -> TrainingResult:
+    """Build the training step, autocast, compile, run and measure, beside torch."""
+    module = build_bert(options)
+    ids = draw_ids(options)
+    batch = (ids, draw_ids(options, seed=1))
+    inputs = (*batch, torch.tensor(_RATE))
+    with progress("differentiating"):
+        float32 = training_step(from_torch(module, (ids,)), CrossEntropy(), SGD(momentum=_MOMENTUM))
+    with progress(f"autocasting the training step to {options.dtype}"):
+        low = amp.autocast(float32, inputs, dtype=options.dtype)
+    with progress("compiling the training step in float32"):
+        executable = vm.compile(float32)
+    with progress(f"compiling the training step in {options.dtype}"):
+        low_executable = vm.compile(low)
+    dtype = getattr(torch, options.dtype)
+    ways: dict[str, Callable[[], Any]] = {
+        "float32": lambda: executable(*inputs),
+        f"AMP {options.dtype}": lambda: low_executable(*inputs),
+        "torch eager float32": _torch_step(deepcopy(module), batch),
+        f"torch.autocast {options.dtype}": _torch_step(deepcopy(module), batch, dtype),
+    }
+    with progress("training in float64 for reference"):
+        reference = _loss_after(_torch_step(module.double(), batch))
+    with progress("comparing losses"):
+        errors = [abs(_loss_after(way) / reference - 1) for way in ways.values()]
+    with progress(f"measuring {options.rounds} rounds of training"):
+        latencies = measure(list(ways.values()), options.rounds)
+    extra = [figures(float32, inputs), figures(low, inputs), {}, {}]
+    rows = make_rows(ways, latencies, errors, extra)
+    return TrainingResult(options, rows, float32, low, inputs)
+
+
+def failures(result: TrainingResult) -> list[str]:
+    """What is wrong with the losses: one sentence each; empty if the demonstration shows what it claims."""
+    float32, low, _, eager = result.rows
+    found = []
+    if not float32.error <= _FLOAT32_ERROR:
+        found.append(f"the float32 loss differs from float64 by {float32.error:.1e}, expected {_FLOAT32_ERROR:.0e}")
+    bound = max(eager.error, 1e-3)
+    if not low.error <= bound:
+        found.append(f"the loss of {low.name} has an error of {low.error:.2e}, expected at most {bound:.2e}")
+    return found
+
+
+def _torch_step(
+    module: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor], dtype: torch.dtype | None = None
+) -> Callable[[], torch.Tensor]:
+    """A step of torch's SGD; with `dtype` under torch.autocast."""
+    optimizer = torch.optim.SGD(module.parameters(), lr=_RATE, momentum=_MOMENTUM)
+    ids, labels = batch
+
+    def step() -> torch.Tensor:
+        with torch.enable_grad():
+            with nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype):
+                logits = module(ids).logits
+                loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _loss_after(step: Callable[[], torch.Tensor]) -> float:
+    """The loss of the last of a few steps."""
+    return [float(step()) for _ in range(_COMPARED)][-1]

@@ -1,0 +1,57 @@
+"""The demonstration's second half, on a BERT small enough for a test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from autocast import demo, demo_training
+from autocast.report import tables
+
+TINY = demo.Options(batch=2, sequence=16, hidden=64, heads=2, vocabulary=300, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def result():
+    return demo_training.run(TINY)
+
+
+def test_the_four_ways_are_measured_as_often_as_asked(result):
+    assert [row.name for row in result.rows] == [
+        "float32",
+        "AMP bfloat16",
+        "torch eager float32",
+        "torch.autocast bfloat16",
+    ]
+    assert all(len(row.latencies) == 2 and min(row.latencies) > 0 for row in result.rows)
+
+
+def test_losses_after_updates_are_torchs(result):
+    float32, low, eager, _ = result.rows
+    assert float32.error < 1e-5
+    assert eager.error < 1e-5
+    assert low.error < 1e-3
+    assert demo_training.failures(result) == []
+
+
+def test_memory_and_casts_are_those_of_the_steps(result):
+    float32, low, eager, _ = result.rows
+    assert float32.intermediates < float32.memory
+    assert float32.casts == 0
+    assert 0 < low.casts == result.amp.report.casts <= low.greedy_casts
+    assert eager.memory is None
+
+
+def test_the_table_shows_all_rows(result):
+    text = tables.to_text(tables.training_table(result))
+    assert "…" not in text
+    for row in result.rows:
+        assert row.name in text
+        assert f"{row.median:.1f}" in text
+
+
+def test_wrong_losses_are_reported(result):
+    float32, low, eager, eager_low = result.rows
+    wrong = replace(result, rows=(replace(float32, error=float("nan")), replace(low, error=1.0), eager, eager_low))
+    assert len(demo_training.failures(wrong)) == 2
