@@ -18,12 +18,13 @@ _TILE_ROWS = {
 #: Relative time of a tile by vectors across; narrow tiles load more of A for each product.
 _TILE_COST = {3: 1.0, 4: 1.02, 2: 1.05, 1: 1.5}
 
-#: The part of B that is packed at once stays in the level-2 cache beside what streams through it. Where A is packed
-#: too, that is done once for all these panels, so there are to be many: they come from the last cache one by one.
-_PACKED_B_BYTES = {"in place": 448 << 10, "packed": 3 << 20}
+#: The part of B that is packed at once stays in the level-2 cache; where it is more than a third of that, pages that
+#: happen to share places evict each other. Where A is packed too, that is done once for all these panels, so there are
+#: to be many: they come from the last cache one by one.
+_PACKED_B_BYTES = {"in place": 300 << 10, "packed": 3 << 20}
 #: Words along k that are summed in registers before partial sums are stored, for A read in place and for A packed.
 _K_WORDS = {"in place": 1536, "packed": 1024}
-_K_BLOCK = {"in place": 1024, "packed": 512}
+_K_BLOCK = 512
 #: Rows of A that are packed together, where A is packed.
 _PACKED_ROWS = 128
 #: Up to so many rows of A, B is read as it lies instead of being packed: many where its rows run along k, or where its
@@ -80,11 +81,11 @@ def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bo
         tile_rows = math.ceil(spec.m / math.ceil(spec.m / tile_rows))
     mode = "in place" if a_in_place else "packed"
     if spec.k is None:
-        k_words = _K_BLOCK[mode]
+        k_words = _K_BLOCK
     else:
         k_words = math.ceil(spec.k / (2 if pairs else 1))
         if k_words > _K_WORDS[mode]:
-            k_words = math.ceil(k_words / math.ceil(k_words / _K_BLOCK[mode]))
+            k_words = math.ceil(k_words / math.ceil(k_words / _K_BLOCK))
         k_words = _padded(k_words, lanes)
     row_tasks, column_tasks = _tasks(spec, panel, cores, a_in_place)
     whole = spec.k is not None and k_words * (2 if pairs else 1) >= spec.k

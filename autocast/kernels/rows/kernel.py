@@ -128,7 +128,10 @@ class _Generator:
         wanted = T.bind(_lane(self.evaluator.vector(place, 0, None, {})).astype("int64"))
         column = T.bind(tirx.max(tirx.min(wanted, i64(self.columns) - i64(1)), i64(0)))
         found = _lane(self.evaluator.vector(value, column, 1, {}))
-        return self.unit.splat(T.bind(tirx.Select(wanted == column, found, tirx.const(0.0, "float32"))))
+        # Kept in memory: a simplifier moves what is only bound to where it is used, past a sweep that may overwrite it.
+        kept = T.alloc_buffer((1,), "float32")
+        T.buffer_store(kept, tirx.Select(wanted == column, found, tirx.const(0.0, "float32")), [0])
+        return self.unit.splat(kept[0])
 
     def running_sum(self, operand: int) -> Value:
         """The sums of each value of a row and those before it, for a reader that goes from the first to the last."""

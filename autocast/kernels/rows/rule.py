@@ -16,7 +16,7 @@ from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_func
 from autocast.kernels.rows.kernel import row_kernel
 from autocast.kernels.rows.losses import decompose_losses
 from autocast.kernels.rows.operators import ROW_OPERATORS, RowTranslation, is_widening
-from autocast.kernels.rows.space import DeclinedError, RowSpace, space_of
+from autocast.kernels.rows.space import DeclinedError, Form, RowSpace, space_of
 from autocast.kernels.vector.program import Program
 
 #: Bindings of one kernel: more would hold more values than there are registers, and take long to compile.
@@ -58,7 +58,7 @@ def _grown(clusters: Clusters, seed: relax.Var, space: RowSpace) -> RowGroup:
     translated(clusters, space, [seed])
 
     def fits(var: relax.Var, members: set[relax.Var]) -> bool:
-        if len(members) >= _MOST_MEMBERS or not _may_join(clusters, var, members):
+        if len(members) >= _MOST_MEMBERS or not _may_join(clusters, var, members, space):
             return False
         try:
             translated(clusters, space, [*members, var])
@@ -96,10 +96,17 @@ def translated(clusters: Clusters, space: RowSpace, members: Collection[relax.Va
     return translation
 
 
-def _may_join(clusters: Clusters, var: relax.Var, members: set[relax.Var]) -> bool:
-    """Whether it pays to compute `var` in the kernel of `members`."""
+def _may_join(clusters: Clusters, var: relax.Var, members: set[relax.Var], space: RowSpace) -> bool:
+    """Whether it pays to compute `var` in the kernel of `members`.
+
+    A value of rows that needs none of them and is read elsewhere too (which labels count, say) would have to wait for
+    the kernel there, and keep out what it is needed for.
+    """
     value = clusters.bound[var]
     if op_name(value) is None:
+        return False
+    before = not any(operand in members for operand in clusters.operands[var])
+    if before and len(clusters.users.get(var, ())) > 1 and space.form(dims(var)) is not Form.WHOLE:
         return False
     return not is_widening(value) or value.args[0] in members
 

@@ -8,8 +8,10 @@ import torch
 import tvm
 from tvm import relax
 
+from autocast.ir import operators as own
 from autocast.kernels import detect_target
 from autocast.kernels.graph.canonicalize import canonicalize
+from autocast.kernels.graph.expand import expand_operators
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.rows.rule import lower_rows
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
@@ -79,3 +81,26 @@ def test_one_hot_labels_are_compared_where_they_are_used() -> None:
     x, labels = random((5, 40), "float32"), np.array([0, 39, 7, 7, 1])
     weights = np.exp(x.astype("float64"))
     assert error(run(mod, x, labels)[0], weights / weights.sum(-1, keepdims=True) - np.eye(40)[labels]) < 1e-6
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_our_cross_entropy_and_its_gradient_are_one_kernel(reduction: str) -> None:
+    options = {"ignore_index": -100, "label_smoothing": 0.0, "reduction": reduction}
+
+    def body(logits: relax.Expr, labels: relax.Expr) -> relax.Expr:
+        loss = own.cross_entropy(logits, labels, **options)
+        gradient = own.cross_entropy_backward(logits, labels, op.full((), relax.const(1.0), "float32"), **options)
+        return relax.Tuple([loss, op.astype(gradient, "bfloat16")])
+
+    mod = module(body, ((2, 3, 100), "float32"), ((2, 3), "int64"))
+    names = operators(lower_rows(compute_in_float32(canonicalize(expand_operators(mod))), detect_target()))
+    (name,) = [name for name in names if "2x3x100" in name]
+    assert name.endswith("float32_bfloat16") and "relax.where" not in names
+    x, labels = random((2, 3, 100), "float32", scale=3.0), np.array([[3, 99, -100], [0, 5, 50]])
+    loss, gradient = run(mod, x, labels)
+    logits = torch.tensor(x.astype("float64"), requires_grad=True)
+    flat, targets = logits.reshape(6, 100), torch.tensor(labels.reshape(6))
+    expected = torch.nn.functional.cross_entropy(flat, targets, reduction=reduction)
+    expected.backward()
+    assert error(loss, expected.detach().numpy()) < 1e-6
+    assert logits.grad is not None and error(gradient, logits.grad.numpy()) < EPSILON["bfloat16"]
