@@ -74,7 +74,7 @@ def _attention_with_dropout(
 
 def _causal_bias(importer: Importer, queries: Any, keys: Any) -> relax.Expr:
     """0 where query i looks at the keys 0..i, -inf elsewhere."""
-    masked = importer.emit(relax.op.full([queries, keys], relax.const(float("-inf"), "float32"), "float32"))
+    masked = importer.emit(relax.op.broadcast_to(relax.const(float("-inf"), "float32"), [queries, keys]))
     return importer.emit(relax.op.triu(masked, 1))
 
 

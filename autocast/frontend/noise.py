@@ -38,7 +38,7 @@ def _bernoulli(importer: Importer, node: fx.Node) -> relax.Expr:
     """1 with probability p, else 0: p times the dropout of ones, whose form without dropout is p, the mean."""
     p, dtype, shape = float(node.args[1]), importer.dtype(node), relax.ShapeExpr(importer.shape(node))
     if p in (0.0, 1.0):
-        return importer.emit(relax.op.full(shape, relax.const(p, dtype), dtype))
+        return importer.emit(relax.op.broadcast_to(relax.const(p, dtype), shape))
     kept = dropout(importer, importer.emit(relax.op.ones(shape, dtype)), 1.0 - p)
     return importer.emit(relax.op.multiply(kept, relax.const(p, dtype)))
 
