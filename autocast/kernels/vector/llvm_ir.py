@@ -211,8 +211,8 @@ define linkonce_odr <L x iBITS> @autocast_narrow_DTYPE(<L x float> %x) alwaysinl
 }
 """
 
-# As above; and LLVM 22 compiles a truncating store that is masked to one known lane into a store of 32 bits, one element
-# too many.
+# As above; and LLVM 22 compiles a truncating store that is masked to one known lane into a store of 32 bits, one
+# element too many.
 _ACCESS = """
 define linkonce_odr float @autocast_scalar_DTYPE(ptr %p) alwaysinline {
   %h = load iBITS, ptr %p, align BYTES
