@@ -16,6 +16,7 @@ from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.schedule import mark_existing, schedule
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.channels_last import channels_last
+from autocast.kernels.graph.checkpoints import remove_checkpoints
 from autocast.kernels.graph.expand import expand_operators
 from autocast.kernels.graph.fold_scales import fold_scales
 from autocast.kernels.graph.in_place import WriteInPlace
@@ -24,6 +25,7 @@ from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
 from autocast.kernels.graph.state import inline_functions, repeat_casts, separate_state
+from autocast.kernels.graph.translate import DROPOUT
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.rules import RULES, Rule
 
@@ -57,7 +59,7 @@ LOWERING = (
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
-    Phase("expand_operators", lambda mod, target: expand_operators(mod)),
+    Phase("expand_operators", lambda mod, target: expand_operators(mod, keep=(DROPOUT,))),
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("fold_scales", lambda mod, target: fold_scales(mod)),
     Phase("channels_last", lambda mod, target: channels_last(mod)),
@@ -68,6 +70,8 @@ LOWERING = (
     Phase("inline_functions", lambda mod, target: inline_functions(mod)),
     _by_rule(RULES[-1]),
     Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
+    Phase("remove_checkpoints", lambda mod, target: remove_checkpoints(mod)),
+    Phase("expand_what_is_left", lambda mod, target: expand_operators(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),
     Phase("fuse", _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())),
