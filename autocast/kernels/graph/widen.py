@@ -37,7 +37,7 @@ class _Widen(BindingRewriter):
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call, var = binding.value, binding.var
-        if is_op(call, "relax.astype") and call.args[0] in self.wide:
+        if is_op(call, "relax.astype") and call.args[0] in self.wide and not self.ends_product(call.args[0]):
             return relax.op.astype(self.wide[call.args[0]], dtype_of(call))
         if not computes(call) or op_name(call) in ATTENTION or not any(_is_low(operand) for operand in call.args):
             return None
@@ -50,6 +50,10 @@ class _Widen(BindingRewriter):
         if self.uses[var] == 1 and op_name(call) in ELEMENTWISE | REDUCTIONS and isinstance(var, relax.DataflowVar):
             self.wide[var] = result
         return self.narrowed(result, call.ty)
+
+    def ends_product(self, var: relax.Var) -> bool:
+        """Whether `var` is computed from a product: its kernel stores it, in the dtype that was decided on."""
+        return any(op_name(self.values.get(operand)) in PRODUCTS for operand in self.values[var].args)
 
     def widened(self, operand: relax.Expr) -> relax.Expr:
         """`operand` in float32: what it was before it was narrowed, if nothing else reads it."""

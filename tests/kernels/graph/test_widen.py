@@ -126,3 +126,14 @@ def test_a_rounding_that_the_model_asks_for_stays() -> None:
     x = random((3, 48), "float32")
     (got,) = run(module(body, ((3, 48), "float32")), x)
     np.testing.assert_array_equal(got, 2 * x.astype(random((1,), "bfloat16").dtype).astype("float32"))
+
+
+def test_the_end_of_a_product_is_stored_low_where_a_cast_widens_it() -> None:
+    def body(x: relax.Expr, w: relax.Expr, bias: relax.Expr) -> relax.Expr:
+        return relax.op.nn.softmax(relax.op.astype(relax.op.add(relax.op.matmul(x, w), bias), "float32"))
+
+    low = ((4, 8), "bfloat16"), ((8, 6), "bfloat16"), ((6,), "bfloat16")
+    mod = compute_in_float32(module(body, *low))
+    bindings = mod["main"].body.blocks[0].bindings
+    widened = bindings[-2].value.args[0]
+    assert str(widened.ty.dtype) == "bfloat16"
