@@ -21,6 +21,7 @@ BENCHMARKS = (
     "kernels.layout",
     "runtime",
     "models",
+    "training",
 )
 
 #: The most important ones.

@@ -58,9 +58,9 @@ def _compiled(make: Make, low: bool) -> tuple[Any, tuple, dict[str, float]]:
         step = amp.autocast(step)
     executable = vm.compile(step)
     seconds = time.perf_counter() - started
-    peak = float(autocast.model.model.get_peak_memory(step, None, "cpu")[0])
-    rate = torch.tensor(LEARNING_RATE)
-    return executable, (*inputs, labels, rate), {"compile seconds": seconds, "peak MiB": peak}
+    arguments = (*inputs, labels, torch.tensor(LEARNING_RATE))
+    peak = vm.trace_memory(executable, "cpu", arguments).intermediates
+    return executable, arguments, {"compile seconds": seconds, "peak MiB": peak}
 
 
 def ours(make: Make, *, low: bool) -> Call:
