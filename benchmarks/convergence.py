@@ -27,7 +27,7 @@ from autocast.training.trainer import Trainer
 from benchmarks.convergence_plots import plot
 from benchmarks.convergence_workloads import WORKLOADS, Workload
 from benchmarks.sides import Side
-from benchmarks.timing import save
+from benchmarks.timing import load, save
 
 PRECISIONS = ("float32", "bfloat16", "float16")
 SEEDS = (0, 1, 2)
@@ -123,7 +123,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Train everything, print the table, write the figures; the number of precisions that did not converge."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="50 steps and one seed; nothing is written")
-    parser.add_argument("--only", default="", help="only models whose name holds this text; nothing is written")
+    parser.add_argument("--only", default="", help="only models whose name holds this text; other figures are kept")
     options = parser.parse_args(arguments)
     steps, seeds = (50, SEEDS[:1]) if options.quick else (STEPS, SEEDS)
     chosen = [name for name in WORKLOADS if options.only in name]
@@ -147,7 +147,7 @@ def main(arguments: list[str] | None = None) -> int:
         for process in sides.values():
             process.close()
     console.print(table)
-    if not options.quick and not options.only:
+    if not options.quick:
         console.print(f"written to {save('convergence', _json(results))}")
         for name, runs in results.items():
             console.print(f"written to {plot(name, runs)}")
@@ -171,7 +171,8 @@ def _figures(runs: list[Run]) -> tuple[str, ...]:
 
 def _json(results: Mapping[str, Runs]) -> dict[str, object]:
     return {
-        "models": {
+        "models": load("convergence").get("models", {})
+        | {
             name: {
                 f"{side} {precision}": [
                     run._replace(losses=[round(loss, 4) for loss in run.losses])._asdict() for run in found
