@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import tvm
 from tvm import tirx
@@ -21,6 +22,16 @@ def pooling(spec: Pooling, target: tvm.target.Target, name: str) -> tirx.PrimFun
     """A destination-passing TIR function `name(data, out)` that computes `spec`, fit for `relax.call_tir`."""
     with kernel_function(name) as finished:
         _Generator(spec, VectorUnit(instruction_set(target))).emit()
+    return finished()
+
+
+def pooling_gradient(spec: Pooling, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(adjoint, data, gradient)`: the gradient of pooled data, in float32.
+
+    `spec.out_dtype` is that of the adjoint. The first of equal largest elements of a window gets its adjoint.
+    """
+    with kernel_function(name) as finished:
+        _GradientGenerator(spec, VectorUnit(instruction_set(target))).emit()
     return finished()
 
 
@@ -99,8 +110,89 @@ class _Generator:
                 kept = vector_math.call("maximum", value, result[at]) if largest else value + result[at]
                 T.buffer_store(result, kept, [at])
         if not largest:
-            padded = spec.count_include_pad and spec.adaptive is None
-            divisor = i64(math.prod(spec.window)) if padded else tirx.max(high * wide, i64(1))
-            factor = T.bind(unit.splat(tirx.const(1.0, "float32") / divisor.astype("float32")))
+            factor = self._factor(high, wide)
         for (skip, at), count in zip(places, counts, strict=True):
             unit.store(self.out, place + skip, result[at] if largest else result[at] * factor, count)
+
+    def _factor(self, high: tirx.Expr, wide: tirx.Expr) -> tirx.Expr:
+        """What makes a mean of a window's sum."""
+        padded = self.spec.count_include_pad and self.spec.adaptive is None
+        divisor = i64(math.prod(self.spec.window)) if padded else tirx.max(high * wide, i64(1))
+        return T.bind(self.unit.splat(tirx.const(1.0, "float32") / divisor.astype("float32")))
+
+
+class _GradientGenerator(_Generator):
+    """Each task adds up the adjoints of all windows of an image, for one vector of channels."""
+
+    def emit(self) -> None:
+        """Emit the function's arguments, and a task for each image and vector of channels."""
+        spec, unit = self.spec, self.unit
+        extents = (("batch", spec.batch), ("height", spec.height), ("width", spec.width))
+        shape = [tirx.Var(name, "int64") if extent is None else extent for name, extent in extents]
+        out_shape = [shape[0], *(spec.output_extent(axis, shape[axis + 1]) for axis in (0, 1))]
+        adjoint = T.arg("adjoint", T.buffer((*out_shape, spec.channels), spec.out_dtype))
+        data = T.arg("data", T.buffer((*shape, spec.channels), spec.data_dtype))
+        gradient = T.arg("gradient", T.buffer((*shape, spec.channels), "float32"))
+        self.adjoint, self.data, self.out = flat(adjoint), flat(data), flat(gradient)
+        snippets = llvm_ir.conversions_and_accesses(unit.isa) + vector_math.math_ir(unit.lanes, ("maximum",))
+        with importing(snippets):
+            self.shape = [unit.opaque(extent) for extent in shape]
+            self.out_shape = [unit.opaque(extent) for extent in out_shape]
+            blocks = math.ceil(spec.channels / unit.lanes)
+            with T.parallel(0, i64(self.shape[0]) * blocks) as task:
+                image = T.bind(tirx.truncdiv(task, i64(blocks)))
+                channel = T.bind((task - image * blocks) * unit.lanes)
+                if spec.channels % unit.lanes == 0:
+                    self._image(image, channel, None)
+                else:
+                    self._image(image, channel, T.bind(i64(spec.channels) - channel))
+
+    def _image(self, image: tirx.Expr, channel: tirx.Expr, valid: tirx.Expr | None) -> None:
+        unit, channels = self.unit, self.spec.channels
+        height, width = i64(self.shape[1]), i64(self.shape[2])
+        first = T.bind(image * height * width * channels + channel)
+        with T.serial(0, height * width) as pixel:
+            unit.store(self.out, first + pixel * channels, unit.splat(0.0), valid)
+        unit.fence(self.out)
+        with T.serial(0, i64(self.out_shape[1])) as row:
+            first_y, high = self._taps(0, row)
+            with T.serial(0, i64(self.out_shape[2])) as column:
+                first_x, wide = self._taps(1, column)
+                begin = T.bind(first + (first_y * width + first_x) * channels)
+                place = T.bind(((image * self.out_shape[1] + row) * self.out_shape[2] + column) * channels + channel)
+                self._spread(begin, T.bind(unit.load(self.adjoint, place, valid)), high, wide, valid)
+
+    def _spread(
+        self, begin: tirx.Expr, adjoint: tirx.Expr, high: tirx.Expr, wide: tirx.Expr, valid: tirx.Expr | None
+    ) -> None:
+        """Add the adjoint of one window to what is in it; `left` is what no element has got yet."""
+        spec, unit = self.spec, self.unit
+        steps = (1, 1) if spec.adaptive else spec.dilation
+        at = T.ramp(0, 1, unit.lanes)
+        largest, left = (T.alloc_buffer((unit.lanes,), "float32") for _ in range(2))
+
+        def elements(emit: Callable[[tirx.Expr], None]) -> None:
+            with T.serial(0, high) as y, T.serial(0, wide) as x:
+                emit(T.bind(begin + (y * (steps[0] * self.shape[2]) + x * steps[1]) * spec.channels))
+
+        def find(element: tirx.Expr) -> None:
+            value = vector_math.call("maximum", unit.load(self.data, element, valid), largest[at])
+            T.buffer_store(largest, value, [at])
+
+        def give(element: tirx.Expr) -> None:
+            wins = T.bind(unit.load(self.data, element, valid)) >= largest[at]
+            part = T.bind(tirx.Select(wins, left[at], unit.splat(0.0)))
+            unit.store(self.out, element, unit.load(self.out, element, valid) + part, valid)
+            T.buffer_store(left, left[at] - part, [at])
+
+        def share(element: tirx.Expr) -> None:
+            unit.store(self.out, element, unit.load(self.out, element, valid) + left[at], valid)
+
+        if spec.kind == "max":
+            T.buffer_store(largest, unit.splat(-math.inf), [at])
+            T.buffer_store(left, adjoint, [at])
+            elements(find)
+            elements(give)
+            return
+        T.buffer_store(left, adjoint * self._factor(high, wide), [at])
+        elements(share)

@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import FLOATS, is_op, op_name, same_shape, shape_of
-from autocast.kernels.convolutions.pooling import pooling
+from autocast.kernels.convolutions.pooling import pooling, pooling_gradient
 from autocast.kernels.convolutions.shapes import as_image, image, known, pair, sides, viewed
 from autocast.kernels.convolutions.spec import Pooling
 from autocast.kernels.explain import explain
@@ -24,6 +24,8 @@ _KINDS = {
     "relax.nn.adaptive_avg_pool1d": "average",
     "relax.nn.adaptive_avg_pool2d": "average",
 }
+#: Gradients (of the result, the data), which are computed in float32.
+_GRADIENTS = {"relax.grad.max_pool2d_backward": "max", "relax.grad.avg_pool2d_backward": "average"}
 
 
 @mutator
@@ -32,18 +34,25 @@ class _Pooling(BindingRewriter):
         super().__init__(mod)
         self.target = target
         self.kernels: dict[Pooling, tvm.ir.GlobalVar] = {}
+        self.gradient_kernels: dict[Pooling, tvm.ir.GlobalVar] = {}
 
     def enter(self, function: relax.Function) -> None:
         self.bound, self.users = users_of(function)
         #: What a kernel defines -> the pooling that it computes: the pooling itself, or its result narrowed.
         self.ends: dict[relax.Var, relax.Call] = {}
+        self.gradients: set[relax.Var] = set()
         for var, value in self.bound.items():
             if op_name(value) in _KINDS:
-                reason = _declined(value)
+                reason = _declined(value, value.args[0], shape_of(value))
                 end = var if reason is not None else self.narrowing(var)
                 if reason is None:
                     self.ends[end] = value
                 explain("pooling", var, reason or f"up to {end.name}", taken=reason is None)
+            elif op_name(value) in _GRADIENTS:
+                reason = _declined(value, value.args[1], dims(value.args[0]))
+                explain("pooling", var, reason or "", taken=reason is None)
+                if reason is None:
+                    self.gradients.add(var)
 
     def narrowing(self, var: relax.Var) -> relax.Var:
         """What narrows `var` and is all that reads it; `var` itself where there is no such thing."""
@@ -54,12 +63,14 @@ class _Pooling(BindingRewriter):
         return readers[0] if narrows and storage(var) == "float32" else var
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        if binding.var in self.gradients:
+            return self.gradient(binding.value)
         call = self.ends.get(binding.var)
         if call is None:
             return None
         out_dtype = storage(binding.var)
         data = self.data(call, out_dtype)
-        spec = _spec(call, storage(data), out_dtype)
+        spec = _spec(call, call.args[0], storage(data), out_dtype)
         if spec not in self.kernels:
             name = f"{spec.kind}_pooling{len(self.kernels)}"
             function = pooling(spec, self.target, name).without_attr("global_symbol")
@@ -67,6 +78,22 @@ class _Pooling(BindingRewriter):
         out_type = relax.TensorType(image(dims(call)), out_dtype)
         result = relax.call_tir(self.kernels[spec], [as_image(self, data)], out_type)
         return viewed(self, result, dims(call))
+
+    def gradient(self, call: relax.Call) -> relax.Expr:
+        """A call of the kernel that spreads adjoints over windows."""
+        adjoint, data = (self.before_widening(operand) for operand in call.args)
+        spec = _spec(call, data, storage(data), storage(adjoint))
+        if spec not in self.gradient_kernels:
+            name = f"{spec.kind}_pooling_gradient{len(self.gradient_kernels)}"
+            function = pooling_gradient(spec, self.target, name).without_attr("global_symbol")
+            self.gradient_kernels[spec] = self.builder_.add_func(function, name)
+        out_type = relax.TensorType(dims(call), "float32")
+        return relax.call_tir(self.gradient_kernels[spec], [self.new(adjoint), self.new(data)], out_type)
+
+    def before_widening(self, operand: relax.Expr) -> relax.Expr:
+        """What the kernel widens by itself."""
+        value: Any = self.bound.get(operand) if isinstance(operand, relax.Var) else None
+        return value.args[0] if is_op(value, "relax.astype") and storage(value.args[0]) in LOW else operand
 
     def data(self, call: relax.Call, out_dtype: str) -> relax.Expr:
         """What the kernel reads: not widened first; narrowed first where the largest element is narrowed after.
@@ -82,26 +109,25 @@ class _Pooling(BindingRewriter):
         return self.new(data)
 
 
-def _declined(call: relax.Call) -> str | None:
-    """Why no kernel computes the pooling `call`; None where one does."""
-    data = call.args[0]
-    if shape_of(data) is None or shape_of(call) is None or not isinstance(dims(data)[-1], int):
+def _declined(call: relax.Call, data: relax.Expr, pooled: tuple | None) -> str | None:
+    """Why no kernel computes `call`, the pooling of `data` to the shape `pooled` or its gradient; None: one does."""
+    if shape_of(data) is None or pooled is None or not isinstance(dims(data)[-1], int):
         return "a shape is not known"
     if str(call.attrs.layout) not in ("NWC", "NHWC") or call.attrs.out_layout != call.attrs.layout:
         return f"its data is {call.attrs.layout} and its output {call.attrs.out_layout}"
     if storage(data) not in FLOATS or storage(call) != storage(data):
         return f"it pools {storage(data)}"
-    if 0 in (*dims(data), *dims(call)):
+    if 0 in (*dims(data), *pooled):
         return "a tensor is empty"
-    spec, shape = _spec(call, storage(data), storage(data)), image(dims(data))
+    spec, shape = _spec(call, data, storage(data), storage(data)), image(dims(data))
     extents = tuple(spec.output_extent(axis, shape[axis + 1]) for axis in (0, 1))
-    return None if same_shape(image(dims(call))[1:3], extents) else "its windows are counted in another way"
+    return None if same_shape(image(pooled)[1:3], extents) else "its windows are counted in another way"
 
 
-def _spec(call: relax.Call, data_dtype: str, out_dtype: str) -> Pooling:
-    attributes, shape = call.attrs, image(dims(call.args[0]))
+def _spec(call: relax.Call, data: relax.Expr, data_dtype: str, out_dtype: str) -> Pooling:
+    attributes, shape = call.attrs, image(dims(data))
     common = {
-        "kind": _KINDS[call.op.name],
+        "kind": {**_KINDS, **_GRADIENTS}[call.op.name],
         "batch": known(shape[0]),
         "height": known(shape[1]),
         "width": known(shape[2]),
