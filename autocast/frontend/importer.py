@@ -34,8 +34,16 @@ class Importer(ExportedProgramImporter):
     word. The type of each result is compared with what torch said it would be.
     """
 
-    def __init__(self, program: ExportedProgram, parameters: Sequence[Parameter], symbols: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        program: ExportedProgram,
+        parameters: Sequence[Parameter],
+        symbols: Mapping[str, str],
+        *,
+        training: bool = False,
+    ) -> None:
         super().__init__()
+        self.training = training
         self.program = program
         self.parameters = parameters
         self.constants = constants(program)

@@ -85,11 +85,21 @@ def _convolution(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
-    """Torch refuses indices that are out of bounds; "clip" at least never reads there."""
+    """Torch refuses indices that are out of bounds; "clip" at least never reads there.
+
+    A row for padding is read and not learned: in training mode, no gradient passes where an index names it.
+    """
     weight = importer.arg(node, 0, "weight")
     rows = importer.smallest_constant(node.args[1])
     if rows is None:
-        return importer.emit(relax.op.take(weight, importer.arg(node, 1, "indices"), axis=0, mode="clip"))
+        indices = importer.arg(node, 1, "indices")
+        result = importer.emit(relax.op.take(weight, indices, axis=0, mode="clip"))
+        padding = int(importer.arg(node, 2, "padding_idx", -1))
+        if padding < 0 or not importer.training:
+            return result
+        padded = importer.emit(relax.op.equal(indices, relax.const(padding, dtype_of(indices))))
+        fixed = importer.emit(relax.op.grad.no_grad(result))
+        return importer.emit(relax.op.where(relax.op.expand_dims(padded, -1), fixed, result))
     part = importer.emit(relax.op.take(weight, rows, axis=0, mode="clip"))
     return importer.emit(relax.op.broadcast_to(part, importer.shape(node)))
 

@@ -75,7 +75,7 @@ def from_torch(
         program = decompose(program)
     check_signature(program)
     values = parameters(program, module)
-    importer = Importer(program, values, _symbol_names(program, axes, leaves))
+    importer = Importer(program, values, _symbol_names(program, axes, leaves), training=module.training)
     check_supported(program, importer.knows)
     mod, used = normalize(importer.translate())
     kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}
