@@ -93,6 +93,12 @@ def _same_value(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.arg(node, 0, "self")
 
 
+def _copy(importer: Importer, node: fx.Node) -> relax.Expr:
+    """What `x.copy_(source)` leaves in x."""
+    source = cast(importer, importer.arg(node, 1, "src"), importer.dtype(node))
+    return importer.emit(relax.op.broadcast_to(source, importer.shape(node)))
+
+
 def _reshape(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(relax.op.reshape(importer.arg(node, 0, "self"), importer.shape(node)))
 
@@ -165,6 +171,7 @@ MOVEMENT: dict[str, Converter] = {
     "alias.default": _same_value,
     "cat.default": _cat,
     "clone.default": _same_value,
+    "copy.default": _copy,
     "cumsum.default": _cumsum,
     "expand.default": _expand,
     "full.default": _full,
