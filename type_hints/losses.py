@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from type_hints.helpers import follow, full
+from type_hints.helpers import full, low
 from type_hints.registry import rule
 
 RULES = (
     rule(
         "relax.nn.cross_entropy",
-        follow((0,)),
-        why="kernels load, exponentiate and add in float32; logits are a product's, rounded once; the loss is float32",
+        low((0,)),
+        why="logits are the largest tensor of a language model; rounded once, as a product's result; kernels compute in "
+        "float32, and so is the loss",
     ),
     rule(
         "relax.nn.cross_entropy_with_logits",
