@@ -35,6 +35,8 @@ class _Places:
         What has to be copied to the state when all calls are done.
     results : list of Expr
         What the function returns apart from its new state.
+    state : list of Var
+        The arguments that are state.
     """
 
     def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
@@ -55,9 +57,9 @@ class _Places:
         kept = len(outputs) - count
         self.results = outputs[:kept]
         inputs = int(function.attrs["num_input"]) if count else 0
-        state = function.params[inputs - count : inputs]
+        self.state = list(function.params[inputs - count : inputs])
         self._keep([*self.results, *(new for new in outputs[kept:] if not self._is_allocated(new))])
-        for old, new in zip(state, outputs[kept:], strict=True):
+        for old, new in zip(self.state, outputs[kept:], strict=True):
             self._replace(old, new)
         for number, binding in enumerate(self.bindings):
             for result, argument in self._pairs(binding.value):
@@ -185,29 +187,32 @@ class _Writer(PyExprMutator):
         """`function` without its new state among its results."""
         blocks = [self.visit_binding_block(block) for block in function.body.blocks]
         self.builder_._begin_binding_block()
-        for value, state in self.copies():
-            self.builder_.emit(relax.Call(relax.ExternFunc(_COPY), [value, state], ty_args=[tvm.ir.TupleType([])]))
-        fields = [self.visit_expr(result) for result in self.places.results]
-        result = fields[0] if len(fields) == 1 else relax.Tuple(fields)
+        fields = [self.result(value) for value in self.places.results]
+        copies = [(self.visit_expr(value), state) for value, state in self.places.copies]
+        overwritten = {state for _, state in copies}
+        for value, state in [(self.spare(value) if value in overwritten else value, state) for value, state in copies]:
+            self.copy(value, state)
         blocks.append(self.builder_._end_block())
+        result = fields[0] if len(fields) == 1 else relax.Tuple(fields)
         body = self.builder_.normalize(relax.SeqExpr([block for block in blocks if block.bindings], result))
         return relax.Function(function.params, body, None, function.is_pure, function.attrs)
 
-    def copies(self) -> Iterator[tuple[relax.Expr, relax.Var]]:
-        """What is copied where, so that nothing is overwritten before it is read."""
-        copies = [(self.visit_expr(value), state) for value, state in self.places.copies]
-        overwritten = {state for _, state in copies}
-        for number, (value, state) in enumerate(copies):
-            if value in overwritten:
-                shape = relax.ShapeExpr(value.ty.shape.values)
-                spare = self.builder_.emit(
-                    relax.op.builtin.alloc_tensor(
-                        shape, relax.DataTypeImm(str(value.ty.dtype)), relax.PrimValue(0), "global"
-                    )
-                )
-                yield value, spare
-                copies[number] = spare, state
-        yield from copies
+    def result(self, value: relax.Expr) -> relax.Expr:
+        """What is returned for a result: never the state itself, which later calls change."""
+        held = [self.places.of.get(var, var) for var, _ in self.places.tensors.of(value)]
+        is_state = any(var in self.places.state for var in held)
+        return self.spare(self.visit_expr(value)) if is_state else self.visit_expr(value)
+
+    def spare(self, value: relax.Expr) -> relax.Var:
+        """Emit a copy of a tensor."""
+        shape = relax.ShapeExpr(value.ty.shape.values)
+        copied = self.builder_.emit(relax.op.builtin.alloc_tensor(shape, str(value.ty.dtype), 0))
+        self.copy(value, copied)
+        return copied
+
+    def copy(self, value: relax.Expr, to: relax.Var) -> None:
+        """Emit that `value` is copied to a tensor that exists."""
+        self.builder_.emit(relax.Call(relax.ExternFunc(_COPY), [value, to], ty_args=[tvm.ir.TupleType([])]))
 
 
 @tvm.transform.module_pass(opt_level=0, name="WriteInPlace")
