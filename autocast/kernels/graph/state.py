@@ -83,8 +83,8 @@ class _RepeatCasts(BindingRewriter):
         """Whether `expr` is state, narrowed and perhaps transposed."""
         if dtype_of(expr) not in LOW:
             return False
-        while is_op(value := self.values.get(expr), "relax.astype", "relax.permute_dims"):
-            expr = value.args[0]
+        while expr in self.values and is_op(self.values[expr], "relax.astype", "relax.permute_dims"):
+            expr = self.values[expr].args[0]
         return expr in self.state
 
     def repeated(self, expr: relax.Expr) -> relax.Expr:
