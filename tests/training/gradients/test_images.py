@@ -1,0 +1,123 @@
+"""Convolutions, pooling, batch normalization and resizing: their gradients against central differences and torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from tvm import relax
+from tvm.relax.op import nn
+
+from autocast import vm
+from autocast.errors import GradientError
+from autocast.frontend import from_torch
+from autocast.training.differentiate import differentiate
+from tests.training.gradients.checking import arguments, check_gradients
+from tests.training.test_architectures import assert_gradients_close, gradients_of
+
+#: Calls, and the shapes of their operands.
+CONVOLUTIONS: dict[str, tuple[Callable[..., relax.Expr], tuple[tuple[int, ...], ...]]] = {
+    "one axis": (lambda x, w: nn.conv1d(x, w, 2, 1), ((2, 3, 9), (4, 3, 3))),
+    "stride that leaves a row": (lambda x, w: nn.conv2d(x, w, 2, 1), ((1, 2, 6, 7), (3, 2, 3, 3))),
+    "dilation and two paddings": (
+        lambda x, w: nn.conv2d(x, w, (1, 2), (2, 0, 0, 1), (2, 1)),
+        ((1, 2, 7, 6), (2, 2, 2, 3)),
+    ),
+    "groups": (lambda x, w: nn.conv2d(x, w, 1, 1, groups=2), ((1, 4, 5, 4), (4, 2, 3, 3))),
+    "each channel on its own": (lambda x, w: nn.conv2d(x, w, 1, 1, groups=3), ((1, 3, 5, 4), (3, 1, 3, 3))),
+    "transposed": (lambda x, w: nn.conv2d_transpose(x, w, 2, 1, 1), ((1, 3, 4, 3), (3, 2, 3, 3))),
+    "transposed, one axis": (lambda x, w: nn.conv1d_transpose(x, w, 2), ((1, 3, 4), (3, 2, 3))),
+}
+
+POOLING: dict[str, tuple[Callable[..., relax.Expr], tuple[int, ...]]] = {
+    "largest": (lambda x: nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)), (1, 2, 7, 6)),
+    "largest, one axis": (lambda x: nn.max_pool1d(x, 3, 2, 1), (1, 2, 9)),
+    "average": (lambda x: nn.avg_pool2d(x, (2, 3), (2, 1), (1, 1)), (1, 2, 6, 5)),
+    "average, padding counted": (lambda x: nn.avg_pool2d(x, 2, 2, 1, count_include_pad=True), (1, 2, 6, 6)),
+    "average, one axis": (lambda x: nn.avg_pool1d(x, 2, 2), (1, 2, 8)),
+    "average of everything": (lambda x: nn.adaptive_avg_pool2d(x, 1), (1, 2, 5, 4)),
+    "average of uneven windows": (lambda x: nn.adaptive_avg_pool2d(x, (3, 2)), (1, 2, 7, 5)),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_gradients_of_convolutions_are_central_differences(name: str) -> None:
+    build, shapes = CONVOLUTIONS[name]
+    check_gradients(build, *arguments(0, *shapes))
+
+
+@pytest.mark.parametrize("name", POOLING)
+def test_gradients_of_pooling_are_central_differences(name: str) -> None:
+    build, shape = POOLING[name]
+    check_gradients(build, *arguments(0, shape))
+
+
+class Images(torch.nn.Module):
+    """Every kind of layer that a convolutional net has, small enough for a test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn = torch.nn
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 16, 7, 2, 3),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, 1),
+            nn.Conv2d(16, 32, 3, 2, 1),
+            nn.BatchNorm2d(32),
+            nn.SiLU(),
+            nn.Conv2d(32, 16, 1),
+            nn.Conv2d(16, 16, 3, padding=1, groups=2),
+            nn.ConvTranspose2d(16, 16, 3, 2, 1, 1),
+            nn.Conv2d(16, 16, 3, padding=1, groups=16),
+            nn.Upsample(scale_factor=2),
+            nn.Upsample(scale_factor=1.5, mode="bilinear"),
+            nn.AvgPool2d(2),
+            nn.Flatten(2),
+            nn.Conv1d(16, 8, 3, 2, 1),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_net_of_images_has_the_gradients_of_torch(training: bool) -> None:
+    torch.manual_seed(0)
+    module, x = Images().train(training), torch.randn(2, 3, 30, 34)
+    model = from_torch(module, (x,))
+    pure = model.mod.clone()
+    pure["main"] = model.main.without_attr("updates") if training else model.main
+    actual = gradients_of(model.replace(mod=pure), x)
+    loss = module(x).square().mean()
+    loss.backward()
+    gradients = {name: parameter.grad.numpy() for name, parameter in module.named_parameters()}
+    expected = {"loss": loss.detach().numpy(), **gradients}
+    # A bias before batch normalization in training mode has no gradient but rounding.
+    assert_gradients_close(actual, expected)
+
+
+def test_running_statistics_move_towards_those_of_the_batch() -> None:
+    torch.manual_seed(0)
+    module, x = torch.nn.BatchNorm2d(16), 2 * torch.randn(4, 16, 5, 6) + 1
+    executable = vm.compile(from_torch(module, (x,)), "cpu")
+    executable(x)
+    expected = module(x), module.running_mean, module.running_var
+    for name, tensor in (("running_mean", expected[1]), ("running_var", expected[2])):
+        np.testing.assert_allclose(executable.state[name].numpy(), tensor.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_stride_along_an_open_axis_is_an_error_that_says_so() -> None:
+    width = tvm.tirx.Var("width", "int64")
+    x, w = (relax.Var(n, relax.TensorType(s, "float32")) for n, s in (("x", (1, 2, 8, width)), ("w", (2, 2, 3, 3))))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            y = builder.emit(nn.conv2d(x, w, strides=2))
+            loss = builder.emit_output(relax.op.sum(y))
+        builder.emit_func_output(loss)
+    with pytest.raises(GradientError, match="expected a number of pixels known now"):
+        differentiate(builder.get()["main"], [x])
