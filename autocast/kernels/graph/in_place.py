@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import tvm
@@ -29,8 +30,8 @@ class _Places:
     ----------
     of : dict of Var to Var
         An allocated tensor -> the state, or the earlier allocation, whose place it takes.
-    shared : set of Var
-        The bindings of calls that read what they overwrite.
+    shared : dict of Var to list of (int, int)
+        The bindings of calls that read what they overwrite -> which argument is written, and which it is read as.
     copies : list of (Expr, Var)
         What has to be copied to the state when all calls are done.
     results : list of Expr
@@ -42,7 +43,7 @@ class _Places:
     def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
         self.mod = mod
         self.of: dict[relax.Var, relax.Var] = {}
-        self.shared: set[relax.Var] = set()
+        self.shared: defaultdict[relax.Var, list[tuple[int, int]]] = defaultdict(list)
         self.copies: list[tuple[relax.Expr, relax.Var]] = []
         self.bindings = [binding for block in function.body.blocks for binding in block.bindings]
         self.end = len(self.bindings)
@@ -99,10 +100,11 @@ class _Places:
             ((var, _),) = self.tensors.of(new)
             writer, reader = self.first[(var, 0)], self.last.get((old, 0), -1)
             fits = var not in self.of and _same_type(var, old) and _same_type(new, old)
-            if fits and (reader < writer or (reader == writer and self._may_share(writer, old, var))):
+            pair = self._shared(writer, old, var) if fits and reader == writer else None
+            if fits and (reader < writer or pair is not None):
                 self.of[var] = old
-                if reader == writer:
-                    self.shared.add(self.bindings[writer].var)
+                if pair is not None:
+                    self.shared[self.bindings[writer].var].append(pair)
                 return
         if not (isinstance(new, relax.Var) and self.tensors.of(new) == [(old, 0)]):
             self.copies.append((new, old))
@@ -118,23 +120,25 @@ class _Places:
         old = self.of.get(old, old)
         if old not in self.allocated or new in self.of or not _same_type(old, new):
             return
-        if self.last[(old, 0)] == number and self._may_share(number, args[argument][0][0], new):
+        pair = self._shared(number, args[argument][0][0], new) if self.last[(old, 0)] == number else None
+        if pair is not None:
             self.of[new] = old
             self.last[(old, 0)] = self.last[(new, 0)]
-            self.shared.add(self.bindings[number].var)
+            self.shared[self.bindings[number].var].append(pair)
 
-    def _may_share(self, number: int, old: relax.Var, new: relax.Var) -> bool:
-        """Whether a kernel that reads `old` once may write its result `new` there."""
+    def _shared(self, number: int, old: relax.Var, new: relax.Var) -> tuple[int, int] | None:
+        """Where a kernel that reads `old` once may write its result `new` there: the places of `new` and `old`."""
         call = self.bindings[number].value
         args = [self.tensors.of(arg) for arg in call.args]
         places = [self.of.get(var, var) for tensors in args for var, _ in tensors]
         if sum(place.same_as(self.of.get(old, old)) for place in places) != 1:
-            return False
-        outputs = self._first_output(number) if self._pairs(call) else 0
-        return any(
-            args[argument] == [(old, 0)] and args[outputs + result] == [(new, 0)]
-            for result, argument in self._pairs(call)
-        )
+            return None
+        for result, argument in self._pairs(call):
+            written = self._first_output(number) + result
+            same = args[argument] == [(old, 0)] and args[written] == [(new, 0)]
+            if same and _same_type(call.args[argument], call.args[written]):
+                return written, argument
+        return None
 
     def _first_output(self, number: int) -> int:
         """Which argument of a call is the first that it writes."""
@@ -164,24 +168,32 @@ class _Writer(PyExprMutator):
         super().__init__(mod)
         self.places = places
         self.mod = mod
-        self.kernels: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
+        self.kernels: dict[tuple[tvm.ir.GlobalVar, tuple[tuple[int, int], ...]], tvm.ir.GlobalVar] = {}
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         if binding.var in self.places.of:
             self.set_var_remap(binding.var, self.visit_expr(self.places.of[binding.var]))
         elif binding.var in self.places.shared:
             call = binding.value
-            args = [self.visit_expr(arg) for arg in call.args]
-            self.builder_.emit(relax.Call(self.aliasing(call.op), args, call.attrs, call.ty_args), binding.var.name)
+            pairs = tuple(sorted(self.places.shared[binding.var]))
+            written = [place for place, _ in pairs]
+            args = [self.visit_expr(arg) for place, arg in enumerate(call.args) if place not in written]
+            kernel = self.in_place(call.op, pairs)
+            self.builder_.emit(relax.Call(kernel, args, call.attrs, call.ty_args), binding.var.name)
         else:
             super().visit_var_binding_(binding)
 
-    def aliasing(self, kernel: tvm.ir.GlobalVar) -> tvm.ir.GlobalVar:
-        """A copy of a kernel whose arguments may be the same memory."""
-        if kernel not in self.kernels:
-            function = self.mod[kernel].with_attr("tirx.noalias", False)
-            self.kernels[kernel] = self.builder_.add_func(function, f"{kernel.name_hint}_in_place")
-        return self.kernels[kernel]
+    def in_place(self, kernel: tvm.ir.GlobalVar, pairs: tuple[tuple[int, int], ...]) -> tvm.ir.GlobalVar:
+        """A copy of a kernel without the arguments that it writes where it reads others: (written, read) in `pairs`.
+
+        It has one buffer for both: generated code relies on different buffers sharing no memory.
+        """
+        if (kernel, pairs) not in self.kernels:
+            function = self.mod[kernel]
+            params = function.params
+            function = function.specialize({params[written]: params[read] for written, read in pairs})
+            self.kernels[kernel, pairs] = self.builder_.add_func(function, f"{kernel.name_hint}_in_place")
+        return self.kernels[kernel, pairs]
 
     def written(self, function: relax.Function) -> relax.Function:
         """`function` without its new state among its results."""

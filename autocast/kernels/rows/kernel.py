@@ -83,9 +83,9 @@ class _Generator:
             self.row(row)
 
     def in_place(self) -> list[list[int]]:
-        """Which results may take whose place: those of the last sweep, if nothing is picked from the row."""
+        """Which results may take whose place: those of the last sweep, if nothing is picked from the row after it."""
         heads = [step[0] for step in self.program.steps]
-        if not self.plan.sweeps or PICK in heads:  # arguments are said not to alias, so LLVM may pick after it stores
+        if not self.plan.sweeps or any(heads[number] == PICK for number in self.plan.sweeps[-1].row_values):
             return []
         return in_place(self.program, self.plan.sweeps[-1].outputs)
 
