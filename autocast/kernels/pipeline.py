@@ -15,6 +15,7 @@ from autocast import settings
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.schedule import mark_existing, schedule
 from autocast.kernels.graph.canonicalize import canonicalize
+from autocast.kernels.graph.carry import carry_casts
 from autocast.kernels.graph.channels_last import channels_last
 from autocast.kernels.graph.checkpoints import remove_checkpoints
 from autocast.kernels.graph.expand import expand_operators
@@ -24,7 +25,7 @@ from autocast.kernels.graph.order import OrderForMemory
 from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
-from autocast.kernels.graph.state import inline_functions, repeat_casts, separate_state
+from autocast.kernels.graph.state import inline_functions, separate_state
 from autocast.kernels.graph.translate import DROPOUT
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.rules import RULES, Rule
@@ -52,6 +53,7 @@ def _by_rule(rule: Rule) -> Phase:
 #: In this order, because: channels are scaled, and moved to be last, while operators are those of the model; kernels
 #: look for patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs;
 #: schedules see fused groups; functions that update state are inlined when only elementwise kernels are left to choose.
+#: Casts of state become state before rules make them part of what reads them, and before updates are inlined.
 #: What depends on parameters alone leaves main twice: small factors before a rule can make them part of a kernel, the
 #: rest, with the packing that rules add, before fusion could.
 LOWERING = (
@@ -65,7 +67,7 @@ LOWERING = (
     Phase("channels_last", lambda mod, target: channels_last(mod)),
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
     Phase("prepare_small_parameters", lambda mod, target: prepare_parameters(mod, only_small=True)),
-    Phase("repeat_casts", lambda mod, target: repeat_casts(mod)),
+    Phase("carry_casts", lambda mod, target: carry_casts(mod)),
     *(_by_rule(rule) for rule in RULES[:-1]),
     Phase("inline_functions", lambda mod, target: inline_functions(mod)),
     _by_rule(RULES[-1]),

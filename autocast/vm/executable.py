@@ -16,12 +16,14 @@ from tvm import relax
 
 from autocast import ir
 from autocast.errors import InputError
+from autocast.kernels.graph.carry import CARRY
 from autocast.kernels.graph.prepare import PREPARE
+from autocast.kernels.graph.state import num_state
 from autocast.kernels.target import slow_dtype
 from autocast.vm import threads
 from autocast.vm.pool import varying_outputs
 from autocast.vm.program import Program
-from autocast.vm.signature import Signature, from_tvm, kind_of, to_tvm
+from autocast.vm.signature import Input, Signature, from_tvm, kind_of, to_tvm
 
 
 class Executable:
@@ -33,7 +35,8 @@ class Executable:
     copied first); numpy arrays are copied. Calls from several threads run one after another.
 
     The executable of a model with updates has state: copies of the parameters that a call replaces, made when they are
-    first needed, and then changed in place by each call.
+    first needed, and then changed in place by each call. Where a call reads some of it in low precision, the copies in
+    low precision are kept as well: calls change both, and `load_state` computes them again.
 
     Attributes
     ----------
@@ -59,7 +62,7 @@ class Executable:
     ) -> None:
         self.program = program
         self.signature = signature
-        self.params = _prepared(program, params)
+        self.params = _run(program, PREPARE, params, otherwise=params)
         self.device = device
         self.target = target
         self._initial_state = dict(initial_state)
@@ -85,10 +88,25 @@ class Executable:
         """The parameters that calls update, by name, as they are now: to be read; `load_state` changes them."""
         return {name: _copy(value) for name, value in self._initial_state.items()}
 
+    @cached_property
+    def _copies(self) -> tuple[tvm.runtime.Tensor, ...]:
+        """The copies of the state in low precision, which calls change."""
+        return self._narrowed()
+
+    def _narrowed(self) -> tuple[tvm.runtime.Tensor, ...]:
+        """What the copies have to be, for the state as it is now."""
+        with self._lock:
+            return _run(self.program, CARRY, tuple(self.state.values()), otherwise=())
+
     @property
-    def held(self) -> tuple[tvm.runtime.Tensor, ...]:
-        """What `main` takes after the inputs: the state, then `params`; asking makes no copies."""
-        return (*(self.__dict__.get("state", self._initial_state)).values(), *self.params)
+    def held(self) -> tuple[Input | tvm.runtime.Tensor, ...]:
+        """What `main` takes after the inputs, to ask for dtypes and shapes: the state, its copies in low precision
+        (described by their types: asking makes none), then `params`."""
+        main, state = self.program.planned["main"], tuple(self._initial_state.values())
+        first, count = len(self.signature.inputs) + len(state), num_state(main) - len(state)
+        copies = main.params[first : first + count]
+        described = [Input(var.name, ir.dtype_of(var) or "", ir.static_shape(var) or ()) for var in copies]
+        return (*state, *described, *self.params)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from other values.
@@ -117,10 +135,12 @@ class Executable:
         with self._lock:
             for name, value in values.items():
                 self.state[name].copyfrom(value)
+            for copy, value in zip(self._copies, self._narrowed(), strict=True):
+                copy.copyfrom(value)
 
     def arguments(self, inputs: Any) -> tuple[tvm.runtime.Tensor, ...]:
-        """The VM's arguments for checked `inputs`: they as TVM tensors, then the state and the parameters."""
-        return (*(to_tvm(value) for value in inputs), *self.state.values(), *self.params)
+        """The VM's arguments for checked `inputs`: they as TVM tensors, then the state, its copies, the parameters."""
+        return (*(to_tvm(value) for value in inputs), *self.state.values(), *self._copies, *self.params)
 
     def run(self, arguments: tuple[tvm.runtime.Tensor, ...]) -> Any:
         """Run `main` on what `arguments` returned; outputs as TVM gives them."""
@@ -172,12 +192,14 @@ def _tensor_bindings(function: relax.Function) -> Iterator[relax.VarBinding]:
     )
 
 
-def _prepared(program: Program, params: tuple[tvm.runtime.Tensor, ...]) -> tuple[tvm.runtime.Tensor, ...]:
-    """The arguments that `main` takes in place of the model's parameters.
+def _run(
+    program: Program, name: str, arguments: tuple[tvm.runtime.Tensor, ...], *, otherwise: tuple[tvm.runtime.Tensor, ...]
+) -> tuple[tvm.runtime.Tensor, ...]:
+    """What the program's function of this name makes of `arguments`; `otherwise` where it has none.
 
     Temporary storage of this one run goes back to the system, not to the pool that later calls take theirs from.
     """
-    if not any(var.name_hint == PREPARE for var in program.planned.get_global_vars()):
-        return params
+    if not any(var.name_hint == name for var in program.planned.get_global_vars()):
+        return otherwise
     threads.configure()
-    return tuple(relax.VirtualMachine(program.code, tvm.cpu(), memory_cfg="naive")[PREPARE](*params))
+    return tuple(relax.VirtualMachine(program.code, tvm.cpu(), memory_cfg="naive")[name](*arguments))

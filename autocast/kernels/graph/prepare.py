@@ -7,10 +7,9 @@ import math
 import tvm
 import tvm_ffi
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast import ir
-from autocast.kernels.graph.rewriting import parameters_of
+from autocast.kernels.graph.rewriting import parameters_of, replace_variables
 
 #: The function that computes main's constant arguments from the model's parameters.
 PREPARE = "autocast_prepare"
@@ -71,7 +70,7 @@ class _Analysis:
             for var in relax.analysis.free_vars(value)
             if var in self.first and not self.first[var].same_as(var)
         }
-        return _replace(value, repeated) if repeated else value
+        return replace_variables(value, repeated) if repeated else value
 
     def _of(self, value: relax.Expr) -> dict[object, float] | None:
         """The sources of `value`; None where it depends on more than parameters and constants."""
@@ -177,26 +176,6 @@ class _Choice:
         return [binding for var, binding in self.analysis.bindings.items() if var in needed]
 
 
-@mutator
-class _Replacer(PyExprMutator):
-    """Replaces variables; their bindings, if they have any, go."""
-
-    def __init__(self, replaced: dict[relax.Var, relax.Expr]) -> None:
-        super().__init__()
-        self.replaced = replaced
-
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        if binding.var not in self.replaced:
-            super().visit_var_binding_(binding)
-
-
-def _replace(expr: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Expr:
-    replacer = _Replacer(replaced)
-    for var, other in replaced.items():
-        replacer.set_var_remap(var, other)
-    return replacer.visit_expr(expr)
-
-
 def prepare_parameters(mod: tvm.IRModule, *, only_small: bool = False) -> tvm.IRModule:
     """Move what `main` computes from its parameters alone to the function `autocast_prepare`.
 
@@ -228,7 +207,7 @@ def prepare_parameters(mod: tvm.IRModule, *, only_small: bool = False) -> tvm.IR
         return mod
     prepared = {var: relax.Var(var.name, var.ty) for var in choice.lifted}
     params = [*main.params[:inputs], *choice.kept, *prepared.values()]
-    body = _replace(main.body, {var: prepared[lifted] for var, lifted in choice.replaced.items()})
+    body = replace_variables(main.body, {var: prepared[lifted] for var, lifted in choice.replaced.items()})
     mod = tvm.IRModule(mod.functions, attrs=mod.attrs)
     earlier = mod[PREPARE] if PREPARE in [var.name_hint for var in mod.get_global_vars()] else None
     mod[PREPARE] = _prepare(choice, main.params[inputs:], earlier)
@@ -244,7 +223,7 @@ def _prepare(choice: _Choice, params: list[relax.Var], earlier: relax.Function |
         (block,) = earlier.body.blocks
         *before, last = block.bindings
         fields = dict(zip(params, last.value.fields, strict=True))
-        after = [relax.VarBinding(binding.var, _replace(binding.value, fields)) for binding in bindings]
+        after = [relax.VarBinding(binding.var, replace_variables(binding.value, fields)) for binding in bindings]
         bindings = [*before, *after]
         params, results = earlier.params, [fields.get(var, var) for var in results]
     values = relax.Tuple(results)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, visitor
+from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
 
 from autocast.errors import IllFormedModuleError
 from autocast.ir import relax_functions, shape_of
@@ -97,6 +97,25 @@ def dims(expr: relax.Expr) -> tuple:
 def storage(expr: relax.Expr) -> str:
     """The dtype that a tensor is stored in."""
     return str(expr.ty.dtype)
+
+
+@mutator
+class _Replacer(PyExprMutator):
+    def __init__(self, replaced: dict[relax.Var, relax.Expr]) -> None:
+        super().__init__()
+        self.replaced = replaced
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if binding.var not in self.replaced:
+            super().visit_var_binding_(binding)
+
+
+def replace_variables(expr: relax.Expr, replaced: dict[relax.Var, relax.Expr]) -> relax.Expr:
+    """`expr` with other expressions in place of variables; the bindings of those, if it has any, go."""
+    replacer = _Replacer(replaced)
+    for var, other in replaced.items():
+        replacer.set_var_remap(var, other)
+    return replacer.visit_expr(expr)
 
 
 class BindingRewriter(PyExprMutator):

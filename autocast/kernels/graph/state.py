@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, is_op
-from autocast.kernels.graph.operators import LOW
-from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
 from autocast.model.value import updates_of
 
 #: The attribute of a `main` whose last inputs are state: how many of them, and of its last results, there are.
@@ -64,45 +60,3 @@ def inline_functions(mod: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential([relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination()])(
         mod
     )
-
-
-@mutator
-class _RepeatCasts(BindingRewriter):
-    def enter(self, function: relax.Function) -> None:
-        inputs, count = int((function.attrs or {}).get("num_input", 0)), num_state(function)
-        self.state = set(function.params[inputs - count : inputs])
-
-    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        call = binding.value
-        if not is_op(call, "relax.matmul") or not any(self.is_narrowed_state(operand) for operand in call.args):
-            return None
-        operands = [self.repeated(x) if self.is_narrowed_state(x) else self.new(x) for x in call.args]
-        return relax.Call(call.op, operands, call.attrs, call.ty_args)
-
-    def is_narrowed_state(self, expr: relax.Expr) -> bool:
-        """Whether `expr` is state, narrowed and perhaps transposed."""
-        if dtype_of(expr) not in LOW:
-            return False
-        while expr in self.values and is_op(self.values[expr], "relax.astype", "relax.permute_dims"):
-            expr = self.values[expr].args[0]
-        return expr in self.state
-
-    def repeated(self, expr: relax.Expr) -> relax.Expr:
-        """`expr`, computed once more."""
-        if expr in self.state:
-            return expr
-        value = self.values[expr]
-        return self.emit(relax.Call(value.op, [self.repeated(value.args[0])], value.attrs, value.ty_args))
-
-
-def repeat_casts(mod: tvm.IRModule) -> tvm.IRModule:
-    """Narrow state once for each product that reads it: a product narrows while it packs, a copy would have to be kept.
-
-    Before::                                          After::
-
-        b = R.astype(p, "bfloat16")                       b = R.astype(p, "bfloat16")
-        y = R.matmul(x, b)                                y = R.matmul(x, b)
-        d = R.matmul(g, R.permute_dims(b))                c = R.astype(p, "bfloat16")
-                                                          d = R.matmul(g, R.permute_dims(c))
-    """
-    return rewrite_functions(mod, _RepeatCasts)
