@@ -9,8 +9,8 @@ RULES = (
     rule(
         "relax.nn.cross_entropy",
         low((0,)),
-        why="logits are the largest tensor of a language model; rounded once, as a product's result; kernels compute in "
-        "float32, and so is the loss",
+        why="logits are the largest tensor of a language model; rounded once, as a product's result; kernels compute "
+        "in float32, and so is the loss",
     ),
     rule(
         "relax.nn.cross_entropy_with_logits",
