@@ -46,6 +46,24 @@ def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target
     return run
 
 
+#: Operators that TVM may fuse to one kernel. It writes out a value wherever it is used, so that a long chain in which each
+#: value is used twice, such as a hash, would grow without bound.
+_FUSED_OPERATORS = 12
+
+
+def _fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    current = tvm.transform.PassContext.current()
+    context = tvm.transform.PassContext(
+        opt_level=current.opt_level,
+        required_pass=list(current.required_pass),
+        disabled_pass=list(current.disabled_pass),
+        instruments=list(current.instruments),
+        config={**dict(current.config), "relax.FuseOps.max_depth": _FUSED_OPERATORS},
+    )
+    with context:
+        return _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())(mod, target)
+
+
 def _by_rule(rule: Rule) -> Phase:
     return Phase(rule.name, lambda mod, target: credit(mod, rule.lower(mod, target), rule.name))
 
@@ -76,7 +94,7 @@ LOWERING = (
     Phase("expand_what_is_left", lambda mod, target: expand_operators(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),
-    Phase("fuse", _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())),
+    Phase("fuse", _fuse),
     Phase("remove_dead_code", _sequence(relax.transform.DeadCodeElimination())),
     Phase("schedule", lambda mod, target: schedule(mod)),
 )
