@@ -46,8 +46,8 @@ def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target
     return run
 
 
-#: Operators that TVM may fuse to one kernel. It writes out a value wherever it is used, so that a long chain in which each
-#: value is used twice, such as a hash, would grow without bound.
+#: Operators that TVM may fuse to one kernel. It writes out a value wherever it is used, so that a long chain in which
+#: each value is used twice, such as a hash, would grow without bound.
 _FUSED_OPERATORS = 12
 
 
