@@ -13,7 +13,7 @@ from tvm import relax
 
 from autocast import settings
 from autocast.kernels.explain import credit, summarize
-from autocast.kernels.fallback.schedule import mark_existing, schedule
+from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.carry import carry_casts
 from autocast.kernels.graph.channels_last import channels_last
@@ -167,7 +167,25 @@ def plan(mod: tvm.IRModule, target: tvm.target.Target) -> Plan:
 
 def finish(planned: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
     """Compile a planned module (`Plan.planned`) to an executable for the virtual machine."""
-    return tvm.compile(planned, target, relax_pipeline=tvm.transform.Sequential(list(FINISHING)))
+    with _as_allocated(planned):
+        return tvm.compile(planned, target, relax_pipeline=tvm.transform.Sequential(list(FINISHING)))
+
+
+def _as_allocated(planned: tvm.IRModule) -> tvm.transform.PassContext:
+    """The caller's context, in which buffers keep their sizes unless the module came with PrimFuncs of its own.
+
+    TIR would shrink each to the part that is accessed: of ours that is all of it, but finding it out takes seconds for
+    a convolution, more than the rest of its compilation.
+    """
+    current = tvm.transform.PassContext.current()
+    owned = any(function.attrs and EXISTING in function.attrs for function in planned.functions.values())
+    return tvm.transform.PassContext(
+        opt_level=current.opt_level,
+        required_pass=list(current.required_pass),
+        disabled_pass=[*current.disabled_pass, *([] if owned else ["s_tir.CompactBufferAllocation"])],
+        instruments=list(current.instruments),
+        config=dict(current.config),
+    )
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:

@@ -21,6 +21,9 @@ PARALLEL_ELEMENTS = 1 << 14
 #: Marks PrimFuncs whose loops are as they should be.
 SCHEDULED = "autocast.scheduled"
 
+#: Marks PrimFuncs that a module came with.
+EXISTING = "autocast.existing"
+
 _SPATIAL, _REDUCTION = 0, 2
 
 
@@ -46,7 +49,7 @@ def mark_existing(mod: tvm.IRModule) -> tvm.IRModule:
     functions = dict(mod.functions.items())
     for var, function in functions.items():
         if isinstance(function, tirx.PrimFunc):
-            functions[var] = function.with_attrs({SCHEDULED: True, "op_pattern": 8})
+            functions[var] = function.with_attrs({SCHEDULED: True, EXISTING: True, "op_pattern": 8})
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
