@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 from autocast import settings
+from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.graph.canonicalize import canonicalize
@@ -52,15 +53,7 @@ _FUSED_OPERATORS = 12
 
 
 def _fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    current = tvm.transform.PassContext.current()
-    context = tvm.transform.PassContext(
-        opt_level=current.opt_level,
-        required_pass=list(current.required_pass),
-        disabled_pass=list(current.disabled_pass),
-        instruments=list(current.instruments),
-        config={**dict(current.config), "relax.FuseOps.max_depth": _FUSED_OPERATORS},
-    )
-    with context:
+    with changed_context(config={"relax.FuseOps.max_depth": _FUSED_OPERATORS}):
         return _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())(mod, target)
 
 
@@ -177,15 +170,8 @@ def _as_allocated(planned: tvm.IRModule) -> tvm.transform.PassContext:
     TIR would shrink each to the part that is accessed: of ours that is all of it, but finding it out takes seconds for
     a convolution, more than the rest of its compilation.
     """
-    current = tvm.transform.PassContext.current()
     owned = any(function.attrs and EXISTING in function.attrs for function in planned.functions.values())
-    return tvm.transform.PassContext(
-        opt_level=current.opt_level,
-        required_pass=list(current.required_pass),
-        disabled_pass=[*current.disabled_pass, *([] if owned else ["s_tir.CompactBufferAllocation"])],
-        instruments=list(current.instruments),
-        config=dict(current.config),
-    )
+    return changed_context(disabled=() if owned else ("s_tir.CompactBufferAllocation",))
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:

@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm.ir.instrument import pass_instrument
 
 from autocast import kernels, settings
+from autocast.kernels.contexts import changed_context
 
 
 @dataclass(frozen=True)
@@ -95,10 +96,10 @@ def _is_watched() -> bool:
 def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Program:
     snapshots = _Snapshots(_PLAN_ENDS, _KERNELS_END)
     times = [time.perf_counter()]
-    with _pass_context(opt_level, []):
+    with changed_context(opt_level=opt_level):
         planned = kernels.plan(mod, target).planned
     times.append(time.perf_counter())
-    with _pass_context(opt_level, [snapshots]):
+    with changed_context(opt_level=opt_level, instruments=[snapshots]):
         code = kernels.finish(planned, target)
     times.append(time.perf_counter())
     tvm.relax.VirtualMachine(code, tvm.cpu())
@@ -106,15 +107,3 @@ def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Prog
     phases = zip(("lower", "generate", "load"), times, times[1:], strict=False)
     seconds = {phase: ended - started for phase, started, ended in phases}
     return Program(snapshots.mods[_PLAN_ENDS], snapshots.mods[_KERNELS_END], code, seconds)
-
-
-def _pass_context(opt_level: int, instruments: list[Any]) -> tvm.transform.PassContext:
-    """The caller's context with another level and more instruments."""
-    current = tvm.transform.PassContext.current()
-    return tvm.transform.PassContext(
-        opt_level=opt_level,
-        required_pass=list(current.required_pass),
-        disabled_pass=list(current.disabled_pass),
-        instruments=[*current.instruments, *instruments],
-        config=dict(current.config),
-    )
