@@ -165,14 +165,15 @@ def _look(prices: Prices, expr: Any, values: dict) -> Any:
 
 
 def _constant(prices: Prices, expr: Any) -> _Tensor | None:
-    """A literal is folded: it costs nothing, but what overflows or vanishes must not be narrowed by choice."""
+    """A literal is folded for nothing, but not narrowed by choice if it overflows, vanishes or is coarse."""
     value = expr.value.numpy()
     if str(value.dtype) not in ("float32", prices.amp):
         return None
     with np.errstate(over="ignore"):
         rounded = value.astype(prices.amp).astype("float64")
     tensor = _Tensor(0, _pinned(prices, str(value.dtype)), constant=True)
-    if not np.all(np.isfinite(rounded)) or np.any((rounded == 0) & (value != 0)):
+    coarse = np.abs(rounded - value).max() > np.abs(value).max() * {"float16": 2**-11, "bfloat16": 2**-8}[prices.amp]
+    if not np.all(np.isfinite(rounded)) or np.any((rounded == 0) & (value != 0)) or coarse:
         prices.tensors.append(tensor)
     return tensor
 

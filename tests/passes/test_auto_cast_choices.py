@@ -162,7 +162,9 @@ def test_literals_are_folded_to_the_amp_dtype():
     assert after.report.casts == 0
 
 
-@pytest.mark.parametrize("value", [1e30, -np.finfo(np.float32).max, 1e-30], ids=["overflows", "lowest", "vanishes"])
+@pytest.mark.parametrize(
+    "value", [1e30, -np.finfo(np.float32).max, 1e-30, 1e-7], ids=["overflows", "lowest", "vanishes", "subnormal"]
+)
 def test_a_literal_out_of_range_keeps_its_operator_in_float32(value):
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((4, 4), "float32"))

@@ -91,7 +91,8 @@ def test_training_with_an_injected_overflow_ends_where_training_without_it_ends(
         scaled(x, y, rate(0.01))
     expected, got = snapshot(plain), snapshot(scaled)
     for name, value in expected.items():
-        np.testing.assert_array_equal(got[name], value, err_msg=f"{name}: a power of two scales without rounding")
+        # A power of two scales without rounding; but the graphs differ, and with them which sums LLVM contracts.
+        np.testing.assert_allclose(got[name], value, rtol=1e-6, atol=1e-8, err_msg=name)
 
 
 def test_the_loss_is_not_scaled_and_a_static_scale_stays():
