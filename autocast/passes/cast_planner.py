@@ -161,11 +161,10 @@ class Planner:
         derived = type_hints.derived_name(call) if name is not None else None
         ruling = self.policy.ruling(derived.name if derived else name, call, var) if name is not None else None
         row = ruling.row if ruling is not None else None
-        is_left = row is not None and row.rule is LEAVE
-        if name == "relax.astype" and isinstance(trees[0], Leaf) and not is_left:
-            if str(call.attrs.dtype) in ("float32", self.amp):
-                self._existing_cast(var, trees[0])
-                return
+        is_cast = name == "relax.astype" and str(call.attrs.dtype) in ("float32", self.amp)
+        if is_cast and isinstance(trees[0], Leaf) and not (row is not None and row.rule is LEAVE):
+            self._existing_cast(var, trees[0])
+            return
         result = self._tree(var.ty, self.stack[-1][0], var.name)
         self.plan.trees[identity(var)] = result
         if name is not None and row is None:
