@@ -75,5 +75,12 @@ class PolicyWarning(UserWarning):
 
 
 # A pass raises through TVM's C++ pass runner, which rebuilds the exception from the name of its class.
-for _error in (CastErasureError, CastingRuleError, IllFormedModuleError, ImportModelError, PolicyError, UnsupportedError):
+for _error in (
+    CastErasureError,
+    CastingRuleError,
+    IllFormedModuleError,
+    ImportModelError,
+    PolicyError,
+    UnsupportedError,
+):
     tvm_ffi.register_error(_error.__name__, _error)

@@ -162,8 +162,8 @@ class Importer(ExportedProgramImporter):
         name = node.target.__name__
         converter: Callable[..., Any] | None = CONVERTERS.get(name)
         try:
-            self.block_builder.place = node_place(node)
-            self._materialize(node)
+            self.block_builder.place = place = node_place(node)
+            self._materialize(node, place.region)
             result = converter(self, node) if converter else self.convert_map[name](node)
         except ImportModelError as error:
             raise ImportModelError(f"from_torch: {node.target} in {call_place(node)}: {error}") from None
@@ -174,9 +174,8 @@ class Importer(ExportedProgramImporter):
         self._check_type(node, result)
         self.env[node] = result
 
-    def _materialize(self, node: fx.Node) -> None:
+    def _materialize(self, node: fx.Node, region: str) -> None:
         """Bind the constants that `node` reads, at their full shape: once for each region that reads them."""
-        region = self.block_builder.place.region
         for source in node.all_input_nodes:
             if source in self.constants:
                 if (source, region) not in self.bound_constants:
@@ -193,7 +192,7 @@ class Importer(ExportedProgramImporter):
     def _outputs(self, node: fx.Node) -> list[relax.Expr]:
         """The user's outputs that are tensors (torch's None: one that was not asked for), then the new buffers."""
         self.block_builder.place = Place()
-        self._materialize(node)
+        self._materialize(node, "")
         kinds = [spec.kind for spec in self.program.graph_signature.output_specs]
         values = [v for v, kind in zip(node.args[0], kinds, strict=True) if kind is OutputKind.USER_OUTPUT]
         by_name = {value.name: value for value in node.args[0] if isinstance(value, fx.Node)}

@@ -19,8 +19,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprVisitor, mutator, visitor
 
-from autocast.frontend.simplifications import FIRST, THEN, Rule
 from autocast.frontend.common_calls import merge_common_calls
+from autocast.frontend.simplifications import FIRST, THEN, Rule
 from autocast.ir import is_op, op_name, place_of
 from autocast.ir.places import PlacedMutator, canonicalize_bindings
 

@@ -94,8 +94,10 @@ class Region:
 
     def __call__(self, subject: Subject) -> Subject:
         """`subject` with all that it does in this region; a module, or a class of them, is changed in place."""
-        if hasattr(subject, "forward"):
-            subject.forward = self._module_forward(subject)  # type: ignore[attr-defined]
+        module: Any = subject
+        if hasattr(module, "forward"):
+            is_class = isinstance(module, type)
+            module.forward = self._function(module.forward) if is_class else _Forward(self.name, module.forward)
             return subject
         if isinstance(subject, type) or not callable(subject):
             raise PolicyError(
@@ -104,24 +106,21 @@ class Region:
             )
         return self._function(subject)
 
-    def _module_forward(self, module: Any) -> Callable[..., Any]:
-        return self._function(module.forward) if isinstance(module, type) else _Forward(self.name, module)
-
     def _function(self, function: Subject) -> Subject:
         @functools.wraps(function)
         def in_region(*args: Any, **kwargs: Any) -> Any:
             with self._context():
                 return function(*args, **kwargs)
 
-        return in_region  # type: ignore[return-value]
+        return in_region  # type: ignore
 
 
 class _Forward:
     """The forward of one module, in a region. An object, so that copies and pickles of the module keep it."""
 
-    def __init__(self, name: str, module: Any) -> None:
-        functools.update_wrapper(self, module.forward)
-        self.name, self.forward = name, module.forward
+    def __init__(self, name: str, forward: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, forward)
+        self.name, self.forward = name, forward
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with Region(self.name):

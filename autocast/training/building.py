@@ -21,7 +21,7 @@ _ALIGNMENT = 64
 def new_function(
     params: Sequence[relax.Var],
     attrs: dict[str, Any],
-    build: Callable[[relax.BlockBuilder], Mapping[str, relax.Expr]],
+    build: Callable[[PlacedBuilder], Mapping[str, relax.Expr]],
     mod: tvm.IRModule,
 ) -> tvm.IRModule:
     """`mod` with a new `main`: one dataflow block, in which `build(builder)` emits and whose results it names.

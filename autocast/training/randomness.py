@@ -69,8 +69,6 @@ class _Seed(PlacedMutator):
         x, rate, stream = call.args[0], float(call.attrs.rate), self.streams
         self.streams += 1
         ones = self.emit(relax.op.ones_like(x))
-        result, kept = (
-            self.emit(seeded_dropout(value, self.state, rate=rate, stream=stream)) for value in (x, ones)
-        )
+        result, kept = (self.emit(seeded_dropout(value, self.state, rate=rate, stream=stream)) for value in (x, ones))
         mask = relax.op.astype(relax.op.not_equal(kept, relax.const(0.0, dtype_of(x))), dtype_of(x))
         return relax.Tuple([result, self.emit(mask)])
