@@ -1,0 +1,7 @@
+"""What a user may say about casts, as one value: `Policy`; and who decides a call when several things are said."""
+
+from autocast.policy.policy import Policy, as_policy
+from autocast.policy.precedence import LEVELS, Decisions, Ruling
+from autocast.policy.presets import PRESETS, UNSUPPORTED
+
+__all__ = ["LEVELS", "PRESETS", "UNSUPPORTED", "Decisions", "Policy", "Ruling", "as_policy"]
