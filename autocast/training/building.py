@@ -11,6 +11,8 @@ import tvm
 from tvm import relax
 
 from autocast.frontend.names import variable_name
+from autocast.ir import PlacedBuilder
+from autocast.ir.places import canonicalize_bindings
 from autocast.training.paths import has_branches, straight_line
 
 #: Compiled kernels presume that every tensor starts at a multiple of this many bytes.
@@ -20,7 +22,7 @@ _ALIGNMENT = 64
 def new_function(
     params: Sequence[relax.Var],
     attrs: dict[str, Any],
-    build: Callable[[relax.BlockBuilder], Mapping[str, relax.Expr]],
+    build: Callable[[PlacedBuilder], Mapping[str, relax.Expr]],
     mod: tvm.IRModule,
 ) -> tvm.IRModule:
     """`mod` with a new `main`: one block, in which `build(builder)` emits and whose results it names.
@@ -28,26 +30,17 @@ def new_function(
     The result is a tensor if `build` returns one expression, else a tuple. What the results do not need is left out.
     """
     functions = {gv: function for gv, function in mod.functions.items() if gv.name_hint != "main"}
-    builder = relax.BlockBuilder(tvm.IRModule(functions, attrs=mod.attrs))
+    builder = PlacedBuilder(tvm.IRModule(functions, attrs=mod.attrs))
     with builder.function("main", list(params), attrs=attrs):
         with new_block(builder, mod["main"]):
-            outputs = [emit_result(builder, result, variable_name(name)) for name, result in build(builder).items()]
+            outputs = [builder.emit_output(result, variable_name(name)) for name, result in build(builder).items()]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
-    tidy = (relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"]))
-    return tvm.transform.Sequential(list(tidy))(builder.get())
+    return relax.transform.DeadCodeElimination(["main"])(canonicalize_bindings(builder.get()))
 
 
 def new_block(builder: relax.BlockBuilder, function: relax.Function) -> AbstractContextManager[Any]:
     """A block to emit the body of `function` into: a dataflow block, unless it has branches."""
     return nullcontext() if has_branches(function) else builder.dataflow()
-
-
-def emit_result(builder: relax.BlockBuilder, value: relax.Expr, name: str) -> relax.Var:
-    """A variable of exactly this name, which the function may return."""
-    value = builder.normalize(value)
-    var = relax.Var(name, value.ty)
-    builder.emit_normalized(relax.VarBinding(var, value))
-    return var
 
 
 def emit_body(builder: relax.BlockBuilder, function: relax.Function) -> list[relax.Expr]:

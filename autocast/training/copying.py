@@ -34,10 +34,10 @@ def emit_copies(
     for binding in bindings:
         value = builder.normalize(substituted(builder, binding.value, table))
         if isinstance(binding, relax.MatchCast):
-            var = relax.Var(binding.var.name, binding.ty)
+            var = relax.Var(binding.var.name, binding.ty, binding.var.span)
             copies.append(relax.MatchCast(var, value, binding.ty))
         else:
-            var = relax.Var(binding.var.name, value.ty)
+            var = relax.Var(binding.var.name, value.ty, binding.var.span)
             copies.append(relax.VarBinding(var, value))
         builder.emit_normalized(copies[-1])
         table[binding.var] = var

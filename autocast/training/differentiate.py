@@ -16,9 +16,10 @@ import tvm
 from tvm import relax
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, op_name, shape_of
+from autocast.ir import PlacedBuilder, dtype_of, op_name, place_of, shape_of
+from autocast.ir.places import canonicalize_bindings
 from autocast.training.adjoints import Adjoints
-from autocast.training.building import emit_result, new_block
+from autocast.training.building import new_block
 from autocast.training.copying import emit_copies, new_branch, substituted
 from autocast.training.gradients import Adjoint, Backward
 from autocast.training.paths import (
@@ -81,32 +82,33 @@ def differentiate(
     _check_seed(seed, loss)
     paths = find_paths(bindings, wrt, loss)
 
-    builder = relax.BlockBuilder()
+    builder = PlacedBuilder()
     with builder.function("main", list(function.params), attrs=dict(function.attrs or {})):
         with new_block(builder, function):
             for binding in bindings:
                 builder.emit_normalized(binding)
+            builder.place = place_of(loss)
             adjoints = Adjoints(builder, paths.wanted)
             adjoints.add(loss, relax.const(1.0, dtype_of(loss)) if seed is None else seed)
             _backward(bindings, paths, adjoints)
             gradients = [_gradient(adjoints.of(var), var.ty) for var in wrt]
-            outputs = [emit_result(builder, result, getattr(result, "name", "result")) for result in results]
-            outputs += [emit_result(builder, g, f"{v.name}_grad") for g, v in zip(gradients, wrt, strict=True)]
+            outputs = [_output(builder, result, getattr(result, "name", "result")) for result in results]
+            outputs += [_output(builder, g, f"{v.name}_grad") for g, v in zip(gradients, wrt, strict=True)]
         builder.emit_func_output(outputs)
-    tidy = tvm.transform.Sequential([relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])
-    return tidy(builder.get())["main"]
+    return relax.transform.DeadCodeElimination()(canonicalize_bindings(builder.get()))["main"]
 
 
 def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -> None:
-    """Pass the adjoints of results on to arguments, from the last binding to the first."""
+    """Pass the adjoints of results on to arguments, from the last binding to the first, each in its binding's place."""
     refused: list[str] = []
     for binding in reversed(bindings):
         adjoint = adjoints.of(binding.var) if binding.var in paths.wanted else None
         if adjoint is None:
             continue
         value = binding.value
+        adjoints.builder.place = place_of(binding.var)
         if isinstance(value, relax.If):
-            _backward_if(value, binding.var.name, adjoint, paths, adjoints)
+            _backward_if(binding, adjoint, paths, adjoints)
             continue
         if isinstance(binding, relax.MatchCast) and isinstance(adjoint, relax.Expr):
             adjoint = adjoints.builder.match_cast(adjoint, value.ty)  # the value's sizes may have other names
@@ -132,7 +134,7 @@ def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -
         raise GradientError("differentiate: these calls have no gradient as they are\n" + "\n".join(refused))
 
 
-def _backward_if(value: relax.If, name: str, adjoint: Adjoint, paths: Paths, adjoints: Adjoints) -> None:
+def _backward_if(binding: relax.VarBinding, adjoint: Adjoint, paths: Paths, adjoints: Adjoints) -> None:
     """Pass the adjoint of an `If` on to what its branches read: by an `If` over the same condition.
 
     Nothing that a branch binds is seen outside of it, so each branch of the new `If` computes again what the old one
@@ -148,8 +150,8 @@ def _backward_if(value: relax.If, name: str, adjoint: Adjoint, paths: Paths, adj
         else:                           else:
             b = R.sin(x)                    grads = (R.multiply(b_grad, R.cos(x)), R.zeros(y))
     """
+    value, builder = binding.value, adjoints.builder
     outer = [var for var in relax.analysis.free_vars(value) if var in paths.wanted]
-    builder = adjoints.builder
 
     def backward(branch: relax.SeqExpr) -> relax.Expr:
         table: dict[relax.Var, relax.Expr] = {}
@@ -161,9 +163,18 @@ def _backward_if(value: relax.If, name: str, adjoint: Adjoint, paths: Paths, adj
         return builder.emit(relax.Tuple([_gradient(inner.of(var), var.ty) for var in outer]), "grads")
 
     branches = [new_branch(builder, partial(backward, branch)) for branch in branches_of(value)]
-    grads = builder.emit(relax.If(value.cond, *branches), f"{name}_grads")
+    builder.place = place_of(binding.var)
+    grads = builder.emit(relax.If(value.cond, *branches), f"{binding.var.name}_grads")
     for index, var in enumerate(outer):
         adjoints.add(var, relax.TupleGetItem(grads, index))
+
+
+def _output(builder: relax.BlockBuilder, value: relax.Expr, name: str) -> relax.Var:
+    """A variable of exactly this name, which the function may return."""
+    value = builder.normalize(value)
+    var = relax.Var(name, value.ty, value.span if isinstance(value, relax.Var) else None)
+    builder.emit_normalized(relax.VarBinding(var, value))
+    return var
 
 
 def _gradient(adjoint: Adjoint, ty: tvm.ir.Type) -> relax.Expr:
