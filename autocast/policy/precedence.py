@@ -23,7 +23,7 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import PolicyError, PolicyWarning
-from autocast.ir import identity, op_name
+from autocast.ir import identity, op_name, place_of
 from autocast.policy.choices import Choice, rule_for
 from autocast.policy.facts import after_float_conversions, parameter_names
 from autocast.policy.patterns import Patterns, nearest, with_parents
@@ -118,14 +118,31 @@ class Decisions:
     # -- the levels --------------------------------------------------------------------------------
 
     def _region(self, var: relax.Var) -> _Said | None:
-        paths = with_parents(module_path(var))
+        module, region = place_of(var)
+        if region not in ("", "guard"):
+            return self._written(region, var)
         if self._low_regions or self._float32_regions:
+            paths = with_parents(module)
             self._seen["regions"].update(paths)
             if match := self._low_regions.first(paths):
                 return _Said("low", f"low_regions: {match.pattern!r} selects {match.name}")
             if match := self._float32_regions.first(paths):
                 return _Said("float32", f"float32_regions: {match.pattern!r} selects {match.name}")
+        if self.policy.guarded and region != "guard":
+            return _Said("leave", "guarded: it is in no fp16_guard")
         return None
+
+    def _written(self, region: str, var: relax.Var) -> _Said:
+        """What a region in the author's code makes of a call."""
+        if region == "leave":
+            return _Said("leave", "in the author's disable_autocast()")
+        if region not in ("float32", self.policy.dtype):
+            raise PolicyError(
+                f"Policy: %{var.name} is in the author's disable_autocast(dtype={region!r}), and the policy's dtype is "
+                f"{self.policy.dtype!r}; expected the same 16-bit dtype in both. Try dtype={region!r} here, or "
+                "disable_autocast() there, which takes the dtypes that the code says"
+            )
+        return _Said("float32" if region == "float32" else "low", f"in the author's disable_autocast({region!r})")
 
     def _name(self, call: relax.Call, var: relax.Var) -> _Said | None:
         names = [var.name]
@@ -162,11 +179,6 @@ class Decisions:
         choice = self._preset.choose(row)
         reason = UNSUPPORTED[name] if choice == "float32" and name in UNSUPPORTED else self._preset.why
         return _ruled(name, _Said(choice, f"{self._preset.name}: {reason}"), "preset")
-
-
-def module_path(var: relax.Var) -> str:
-    """The torch module that a variable comes from; empty where that is not known."""
-    return var.span.source_name.name if var.span is not None else ""
 
 
 def _operator_lists(policy: Policy) -> dict[str, _Said]:
