@@ -95,14 +95,15 @@ class Region:
     def __call__(self, subject: Subject) -> Subject:
         """`subject` with all that it does in this region; a module, or a class of them, is changed in place."""
         module: Any = subject
+        is_class = isinstance(subject, type)
         if hasattr(module, "forward"):
-            if isinstance(module, type):
+            if is_class:
                 module.forward = self._function(module.forward)
             else:
                 in_region = functools.partial(_in_region, self.name, module.forward)
                 module.forward = functools.update_wrapper(in_region, module.forward)
             return subject
-        if isinstance(subject, type) or not callable(subject):
+        if is_class or not callable(subject):
             raise PolicyError(
                 f"{self!r} decorates functions, methods, and modules that have a forward; got {subject!r}. Decorate "
                 "what computes, or use `with` there"
