@@ -208,7 +208,8 @@ def apply_epilogue(
     steps = ["activation", "residual"]
     for step in reversed(steps) if epilogue.residual_first else steps:
         if step == "residual" and residual is not None:
-            value = value + residual
+            factor = epilogue.residual_scale
+            value = value + (residual if factor is None else residual * unit.splat(factor))
         if step == "activation" and epilogue.activation is not None:
             value = vector_math.call(epilogue.activation, value)
     return T.bind(value)
