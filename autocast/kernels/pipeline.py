@@ -29,7 +29,7 @@ from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
 from autocast.kernels.graph.state import inline_functions, separate_state
 from autocast.kernels.graph.translate import DROPOUT
-from autocast.kernels.graph.widen import compute_in_float32
+from autocast.kernels.graph.widen import accumulate_in_float32, compute_in_float32
 from autocast.kernels.rules import RULES, Rule
 
 
@@ -82,7 +82,9 @@ LOWERING = (
     Phase("carry_casts", lambda mod, target: carry_casts(mod)),
     Phase("inline_functions", lambda mod, target: inline_functions(mod)),
     Phase("accumulate_gradients", lambda mod, target: accumulate_gradients(mod)),
-    *(_by_rule(rule) for rule in RULES),
+    *(_by_rule(rule) for rule in RULES[:-1]),
+    Phase("accumulate_in_float32", lambda mod, target: accumulate_in_float32(mod)),
+    _by_rule(RULES[-1]),
     Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
     Phase("remove_checkpoints", lambda mod, target: remove_checkpoints(mod)),
     Phase("expand_what_is_left", lambda mod, target: expand_operators(mod)),

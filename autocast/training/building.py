@@ -10,6 +10,8 @@ import tvm
 from tvm import relax
 
 from autocast.frontend.names import variable_name
+from autocast.ir import PlacedBuilder
+from autocast.ir.places import canonicalize_bindings
 from autocast.training.paths import straight_line
 
 #: Compiled kernels presume that every tensor starts at a multiple of this many bytes.
@@ -19,7 +21,7 @@ _ALIGNMENT = 64
 def new_function(
     params: Sequence[relax.Var],
     attrs: dict[str, Any],
-    build: Callable[[relax.BlockBuilder], Mapping[str, relax.Expr]],
+    build: Callable[[PlacedBuilder], Mapping[str, relax.Expr]],
     mod: tvm.IRModule,
 ) -> tvm.IRModule:
     """`mod` with a new `main`: one dataflow block, in which `build(builder)` emits and whose results it names.
@@ -27,13 +29,12 @@ def new_function(
     The result is a tensor if `build` returns one expression, else a tuple. What the results do not need is left out.
     """
     functions = {gv: function for gv, function in mod.functions.items() if gv.name_hint != "main"}
-    builder = relax.BlockBuilder(tvm.IRModule(functions, attrs=mod.attrs))
+    builder = PlacedBuilder(tvm.IRModule(functions, attrs=mod.attrs))
     with builder.function("main", list(params), attrs=attrs):
         with builder.dataflow():
             outputs = [builder.emit_output(result, variable_name(name)) for name, result in build(builder).items()]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
-    tidy = (relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"]))
-    return tvm.transform.Sequential(list(tidy))(builder.get())
+    return relax.transform.DeadCodeElimination(["main"])(canonicalize_bindings(builder.get()))
 
 
 def emit_body(builder: relax.BlockBuilder, function: relax.Function) -> list[relax.Expr]:

@@ -15,7 +15,8 @@ import tvm
 from tvm import relax
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, op_name, relax_functions, shape_of
+from autocast.ir import PlacedBuilder, dtype_of, op_name, place_of, relax_functions, shape_of
+from autocast.ir.places import canonicalize_bindings
 from autocast.training.adjoints import Adjoints
 from autocast.training.gradients import Backward
 from autocast.training.paths import DIFFERENTIABLE, Paths, find_paths, has_floats, straight_line, variables
@@ -70,11 +71,12 @@ def differentiate(
     _check_seed(seed, loss)
     paths = find_paths(bindings, wrt, loss)
 
-    builder = relax.BlockBuilder()
+    builder = PlacedBuilder()
     with builder.function("main", list(function.params), attrs=dict(function.attrs or {})):
         with builder.dataflow():
             for binding in bindings:
                 builder.emit_normalized(binding)
+            builder.place = place_of(loss)
             adjoints = Adjoints(builder, paths.wanted)
             adjoints.add(loss, relax.const(1.0, dtype_of(loss)) if seed is None else seed)
             _backward(bindings, paths, adjoints)
@@ -82,18 +84,18 @@ def differentiate(
             outputs = [_output(builder, result, getattr(result, "name", "result")) for result in results]
             outputs += [_output(builder, g, f"{v.name}_grad") for g, v in zip(gradients, wrt, strict=True)]
         builder.emit_func_output(outputs)
-    tidy = tvm.transform.Sequential([relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])
-    return tidy(builder.get())["main"]
+    return relax.transform.DeadCodeElimination()(canonicalize_bindings(builder.get()))["main"]
 
 
 def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -> None:
-    """Pass the adjoints of results on to arguments, from the last binding to the first."""
+    """Pass the adjoints of results on to arguments, from the last binding to the first, each in its binding's place."""
     refused: list[str] = []
     for binding in reversed(bindings):
         adjoint = adjoints.of(binding.var) if binding.var in paths.wanted else None
         if adjoint is None:
             continue
         value = binding.value
+        adjoints.builder.place = place_of(binding.var)
         if isinstance(binding, relax.MatchCast) and isinstance(adjoint, relax.Expr):
             adjoint = adjoints.builder.match_cast(adjoint, value.ty)  # the value's sizes may have other names
         if not isinstance(value, relax.Call):
@@ -121,7 +123,7 @@ def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -
 def _output(builder: relax.BlockBuilder, value: relax.Expr, name: str) -> relax.Var:
     """A variable of exactly this name, which the function may return."""
     value = builder.normalize(value)
-    var = relax.Var(name, value.ty)
+    var = relax.Var(name, value.ty, value.span if isinstance(value, relax.Var) else None)
     builder.emit_normalized(relax.VarBinding(var, value))
     return var
 

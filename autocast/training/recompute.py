@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from tvm import relax
 
 from autocast.errors import TrainingError
+from autocast.ir import PlacedBuilder, place_of
 from autocast.training.paths import variables
 
 
@@ -54,7 +55,7 @@ def recompute(joint: relax.Function, forward: relax.Function, patterns: Sequence
     bindings = [binding for block in joint.body.blocks for binding in block.bindings]
     known = {binding.var for block in forward.body.blocks for binding in block.bindings}
     regions = _regions([binding for binding in bindings if binding.var in known], patterns)
-    builder = relax.BlockBuilder()
+    builder = PlacedBuilder()
     with builder.function("main", list(joint.params), attrs=dict(joint.attrs or {})):
         with builder.dataflow():
             _emit(builder, joint, bindings, known, regions)
@@ -63,7 +64,7 @@ def recompute(joint: relax.Function, forward: relax.Function, patterns: Sequence
 
 
 def _emit(
-    builder: relax.BlockBuilder,
+    builder: PlacedBuilder,
     joint: relax.Function,
     bindings: Sequence[relax.VarBinding],
     known: set[relax.Var],
@@ -79,6 +80,7 @@ def _emit(
         if var in parameters:
             return var
         if (region, var) not in copies:
+            builder.place = place_of(var)
             if regions.get(var) == region and var not in kept:
                 value = _substituted(values[var], {o: again(o, region) for o in variables(values[var])})
                 copies[region, var] = builder.emit(value, f"{var.name}_again")
@@ -110,12 +112,8 @@ def _kept(
 
 
 def _regions(forward: Sequence[relax.VarBinding], patterns: Sequence[str]) -> dict[relax.Var, str]:
-    """The region of each variable that is in one. A variable without a path has that of the next one with a path."""
-    paths: dict[relax.Var, str] = {}
-    path = ""
-    for binding in reversed(forward):
-        path = binding.var.span.source_name.name if binding.var.span is not None else path
-        paths[binding.var] = path
+    """The region of each variable that is in one."""
+    paths = {binding.var: place_of(binding.var).module for binding in forward}
     result, used = {}, set()
     for var, path in paths.items():
         for pattern in patterns:

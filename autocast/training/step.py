@@ -130,7 +130,7 @@ def join(
     differentiated = differentiate(extended["main"], list(trained.values()), seed=seed)
     differentiated = recompute_regions(differentiated, extended["main"], options.recompute)
 
-    def build(builder: relax.BlockBuilder) -> dict[str, relax.Expr]:
+    def build(builder: ir.PlacedBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, differentiated)
         kept, gradients = results[: -len(trained)], results[-len(trained) :]
         updates = _update(builder, optimizer, trained, gradients, learning_rate, state.variables, options)
@@ -207,7 +207,7 @@ def _trained(forward: Model) -> dict[str, relax.Var]:
 
 
 def _update(
-    builder: relax.BlockBuilder,
+    builder: ir.PlacedBuilder,
     optimizer: Optimizer,
     trained: Mapping[str, relax.Var],
     gradients: Sequence[relax.Expr],
@@ -215,7 +215,8 @@ def _update(
     state: Mapping[str, relax.Var],
     options: Options,
 ) -> dict[str, relax.Expr]:
-    """Emit the updates; what replaces each parameter and each state, by name."""
+    """Emit the updates, in float32 whatever the policy; what replaces each parameter and each state, by name."""
+    builder.place = ir.Place("", "float32")
     guards, new = _guards(builder, gradients, state, options)
     step = builder.emit(state["optimizer_step"] + relax.const(1, "int64"), "step")
     new["optimizer_step"] = step if guards.finite is None else op.where(guards.finite, step, state["optimizer_step"])
