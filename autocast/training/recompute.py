@@ -17,6 +17,8 @@ from tvm import relax
 
 from autocast.errors import TrainingError
 from autocast.ir import PlacedBuilder, place_of
+from autocast.training.building import new_block
+from autocast.training.copying import substituted
 from autocast.training.paths import variables
 
 
@@ -57,7 +59,7 @@ def recompute(joint: relax.Function, forward: relax.Function, patterns: Sequence
     regions = _regions([binding for binding in bindings if binding.var in known], patterns)
     builder = PlacedBuilder()
     with builder.function("main", list(joint.params), attrs=dict(joint.attrs or {})):
-        with builder.dataflow():
+        with new_block(builder, joint):
             _emit(builder, joint, bindings, known, regions)
         builder.emit_func_output(joint.body.body)
     return builder.get()["main"]
@@ -82,7 +84,7 @@ def _emit(
         if (region, var) not in copies:
             builder.place = place_of(var)
             if regions.get(var) == region and var not in kept:
-                value = _substituted(values[var], {o: again(o, region) for o in variables(values[var])})
+                value = substituted(builder, values[var], {o: again(o, region) for o in variables(values[var])})
                 copies[region, var] = builder.emit(value, f"{var.name}_again")
             else:
                 copies[region, var] = builder.emit(relax.op.grad.start_checkpoint(var), f"{var.name}_kept")
@@ -91,7 +93,7 @@ def _emit(
     for binding in bindings:
         lost = () if binding.var in known else {o for o in variables(binding.value) if o in regions and o not in kept}
         if lost:
-            value = _substituted(binding.value, {var: again(var, regions[var]) for var in lost})
+            value = substituted(builder, binding.value, {var: again(var, regions[var]) for var in lost})
             binding = relax.VarBinding(binding.var, builder.normalize(value))
         builder.emit_normalized(binding)
 
@@ -138,15 +140,3 @@ def _region(path: str, pattern: str) -> str:
     parts, globs = path.split("."), pattern.split(".")
     matches = len(parts) >= len(globs) and all(fnmatchcase(p, g) for p, g in zip(parts, globs, strict=False))
     return ".".join(parts[: len(globs)]) if matches else ""
-
-
-def _substituted(expr: relax.Expr, table: Mapping[relax.Var, relax.Var]) -> relax.Expr:
-    if isinstance(expr, relax.Var):
-        return table.get(expr, expr)
-    if isinstance(expr, relax.Tuple):
-        return relax.Tuple([_substituted(field, table) for field in expr.fields])
-    if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(_substituted(expr.tuple_value, table), expr.index)
-    if isinstance(expr, relax.Call):
-        return relax.Call(expr.op, [_substituted(a, table) for a in expr.args], expr.attrs, expr.ty_args)
-    return expr

@@ -20,7 +20,7 @@ from autocast.training.differentiate import differentiate
 from autocast.training.losses import Loss, append_loss
 from autocast.training.optimizers.functions import SCALAR, Guards, update_function, update_name
 from autocast.training.optimizers.optimizer import Optimizer
-from autocast.training.paths import find_paths, straight_line
+from autocast.training.paths import find_paths, inline_calls, straight_line
 from autocast.training.recompute import recompute as recompute_regions
 
 op = relax.op
@@ -72,9 +72,17 @@ def training_step(
     GradientError
         An operator between a parameter and the loss has no gradient.
     """
+    if not isinstance(model, Model) or not isinstance(loss, Loss) or not isinstance(optimizer, Optimizer):
+        kinds = (repr(each) if isinstance(each, type) else type(each).__name__ for each in (model, loss, optimizer))
+        raise TrainingError(
+            f"training_step: got ({', '.join(kinds)}), expected a Model, a loss and an optimizer: "
+            "(autocast.from_torch(...), CrossEntropy(), AdamW())"
+        )
+    if isinstance(recompute, str):
+        raise TrainingError(f"training_step: recompute is {recompute!r}, expected a list of globs: [{recompute!r}]")
     rate = relax.Var("learning_rate", SCALAR)
     options = Options(clip_norm, scaling.parse(loss_scaling), tuple(recompute))
-    forward = append_loss(model, loss)
+    forward = append_loss(_inlined(model), loss)
     return join(forward, optimizer, rate, inputs=(*_inputs(forward), rate), options=options)
 
 
@@ -172,6 +180,13 @@ class _State:
 def slot_name(slot: str, name: str) -> str:
     """What a training step calls the slot (such as `exp_avg`) of the parameter `name`."""
     return f"{slot}/{name}"
+
+
+def _inlined(model: Model) -> Model:
+    """The model without calls of private functions: gradients are those of operators."""
+    mod = tvm.IRModule(dict(model.mod.functions.items()), attrs=model.mod.attrs)
+    mod["main"] = inline_calls(model.main, model.mod)
+    return model.replace(mod=relax.transform.Normalize()(mod))
 
 
 def _inputs(model: Model) -> list[relax.Var]:
