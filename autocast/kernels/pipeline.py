@@ -26,6 +26,7 @@ from autocast.kernels.graph.order import OrderForMemory
 from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
+from autocast.kernels.graph.repeat import repeat_cheap
 from autocast.kernels.graph.state import inline_functions, separate_state
 from autocast.kernels.graph.translate import DROPOUT
 from autocast.kernels.graph.widen import compute_in_float32
@@ -65,6 +66,8 @@ def _by_rule(rule: Rule) -> Phase:
 #: look for patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs;
 #: schedules see fused groups; functions that update state are inlined when only elementwise kernels are left to choose.
 #: Casts of state become state before rules make them part of what reads them, and before updates are inlined.
+#: What is cheap is repeated when only reductions and elementwise kernels are left to read it, and once more after
+#: inlining, which makes equal expressions one.
 #: What depends on parameters alone leaves main twice: small factors before a rule can make them part of a kernel, the
 #: rest, with the packing that rules add, before fusion could.
 LOWERING = (
@@ -79,8 +82,11 @@ LOWERING = (
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
     Phase("prepare_small_parameters", lambda mod, target: prepare_parameters(mod, only_small=True)),
     Phase("carry_casts", lambda mod, target: carry_casts(mod)),
-    *(_by_rule(rule) for rule in RULES[:-1]),
+    *(_by_rule(rule) for rule in RULES[:-2]),
+    Phase("repeat_for_reductions", lambda mod, target: repeat_cheap(mod)),
+    _by_rule(RULES[-2]),
     Phase("inline_functions", lambda mod, target: inline_functions(mod)),
+    Phase("repeat_for_elementwise", lambda mod, target: repeat_cheap(mod)),
     _by_rule(RULES[-1]),
     Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
     Phase("remove_checkpoints", lambda mod, target: remove_checkpoints(mod)),
