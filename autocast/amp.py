@@ -10,13 +10,13 @@ import tvm
 from autocast.errors import AutocastError, SlowDtypeWarning
 from autocast.kernels.target import detect_target, slow_dtype
 from autocast.passes.auto_cast import AutoCast, auto_cast
-from autocast.policy import Policy, as_policy
+from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard
 from type_hints import CustomTypeHint
 
 if TYPE_CHECKING:
     from autocast.model import Model
 
-__all__ = ["AutoCast", "CustomTypeHint", "Policy", "autocast"]
+__all__ = ["AutoCast", "CustomTypeHint", "Policy", "autocast", "disable_autocast", "fp16_guard"]
 
 Subject = TypeVar("Subject", "Model", tvm.IRModule)
 

@@ -29,7 +29,7 @@ from autocast.kernels.graph.prepare import prepare_parameters
 from autocast.kernels.graph.repeat import repeat_cheap
 from autocast.kernels.graph.state import inline_functions, separate_state
 from autocast.kernels.graph.translate import DROPOUT
-from autocast.kernels.graph.widen import compute_in_float32
+from autocast.kernels.graph.widen import accumulate_in_float32, compute_in_float32
 from autocast.kernels.rules import RULES, Rule
 
 
@@ -85,6 +85,7 @@ LOWERING = (
     *(_by_rule(rule) for rule in RULES[:-2]),
     Phase("repeat_for_reductions", lambda mod, target: repeat_cheap(mod)),
     _by_rule(RULES[-2]),
+    Phase("accumulate_in_float32", lambda mod, target: accumulate_in_float32(mod)),
     Phase("inline_functions", lambda mod, target: inline_functions(mod)),
     Phase("repeat_for_elementwise", lambda mod, target: repeat_cheap(mod)),
     _by_rule(RULES[-1]),

@@ -326,6 +326,8 @@ class Planner:
                     leaf.tensor.widen = alone
                 if node != FULL and leaf.tensor not in self.stored_narrow:
                     leaf.tensor.narrow = alone
+        if leaf.literal is not None:
+            leaf.uses.append((node, END))
         for scope, block, conditional in reversed(self.stack):
             if scope == leaf.scope:
                 leaf.uses.append((node, block))

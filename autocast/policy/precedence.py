@@ -23,7 +23,7 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import PolicyError, PolicyWarning
-from autocast.ir import identity, op_name
+from autocast.ir import identity, op_name, place_of
 from autocast.policy.choices import Choice, rule_for
 from autocast.policy.facts import after_float_conversions, parameter_names
 from autocast.policy.patterns import Patterns, nearest, with_parents
@@ -86,14 +86,15 @@ class Decisions:
         """
         operator = op_name(call) or name
         self._seen["operators"].update((name, operator))
-        said = self._region(var)
-        level = "region"
-        if said is None and (self._low_names or self._float32_names):
-            said, level = self._name(call, var), "name pattern"
-        if said is None and self._conditions and type_hints.overrides.active_rule(name) is None:
-            said, level = self._condition(name, operator, call), "operator list"
-        if said is not None:
-            return _ruled(name, said, level)
+        by_region, by_name = self._region(var), self._name(call, var)
+        if by_region is not None:
+            return _ruled(name, by_region, "region")
+        if by_name is not None:
+            return _ruled(name, by_name, "name pattern")
+        if custom := _custom(name):
+            return custom
+        if condition := self._condition(name, operator, call):
+            return _ruled(name, condition, "operator list")
         is_after = bool(self._after) and any(
             identity(used) in self._after for arg in call.args for used in relax.analysis.free_vars(arg)
         )
@@ -118,16 +119,35 @@ class Decisions:
     # -- the levels --------------------------------------------------------------------------------
 
     def _region(self, var: relax.Var) -> _Said | None:
-        paths = with_parents(module_path(var))
-        if self._low_regions or self._float32_regions:
-            self._seen["regions"].update(paths)
+        module, region = place_of(var)
+        paths = with_parents(module) if self._low_regions or self._float32_regions else []
+        self._seen["regions"].update(paths)
+        if region not in ("", "guard"):
+            return self._written(region, var)
+        if paths:
             if match := self._low_regions.first(paths):
                 return _Said("low", f"low_regions: {match.pattern!r} selects {match.name}")
             if match := self._float32_regions.first(paths):
                 return _Said("float32", f"float32_regions: {match.pattern!r} selects {match.name}")
+        if self.policy.guarded and region != "guard":
+            return _Said("leave", "guarded: it is in no fp16_guard")
         return None
 
+    def _written(self, region: str, var: relax.Var) -> _Said:
+        """What a region in the author's code makes of a call."""
+        if region == "leave":
+            return _Said("leave", "in the author's disable_autocast()")
+        if region not in ("float32", self.policy.dtype):
+            raise PolicyError(
+                f"Policy: %{var.name} is in the author's disable_autocast(dtype={region!r}), and the policy's dtype is "
+                f"{self.policy.dtype!r}; expected the same 16-bit dtype in both. Try dtype={region!r} here, or "
+                "disable_autocast() there, which takes the dtypes that the code says"
+            )
+        return _Said("float32" if region == "float32" else "low", f"in the author's disable_autocast({region!r})")
+
     def _name(self, call: relax.Call, var: relax.Var) -> _Said | None:
+        if not (self._low_names or self._float32_names):
+            return None
         names = [var.name]
         for arg in call.args:
             names += sorted(self._parameters.get(identity(arg), ()))
@@ -147,11 +167,8 @@ class Decisions:
         return None
 
     def _operator(self, name: str, operator: str, is_after: bool) -> Ruling | None:
-        """What the levels say that look at nothing but the operator."""
-        row = type_hints.get_row(name)
-        if type_hints.overrides.active_rule(name) is not None:
-            assert row is not None
-            return Ruling(row, "custom hint")
+        """What the levels below say, which look at nothing but the operator."""
+        row = type_hints.table_row(name)
         said = self._lists.get(name) or self._lists.get(operator)
         if said is not None:
             return _ruled(name, said, "operator list")
@@ -164,9 +181,17 @@ class Decisions:
         return _ruled(name, _Said(choice, f"{self._preset.name}: {reason}"), "preset")
 
 
-def module_path(var: relax.Var) -> str:
-    """The torch module that a variable comes from; empty where that is not known."""
-    return var.span.source_name.name if var.span is not None else ""
+def _custom(name: str) -> Ruling | None:
+    """The rule of the innermost `CustomTypeHint` block that names an operator."""
+    row = type_hints.get_row(name)
+    return Ruling(row, "custom hint") if row is not None and row.family == "CustomTypeHint" else None
+
+
+def operator_rules(policy: Policy) -> type_hints.RuleTable:
+    """What a policy makes of every operator of the tables, where no region, name or attribute says more."""
+    decisions = Decisions(policy, tvm.IRModule())
+    rulings = [_custom(row.name) or decisions._operator(row.name, row.name, False) for row in type_hints.list_rules()]
+    return type_hints.RuleTable(ruling.row for ruling in rulings if ruling is not None)
 
 
 def _operator_lists(policy: Policy) -> dict[str, _Said]:
@@ -187,7 +212,7 @@ def _operator_lists(policy: Policy) -> dict[str, _Said]:
 
 def _ruled(name: str, said: _Said, level: str) -> Ruling | None:
     """The rule that makes what was said of an operator; its own where there is no precision to choose."""
-    row = type_hints.get_row(name)
+    row = type_hints.table_row(name)
     rule = rule_for(said.choice, row)
     if rule is not None:
         return Ruling(Row(name, rule, said.why, row.family if row is not None else "custom"), level)

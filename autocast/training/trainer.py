@@ -19,6 +19,7 @@ from autocast import amp as mixed
 from autocast import vm
 from autocast.errors import CheckpointError, DivergedError, InputError
 from autocast.model import Model
+from autocast.policy import Policy, as_policy
 from autocast.training import checkpoint
 from autocast.training.evaluation import evaluation_form
 from autocast.training.loss_scaling import DynamicLossScaling
@@ -42,8 +43,8 @@ class Trainer:
     optimizer : Optimizer
     learning_rate : float or function
         A number, or a schedule: a function of the number of steps that are done.
-    amp : str, optional
-        "bfloat16" or "float16" to train in mixed precision; None: as the model is.
+    amp : Policy or str, optional
+        What to train in mixed precision: a policy, or its text, such as "bfloat16" or "mp1"; None: as the model is.
     **options
         Of `training_step`: `clip_norm`, `loss_scaling` (dynamic by default if `amp` is float16), ...
 
@@ -67,16 +68,16 @@ class Trainer:
         optimizer: Optimizer,
         *,
         learning_rate: float | Callable[[int], float],
-        amp: str | None = None,
+        amp: Policy | str | None = None,
         **options: Any,
     ) -> None:
         self._model = model
         self._loss = loss
         self._optimizer = optimizer
-        self.amp = amp
+        self.amp = None if amp is None else as_policy(amp)
         self.learning_rate = learning_rate
         self.steps = 0
-        if amp == "float16":
+        if self.amp is not None and self.amp.dtype == "float16":
             options.setdefault("loss_scaling", DynamicLossScaling())
         self.step_model = self._mixed(training_step(model, loss, optimizer, **options))
 
@@ -253,7 +254,7 @@ class Trainer:
         return model, vm.compile(model.mod)
 
     def _mixed(self, model: Model) -> Model:
-        return model if self.amp is None else mixed.autocast(model, dtype=self.amp)
+        return model if self.amp is None else mixed.autocast(model, policy=self.amp)
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         """The tensors of a batch, in order; how many there are and what they are like is checked by the executable."""
@@ -285,7 +286,8 @@ class Trainer:
             yield batches(self.steps)
 
     def _divergence(self, loss: float, rate: float) -> str:
-        remedy = 'or amp="bfloat16", which has the range of float32' if self.amp == "float16" else "or a warm-up"
+        overflows = self.amp is not None and self.amp.dtype == "float16"
+        remedy = 'or amp="bfloat16", which has the range of float32' if overflows else "or a warm-up"
         return (
             f"Trainer.fit: the loss of step {self.steps} is {loss} at a learning rate of {rate:g}, expected a finite "
             f"number; try a lower learning rate, clip_norm=1.0, {remedy}"

@@ -23,6 +23,14 @@ _ALLOCATE = "relax.builtin.alloc_tensor"
 _COPY = "runtime.TVMTensorCopyFromTo"
 
 
+def sharing(kernel: tirx.PrimFunc, pairs: Sequence[tuple[int, int]]) -> tirx.PrimFunc:
+    """`kernel` without the arguments that it writes where it reads others: (written, read) in `pairs`, from 0.
+
+    It has one buffer for both: generated code relies on different buffers sharing no memory.
+    """
+    return kernel.specialize({kernel.params[written]: kernel.params[read] for written, read in pairs})
+
+
 class _Places:
     """What each result of a function's kernels is written over.
 
@@ -184,14 +192,9 @@ class _Writer(PyExprMutator):
             super().visit_var_binding_(binding)
 
     def in_place(self, kernel: tvm.ir.GlobalVar, pairs: tuple[tuple[int, int], ...]) -> tvm.ir.GlobalVar:
-        """A copy of a kernel without the arguments that it writes where it reads others: (written, read) in `pairs`.
-
-        It has one buffer for both: generated code relies on different buffers sharing no memory.
-        """
+        """The copy of a kernel that shares arguments: one for all calls with the same `pairs`."""
         if (kernel, pairs) not in self.kernels:
-            function = self.mod[kernel]
-            params = function.params
-            function = function.specialize({params[written]: params[read] for written, read in pairs})
+            function = sharing(self.mod[kernel], pairs)
             self.kernels[kernel, pairs] = self.builder_.add_func(function, f"{kernel.name_hint}_in_place")
         return self.kernels[kernel, pairs]
 

@@ -27,6 +27,9 @@ class Epilogue:
         Dtype of a tensor of the output's shape that is added; None: no residual.
     residual_first
         Add the residual before the activation instead of after it.
+    roundings
+        Dtypes that the value is rounded to before the first and before the second of activation and residual; None:
+        it stays float32.
     """
 
     scale: float | None = None
@@ -34,11 +37,14 @@ class Epilogue:
     activation: str | None = None
     residual: str | None = None
     residual_first: bool = False
+    roundings: tuple[str | None, str | None] = (None, None)
 
     def __post_init__(self) -> None:
         _check("Epilogue.bias", self.bias, (None, *STORAGE_DTYPES))
         _check("Epilogue.residual", self.residual, (None, *STORAGE_DTYPES))
         _check("Epilogue.activation", self.activation, (None, *ACTIVATIONS))
+        for dtype in self.roundings:
+            _check("Epilogue.roundings", dtype, (None, *STORAGE_DTYPES[1:]))
 
 
 @dataclass(frozen=True)

@@ -205,8 +205,10 @@ def apply_epilogue(
         value = value * unit.splat(epilogue.scale)
     if bias is not None:
         value = value + bias
-    steps = ["activation", "residual"]
-    for step in reversed(steps) if epilogue.residual_first else steps:
+    steps = ("residual", "activation") if epilogue.residual_first else ("activation", "residual")
+    for step, dtype in zip(steps, epilogue.roundings, strict=True):
+        if dtype is not None:
+            value = tirx.call_pure_extern(unit.dtype, f"autocast_round_{dtype}", value)
         if step == "residual" and residual is not None:
             value = value + residual
         if step == "activation" and epilogue.activation is not None:

@@ -14,6 +14,8 @@ from autocast.kernels.target import instruction_set
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 #: Half the distance between 1 and the next number: the relative error of one rounding.
 ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+#: The absolute error of a rounding to subnormal numbers.
+SMALLEST = {"float32": 0.0, "bfloat16": 0.0, "float16": 2.0**-25}
 CPUS = ("znver4", "skylake-avx512", "x86-64-v3", "x86-64")
 ACTIVATIONS = {
     None: lambda x: x,
@@ -107,11 +109,17 @@ class Case:
             sums = sums + self.bias.astype(np.float64)
         residual = 0.0 if self.residual is None else self.residual.astype(np.float64)
         activation = ACTIVATIONS[epilogue.activation]
-        exact = activation(sums + residual) if epilogue.residual_first else activation(sums) + residual
+        exact = sums
+        for step, dtype in zip(
+            ("residual", "activation")[:: 1 if epilogue.residual_first else -1], epilogue.roundings, strict=True
+        ):
+            error = error + (0.0 if dtype is None else ROUNDING[dtype] * np.abs(exact) * 1.01 + SMALLEST[dtype])
+            exact = exact + residual if step == "residual" else activation(exact)
         # A few roundings of the epilogue's own arithmetic, relative to what goes in and what comes out.
         arithmetic = 8 * ROUNDING["float32"] * (np.abs(sums) + np.abs(residual) + np.abs(exact))
-        smallest = {"float32": 0.0, "bfloat16": 0.0, "float16": 2.0**-25}[spec.out_dtype]
-        return exact, STEEPEST * error + arithmetic + ROUNDING[spec.out_dtype] * np.abs(exact) * 1.01 + smallest + 1e-30
+        return exact, STEEPEST * error + arithmetic + ROUNDING[spec.out_dtype] * np.abs(exact) * 1.01 + SMALLEST[
+            spec.out_dtype
+        ] + 1e-30
 
     def check(self) -> None:
         """Fail unless every element is where it may be; a NaN, or an element that was not written, is not."""

@@ -18,6 +18,7 @@ needs = {cpu: pytest.mark.skipif(not runs_here(cpu), reason=f"this machine canno
 every_cpu = pytest.mark.parametrize("cpu", [pytest.param(cpu, marks=needs[cpu]) for cpu in CPUS])
 here = next(cpu for cpu in CPUS if runs_here(cpu))
 
+ROUNDED_TO = (None, None, "bfloat16", "float16")
 dtypes = st.sampled_from(list(DTYPES))
 extents = st.sampled_from([1, 2, 3, 7, 8, 15, 16, 17, 31, 33, 47, 48, 49, 64, 65, 97, 128, 130])
 
@@ -38,6 +39,7 @@ def products(draw: st.DrawFn) -> tuple[Product, dict[str, int]]:
         activation=draw(st.sampled_from(list(ACTIVATIONS))),
         residual=draw(st.sampled_from([None, *DTYPES])),
         residual_first=draw(st.booleans()),
+        roundings=(draw(st.sampled_from(ROUNDED_TO)), draw(st.sampled_from(ROUNDED_TO))),
     )
     flags = [draw(st.booleans()) for _ in range(4)]
     return Product(
