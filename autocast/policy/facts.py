@@ -51,35 +51,48 @@ def after_float_conversions(mod: tvm.IRModule) -> frozenset[int]:
 
     A conversion to low precision ends it: what is computed from its result is free again.
     """
-    found: set[int] = set()
+    spread = _Spread(mod)
     while True:
-        before = len(found)
+        before = len(spread.found)
         for _, function in relax_functions(mod):
-            _spread(function.body, mod, found)
-        if len(found) == before:
-            return frozenset(found)
+            spread.over(function.body)
+        if len(spread.found) == before:  # calls of functions may have reached one that was visited before
+            return frozenset(spread.found)
 
 
-def _spread(sequence: relax.SeqExpr, mod: tvm.IRModule, found: set[int]) -> None:
-    for binding in _bindings(sequence):
-        value = binding.value
-        if op_name(value) == "relax.astype" and dtype_of(value.args[0]) in (*FLOATS, "float64"):
-            reached = dtype_of(binding.var) == "float32"
-        elif isinstance(value, relax.If):
-            reached = any(_reaches(branch.body, found) for branch in (value.true_branch, value.false_branch))
-        else:
-            reached = _reaches(value, found)
-            if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
-                callee = mod[value.op]
-                if isinstance(callee, relax.Function):
-                    pairs = zip(callee.params, value.args, strict=True)
-                    found.update(identity(param) for param, arg in pairs if _reaches(arg, found))
-        if reached:
-            found.add(identity(binding.var))
+class _Spread:
+    """Follows conversions to float32 through bindings, tuples, conditionals and calls of functions."""
 
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self.mod = mod
+        self.found: set[int] = set()
+        self.fields: dict[int, relax.Tuple] = {}
 
-def _reaches(expr: relax.Expr, found: set[int]) -> bool:
-    return any(identity(var) in found for var in relax.analysis.free_vars(expr))
+    def over(self, sequence: relax.SeqExpr) -> None:
+        for binding in _bindings(sequence):
+            var, value = binding.var, binding.value
+            if isinstance(value, relax.Tuple):
+                self.fields[identity(var)] = value
+            if op_name(value) == "relax.astype" and dtype_of(value.args[0]) in (*FLOATS, "float64"):
+                is_after = dtype_of(var) == "float32"
+            else:
+                is_after = self.reaches(value)
+            if is_after:
+                self.found.add(identity(var))
+
+    def reaches(self, expr: relax.Expr) -> bool:
+        if isinstance(expr, relax.If):
+            return any(self.reaches(branch.body) for branch in (expr.true_branch, expr.false_branch))
+        if isinstance(expr, relax.TupleGetItem):
+            fields = self.fields.get(identity(expr.tuple_value))
+            return self.reaches(fields.fields[expr.index] if fields is not None else expr.tuple_value)
+        if isinstance(expr, relax.Call):
+            if isinstance(expr.op, tvm.ir.GlobalVar) and isinstance(self.mod[expr.op], relax.Function):
+                for param, arg in zip(self.mod[expr.op].params, expr.args, strict=True):
+                    if self.reaches(arg):
+                        self.found.add(identity(param))
+            return any(self.reaches(arg) for arg in expr.args)
+        return any(identity(var) in self.found for var in relax.analysis.free_vars(expr))
 
 
 def _bindings(sequence: relax.SeqExpr) -> Iterator[relax.Binding]:
