@@ -3,8 +3,8 @@
 python -m benchmarks.training [--quick] [--only BERT] [--threads 1]
 
 A step is the forward, the cross-entropy of the logits, the backward and SGD (learning rate 0.1, momentum 0.01), without
-dropout, and with the statistics of each batch. Torch's optimizer is its fused one. Peaks are the bytes of all that a step allocates and holds at once: not the
-parameters, the optimizer's state and the inputs.
+dropout, and with the statistics of each batch. Torch's optimizer is its fused one. Peaks are the bytes of all that a
+step allocates and holds at once: not the parameters, the optimizer's state and the inputs.
 """
 
 from __future__ import annotations
