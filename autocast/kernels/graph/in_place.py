@@ -14,6 +14,7 @@ from autocast.ir import is_op
 from autocast.kernels.graph.rewriting import reads_of
 from autocast.kernels.graph.state import num_state
 from autocast.kernels.graph.tensors import Tensor, Tensors, is_alias, returned
+from autocast.kernels.vector.streaming import OVERWRITING
 
 #: The attribute of a PrimFunc that lists [result, argument] pairs, each counted from 0: the result may take the place
 #: of the argument, because no element is written before the last time that it is read.
@@ -186,10 +187,12 @@ class _Writer(PyExprMutator):
     def in_place(self, kernel: tvm.ir.GlobalVar, pairs: tuple[tuple[int, int], ...]) -> tvm.ir.GlobalVar:
         """A copy of a kernel without the arguments that it writes where it reads others: (written, read) in `pairs`.
 
-        It has one buffer for both: generated code relies on different buffers sharing no memory.
+        It has one buffer for both: generated code relies on different buffers sharing no memory. What was just read is
+        in the caches, so nothing is stored past them.
         """
         if (kernel, pairs) not in self.kernels:
             function = self.mod[kernel]
+            function = function.attrs.get(OVERWRITING, function)
             params = function.params
             function = function.specialize({params[written]: params[read] for written, read in pairs})
             self.kernels[kernel, pairs] = self.builder_.add_func(function, f"{kernel.name_hint}_in_place")
