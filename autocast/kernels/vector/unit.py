@@ -136,8 +136,11 @@ class VectorUnit:
         return extent if isinstance(extent, int) else T.bind(tirx.call_extern("int64", "autocast_same", i64(extent)))
 
     def prefetch(self, buffer: tirx.Buffer, index: Extent) -> None:
-        """Fetch the cache line that element `index` of a flat buffer is in; it may lie outside the buffer."""
-        options = [tirx.const(option, "int32") for option in (0, 3, 1)]  # to read, into the nearest cache, of data
+        """Fetch the cache line that element `index` of a flat buffer is in; it may lie outside the buffer.
+
+        It goes to the second cache: the first keeps what is being computed with, and waits for few lines at a time.
+        """
+        options = [tirx.const(option, "int32") for option in (0, 2, 1)]  # to read, into the second cache, of data
         T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", T.address_of(buffer[i64(index)]), *options))
 
     def fence(self, buffer: tirx.Buffer) -> None:
