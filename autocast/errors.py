@@ -13,6 +13,8 @@ __all__ = [
     "GradientError",
     "IllFormedModuleError",
     "ImportModelError",
+    "PolicyError",
+    "PolicyWarning",
     "SlowDtypeWarning",
     "TrainingError",
     "UnknownOperatorError",
@@ -44,6 +46,10 @@ class UnsupportedError(AutocastError):
     """A device, dtype or operator that is not supported (yet)."""
 
 
+class PolicyError(AutocastError):
+    """A policy that contradicts itself, or says something that no operator, name or option answers to."""
+
+
 class InputError(AutocastError):
     """The inputs of a call do not fit what the model takes: their number, dtypes or sizes."""
 
@@ -64,6 +70,17 @@ class SlowDtypeWarning(UserWarning):
     """The AMP dtype that was asked for saves memory on this machine, but no time: nothing multiplies it here."""
 
 
+class PolicyWarning(UserWarning):
+    """An entry of a policy concerns nothing in the module."""
+
+
 # A pass raises through TVM's C++ pass runner, which rebuilds the exception from the name of its class.
-for _error in (CastErasureError, CastingRuleError, IllFormedModuleError, ImportModelError, UnsupportedError):
+for _error in (
+    CastErasureError,
+    CastingRuleError,
+    IllFormedModuleError,
+    ImportModelError,
+    PolicyError,
+    UnsupportedError,
+):
     tvm_ffi.register_error(_error.__name__, _error)

@@ -12,7 +12,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
 
 from autocast.errors import ImportModelError
-from autocast.frontend.places import module_path
+from autocast.frontend.nodes import module_path
 
 _EVAL = "call model.eval() first"
 _RANDOM = "pass the random numbers in as an input"

@@ -21,9 +21,10 @@ from autocast.frontend.checks import call_place
 from autocast.frontend.constants import constants, smallest
 from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.names import variable_name
+from autocast.frontend.nodes import node_place
 from autocast.frontend.parameters import Parameter
-from autocast.frontend.places import PlacedBuilder, module_path
 from autocast.frontend.randomness import next_random_state, random_state_variable
+from autocast.ir import Place, PlacedBuilder
 
 
 class Importer(ExportedProgramImporter):
@@ -49,6 +50,7 @@ class Importer(ExportedProgramImporter):
         self.constants = constants(program)
         self.symbols = {name: tirx.Var(text, "int64") for name, text in symbols.items()}
         self.env: dict[fx.Node, Any] = {}
+        self.bound_constants: dict[tuple[fx.Node, str], relax.Expr] = {}
         self.streams = 0
 
     def knows(self, node: fx.Node) -> bool:
@@ -148,8 +150,6 @@ class Importer(ExportedProgramImporter):
             elif node.op == "output":
                 return self._outputs(node)
             elif node.users and node not in self.constants:
-                self.block_builder.place = module_path(node)
-                self._materialize(node)
                 self._translate_node(node)
         raise ImportModelError("from_torch: the exported program has no output node.")
 
@@ -162,6 +162,8 @@ class Importer(ExportedProgramImporter):
         name = node.target.__name__
         converter: Callable[..., Any] | None = CONVERTERS.get(name)
         try:
+            self.block_builder.place = place = node_place(node)
+            self._materialize(node, place.region)
             result = converter(self, node) if converter else self.convert_map[name](node)
         except ImportModelError as error:
             raise ImportModelError(f"from_torch: {node.target} in {call_place(node)}: {error}") from None
@@ -172,11 +174,13 @@ class Importer(ExportedProgramImporter):
         self._check_type(node, result)
         self.env[node] = result
 
-    def _materialize(self, node: fx.Node) -> None:
-        """Bind the constants that `node` reads, at their full shape."""
+    def _materialize(self, node: fx.Node, region: str) -> None:
+        """Bind the constants that `node` reads, at their full shape: once for each region that reads them."""
         for source in node.all_input_nodes:
-            if source in self.constants and source not in self.env:
-                self.env[source] = self._constant(source)
+            if source in self.constants:
+                if (source, region) not in self.bound_constants:
+                    self.bound_constants[source, region] = self._constant(source)
+                self.env[source] = self.bound_constants[source, region]
 
     def _constant(self, node: fx.Node) -> relax.Expr:
         value, shape = self.constants[node], self.shape(node)
@@ -187,7 +191,8 @@ class Importer(ExportedProgramImporter):
 
     def _outputs(self, node: fx.Node) -> list[relax.Expr]:
         """The user's outputs that are tensors (torch's None: one that was not asked for), then the new buffers."""
-        self._materialize(node)
+        self.block_builder.place = Place()
+        self._materialize(node, "")
         kinds = [spec.kind for spec in self.program.graph_signature.output_specs]
         values = [v for v, kind in zip(node.args[0], kinds, strict=True) if kind is OutputKind.USER_OUTPUT]
         by_name = {value.name: value for value in node.args[0] if isinstance(value, fx.Node)}

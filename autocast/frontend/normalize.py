@@ -10,17 +10,19 @@
     y = R.reshape(a, [batch, 7, 96])
 
 Each rule looks at one call and at what its arguments are bound to; it answers with an equal, simpler expression or
-None. No rule changes a value by more than the order of a rounding.
+None. No rule changes a value by more than the order of a rounding, or joins what is in different regions.
 """
 
 from __future__ import annotations
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
+from tvm.relax.expr_functor import PyExprVisitor, mutator, visitor
 
+from autocast.frontend.common_calls import merge_common_calls
 from autocast.frontend.simplifications import FIRST, THEN, Rule
-from autocast.ir import is_op, op_name
+from autocast.ir import is_op, op_name, place_of
+from autocast.ir.places import PlacedMutator, canonicalize_bindings
 
 
 def normalize(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
@@ -29,14 +31,14 @@ def normalize(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
         main = mod["main"]
         mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
         mod["main"] = Simplifier(mod, rules, _uses(main)).visit_expr(main)
-        mod = relax.transform.CanonicalizeBindings()(mod)
-        mod = relax.transform.EliminateCommonSubexpr()(mod)
+        mod = canonicalize_bindings(mod)
+        mod = merge_common_calls(mod)
         mod = relax.transform.DeadCodeElimination(["main"])(mod)
     return _without_unused(mod)
 
 
 @mutator
-class Simplifier(PyExprMutator):
+class Simplifier(PlacedMutator):
     """Applies the rules to every call, front to back, so that a rule sees arguments that are simple already."""
 
     def __init__(self, mod: tvm.IRModule, rules: dict[str, tuple[Rule, ...]], uses: dict[relax.Var, int]) -> None:
@@ -52,13 +54,11 @@ class Simplifier(PyExprMutator):
                 return result
         return call
 
-    def emit(self, expr: relax.Expr) -> relax.Var:
-        """Bind an intermediate value of a rule's answer."""
-        return self.builder_.emit(expr)
-
     def bound(self, expr: relax.Expr, *names: str) -> relax.Call | None:
-        """The call that `expr` is, or is bound to, if it calls one of the operators `names`."""
+        """The call that `expr` is, or is bound to in the same region, if it calls one of the operators `names`."""
         if isinstance(expr, relax.Var):
+            if place_of(expr).region != self.place.region:
+                return None
             expr = self.lookup_binding(expr)
         return expr if expr is not None and is_op(expr, *(f"relax.{name}" for name in names)) else None
 

@@ -1,5 +1,6 @@
 """Typed views of expressions, the only place that spells what depends on TVM's version, and operators of our own."""
 
+from autocast.ir.places import Place, PlacedBuilder, place_of
 from autocast.ir.views import (
     FLOATS,
     ConstantExpr,
@@ -23,6 +24,8 @@ from autocast.ir import operators  # isort: skip
 __all__ = [
     "FLOATS",
     "ConstantExpr",
+    "Place",
+    "PlacedBuilder",
     "dtype_of",
     "identity",
     "is_constant",
@@ -32,6 +35,7 @@ __all__ = [
     "number_of",
     "op_name",
     "operators",
+    "place_of",
     "relax_functions",
     "same_shape",
     "shape_of",

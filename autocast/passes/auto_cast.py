@@ -6,24 +6,23 @@ import difflib
 import gc
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import tvm
 from tvm import relax
 
 from autocast import settings
-from autocast.errors import AutocastError, IllFormedModuleError
-from autocast.passes.cast_costs import OBJECTIVES, Objective, cast_bytes
+from autocast.errors import IllFormedModuleError
+from autocast.passes.cast_costs import cast_bytes
 from autocast.passes.cast_erasure import check_erasure
 from autocast.passes.cast_planner import Planner
 from autocast.passes.cast_report import CastReport
 from autocast.passes.cast_rewriter import CastRewriter
 from autocast.passes.cast_solver import solve, solve_greedily
-
-AMP_DTYPES = ("bfloat16", "float16")
-SOLVERS = ("optimal", "greedy")
+from autocast.policy import Decisions, Policy, as_policy
 
 
 @tvm.transform.module_pass(opt_level=0, name="AutoCast")
@@ -38,64 +37,54 @@ class AutoCast:
     Parameters
     ----------
     dtype
-        The AMP dtype: "bfloat16" or "float16".
-    out_dtype
-        The dtype of the floating-point results of functions that no other function calls; None: what they were. What
-        replaces a parameter (the attribute `updates`) always keeps its dtype.
-    objective
-        What is minimized: "bytes" (that the casts move) or "casts" (their number).
-    solver
-        "optimal": a minimum cut. "greedy": one forward pass that follows the majority, as RAF's does.
+        The AMP dtype: "bfloat16" or "float16". Short for `policy=Policy(dtype=...)`.
+    policy
+        A `Policy`, or its text.
+    out_dtype, objective, solver
+        Short for the fields of `Policy` with these names.
     """
 
-    def __init__(
-        self,
-        dtype: str = "bfloat16",
-        *,
-        out_dtype: str | None = None,
-        objective: Objective = "bytes",
-        solver: str = "optimal",
-    ) -> None:
-        _check_options(dtype, out_dtype, objective, solver)
-        self.dtype, self.out_dtype, self.objective, self.solver = dtype, out_dtype, objective, solver
+    def __init__(self, dtype: Any = None, *, policy: Policy | str | None = None, **short_forms: Any) -> None:
+        self.policy = as_policy(policy, dtype=dtype, **short_forms)
         self.report: CastReport | None = None
 
     def transform_module(self, mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         """`mod` with its casts; it is not changed itself."""
-        result, self.report = auto_cast(mod, self.dtype, self.out_dtype, self.objective, self.solver)
+        result, self.report = auto_cast(mod, self.policy)
         return result
 
 
-def auto_cast(
-    mod: tvm.IRModule,
-    dtype: str = "bfloat16",
-    out_dtype: str | None = None,
-    objective: Objective = "bytes",
-    solver: str = "optimal",
-) -> tuple[tvm.IRModule, CastReport]:
-    """The module with its casts, and the report. See `AutoCast` for the parameters.
+def auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str] = ()) -> tuple[tvm.IRModule, CastReport]:
+    """The module with its casts, and the report.
+
+    Parameters
+    ----------
+    mod
+        A module with Relax functions.
+    policy
+        Decides which casting rule each call is asked. The results of functions that no other function calls get its
+        `out_dtype`; what replaces a parameter (the attribute `updates`) always keeps its dtype.
+    params
+        The names that main's last parameters have in their torch module, for the policy's name patterns.
 
     Raises
     ------
-    AutocastError
-        An option is none of its legal values.
     CastingRuleError
         An operator has no casting rule (all are listed), a rule misbehaves, or the module holds another 16-bit dtype.
     IllFormedModuleError
         The module has no Relax function, or is not well formed.
+    PolicyError
+        The policy asks for an attribute that an operator does not have.
     """
-    _check_options(dtype, out_dtype, objective, solver)
     start = time.perf_counter()
     with _no_garbage_collection():
-        result, report = _auto_cast(mod, dtype, out_dtype, objective, solver)
+        result, report = _auto_cast(mod, policy, params)
     report = replace(report, milliseconds=1e3 * (time.perf_counter() - start))
     _debug(mod, result, report)
     return result, report
 
 
-def _auto_cast(
-    mod: tvm.IRModule, dtype: str, out_dtype: str | None, objective: Objective, solver: str
-) -> tuple[tvm.IRModule, CastReport]:
+def _auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str]) -> tuple[tvm.IRModule, CastReport]:
     if not any(isinstance(function, relax.Function) for function in mod.functions.values()):
         names = sorted(global_var.name_hint for global_var in mod.functions)
         raise IllFormedModuleError(f"AutoCast: the module has no Relax function; it holds {names or 'nothing'}")
@@ -107,19 +96,21 @@ def _auto_cast(
             f"AutoCast: the module is not well formed: {reason} Expected Relax in A-normal form, every variable bound "
             "before its use; relax.transform.Normalize() mends modules built by hand"
         ) from error
-    plan = Planner(dtype, out_dtype, objective).read(mod)
+    decisions = Decisions(policy, mod, params)
+    plan = Planner(decisions).read(mod)
+    decisions.warn_of_unused()
     solution = solve(plan.problem)
     greedy = solve_greedily(plan.problem)
     greedy_casts = plan.problem.casts(greedy)
     greedy_cost = plan.problem.cost(greedy, greedy_casts)
-    low, cost = (solution.low, solution.cost) if solver == "optimal" else (greedy, greedy_cost)
+    low, cost = (solution.low, solution.cost) if policy.solver == "optimal" else (greedy, greedy_cost)
     rewriter = CastRewriter(plan, low)
     result = rewriter.rewrite(mod)
-    check_erasure(mod, result, dtype)
+    check_erasure(mod, result, policy.dtype)
     return result, CastReport(
-        dtype=dtype,
-        objective=objective,
-        solver=solver,
+        dtype=policy.dtype,
+        objective=policy.objective,
+        solver=policy.solver,
         inserted=tuple(rewriter.casts),
         cost=cost,
         lower_bound=solution.lower_bound,
@@ -156,16 +147,3 @@ def _debug(before: tvm.IRModule, after: tvm.IRModule, report: CastReport) -> Non
     if level >= 3:
         old, new = before.script().splitlines(), after.script().splitlines()
         print("\n".join(difflib.unified_diff(old, new, "before", "after", lineterm="", n=0)), file=sys.stderr)
-
-
-def _check_options(dtype: str, out_dtype: str | None, objective: str, solver: str) -> None:
-    options = (
-        ("dtype", dtype, AMP_DTYPES),
-        ("out_dtype", out_dtype, (None, "float32", dtype)),
-        ("objective", objective, OBJECTIVES),
-        ("solver", solver, SOLVERS),
-    )
-    for name, got, allowed in options:
-        if got not in allowed:
-            legal = ", ".join(repr(value) for value in allowed)
-            raise AutocastError(f"AutoCast: {name}={got!r}; expected one of {legal}")

@@ -10,11 +10,6 @@ low-precision operator asks for.
 
 from __future__ import annotations
 
-from typing import Literal
-
-Objective = Literal["bytes", "casts"]
-OBJECTIVES: tuple[str, ...] = ("bytes", "casts")
-
 _WIDE, _NARROW = 4, 2
 
 #: Bytes for each element of a cast: as a kernel of its own, and absorbed by a neighbour.
@@ -49,11 +44,11 @@ def cast_bytes(elements: int) -> int:
     return elements * _ALONE
 
 
-def cast_weight(objective: Objective, elements: int, *, absorbed: bool) -> int:
+def cast_weight(objective: str, elements: int, *, absorbed: bool) -> int:
     """The weight of one cast of a tensor of `elements` elements, which a neighbouring kernel absorbs or not."""
     return 1 if objective == "casts" else elements * (_ABSORBED if absorbed else _ALONE)
 
 
-def traffic_weight(objective: Objective, op_name: str, elements: int) -> int:
+def traffic_weight(objective: str, op_name: str, elements: int) -> int:
     """How many bytes more a flexible operator over `elements` elements in all moves in float32 than in 16 bits."""
     return 0 if objective == "casts" or op_name in MOVES_NOTHING else elements * (_WIDE - _NARROW)

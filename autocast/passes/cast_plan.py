@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
-import type_hints
 from autocast.passes.cast_leaves import Leaf, Tree
 from autocast.passes.cast_solver import FULL, CastProblem
+from autocast.policy import Ruling
 
 #: The block number of what a sequence returns.
 END = -1
@@ -19,8 +19,8 @@ END = -1
 class CallPlan:
     """One bound call. `demands[i]` lists (leaf, node) for argument i: the leaf is wanted low where the node is.
 
-    `result_node` decides the dtype of the result where `free_result` says that the operator can store either; `row`
-    is the casting rule that was asked. `stored` is the leaf as the operator stores it, where its rule asks for a cast
+    `result_node` decides the dtype of the result where `free_result` says that the operator can store either; `ruling`
+    has the casting rule that was asked. `stored` is the leaf as the operator stores it, where its rule asks for a cast
     after it.
     """
 
@@ -28,7 +28,7 @@ class CallPlan:
     demands: list[list[tuple[Leaf, int]]]
     node: int
     result_node: int = FULL
-    row: type_hints.Row | None = None
+    ruling: Ruling | None = None
     free_result: bool = False
     stored: Leaf | None = None
 

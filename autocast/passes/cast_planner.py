@@ -11,21 +11,25 @@ from tvm import relax
 import type_hints
 from autocast.errors import CastingRuleError
 from autocast.ir import FLOATS, identity, is_constant, op_name, relax_functions
-from autocast.passes.cast_costs import CONVERTING, Objective, cast_weight, traffic_weight
+from autocast.passes.cast_costs import CONVERTING, cast_weight, traffic_weight
 from autocast.passes.cast_leaves import Leaf, Tree, element_count, fits, fold, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import dtype_attributes
 from autocast.passes.cast_solver import FORBIDDEN, FULL, LOW, CastTensor
+from autocast.policy import Decisions
+from autocast.policy.choices import LEAVE
 from type_hints.helpers import TableRule
 
 
 class Planner:
-    """Builds the `ModulePlan` of one module."""
+    """Builds the `ModulePlan` of one module; `policy` decides which rule each of its calls is asked."""
 
-    def __init__(self, amp: str, out_dtype: str | None, objective: Objective) -> None:
-        self.amp, self.out_dtype, self.objective = amp, out_dtype, objective
-        self.plan = ModulePlan(amp)
+    def __init__(self, policy: Decisions) -> None:
+        self.policy = policy
+        self.amp, self.out_dtype = policy.policy.dtype, policy.policy.out_dtype
+        self.objective = policy.policy.objective
+        self.plan = ModulePlan(self.amp)
         self.problem = self.plan.problem
         self.missing: dict[str, Counter] = defaultdict(Counter)
         self.decisions: dict[Any, Decision] = {}
@@ -154,25 +158,25 @@ class Planner:
         args = call.args[:]
         trees = [self._argument(arg) for arg in args]
         name = op_name(call)
-        if name == "relax.astype" and isinstance(trees[0], Leaf) and str(call.attrs.dtype) in ("float32", self.amp):
+        derived = type_hints.derived_name(call) if name is not None else None
+        ruling = self.policy.ruling(derived.name if derived else name, call, var) if name is not None else None
+        row = ruling.row if ruling is not None else None
+        is_cast = name == "relax.astype" and str(call.attrs.dtype) in ("float32", self.amp)
+        if is_cast and isinstance(trees[0], Leaf) and not (row is not None and row.rule is LEAVE):
             self._existing_cast(var, trees[0])
             return
         result = self._tree(var.ty, self.stack[-1][0], var.name)
         self.plan.trees[identity(var)] = result
-        row, derived = None, None
-        if name is not None:
-            derived = type_hints.derived_name(call)
-            row = type_hints.get_row(derived.name if derived else name)
-            if row is None:
-                self.missing[name][self.function] += 1
-                return
+        if name is not None and row is None:
+            self.missing[name][self.function] += 1
+            return
         groups = [[tree] if type(tree) is Leaf else list(leaves(tree)) for tree in trees]
         decision = self._decision(var, call, args, trees, result, row, derived)
         low, full = decision.modes.low, decision.modes.full
         node = self.problem.new_node() if low != full else self._pin(low[0] if low else "float32")
         nodes = iter([node if a != b else self._pin(a) for a, b in zip(low, full, strict=True)])
         demands = [[self._demand(leaf, next(nodes), name) for leaf in group] for group in groups]
-        plan = CallPlan(args, demands, node, row=row)
+        plan = CallPlan(args, demands, node, ruling=ruling)
         self.plan.bindings[identity(var)] = plan
         self.plan.calls.append((self.function, var, plan))
         stored = [result] if type(result) is Leaf else list(leaves(result))
@@ -322,6 +326,8 @@ class Planner:
                     leaf.tensor.widen = alone
                 if node != FULL and leaf.tensor not in self.stored_narrow:
                     leaf.tensor.narrow = alone
+        if leaf.literal is not None:
+            leaf.uses.append((node, END))
         for scope, block, conditional in reversed(self.stack):
             if scope == leaf.scope:
                 leaf.uses.append((node, block))

@@ -18,7 +18,10 @@ _MEBIBYTE = 2**20
 
 @dataclass(frozen=True)
 class Decision:
-    """One call: where it is, the precision of its arguments and result, and the rule that said so, with its reason."""
+    """One call: where it is, the precision of its arguments and result, and the rule that said so, with its reason.
+
+    `level` names who chose the rule: one of `autocast.policy.LEVELS`.
+    """
 
     function: str
     binding: str
@@ -26,11 +29,12 @@ class Decision:
     mode: str
     result: str
     rule: str
+    level: str
     why: str
 
     def __str__(self) -> str:
         call = f"@{self.function} %{self.binding} = {self.operator}"
-        return f"{call}: {self.mode} -> {self.result} ({self.rule}: {self.why})"
+        return f"{call}: {self.mode} -> {self.result} ({self.rule} by {self.level}: {self.why})"
 
 
 @dataclass(frozen=True)
@@ -77,14 +81,14 @@ class CastReport:
         """Every call of an operator, in program order."""
         rows = []
         for function, var, plan in self._plan.calls:
-            row = plan.row
+            ruling = plan.ruling
             demanded = {self._dtype(node) for demands in plan.demands for _, node in demands}
             mode = " and ".join(sorted(demanded)) or "as is"
             result = self._dtype(plan.result_node) if demanded else "as is"
-            name, rule, why = (
-                (row.name, row.label, row.why) if row else ("call", "opaque", "not an operator: do not touch")
-            )
-            rows.append(Decision(function, var.name, name, mode, result, rule, why))
+            name, rule, level, why = "call", "opaque", "rule", "not an operator: do not touch"
+            if ruling is not None:
+                (name, rule, why), level = (ruling.row.name, ruling.row.label, ruling.row.why), ruling.level
+            rows.append(Decision(function, var.name, name, mode, result, rule, level, why))
         return tuple(rows)
 
     def _dtype(self, node: int) -> str:
@@ -100,12 +104,12 @@ class CastReport:
 
     def __str__(self) -> str:
         """The summary, and a table of operators by precision with each rule's reason."""
-        groups = Counter((d.operator, d.mode, d.result, d.rule, d.why) for d in self.decisions)
+        groups = Counter((d.operator, d.mode, d.result, d.rule, d.level, d.why) for d in self.decisions)
         table = Table(title=f"AutoCast to {self.dtype}, objective {self.objective}", title_justify="left")
-        for heading in ("calls", "operator", "arguments", "result", "rule", "why"):
+        for heading in ("calls", "operator", "arguments", "result", "rule", "said by", "why"):
             table.add_column(heading, justify="right" if heading == "calls" else "left")
-        for (operator, mode, result, rule, why), count in sorted(groups.items()):
-            table.add_row(str(count), operator, mode, result, rule, why)
+        for group, count in sorted(groups.items()):
+            table.add_row(str(count), *group)
         text = StringIO()
         Console(file=text, width=140).print(table)
         return f"{text.getvalue()}{self.summary()}\n"

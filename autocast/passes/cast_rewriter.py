@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from autocast.ir import identity, is_constant
+from autocast.ir import Place, PlacedBuilder, identity, is_constant, place_of
 from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import with_out_dtype
@@ -37,7 +37,7 @@ class CastRewriter:
 
     def __init__(self, plan: ModulePlan, low: list[bool]) -> None:
         self.plan, self.low = plan, low
-        self.builder = relax.BlockBuilder()
+        self.builder = PlacedBuilder()
         self.casts: list[InsertedCast] = []
         self.function = ""
         self.variables: dict[int, relax.Expr] = {}
@@ -196,16 +196,21 @@ class CastRewriter:
         """Bindings that rename, group or project keep the dtypes of their value."""
         var, value = binding.var, binding.value
         new = self._renamed(value)
-        if is_constant(value):
-            # Each use takes the literal itself, folded to the dtype that it wants.
+        if is_constant(value) and self._is_only_folded(self.plan.trees[identity(var)]):
             self.variables[identity(var)] = value
-        elif _same(new, value):
+        elif is_constant(value) or _same(new, value):
             self.builder.emit_normalized(binding)
             self._name(var, var)
         elif isinstance(value, relax.Var):
             self._rename(var, new, self.plan.trees[identity(var)])
         else:
             self._name(var, self._emit(new, var))
+
+    def _is_only_folded(self, literal: Tree) -> bool:
+        """Whether all who use a literal want it in its other dtype: they take it folded, and its name is not needed."""
+        if not isinstance(literal, Leaf) or not literal.uses:
+            return False
+        return all(self._dtype(node) != literal.dtype for node, _ in literal.uses)
 
     def _rename(self, var: relax.Var, value: relax.Expr, tree: Tree) -> None:
         """Let `value` stand for `var`; after a dataflow block it, or its cast, needs a name that is seen there."""
@@ -242,6 +247,7 @@ class CastRewriter:
         return type
 
     def _emit(self, value: relax.Expr, old: relax.Var) -> relax.Var:
+        self.builder.place = place_of(old)
         if not isinstance(old, relax.DataflowVar) and self.builder.current_block_is_dataflow():
             return self.builder.emit_output(value, old.name)
         return self.builder.emit(value, old.name)
@@ -342,9 +348,9 @@ class CastRewriter:
 
     def _form(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool) -> relax.Expr:
         """`value`, which holds `leaf`, in `dtype`: itself, a cast made before, a folded constant, or a new cast."""
-        if leaf.literal is not None:
+        if leaf.literal is not None and dtype != leaf.dtype:
             return fold(leaf.literal, dtype)
-        if dtype == self._natural_dtype(leaf):
+        if leaf.literal is not None or dtype == self._natural_dtype(leaf):
             return value
         assert leaf.tensor is not None
         known = self.converted.get((leaf.tensor, dtype))
@@ -353,6 +359,7 @@ class CastRewriter:
     def _cast(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool) -> relax.Expr:
         blocks = {block for node, block in leaf.uses if self._dtype(node) == dtype}
         new = relax.op.astype(value, dtype)
+        self.builder.place = Place()
         is_output = (output or len(blocks) > 1) and self.builder.current_block_is_dataflow()
         cast = self.builder.emit_output(new) if is_output else self.builder.emit(new)
         assert leaf.tensor is not None

@@ -6,14 +6,14 @@ import tvm
 from tvm import relax
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, same_shape, shape_of
+from autocast.ir import PlacedBuilder, dtype_of, same_shape, shape_of
 from autocast.training.gradients import Adjoint
 
 
 class Adjoints:
     """Adjoints of variables: expressions for tensors, tuples of them for tuples, None for zero."""
 
-    def __init__(self, builder: relax.BlockBuilder, wanted: set[relax.Var]) -> None:
+    def __init__(self, builder: PlacedBuilder, wanted: set[relax.Var]) -> None:
         self.builder, self.wanted = builder, wanted
         self.gathered: dict[relax.Var, Adjoint] = {}
 

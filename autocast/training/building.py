@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ import tvm
 from tvm import relax
 
 from autocast.frontend.names import variable_name
-from autocast.training.paths import straight_line
+from autocast.ir import PlacedBuilder
+from autocast.ir.places import canonicalize_bindings
+from autocast.training.paths import has_branches, straight_line
 
 #: Compiled kernels presume that every tensor starts at a multiple of this many bytes.
 _ALIGNMENT = 64
@@ -19,21 +22,25 @@ _ALIGNMENT = 64
 def new_function(
     params: Sequence[relax.Var],
     attrs: dict[str, Any],
-    build: Callable[[relax.BlockBuilder], Mapping[str, relax.Expr]],
+    build: Callable[[PlacedBuilder], Mapping[str, relax.Expr]],
     mod: tvm.IRModule,
 ) -> tvm.IRModule:
-    """`mod` with a new `main`: one dataflow block, in which `build(builder)` emits and whose results it names.
+    """`mod` with a new `main`: one block, in which `build(builder)` emits and whose results it names.
 
     The result is a tensor if `build` returns one expression, else a tuple. What the results do not need is left out.
     """
     functions = {gv: function for gv, function in mod.functions.items() if gv.name_hint != "main"}
-    builder = relax.BlockBuilder(tvm.IRModule(functions, attrs=mod.attrs))
+    builder = PlacedBuilder(tvm.IRModule(functions, attrs=mod.attrs))
     with builder.function("main", list(params), attrs=attrs):
-        with builder.dataflow():
+        with new_block(builder, mod["main"]):
             outputs = [builder.emit_output(result, variable_name(name)) for name, result in build(builder).items()]
         builder.emit_func_output(outputs[0] if len(outputs) == 1 else outputs)
-    tidy = (relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination(["main"]))
-    return tvm.transform.Sequential(list(tidy))(builder.get())
+    return relax.transform.DeadCodeElimination(["main"])(canonicalize_bindings(builder.get()))
+
+
+def new_block(builder: relax.BlockBuilder, function: relax.Function) -> AbstractContextManager[Any]:
+    """A block to emit the body of `function` into: a dataflow block, unless it has branches."""
+    return nullcontext() if has_branches(function) else builder.dataflow()
 
 
 def emit_body(builder: relax.BlockBuilder, function: relax.Function) -> list[relax.Expr]:

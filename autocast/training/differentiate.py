@@ -2,7 +2,7 @@
 
 The program is read once backwards. Every binding on a path from a variable of interest to the target passes the
 adjoint of its result on to its arguments, by the rule of its operator (`autocast.training.gradients`). The result is
-one function, forward and backward in one dataflow block, so that later passes see both.
+one function, forward and backward in one block, so that later passes see both.
 
 Source: Griewank and Walther, "Evaluating Derivatives", 2008; for tensors in A-normal form, JAX's backward pass.
 """
@@ -10,15 +10,29 @@ Source: Griewank and Walther, "Evaluating Derivatives", 2008; for tensors in A-n
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import tvm
 from tvm import relax
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, op_name, relax_functions, shape_of
+from autocast.ir import PlacedBuilder, dtype_of, op_name, place_of, shape_of
+from autocast.ir.places import canonicalize_bindings
 from autocast.training.adjoints import Adjoints
-from autocast.training.gradients import Backward
-from autocast.training.paths import DIFFERENTIABLE, Paths, find_paths, has_floats, straight_line, variables
+from autocast.training.building import new_block
+from autocast.training.copying import emit_copies, new_branch, substituted
+from autocast.training.gradients import Adjoint, Backward
+from autocast.training.paths import (
+    DIFFERENTIABLE,
+    Paths,
+    bindings_of,
+    branches_of,
+    find_paths,
+    has_floats,
+    inline_calls,
+    straight_line,
+    variables,
+)
 
 
 def differentiate(
@@ -34,7 +48,7 @@ def differentiate(
     Parameters
     ----------
     function : relax.Function
-        A pure function in A-normal form. Shapes may be symbolic, values may be tuples.
+        A pure function in A-normal form. Shapes may be symbolic, values may be tuples, and there may be branches.
     wrt : sequence of relax.Var
         Parameters of `function` (or variables bound in it): floating-point tensors.
     target : int
@@ -61,39 +75,41 @@ def differentiate(
     if not function.is_pure:
         raise GradientError("differentiate: the function has side effects; expected a pure one (R.function, is_pure)")
     if mod is not None:
-        function = function.inline_functions(
-            {var: callee for var, callee in relax_functions(mod) if callee != function}
-        )
+        function = inline_calls(function, mod)
     bindings, results = straight_line(function)
     loss = _checked_target(results, target)
     _check_wrt(wrt)
     _check_seed(seed, loss)
     paths = find_paths(bindings, wrt, loss)
 
-    builder = relax.BlockBuilder()
+    builder = PlacedBuilder()
     with builder.function("main", list(function.params), attrs=dict(function.attrs or {})):
-        with builder.dataflow():
+        with new_block(builder, function):
             for binding in bindings:
                 builder.emit_normalized(binding)
+            builder.place = place_of(loss)
             adjoints = Adjoints(builder, paths.wanted)
             adjoints.add(loss, relax.const(1.0, dtype_of(loss)) if seed is None else seed)
             _backward(bindings, paths, adjoints)
-            gradients = [_gradient(adjoints, var) for var in wrt]
+            gradients = [_gradient(adjoints.of(var), var.ty) for var in wrt]
             outputs = [_output(builder, result, getattr(result, "name", "result")) for result in results]
             outputs += [_output(builder, g, f"{v.name}_grad") for g, v in zip(gradients, wrt, strict=True)]
         builder.emit_func_output(outputs)
-    tidy = tvm.transform.Sequential([relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])
-    return tidy(builder.get())["main"]
+    return relax.transform.DeadCodeElimination()(canonicalize_bindings(builder.get()))["main"]
 
 
 def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -> None:
-    """Pass the adjoints of results on to arguments, from the last binding to the first."""
+    """Pass the adjoints of results on to arguments, from the last binding to the first, each in its binding's place."""
     refused: list[str] = []
     for binding in reversed(bindings):
         adjoint = adjoints.of(binding.var) if binding.var in paths.wanted else None
         if adjoint is None:
             continue
         value = binding.value
+        adjoints.builder.place = place_of(binding.var)
+        if isinstance(value, relax.If):
+            _backward_if(binding, adjoint, paths, adjoints)
+            continue
         if isinstance(binding, relax.MatchCast) and isinstance(adjoint, relax.Expr):
             adjoint = adjoints.builder.match_cast(adjoint, value.ty)  # the value's sizes may have other names
         if not isinstance(value, relax.Call):
@@ -118,17 +134,55 @@ def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -
         raise GradientError("differentiate: these calls have no gradient as they are\n" + "\n".join(refused))
 
 
+def _backward_if(binding: relax.VarBinding, adjoint: Adjoint, paths: Paths, adjoints: Adjoints) -> None:
+    """Pass the adjoint of an `If` on to what its branches read: by an `If` over the same condition.
+
+    Nothing that a branch binds is seen outside of it, so each branch of the new `If` computes again what the old one
+    did, and then goes backwards. Both return one adjoint for each variable that either reads: zeros where one does not.
+
+    Before::                        The adjoints of x and y::
+
+        if flag:                        if flag:
+            a = R.exp(x)                    a1 = R.exp(x)
+            b = R.multiply(a, y)            y1 = R.multiply(b_grad, a1)
+                                            x1 = R.multiply(R.multiply(b_grad, y), a1)
+                                            grads = (x1, y1)
+        else:                           else:
+            b = R.sin(x)                    grads = (R.multiply(b_grad, R.cos(x)), R.zeros(y))
+    """
+    value, builder = binding.value, adjoints.builder
+    outer = [var for var in relax.analysis.free_vars(value) if var in paths.wanted]
+
+    def backward(branch: relax.SeqExpr) -> relax.Expr:
+        table: dict[relax.Var, relax.Expr] = {}
+        bindings = emit_copies(builder, bindings_of(branch), table)
+        wanted = {copy for var, copy in table.items() if var in paths.wanted}
+        inner = Adjoints(builder, wanted.union(outer))
+        inner.add(substituted(builder, branch.body, table), adjoint)
+        _backward(bindings, Paths(inner.wanted, paths.rules), inner)
+        return builder.emit(relax.Tuple([_gradient(inner.of(var), var.ty) for var in outer]), "grads")
+
+    branches = [new_branch(builder, partial(backward, branch)) for branch in branches_of(value)]
+    builder.place = place_of(binding.var)
+    grads = builder.emit(relax.If(value.cond, *branches), f"{binding.var.name}_grads")
+    for index, var in enumerate(outer):
+        adjoints.add(var, relax.TupleGetItem(grads, index))
+
+
 def _output(builder: relax.BlockBuilder, value: relax.Expr, name: str) -> relax.Var:
     """A variable of exactly this name, which the function may return."""
     value = builder.normalize(value)
-    var = relax.Var(name, value.ty)
+    var = relax.Var(name, value.ty, value.span if isinstance(value, relax.Var) else None)
     builder.emit_normalized(relax.VarBinding(var, value))
     return var
 
 
-def _gradient(adjoints: Adjoints, var: relax.Var) -> relax.Expr:
-    adjoint = adjoints.of(var)
-    return relax.op.zeros(var.ty.shape, dtype_of(var)) if adjoint is None else adjoint
+def _gradient(adjoint: Adjoint, ty: tvm.ir.Type) -> relax.Expr:
+    """An adjoint as an expression of the type `ty`: zeros where there is none."""
+    if isinstance(ty, tvm.ir.TupleType):
+        fields = (None,) * len(ty.fields) if adjoint is None else adjoint
+        return relax.Tuple([_gradient(field, part) for field, part in zip(fields, ty.fields, strict=True)])
+    return relax.op.zeros(ty.shape, str(ty.dtype)) if adjoint is None else adjoint
 
 
 def _checked_target(results: list[relax.Expr], target: int) -> relax.Var:

@@ -7,6 +7,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.ir import op_name, relax_functions
+from autocast.ir.places import canonicalize_bindings
 from autocast.model import Model
 
 
@@ -25,7 +26,7 @@ def evaluation_form(model: Model) -> Model:
         mod[global_var] = _Evaluation().visit_expr(function)
     if model.updated:
         mod["main"] = _with_results(mod["main"], model.num_results)
-    mod = relax.transform.CanonicalizeBindings()(mod)
+    mod = canonicalize_bindings(mod)
     mod = relax.transform.DeadCodeElimination(["main"])(mod)
     main = mod["main"]
     read = set(relax.analysis.free_vars(main.body))

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import GradientError
-from autocast.ir import FLOATS, op_name
+from autocast.ir import FLOATS, op_name, relax_functions
 from autocast.training.gradients import GradientRow, Rule, get_gradient
 
 #: The dtypes that a gradient can have.
@@ -24,6 +24,7 @@ class Paths(NamedTuple):
     ----------
     wanted
         The variables whose adjoints are computed: the target depends on them, and they on a variable of interest.
+        Those that are bound in a branch are among them.
     rules
         The rule of each operator on the way, by its name.
     """
@@ -32,9 +33,19 @@ class Paths(NamedTuple):
     rules: dict[str, Rule]
 
 
+def inline_calls(function: relax.Function, mod: tvm.IRModule) -> relax.Function:
+    """`function` with the bodies of the Relax functions of `mod` where it calls them, and where those call others."""
+    return function.inline_functions({var: callee for var, callee in relax_functions(mod) if callee != function})
+
+
 def straight_line(function: relax.Function) -> tuple[list[relax.Binding], list[relax.Expr]]:
-    """The bindings of a function, in program order, and its results one by one."""
-    bindings = [binding for block in function.body.blocks for binding in block.bindings]
+    """The bindings of a function, in program order, and its results one by one.
+
+    No dataflow block can hold an `If`, so the bindings of a function with branches are those outside dataflow blocks.
+    """
+    if has_branches(function):
+        function = relax.transform.ToNonDataflow()(tvm.IRModule({"main": function}))["main"]
+    bindings = bindings_of(function.body)
     body = function.body.body
     if isinstance(body, relax.Tuple):
         return bindings, list(body.fields)
@@ -43,6 +54,16 @@ def straight_line(function: relax.Function) -> tuple[list[relax.Binding], list[r
     fields = [relax.DataflowVar(f"{body.name}_{i}", ty) for i, ty in enumerate(body.ty.fields)]
     values = [relax.VarBinding(field, relax.TupleGetItem(body, i)) for i, field in enumerate(fields)]
     return [*bindings, *values], fields
+
+
+def bindings_of(sequence: relax.SeqExpr) -> list[relax.Binding]:
+    """The bindings of all blocks, in program order."""
+    return [binding for block in sequence.blocks for binding in block.bindings]
+
+
+def has_branches(function: relax.Function) -> bool:
+    """Whether an `If` is among the bindings of a function."""
+    return any(isinstance(binding.value, relax.If) for binding in bindings_of(function.body))
 
 
 def find_paths(bindings: Sequence[relax.Binding], wrt: Sequence[relax.Var], target: relax.Var) -> Paths:
@@ -54,29 +75,23 @@ def find_paths(bindings: Sequence[relax.Binding], wrt: Sequence[relax.Var], targ
         There is no way, or an operator on a way has no gradient: the error lists every one of them.
     """
     active = set(wrt)
-    for binding in bindings:
-        if _passes(binding.value) and has_floats(binding.var.ty) and not active.isdisjoint(variables(binding.value)):
-            active.add(binding.var)
+    _activate(bindings, active)
     if target not in active:
         raise GradientError(
             f"differentiate: the result {target.name!r} depends on none of {[var.name for var in wrt]} by way of "
             "floating-point tensors; expected a loss computed from them"
         )
-    wanted = {target}
-    rules: dict[str, Rule] = {}
+    paths = Paths({target}, {})
     obstacles: Counter[str] = Counter()
-    for binding in reversed(bindings):
-        if binding.var in wanted:
-            name = op_name(binding.value)
-            row = get_gradient(name) if name is not None else None
-            if row is not None and row.rule is not None:
-                rules[row.name] = row.rule
-            elif obstacle := _obstacle(binding.value, name, row):
-                obstacles[obstacle] += 1
-            wanted.update(active.intersection(variables(binding.value)))
+    _want(bindings, active, paths, obstacles)
     if obstacles:
         raise GradientError(_no_way(obstacles, target))
-    return Paths(wanted, rules)
+    return paths
+
+
+def branches_of(branch: relax.If) -> tuple[relax.SeqExpr, relax.SeqExpr]:
+    """Both branches: what is computed if the condition holds, and if not."""
+    return branch.true_branch, branch.false_branch
 
 
 def variables(expr: relax.Expr) -> Iterator[relax.Var]:
@@ -102,20 +117,47 @@ def has_floats(ty: tvm.ir.Type) -> bool:
     return isinstance(ty, relax.TensorType) and str(ty.dtype) in DIFFERENTIABLE
 
 
-def _passes(value: relax.Expr) -> bool:
-    """Whether small changes of what `value` reads can change it."""
+def _activate(bindings: Sequence[relax.Binding], active: set[relax.Var]) -> None:
+    """Add what changes with small changes of `active`, in branches too."""
+    for binding in bindings:
+        if _changes(binding.value, active) and has_floats(binding.var.ty):
+            active.add(binding.var)
+
+
+def _changes(value: relax.Expr, active: set[relax.Var]) -> bool:
+    """Whether small changes of `active` can change `value`; what changes inside of its branches becomes active."""
+    if isinstance(value, relax.If):
+        for branch in branches_of(value):
+            _activate(bindings_of(branch), active)
+        return any(not active.isdisjoint(variables(branch.body)) for branch in branches_of(value))
     row = get_gradient(op_name(value) or "")
-    return row is None or row.kind != "zero"
+    return (row is None or row.kind != "zero") and not active.isdisjoint(variables(value))
 
 
-def _obstacle(value: relax.Expr, name: str | None, row: GradientRow | None) -> str | None:
-    """Why no gradient passes through the value of a binding that has no rule; None where it only renames."""
-    if isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem):
-        return None
-    if not isinstance(value, relax.Call):
-        return f"{type(value).__name__}: only straight-line programs are differentiated; choose values with relax.where"
+def _want(bindings: Sequence[relax.Binding], active: set[relax.Var], paths: Paths, obstacles: Counter[str]) -> None:
+    """Add to `paths` what leads to the variables that are wanted already, and to `obstacles` what is in the way."""
+    for binding in reversed(bindings):
+        value = binding.value
+        if binding.var not in paths.wanted:
+            continue
+        if isinstance(value, relax.If):
+            for branch in branches_of(value):
+                paths.wanted.update(active.intersection(variables(branch.body)))
+                _want(bindings_of(branch), active, paths, obstacles)
+            continue
+        name = op_name(value)
+        row = get_gradient(name) if name is not None else None
+        if row is not None and row.rule is not None:
+            paths.rules[row.name] = row.rule
+        elif isinstance(value, relax.Call):
+            obstacles[_obstacle(value, name, row)] += 1
+        paths.wanted.update(active.intersection(variables(value)))
+
+
+def _obstacle(call: relax.Call, name: str | None, row: GradientRow | None) -> str:
+    """Why no gradient passes through a call that has no rule."""
     if name is None:
-        return f"a call of {value.op}: pass differentiate(..., mod=...), where the function is"
+        return f"a call of {call.op}: pass differentiate(..., mod=...), where the function is"
     if row is None:
         return f"{name}: it has no row; add one with autocast.training.gradients.register_gradient"
     return f"{name}: {row.why}"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from autocast.frontend.randomness import RANDOM_STATE, next_random_state, random_state, random_state_variable
 from autocast.ir import dtype_of, is_op
 from autocast.ir.operators import seeded_dropout
+from autocast.ir.places import PlacedMutator
 from autocast.model.value import Model
 from autocast.training.building import emit_body, new_function
 
@@ -55,7 +56,7 @@ def seed_dropout(model: Model, seed: int = 0) -> Model:
 
 
 @mutator
-class _Seed(PyExprMutator):
+class _Seed(PlacedMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self.state = random_state_variable()
@@ -67,9 +68,7 @@ class _Seed(PyExprMutator):
             return call
         x, rate, stream = call.args[0], float(call.attrs.rate), self.streams
         self.streams += 1
-        ones = self.builder_.emit(relax.op.ones_like(x))
-        result, kept = (
-            self.builder_.emit(seeded_dropout(value, self.state, rate=rate, stream=stream)) for value in (x, ones)
-        )
+        ones = self.emit(relax.op.ones_like(x))
+        result, kept = (self.emit(seeded_dropout(value, self.state, rate=rate, stream=stream)) for value in (x, ones))
         mask = relax.op.astype(relax.op.not_equal(kept, relax.const(0.0, dtype_of(x))), dtype_of(x))
-        return relax.Tuple([result, self.builder_.emit(mask)])
+        return relax.Tuple([result, self.emit(mask)])

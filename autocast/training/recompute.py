@@ -16,6 +16,9 @@ from fnmatch import fnmatchcase
 from tvm import relax
 
 from autocast.errors import TrainingError
+from autocast.ir import PlacedBuilder, place_of
+from autocast.training.building import new_block
+from autocast.training.copying import substituted
 from autocast.training.paths import variables
 
 
@@ -54,16 +57,16 @@ def recompute(joint: relax.Function, forward: relax.Function, patterns: Sequence
     bindings = [binding for block in joint.body.blocks for binding in block.bindings]
     known = {binding.var for block in forward.body.blocks for binding in block.bindings}
     regions = _regions([binding for binding in bindings if binding.var in known], patterns)
-    builder = relax.BlockBuilder()
+    builder = PlacedBuilder()
     with builder.function("main", list(joint.params), attrs=dict(joint.attrs or {})):
-        with builder.dataflow():
+        with new_block(builder, joint):
             _emit(builder, joint, bindings, known, regions)
         builder.emit_func_output(joint.body.body)
     return builder.get()["main"]
 
 
 def _emit(
-    builder: relax.BlockBuilder,
+    builder: PlacedBuilder,
     joint: relax.Function,
     bindings: Sequence[relax.VarBinding],
     known: set[relax.Var],
@@ -79,8 +82,9 @@ def _emit(
         if var in parameters:
             return var
         if (region, var) not in copies:
+            builder.place = place_of(var)
             if regions.get(var) == region and var not in kept:
-                value = _substituted(values[var], {o: again(o, region) for o in variables(values[var])})
+                value = substituted(builder, values[var], {o: again(o, region) for o in variables(values[var])})
                 copies[region, var] = builder.emit(value, f"{var.name}_again")
             else:
                 copies[region, var] = builder.emit(relax.op.grad.start_checkpoint(var), f"{var.name}_kept")
@@ -89,7 +93,7 @@ def _emit(
     for binding in bindings:
         lost = () if binding.var in known else {o for o in variables(binding.value) if o in regions and o not in kept}
         if lost:
-            value = _substituted(binding.value, {var: again(var, regions[var]) for var in lost})
+            value = substituted(builder, binding.value, {var: again(var, regions[var]) for var in lost})
             binding = relax.VarBinding(binding.var, builder.normalize(value))
         builder.emit_normalized(binding)
 
@@ -110,12 +114,8 @@ def _kept(
 
 
 def _regions(forward: Sequence[relax.VarBinding], patterns: Sequence[str]) -> dict[relax.Var, str]:
-    """The region of each variable that is in one. A variable without a path has that of the next one with a path."""
-    paths: dict[relax.Var, str] = {}
-    path = ""
-    for binding in reversed(forward):
-        path = binding.var.span.source_name.name if binding.var.span is not None else path
-        paths[binding.var] = path
+    """The region of each variable that is in one."""
+    paths = {binding.var: place_of(binding.var).module for binding in forward}
     result, used = {}, set()
     for var, path in paths.items():
         for pattern in patterns:
@@ -140,15 +140,3 @@ def _region(path: str, pattern: str) -> str:
     parts, globs = path.split("."), pattern.split(".")
     matches = len(parts) >= len(globs) and all(fnmatchcase(p, g) for p, g in zip(parts, globs, strict=False))
     return ".".join(parts[: len(globs)]) if matches else ""
-
-
-def _substituted(expr: relax.Expr, table: Mapping[relax.Var, relax.Var]) -> relax.Expr:
-    if isinstance(expr, relax.Var):
-        return table.get(expr, expr)
-    if isinstance(expr, relax.Tuple):
-        return relax.Tuple([_substituted(field, table) for field in expr.fields])
-    if isinstance(expr, relax.TupleGetItem):
-        return relax.TupleGetItem(_substituted(expr.tuple_value, table), expr.index)
-    if isinstance(expr, relax.Call):
-        return relax.Call(expr.op, [_substituted(a, table) for a in expr.args], expr.attrs, expr.ty_args)
-    return expr

@@ -20,7 +20,7 @@ from autocast.training.differentiate import differentiate
 from autocast.training.losses import Loss, append_loss
 from autocast.training.optimizers.functions import SCALAR, Guards, update_function, update_name
 from autocast.training.optimizers.optimizer import Optimizer
-from autocast.training.paths import find_paths, straight_line
+from autocast.training.paths import find_paths, inline_calls, straight_line
 from autocast.training.recompute import recompute as recompute_regions
 
 op = relax.op
@@ -72,9 +72,17 @@ def training_step(
     GradientError
         An operator between a parameter and the loss has no gradient.
     """
+    if not isinstance(model, Model) or not isinstance(loss, Loss) or not isinstance(optimizer, Optimizer):
+        kinds = (repr(each) if isinstance(each, type) else type(each).__name__ for each in (model, loss, optimizer))
+        raise TrainingError(
+            f"training_step: got ({', '.join(kinds)}), expected a Model, a loss and an optimizer: "
+            "(autocast.from_torch(...), CrossEntropy(), AdamW())"
+        )
+    if isinstance(recompute, str):
+        raise TrainingError(f"training_step: recompute is {recompute!r}, expected a list of globs: [{recompute!r}]")
     rate = relax.Var("learning_rate", SCALAR)
     options = Options(clip_norm, scaling.parse(loss_scaling), tuple(recompute))
-    forward = append_loss(model, loss)
+    forward = append_loss(_inlined(model), loss)
     return join(forward, optimizer, rate, inputs=(*_inputs(forward), rate), options=options)
 
 
@@ -130,7 +138,7 @@ def join(
     differentiated = differentiate(extended["main"], list(trained.values()), seed=seed)
     differentiated = recompute_regions(differentiated, extended["main"], options.recompute)
 
-    def build(builder: relax.BlockBuilder) -> dict[str, relax.Expr]:
+    def build(builder: ir.PlacedBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, differentiated)
         kept, gradients = results[: -len(trained)], results[-len(trained) :]
         updates = _update(builder, optimizer, trained, gradients, learning_rate, state.variables, options)
@@ -174,6 +182,13 @@ def slot_name(slot: str, name: str) -> str:
     return f"{slot}/{name}"
 
 
+def _inlined(model: Model) -> Model:
+    """The model without calls of private functions: gradients are those of operators."""
+    mod = tvm.IRModule(dict(model.mod.functions.items()), attrs=model.mod.attrs)
+    mod["main"] = inline_calls(model.main, model.mod)
+    return model.replace(mod=relax.transform.Normalize()(mod))
+
+
 def _inputs(model: Model) -> list[relax.Var]:
     return list(model.main.params[: model.num_input])
 
@@ -207,7 +222,7 @@ def _trained(forward: Model) -> dict[str, relax.Var]:
 
 
 def _update(
-    builder: relax.BlockBuilder,
+    builder: ir.PlacedBuilder,
     optimizer: Optimizer,
     trained: Mapping[str, relax.Var],
     gradients: Sequence[relax.Expr],
@@ -215,7 +230,8 @@ def _update(
     state: Mapping[str, relax.Var],
     options: Options,
 ) -> dict[str, relax.Expr]:
-    """Emit the updates; what replaces each parameter and each state, by name."""
+    """Emit the updates, in float32 whatever the policy; what replaces each parameter and each state, by name."""
+    builder.place = ir.Place("", "float32")
     guards, new = _guards(builder, gradients, state, options)
     step = builder.emit(state["optimizer_step"] + relax.const(1, "int64"), "step")
     new["optimizer_step"] = step if guards.finite is None else op.where(guards.finite, step, state["optimizer_step"])

@@ -9,6 +9,7 @@ from tvm import tirx
 
 from autocast.kernels import detect_target
 from autocast.kernels.elementwise.kernel import elementwise_kernel
+from autocast.kernels.graph.in_place import sharing
 from autocast.kernels.rows.kernel import row_kernel
 from autocast.kernels.vector import streaming
 from autocast.kernels.vector.program import Program, ProgramBuilder
@@ -37,11 +38,11 @@ def test_an_update_is_written_over_what_it_replaces() -> None:
     target = detect_target()
     kernel = elementwise_kernel(_update(), target, "main")
     assert _pairs(kernel) == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-    run = tvm.compile(tvm.IRModule({"main": kernel.with_attr("tirx.noalias", False)}), target)["main"]
+    run = tvm.compile(tvm.IRModule({"main": sharing(kernel, [(4, 0), (5, 2)])}), target)["main"]
     parameter, gradient, momentum = (random(SHAPE, "float32", seed) for seed in range(3))
     p, g, m = (tvm.runtime.tensor(array) for array in (parameter, gradient, momentum))
     low = tvm.runtime.tensor(random(SHAPE, "bfloat16"))
-    run(p, g, m, tvm.runtime.tensor(np.float32(0.1)), p, m, low)
+    run(p, g, m, tvm.runtime.tensor(np.float32(0.1)), low)
     velocity = 0.9 * momentum.astype("float64") + gradient
     assert error(m.numpy(), velocity) < 1e-7 and error(p.numpy(), parameter - 0.1 * velocity) < 1e-7
     assert error(low.numpy(), parameter - 0.1 * velocity) < 2.0**-8
@@ -57,10 +58,10 @@ def test_a_softmax_is_written_over_its_rows(columns: int) -> None:
     target = detect_target()
     kernel = row_kernel(builder.finish([(result, shape, "bfloat16")]), 1, target, "main")
     assert _pairs(kernel) == [[0, 0]]
-    run = tvm.compile(tvm.IRModule({"main": kernel.with_attr("tirx.noalias", False)}), target)["main"]
+    run = tvm.compile(tvm.IRModule({"main": sharing(kernel, [(1, 0)])}), target)["main"]
     logits = random(shape, "bfloat16")
     rows = tvm.runtime.tensor(logits)
-    run(rows, rows)
+    run(rows)
     exact = np.exp(logits.astype("float64"))
     assert error(rows.numpy(), exact / exact.sum(-1, keepdims=True)) < 2.0**-8
 
@@ -70,7 +71,7 @@ def test_results_over_operands_stay_in_the_caches(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(streaming, "FAR_BYTES", 0)
     target = detect_target()
     kernel = elementwise_kernel(_update(), target, "main")
-    for function, streams in ((kernel, True), (kernel.attrs[streaming.OVERWRITING], False)):
+    for function, streams in ((kernel, True), (sharing(kernel, [(4, 0), (5, 2)]), False)):
         assembly = tvm.compile(tvm.IRModule({"main": function}), target).mod.inspect_source("asm")
         assert ("movnt" in assembly) == streams
 

@@ -265,23 +265,6 @@ def test_functions_that_the_module_calls_are_inlined() -> None:
         differentiate(main, main.params)
 
 
-def test_a_branch_is_refused_with_what_to_do_instead() -> None:
-    @I.ir_module
-    class Module:
-        @R.function
-        def main(x: R.Tensor((3,), "float32"), condition: R.Tensor((), "bool")) -> R.Tensor((), "float32"):
-            if condition:
-                y = R.exp(x)
-            else:
-                y = R.sin(x)
-            loss = R.sum(y)
-            return loss
-
-    main = Module["main"]
-    with pytest.raises(GradientError, match=r"If: only straight-line programs .* relax\.where"):
-        differentiate(main, main.params[:1])
-
-
 def test_a_check_of_a_type_passes_its_adjoint_on() -> None:
     @I.ir_module
     class Module:

@@ -182,7 +182,10 @@ def _read_once(graph: Graph, last: relax.Expr, first: relax.Expr, reason: str) -
 def _same(graph: Graph, scores: relax.Var, value: relax.Call, steps: list[GraphStep]) -> relax.Expr:
     if not _keeps_matrices(scores, value):
         raise Declined("its scores are reshaped")
-    return value.args[0]
+    before = value.args[0]
+    if storage(scores) in LOW and storage(before) == "float32" and is_op(graph.value_of(before), "relax.matmul"):
+        raise Declined("its scores are rounded")
+    return before
 
 
 def _scaled(graph: Graph, scores: relax.Var, value: relax.Call, steps: list[GraphStep]) -> relax.Expr:

@@ -62,7 +62,8 @@ class _FoldScales(BindingRewriter):
         if name in _FEATURES:
             return _product(value) if self.is_constant(value.args[1]) else None
         if name == "relax.astype":
-            return self.before(value.args[0])
+            rounds = storage(value.args[0]) == "float32"
+            return None if rounds else self.before(value.args[0])
         if name not in (*_SCALING, "relax.add", "relax.subtract"):
             return None
         left, right = value.args
@@ -163,6 +164,6 @@ def fold_scales(mod: tvm.IRModule) -> tvm.IRModule:
         y = R.add(R.multiply(c, scale), shift)              y = R.add(R.nn.conv2d(x, v), shift)
 
     Weights are constant if they are computed from parameters alone: what is done to them here is done once, when the
-    model is compiled. Casts between the product and its factors are dropped.
+    model is compiled. A low product may be widened before its factors; a cast that rounds is no part of the chain.
     """
     return rewrite_functions(mod, _FoldScales)

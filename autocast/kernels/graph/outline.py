@@ -19,7 +19,8 @@ class _Outline(PyExprMutator):
     def outlined(self, branch: relax.Expr) -> relax.Expr:
         """A call of a new function that computes `branch`; `branch` itself where it names a dimension of no operand."""
         branch = self.visit_expr(branch)
-        operands = list(relax.analysis.free_vars(branch))
+        # A dimension is no operand: the function takes it from the shapes of its operands.
+        operands = [var for var in relax.analysis.free_vars(branch) if not isinstance(var.ty, tvm.ir.PrimType)]
         function = relax.Function(operands, branch, ret_ty=branch.ty, is_pure=True)
         if relax.analysis.free_symbolic_vars(function):
             return branch

@@ -38,14 +38,9 @@ class _Widen(BindingRewriter):
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call, var = binding.value, binding.var
         if is_op(call, "relax.astype") and call.args[0] in self.wide and not self.ends_product(call.args[0]):
-            return relax.op.astype(self.wide[call.args[0]], dtype_of(call))
-        if not computes(call) or op_name(call) in ATTENTION or not any(_is_low(operand) for operand in call.args):
+            return self.narrowed(self.wide[call.args[0]], call.ty)
+        if not computes(call) or op_name(call) in ATTENTION | PRODUCTS or not any(map(_is_low, call.args)):
             return None
-        if op_name(call) in PRODUCTS:
-            if dtype_of(call) not in LOW:
-                return None
-            product = self.emit(with_float32_result(call, [self.new(operand) for operand in call.args]))
-            return relax.op.astype(product, dtype_of(call))
         result = self.emit(with_operands(call, [self.widened(operand) for operand in call.args]))
         if self.uses[var] == 1 and op_name(call) in ELEMENTWISE | REDUCTIONS and isinstance(var, relax.DataflowVar):
             self.wide[var] = result
@@ -100,9 +95,31 @@ def compute_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
         a: bf16 = R.add(x, y)                     x1: f32 = R.astype(x, "float32")
         b: bf16 = R.exp(a)                        y1: f32 = R.astype(y, "float32")
         c: bf16 = R.matmul(b, w)                  b: bf16 = R.astype(R.exp(R.add(x1, y1)), "bfloat16")
-                                                  c: bf16 = R.astype(R.matmul(b, w, out_dtype="float32"), "bfloat16")
+                                                  c: bf16 = R.matmul(b, w)
 
-    Two neighbours of which the first has no other reader keep the value between them in float32. Data movement stays
-    in its storage dtype; products keep low operands, because the units that multiply them accumulate in float32.
+    Two neighbours of which the first has no other reader keep the value between them in float32; what a cast of the
+    model narrows is rounded. Data movement stays in its storage dtype. Products and attention are left to their
+    kernels, which multiply low operands as they are and accumulate in float32.
     """
     return rewrite_functions(mod, _Widen)
+
+
+@mutator
+class _Accumulate(BindingRewriter):
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if op_name(call) not in PRODUCTS or dtype_of(call) not in LOW:
+            return None
+        product = self.emit(with_float32_result(call, [self.new(operand) for operand in call.args]))
+        return relax.op.astype(product, dtype_of(call))
+
+
+def accumulate_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite low products that no kernel computes, so that TVM sums them in float32.
+
+    Before::                                          After::
+
+        c: bf16 = R.matmul(b, w)                          p: f32 = R.matmul(b, w, out_dtype="float32")
+                                                          c: bf16 = R.astype(p, "bfloat16")
+    """
+    return rewrite_functions(mod, _Accumulate)

@@ -95,7 +95,7 @@ class EpilogueRewriter(BindingRewriter):
     def longer(self, chain: Chain, reader: relax.Var, value: relax.Expr) -> Chain | None:
         epilogue, name = chain.epilogue, op_name(value)
         if name == "relax.astype":
-            return replace(chain, end=reader) if self.may_cast(chain.end, reader) else None
+            return self.cast(chain, reader)
         if storage(chain.end) in LOW:
             return None  # what is stored low is computed from float32: a cast comes first
         if name in _ACTIVATIONS and epilogue.activation is None and (not epilogue.residual or epilogue.residual_first):
@@ -114,27 +114,48 @@ class EpilogueRewriter(BindingRewriter):
             return self.added(chain, reader, value)
         return None
 
-    def may_cast(self, before: relax.Var, after: relax.Var) -> bool:
-        """A result may be narrowed, or be float32 still: a narrowing that is undone at once was for storage only."""
-        if storage(before) == "float32":
-            return storage(after) in LOW
-        return storage(after) == "float32" and storage(self.bound[before].args[0]) == "float32"
+    def cast(self, chain: Chain, reader: relax.Var) -> Chain | None:
+        """A result may be narrowed, and a product's sums are float32 still; what a cast has narrowed is rounded."""
+        before, after = storage(chain.end), storage(reader)
+        if before == "float32":
+            return replace(chain, end=reader) if after in LOW else None
+        if after != "float32":
+            return None
+        if self.bound[chain.end].same_as(chain.call):
+            return replace(chain, end=reader)
+        epilogue, (first, second) = chain.epilogue, chain.epilogue.roundings
+        steps = (epilogue.activation is not None) + (epilogue.residual is not None)
+        if steps == 2:
+            return None
+        roundings = (before, second) if steps == 0 else (first, before)
+        return replace(chain, end=reader, epilogue=replace(epilogue, roundings=roundings))
 
     def added(self, chain: Chain, reader: relax.Var, value: relax.Call) -> Chain | None:
         first, second = value.args
         other = second if first.same_as(chain.end) else first
         if other.same_as(chain.end):
             return None
+        factor, other = self.unscaled(other) if same_shape(dims(other), dims(chain.end)) else (None, other)
         stored = self.before_widening(other)
         if storage(stored) not in ("float32", *LOW):
             return None
         epilogue, n = chain.epilogue, dims(chain.end)[-1]
-        if epilogue == replace(Epilogue(), scale=epilogue.scale) and same_shape(dims(other), (n,)):
+        if epilogue == replace(Epilogue(), scale=epilogue.scale) and same_shape(dims(other), (n,)) and factor is None:
             return replace(chain, end=reader, bias=stored, epilogue=replace(epilogue, bias=storage(stored)))
         if same_shape(dims(other), dims(chain.end)):
-            epilogue = replace(epilogue, residual=storage(stored), residual_first=epilogue.activation is None)
+            first = epilogue.activation is None
+            epilogue = replace(epilogue, residual=storage(stored), residual_scale=factor, residual_first=first)
             return replace(chain, end=reader, residual=stored, epilogue=epilogue)
         return None
+
+    def unscaled(self, expr: relax.Expr) -> tuple[float | None, relax.Expr]:
+        """The factor and the tensor whose product `expr` is; None and `expr` where it is none, or others read it."""
+        value = self.value_of(expr)
+        if is_op(value, "relax.multiply") and self.uses[expr] == 1 and storage(expr) == "float32":
+            for number, data in (value.args, reversed(value.args)):
+                if (factor := _scalar(number)) is not None:
+                    return factor, data
+        return None, expr
 
     def value_of(self, expr: relax.Expr) -> Any:
         """What `expr` is bound to in this function; None for a parameter, and for what is no variable."""

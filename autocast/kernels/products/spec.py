@@ -13,7 +13,9 @@ STORAGE_DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What is done to a product, in float32, before it is stored: `activation(scale * (A @ B) + bias) + residual`.
+    """What is done to a product, in float32, before it is stored.
+
+        activation(scale * (A @ B) + bias) + residual_scale * residual
 
     Attributes
     ----------
@@ -25,20 +27,29 @@ class Epilogue:
         None, `relu`, `gelu` (erf), `gelu_tanh`, `silu`, `tanh` or `sigmoid`.
     residual
         Dtype of a tensor of the output's shape that is added; None: no residual.
+    residual_scale
+        A factor of the residual; None: no scaling.
     residual_first
         Add the residual before the activation instead of after it.
+    roundings
+        Dtypes that the value is rounded to before the first and before the second of activation and residual; None:
+        it stays float32.
     """
 
     scale: float | None = None
     bias: str | None = None
     activation: str | None = None
     residual: str | None = None
+    residual_scale: float | None = None
     residual_first: bool = False
+    roundings: tuple[str | None, str | None] = (None, None)
 
     def __post_init__(self) -> None:
         _check("Epilogue.bias", self.bias, (None, *STORAGE_DTYPES))
         _check("Epilogue.residual", self.residual, (None, *STORAGE_DTYPES))
         _check("Epilogue.activation", self.activation, (None, *ACTIVATIONS))
+        for dtype in self.roundings:
+            _check("Epilogue.roundings", dtype, (None, *STORAGE_DTYPES[1:]))
 
 
 @dataclass(frozen=True)

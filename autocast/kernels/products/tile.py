@@ -205,10 +205,13 @@ def apply_epilogue(
         value = value * unit.splat(epilogue.scale)
     if bias is not None:
         value = value + bias
-    steps = ["activation", "residual"]
-    for step in reversed(steps) if epilogue.residual_first else steps:
+    steps = ("residual", "activation") if epilogue.residual_first else ("activation", "residual")
+    for step, dtype in zip(steps, epilogue.roundings, strict=True):
+        if dtype is not None:
+            value = tirx.call_pure_extern(unit.dtype, f"autocast_round_{dtype}", value)
         if step == "residual" and residual is not None:
-            value = value + residual
+            factor = epilogue.residual_scale
+            value = value + (residual if factor is None else residual * unit.splat(factor))
         if step == "activation" and epilogue.activation is not None:
             value = vector_math.call(epilogue.activation, value)
     return T.bind(value)

@@ -168,16 +168,13 @@ define linkonce_odr <L x i16> @autocast_narrow_float16(<L x float> %x) alwaysinl
 }
 """
 
-# The number of lanes is hidden from LLVM where it is known: LLVM 22 reorders loads and stores that are masked to known
-# lanes although they touch the same place, which is wrong where a kernel writes over what it reads.
 _ACCESS_FLOAT32 = """
 define linkonce_odr <L x float> @autocast_load_float32(ptr %p) alwaysinline {
   %x = load <L x float>, ptr %p, align 4
   ret <L x float> %x
 }
 define linkonce_odr <L x float> @autocast_load_float32_part(ptr %p, i32 %n) alwaysinline {
-  %hidden = call i32 asm "", "=r,0"(i32 %n)
-  %m = call <L x i1> @autocast_mask(i32 %hidden)
+  %m = call <L x i1> @autocast_mask(i32 %n)
   %x = call <L x float> @llvm.masked.load.vLf32.p0(ptr %p, i32 4, <L x i1> %m, <L x float> zeroinitializer)
   ret <L x float> %x
 }
@@ -190,8 +187,7 @@ define linkonce_odr void @autocast_stream_float32(ptr %p, <L x float> %x) always
   ret void
 }
 define linkonce_odr void @autocast_store_float32_part(ptr %p, <L x float> %x, i32 %n) alwaysinline {
-  %hidden = call i32 asm "", "=r,0"(i32 %n)
-  %m = call <L x i1> @autocast_mask(i32 %hidden)
+  %m = call <L x i1> @autocast_mask(i32 %n)
   call void @llvm.masked.store.vLf32.p0(<L x float> %x, ptr %p, i32 4, <L x i1> %m)
   ret void
 }
@@ -222,8 +218,8 @@ define linkonce_odr <L x iBITS> @autocast_narrow_DTYPE(<L x float> %x) alwaysinl
 }
 """
 
-# As above; and LLVM 22 compiles a truncating store that is masked to one known lane into a store of 32 bits, one
-# element too many.
+# The number of lanes is hidden from LLVM where it is known: LLVM 22 compiles a truncating store that is masked to one
+# known lane into a store of 32 bits, one element too many.
 _ACCESS = """
 define linkonce_odr float @autocast_scalar_DTYPE(ptr %p) alwaysinline {
   %h = load iBITS, ptr %p, align BYTES
@@ -238,8 +234,7 @@ define linkonce_odr <L x float> @autocast_load_DTYPE(ptr %p) alwaysinline {
   ret <L x float> %x
 }
 define linkonce_odr <L x float> @autocast_load_DTYPE_part(ptr %p, i32 %n) alwaysinline {
-  %hidden = call i32 asm "", "=r,0"(i32 %n)
-  %m = call <L x i1> @autocast_mask(i32 %hidden)
+  %m = call <L x i1> @autocast_mask(i32 %n)
   %h = call <L x iBITS> @llvm.masked.load.vLiBITS.p0(ptr %p, i32 BYTES, <L x i1> %m, <L x iBITS> zeroinitializer)
   %x = call <L x float> @autocast_widen_DTYPE(<L x iBITS> %h)
   ret <L x float> %x

@@ -63,7 +63,8 @@ def update_function(
     finite = None if guards.finite is None else relax.Var("finite", relax.TensorType((), "bool"))
     params = [*tensors.values(), *numbers.values(), *Guards(factor, finite).arguments]
 
-    builder = relax.BlockBuilder()
+    builder = ir.PlacedBuilder()
+    builder.place = ir.Place("", "float32")
     with builder.function("update", params, private=True):
         with builder.dataflow():
             gradient = tensors["gradient"]

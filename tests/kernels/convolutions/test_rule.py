@@ -56,7 +56,7 @@ def test_a_residual_is_added_before_or_after_the_activation(first: bool) -> None
     assert calls == ["convolution0_2x9x7x5x6_k3x3_f32_f32_f32_bias_relu_residual"]
 
 
-def test_roundings_that_are_undone_at_once_are_not_done() -> None:
+def test_a_rounding_before_an_activation_is_the_kernels() -> None:
     def body(x: relax.Expr, w: relax.Expr, bias: relax.Expr) -> relax.Expr:
         low = op.nn.conv2d(op.astype(x, "bfloat16"), op.astype(w, "bfloat16"), out_dtype="float32")
         return op.nn.relu(op.astype(op.add(low, bias), "bfloat16"))

@@ -86,16 +86,25 @@ def test_factors_of_channels_become_factors_of_weights(name: str) -> None:
     assert error(run_plainly(folded, *arguments), run_plainly(mod, *arguments).astype("float64")) < 1e-6
 
 
-def test_casts_between_are_dropped_and_weights_are_rounded_once() -> None:
+def test_a_low_product_may_be_widened_before_its_factors_and_its_weights_are_rounded_once() -> None:
     def body(x: relax.Expr, w: relax.Expr, *statistics: relax.Expr) -> relax.Expr:
-        low = op.nn.conv2d(op.astype(x, "bfloat16"), op.astype(w, "bfloat16"), out_dtype="float32")
-        return _batch_norm(op.astype(op.astype(low, "bfloat16"), "float32"), *statistics)
+        low = op.nn.conv2d(op.astype(x, "bfloat16"), op.astype(w, "bfloat16"))
+        return _batch_norm(op.astype(low, "float32"), *statistics)
 
     mod = fold_scales(_with_parameters(body, IMAGE, WEIGHTS, *[VECTOR] * 4))
     names = operators(mod)
-    assert names.count("relax.astype") == 2  # of the data, and of the weights
+    assert names.count("relax.astype") == 3  # of the data, of the weights, and of the result
     assert names.index("relax.multiply", names.index("relax.reshape")) < names.index("relax.nn.conv2d")
     assert _scalings(mod, "relax.nn.conv2d") == 0
+
+
+def test_what_is_rounded_before_its_factors_keeps_them() -> None:
+    def body(x: relax.Expr, w: relax.Expr, *statistics: relax.Expr) -> relax.Expr:
+        rounded = op.astype(op.astype(op.nn.conv2d(x, w), "bfloat16"), "float32")
+        return _batch_norm(rounded, *statistics)
+
+    mod = _with_parameters(body, IMAGE, WEIGHTS, *[VECTOR] * 4)
+    assert operators(fold_scales(mod)) == operators(mod)
 
 
 def test_weights_that_change_are_not_scaled() -> None:

@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from autocast.kernels.graph.widen import compute_in_float32
+from autocast.kernels.graph.widen import accumulate_in_float32, compute_in_float32
 from tests.kernels.modules import EPSILON, error, module, random, run
 
 LOW = ("bfloat16", "float16")
@@ -37,12 +37,34 @@ def test_neighbours_keep_float32_between_them_and_products_keep_low_operands() -
                 a = R.add(left, right)
                 wide = R.exp(a)
                 b = R.astype(wide, "bfloat16")
-                product = R.matmul(b, w, out_dtype="float32")
-                c = R.astype(product, "bfloat16")
+                c = R.matmul(b, w)
                 R.output(c)
             return c
 
     tvm.ir.assert_structural_equal(compute_in_float32(Before), Expected, map_free_vars=True)
+
+
+def test_a_low_product_that_no_kernel_computes_is_summed_in_float32() -> None:
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((8,), "bfloat16"), w: R.Tensor((8,), "bfloat16")) -> R.Tensor((), "bfloat16"):
+            with R.dataflow():
+                c = R.matmul(x, w)
+                R.output(c)
+            return c
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((8,), "bfloat16"), w: R.Tensor((8,), "bfloat16")) -> R.Tensor((), "bfloat16"):
+            with R.dataflow():
+                product = R.matmul(x, w, out_dtype="float32")
+                c = R.astype(product, "bfloat16")
+                R.output(c)
+            return c
+
+    tvm.ir.assert_structural_equal(accumulate_in_float32(Before), Expected, map_free_vars=True)
 
 
 def test_a_value_with_two_readers_is_stored_low() -> None:

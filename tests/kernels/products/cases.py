@@ -14,6 +14,8 @@ from autocast.kernels.target import instruction_set
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 #: Half the distance between 1 and the next number: the relative error of one rounding.
 ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+#: The absolute error of a rounding to subnormal numbers.
+SMALLEST = {"float32": 0.0, "bfloat16": 0.0, "float16": 2.0**-25}
 CPUS = ("znver4", "skylake-avx512", "x86-64-v3", "x86-64")
 ACTIVATIONS = {
     None: lambda x: x,
@@ -72,9 +74,14 @@ class Case:
         """The arguments of the kernel, but its output."""
         return [x for x in (self.a, self.b, self.bias, self.residual) if x is not None]
 
-    def run(self) -> np.ndarray:
-        """The kernel's output, as float64; the output's memory holds NaN before."""
-        functions = {"main": product(self.spec, self.target, "main")}
+    def run(self, *, in_place: bool = False) -> np.ndarray:
+        """The kernel's output, as float64; its memory holds NaN before, or the residual if that is to be `in_place`."""
+        function = product(self.spec, self.target, "main")
+        if in_place:
+            ((result, argument),) = function.attrs["autocast.in_place"]
+            operands = len(self.operands())
+            function = function.specialize({function.params[operands + result]: function.params[argument]})
+        functions = {"main": function}
         if self.layout is not None:
             functions["pack"] = pack_weight(self.layout, instruction_set(self.target), "pack")
         compiled = tvm.compile(tvm.IRModule(functions), target=self.target)
@@ -83,6 +90,8 @@ class Case:
             packed = np.full(self.layout.shape, np.nan, DTYPES[self.layout.packed_dtype])
             weight, tensors[1] = tensors[1], tvm.runtime.tensor(packed)
             compiled["pack"](weight, tensors[1])
+        if in_place:
+            tensors.pop()
         compiled["main"](*tensors)
         return tensors[-1].numpy().astype(np.float64)
 
@@ -106,16 +115,23 @@ class Case:
         if self.bias is not None:
             sums = sums + self.bias.astype(np.float64)
         residual = 0.0 if self.residual is None else self.residual.astype(np.float64)
+        residual = residual * (1.0 if epilogue.residual_scale is None else epilogue.residual_scale)
         activation = ACTIVATIONS[epilogue.activation]
-        exact = activation(sums + residual) if epilogue.residual_first else activation(sums) + residual
+        exact = sums
+        for step, dtype in zip(
+            ("residual", "activation")[:: 1 if epilogue.residual_first else -1], epilogue.roundings, strict=True
+        ):
+            error = error + (0.0 if dtype is None else ROUNDING[dtype] * np.abs(exact) * 1.01 + SMALLEST[dtype])
+            exact = exact + residual if step == "residual" else activation(exact)
         # A few roundings of the epilogue's own arithmetic, relative to what goes in and what comes out.
         arithmetic = 8 * ROUNDING["float32"] * (np.abs(sums) + np.abs(residual) + np.abs(exact))
-        smallest = {"float32": 0.0, "bfloat16": 0.0, "float16": 2.0**-25}[spec.out_dtype]
-        return exact, STEEPEST * error + arithmetic + ROUNDING[spec.out_dtype] * np.abs(exact) * 1.01 + smallest + 1e-30
+        return exact, STEEPEST * error + arithmetic + ROUNDING[spec.out_dtype] * np.abs(exact) * 1.01 + SMALLEST[
+            spec.out_dtype
+        ] + 1e-30
 
-    def check(self) -> None:
+    def check(self, *, in_place: bool = False) -> None:
         """Fail unless every element is where it may be; a NaN, or an element that was not written, is not."""
-        got = self.run()
+        got = self.run(in_place=in_place)
         exact, allowed = self.expected()
         wrong = ~(np.abs(got - exact) <= allowed)
         assert not wrong.any(), (

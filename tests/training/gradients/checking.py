@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from autocast.kernels.graph.expand import expand_operators
+from autocast.kernels.graph.outline import outline_branches
 from autocast.training import differentiate
 
 #: The step of a central difference, and what its error may be: h² of truncation, eps / h of rounding.
@@ -58,7 +59,8 @@ def function_of(build: Build, arrays: list[np.ndarray]) -> relax.Function:
 
 def compiled(function: relax.Function) -> Callable[..., list[np.ndarray]]:
     """The function, run TVM's plain way on numpy arrays once operators of our own are expanded."""
-    module = expand_operators(tvm.IRModule({"main": function.with_attr("global_symbol", "main")}))
+    module = tvm.IRModule({"main": function.with_attr("global_symbol", "main")})
+    module = expand_operators(outline_branches(module))  # TVM's memory plan mixes branches up
     relax.analysis.well_formed(module)
     machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
 
@@ -73,7 +75,12 @@ def check_gradients(build: Build, *arrays: np.ndarray) -> None:
     """Compare the gradient of every element of every float64 array with a central difference."""
     function = function_of(build, list(arrays))
     wrt = [var for var, array in zip(function.params, arrays, strict=True) if array.dtype == np.float64]
-    run = compiled(differentiate(function, wrt))
+    check_joint(differentiate(function, wrt), *arrays)
+
+
+def check_joint(joint: relax.Function, *arrays: np.ndarray) -> None:
+    """The same for what `differentiate` made with respect to all float64 arrays."""
+    run = compiled(joint)
     _, *gradients = run(*arrays)
     places = [i for i, array in enumerate(arrays) if array.dtype == np.float64]
     for place, gradient in zip(places, gradients, strict=True):

@@ -1,0 +1,175 @@
+"""Where a value comes from, kept on its variable: the torch module, and the region in which its author wrote it.
+
+A variable's span holds both, as a span of a compiler names a file. It is not printed and makes no two modules
+different. Regions decide which casting rule an operator is asked (`autocast.policy`); what is to be recomputed in
+training is found by its module (`autocast.training.recompute`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator
+
+#: What regions are called: "" is none, "guard" `fp16_guard`, "leave" what keeps the author's dtypes, else a dtype.
+REGIONS = ("", "guard", "leave", "float32", "bfloat16", "float16")
+
+_SEPARATOR = "|"
+_active: ContextVar[str] = ContextVar("autocast_region", default="")
+
+
+class Place(NamedTuple):
+    """Where a value comes from.
+
+    Attributes
+    ----------
+    module : str
+        The dotted path of the torch submodule (`bert.encoder.layer.0.attention.self`); empty for the model itself.
+    region : str
+        The innermost region around it, one of `REGIONS`.
+    """
+
+    module: str = ""
+    region: str = ""
+
+    def span(self) -> tvm.ir.Span | None:
+        """The place as the span of a variable."""
+        if self == NOWHERE:
+            return None
+        return tvm.ir.Span(tvm.ir.SourceName(f"{self.module}{_SEPARATOR}{self.region}"), 0, 0, 0, 0)
+
+
+NOWHERE = Place()
+
+
+def place_of(var: relax.Var) -> Place:
+    """The place of a variable; `Place()` where nobody said."""
+    name = var.span.source_name.name if var.span is not None else ""
+    module, separator, region = name.rpartition(_SEPARATOR)
+    return Place(module, region) if separator and region in REGIONS else NOWHERE
+
+
+@contextmanager
+def active_region(region: str) -> Iterator[None]:
+    """Operators that a `PlacedBuilder` emits inside are in `region`; in this thread, or task, only."""
+    token = _active.set(region)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def canonicalize_bindings(mod: tvm.IRModule) -> tvm.IRModule:
+    """TVM's pass of this name, which by itself forgets the places of results that are none any more."""
+    mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    for global_var, function in list(mod.functions.items()):
+        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
+            blocks = [_with_local_results(block) for block in function.body.blocks]
+            body = relax.SeqExpr(blocks, function.body.body)
+            mod[global_var] = relax.Function(
+                function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
+            )
+    return relax.transform.CanonicalizeBindings()(mod)
+
+
+def _with_local_results(block: relax.BindingBlock) -> relax.BindingBlock:
+    """The block with a local variable for each value that it shows, and shows another name of."""
+    if not isinstance(block, relax.DataflowBlock):
+        return block
+    bindings: list[relax.Binding] = []
+    for binding in block.bindings:
+        var = binding.var
+        if isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Call) and type(var) is relax.Var:
+            local = relax.DataflowVar(var.name, var.ty, var.span)
+            bindings += [relax.VarBinding(local, binding.value), relax.VarBinding(var, local)]
+        else:
+            bindings.append(binding)
+    return relax.DataflowBlock(bindings, block.span)
+
+
+def current_region() -> str:
+    """The innermost region that this thread, or task, has entered; empty if none."""
+    return _active.get()
+
+
+class PlacedMutator(PyExprMutator):
+    """A mutator that knows the place of the binding it visits, and gives it to what it emits."""
+
+    place = NOWHERE
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        """Note the place, and go on."""
+        self.place = place_of(binding.var)
+        super().visit_var_binding_(binding)
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        """Bind a part of the new value of the binding that is visited."""
+        value = self.builder_.normalize(expr)
+        var = relax.DataflowVar(self.builder_.get_unique_name("lv"), value.ty, self.place.span())
+        self.builder_.emit_normalized(relax.VarBinding(var, value))
+        return var
+
+
+class PlacedBuilder(relax.BlockBuilder):
+    """A `relax.BlockBuilder` whose variables say where they come from.
+
+    Every variable that it makes has the place `place`, or is in the region that is active (`amp.disable_autocast`,
+    `amp.fp16_guard`) where `place` is None.
+
+    ::
+
+        builder = PlacedBuilder()
+        with builder.function("main", [x, w]), builder.dataflow():
+            with amp.disable_autocast(dtype="float32"):
+                y = builder.emit(relax.op.nn.softmax(x))
+    """
+
+    place: Place | None = None
+
+    def emit(self, expr: Any, name_hint: str = "") -> relax.Var:
+        """Bind `expr`, and before it each call that it is made of, to new variables of the current block."""
+        is_local = self.current_block_is_dataflow()
+        name = name_hint or ("lv" if is_local else "gv")
+        return self._bind(self._flat(expr, {}), relax.DataflowVar if is_local else relax.Var, name)
+
+    def emit_output(self, output: Any, name_hint: str = "") -> relax.Var:
+        """Bind `output` to a new variable that is seen outside the current block."""
+        return self._bind(self._flat(output, {}), relax.Var, name_hint or "gv")
+
+    def _bind(self, expr: relax.Expr, kind: type[relax.Var], name: str) -> relax.Var:
+        value = self.normalize(expr)
+        if isinstance(value, relax.Var):
+            place = place_of(value)  # TVM lets the new name of an old value replace the old one
+        else:
+            place = Place("", current_region()) if self.place is None else self.place
+        var = kind(self.get_unique_name(name), value.ty, place.span())
+        self.emit_normalized(relax.VarBinding(var, value))
+        return var
+
+    def _flat(self, expr: Any, bound: dict[relax.Expr, relax.Var]) -> Any:
+        """`expr` with variables for the calls among its arguments, which TVM would bind without a place."""
+        if isinstance(expr, list | tuple):
+            return relax.Tuple([self._leaf(field, bound) for field in expr])
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self._leaf(field, bound) for field in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(self._leaf(expr.tuple_value, bound), expr.index)
+        if isinstance(expr, relax.Call):
+            old = list(expr.args)
+            args = [self._leaf(arg, bound) for arg in old]
+            if any(a is not b for a, b in zip(args, old, strict=True)):
+                return relax.Call(expr.op, args, expr.attrs, expr.ty_args, expr.span)
+        return expr
+
+    def _leaf(self, expr: Any, bound: dict[relax.Expr, relax.Var]) -> Any:
+        """A variable for a call, the same one for the same call."""
+        if not isinstance(expr, relax.Call):
+            return self._flat(expr, bound)
+        if expr not in bound:
+            bound[expr] = self.emit(self._flat(expr, bound))
+        return bound[expr]

@@ -1,0 +1,106 @@
+"""What a policy asks of a module besides its calls: which parameters a call reads, and what follows a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import tvm
+from tvm import relax
+
+import type_hints
+from autocast.ir import FLOATS, dtype_of, identity, op_name, relax_functions
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+def parameter_names(mod: tvm.IRModule, params: Sequence[str] = ()) -> dict[int, frozenset[str]]:
+    """The names of the parameter that each variable is, or is another layout of; keyed by `identity`.
+
+    Parameters
+    ----------
+    mod
+        A module.
+    params
+        The names that main's last parameters have in their torch module, if these differ from their variables'.
+    """
+    names: dict[int, frozenset[str]] = {}
+    for global_var, function in relax_functions(mod):
+        for param in function.params:
+            names[identity(param)] = frozenset((param.name,))
+        if global_var.name_hint == "main" and params:
+            for param, name in zip(function.params[-len(params) :], params, strict=True):
+                names[identity(param)] |= {name}
+        for binding in _bindings(function.body):
+            value = binding.value
+            if _moves_data(value):
+                value = value.args[0]
+            known = names.get(identity(value), _NOTHING) if isinstance(value, relax.Var) else _NOTHING
+            if known:
+                names[identity(binding.var)] = known
+    return names
+
+
+def _moves_data(value: relax.Expr) -> bool:
+    name = op_name(value)
+    row = type_hints.get_row(name) if name is not None else None
+    return row is not None and row.family == "layout" and isinstance(value.args[0], relax.Var)
+
+
+def after_float_conversions(mod: tvm.IRModule) -> frozenset[int]:
+    """The variables (by `identity`) that are computed from an author's conversion of a tensor to float32.
+
+    A conversion to low precision ends it: what is computed from its result is free again.
+    """
+    spread = _Spread(mod)
+    while True:
+        before = len(spread.found)
+        for _, function in relax_functions(mod):
+            spread.over(function.body)
+        if len(spread.found) == before:  # calls of functions may have reached one that was visited before
+            return frozenset(spread.found)
+
+
+class _Spread:
+    """Follows conversions to float32 through bindings, tuples, conditionals and calls of functions."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self.mod = mod
+        self.found: set[int] = set()
+        self.fields: dict[int, relax.Tuple] = {}
+
+    def over(self, sequence: relax.SeqExpr) -> None:
+        for binding in _bindings(sequence):
+            var, value = binding.var, binding.value
+            if isinstance(value, relax.Tuple):
+                self.fields[identity(var)] = value
+            if op_name(value) == "relax.astype" and dtype_of(value.args[0]) in (*FLOATS, "float64"):
+                is_after = dtype_of(var) == "float32"
+            else:
+                is_after = self.reaches(value)
+            if is_after:
+                self.found.add(identity(var))
+
+    def reaches(self, expr: relax.Expr) -> bool:
+        if isinstance(expr, relax.If):
+            return any(self.reaches(branch.body) for branch in (expr.true_branch, expr.false_branch))
+        if isinstance(expr, relax.TupleGetItem):
+            fields = self.fields.get(identity(expr.tuple_value))
+            return self.reaches(fields.fields[expr.index] if fields is not None else expr.tuple_value)
+        if isinstance(expr, relax.Call):
+            if isinstance(expr.op, tvm.ir.GlobalVar) and isinstance(self.mod[expr.op], relax.Function):
+                for param, arg in zip(self.mod[expr.op].params, expr.args, strict=True):
+                    if self.reaches(arg):
+                        self.found.add(identity(param))
+            return any(self.reaches(arg) for arg in expr.args)
+        return any(identity(var) in self.found for var in relax.analysis.free_vars(expr))
+
+
+def _bindings(sequence: relax.SeqExpr) -> Iterator[relax.Binding]:
+    """The bindings of a sequence in order, those inside its conditionals before the conditional's own."""
+    for block in sequence.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.If):
+                branches: Iterable[relax.SeqExpr] = (binding.value.true_branch, binding.value.false_branch)
+                for branch in branches:
+                    yield from _bindings(branch)
+            yield binding

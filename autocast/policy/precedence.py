@@ -1,0 +1,238 @@
+"""Who decides a call when several things are said of it: this order, and no other.
+
+    region > name pattern > custom hint > operator list > preset > rule
+
+- region: `disable_autocast` in the author's code, then `low_regions`, `float32_regions`, then `guarded`.
+- name pattern: `low_names`, then `float32_names`.
+- custom hint: the innermost active `CustomTypeHint` block that names the operator.
+- operator list: `conditional_float32_ops`, then `low_ops`, `float32_ops`, `unsupported_ops`, `mixed_ops`.
+- preset: what the policy's preset makes of the operator.
+- rule: the operator's row in the tables.
+
+The first level that says anything decides. Whoever decides, it is a casting rule that the planner asks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import tvm
+from tvm import relax
+
+import type_hints
+from autocast.errors import PolicyError, PolicyWarning
+from autocast.ir import identity, op_name, place_of
+from autocast.policy.choices import Choice, rule_for
+from autocast.policy.facts import after_float_conversions, parameter_names
+from autocast.policy.patterns import Patterns, nearest, with_parents
+from autocast.policy.policy import MIXED_OPS, Policy
+from autocast.policy.presets import PRESETS, UNSUPPORTED
+from type_hints import Row
+
+LEVELS = ("region", "name pattern", "custom hint", "operator list", "preset", "rule")
+
+
+class Ruling(NamedTuple):
+    """The casting rule that a call is asked, and the level (one of `LEVELS`) that said so."""
+
+    row: Row
+    level: str
+
+
+class _Said(NamedTuple):
+    """What one level makes of a call, and why."""
+
+    choice: Choice
+    why: str
+
+
+class Decisions:
+    """What a policy decides for the calls of one module.
+
+    Parameters
+    ----------
+    policy
+    mod
+        The module, whole: the names of parameters, and what follows a conversion, are looked up in it.
+    params
+        The names that main's last parameters have in their torch module.
+    """
+
+    def __init__(self, policy: Policy, mod: tvm.IRModule, params: Sequence[str] = ()) -> None:
+        self.policy = policy
+        self._preset = PRESETS[policy.preset]
+        self._low_names, self._float32_names = Patterns(policy.low_names), Patterns(policy.float32_names)
+        self._low_regions, self._float32_regions = Patterns(policy.low_regions), Patterns(policy.float32_regions)
+        self._lists = _operator_lists(policy)
+        self._conditions = [
+            (f"relax.{name}", attribute, values) for name, attribute, values in policy.conditional_float32_ops
+        ]
+        self._parameters = parameter_names(mod, params) if self._low_names or self._float32_names else {}
+        self._after = after_float_conversions(mod) if self._preset.ends_at_float_conversions else frozenset()
+        self._rulings: dict[tuple[str, str, bool], Ruling | None] = {}
+        self._seen: dict[str, set[str]] = {"operators": set(), "names": set(), "regions": set()}
+
+    def ruling(self, name: str, call: relax.Call, var: relax.Var) -> Ruling | None:
+        """Who decides a call of an operator, and with which rule; None where the operator has no row at all.
+
+        Parameters
+        ----------
+        name
+            The operator's full name, or the derived operator's that the call is.
+        call, var
+            The call, and the variable that it is bound to.
+        """
+        operator = op_name(call) or name
+        self._seen["operators"].update((name, operator))
+        by_region, by_name = self._region(var), self._name(call, var)
+        if by_region is not None:
+            return _ruled(name, by_region, "region")
+        if by_name is not None:
+            return _ruled(name, by_name, "name pattern")
+        if custom := _custom(name):
+            return custom
+        if condition := self._condition(name, operator, call):
+            return _ruled(name, condition, "operator list")
+        is_after = bool(self._after) and any(
+            identity(used) in self._after for arg in call.args for used in relax.analysis.free_vars(arg)
+        )
+        key = name, operator, is_after
+        if key not in self._rulings:
+            self._rulings[key] = self._operator(name, operator, is_after)
+        return self._rulings[key]
+
+    def warn_of_unused(self) -> None:
+        """Warn of entries that concern nothing in the module, with names that are nearly theirs."""
+        policy, seen = self.policy, self._seen
+        operators = {name.removeprefix("relax.") for name in seen["operators"]}
+        listed = {name: getattr(policy, name) for name in ("low_ops", "float32_ops")}
+        listed["conditional_float32_ops"] = tuple(operator for operator, _, _ in policy.conditional_float32_ops)
+        for field, entries in listed.items():
+            _warn(field, [entry for entry in entries if entry not in operators], operators, "operator")
+        for field, patterns in (("low_names", self._low_names), ("float32_names", self._float32_names)):
+            _warn(field, patterns.unmatched(seen["names"]), seen["names"], "name")
+        for field, patterns in (("low_regions", self._low_regions), ("float32_regions", self._float32_regions)):
+            _warn(field, patterns.unmatched(seen["regions"]), seen["regions"], "torch module")
+
+    # -- the levels --------------------------------------------------------------------------------
+
+    def _region(self, var: relax.Var) -> _Said | None:
+        module, region = place_of(var)
+        paths = with_parents(module) if self._low_regions or self._float32_regions else []
+        self._seen["regions"].update(paths)
+        if region not in ("", "guard"):
+            return self._written(region, var)
+        if paths:
+            if match := self._low_regions.first(paths):
+                return _Said("low", f"low_regions: {match.pattern!r} selects {match.name}")
+            if match := self._float32_regions.first(paths):
+                return _Said("float32", f"float32_regions: {match.pattern!r} selects {match.name}")
+        if self.policy.guarded and region != "guard":
+            return _Said("leave", "guarded: it is in no fp16_guard")
+        return None
+
+    def _written(self, region: str, var: relax.Var) -> _Said:
+        """What a region in the author's code makes of a call."""
+        if region == "leave":
+            return _Said("leave", "in the author's disable_autocast()")
+        if region not in ("float32", self.policy.dtype):
+            raise PolicyError(
+                f"Policy: %{var.name} is in the author's disable_autocast(dtype={region!r}), and the policy's dtype is "
+                f"{self.policy.dtype!r}; expected the same 16-bit dtype in both. Try dtype={region!r} here, or "
+                "disable_autocast() there, which takes the dtypes that the code says"
+            )
+        return _Said("float32" if region == "float32" else "low", f"in the author's disable_autocast({region!r})")
+
+    def _name(self, call: relax.Call, var: relax.Var) -> _Said | None:
+        if not (self._low_names or self._float32_names):
+            return None
+        names = [var.name]
+        for arg in call.args:
+            names += sorted(self._parameters.get(identity(arg), ()))
+        self._seen["names"].update(names)
+        if match := self._low_names.first(names):
+            return _Said("low", f"low_names: {match.pattern!r} matches {match.name}")
+        if match := self._float32_names.first(names):
+            return _Said("float32", f"float32_names: {match.pattern!r} matches {match.name}")
+        return None
+
+    def _condition(self, name: str, operator: str, call: relax.Call) -> _Said | None:
+        for listed, attribute, values in self._conditions:
+            if listed in (name, operator):
+                value = _attribute(call, attribute)
+                if value in values:
+                    return _Said("float32", f"conditional_float32_ops: its {attribute} is {value}")
+        return None
+
+    def _operator(self, name: str, operator: str, is_after: bool) -> Ruling | None:
+        """What the levels below say, which look at nothing but the operator."""
+        row = type_hints.table_row(name)
+        said = self._lists.get(name) or self._lists.get(operator)
+        if said is not None:
+            return _ruled(name, said, "operator list")
+        if row is None:
+            return None
+        if is_after and row.label != "cast":
+            return _ruled(name, _Said("float32", "computed from an author's conversion to float32"), "preset")
+        choice = self._preset.choose(row)
+        reason = UNSUPPORTED[name] if choice == "float32" and name in UNSUPPORTED else self._preset.why
+        return _ruled(name, _Said(choice, f"{self._preset.name}: {reason}"), "preset")
+
+
+def _custom(name: str) -> Ruling | None:
+    """The rule of the innermost `CustomTypeHint` block that names an operator."""
+    row = type_hints.get_row(name)
+    return Ruling(row, "custom hint") if row is not None and row.family == "CustomTypeHint" else None
+
+
+def operator_rules(policy: Policy) -> type_hints.RuleTable:
+    """What a policy makes of every operator of the tables, where no region, name or attribute says more."""
+    decisions = Decisions(policy, tvm.IRModule())
+    rulings = [_custom(row.name) or decisions._operator(row.name, row.name, False) for row in type_hints.list_rules()]
+    return type_hints.RuleTable(ruling.row for ruling in rulings if ruling is not None)
+
+
+def _operator_lists(policy: Policy) -> dict[str, _Said]:
+    """What the lists make of each operator that they name, by its full name."""
+    lists: dict[str, _Said] = {}
+    choice: Choice
+    for field in ("low_ops", "float32_ops", "unsupported_ops"):
+        choice = "low" if field == "low_ops" else "float32"
+        for name in getattr(policy, field):
+            lists[type_hints.normalize_op_name(name)] = _Said(choice, f"{field} names it")
+    for kind in policy.mixed_ops:
+        choice = "widening" if kind == "gemm" else "narrowing"
+        for row in type_hints.list_rules():
+            if MIXED_OPS[kind](row):
+                lists[row.name] = _Said(choice, f"mixed_ops={kind!r}")
+    return lists
+
+
+def _ruled(name: str, said: _Said, level: str) -> Ruling | None:
+    """The rule that makes what was said of an operator; its own where there is no precision to choose."""
+    row = type_hints.table_row(name)
+    rule = rule_for(said.choice, row)
+    if rule is not None:
+        return Ruling(Row(name, rule, said.why, row.family if row is not None else "custom"), level)
+    return Ruling(row, "rule") if row is not None else None
+
+
+def _attribute(call: relax.Call, attribute: str) -> str:
+    known = [field.name for field in type(call.attrs).__tvm_ffi_type_info__.fields] if call.attrs is not None else []
+    if attribute not in known:
+        raise PolicyError(
+            f"Policy: conditional_float32_ops asks for the attribute {attribute!r} of {op_name(call)}; it has "
+            f"{', '.join(known) or 'none'}"
+        )
+    return str(getattr(call.attrs, attribute))
+
+
+def _warn(field: str, unused: Iterable[str], seen: Iterable[str], what: str) -> None:
+    for entry in unused:
+        warnings.warn(
+            f"Policy: {field} has {entry!r}, and no {what} of the module is that; nearest: {nearest(entry, seen)}",
+            PolicyWarning,
+            stacklevel=2,
+        )
