@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 import type_hints
-from autocast.ir import FLOATS, dtype_of, identity, op_name, relax_functions
+from autocast.ir import FLOATS, dtype_of, fits, identity, is_constant, op_name, relax_functions
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -44,6 +44,23 @@ def _moves_data(value: relax.Expr) -> bool:
     name = op_name(value)
     row = type_hints.get_row(name) if name is not None else None
     return row is not None and row.family == "layout" and isinstance(value.args[0], relax.Var)
+
+
+def literals_out_of_range(mod: tvm.IRModule, dtype: str) -> frozenset[int]:
+    """The float32 literals (and variables that are one, all by `identity`) that `dtype` cannot hold, as `fits` says."""
+    found: set[int] = set()
+    for _, function in relax_functions(mod):
+        for binding in _bindings(function.body):
+            value = binding.value
+            if is_constant(value) and _overflows(value, dtype):
+                found.add(identity(binding.var))
+            elif isinstance(value, relax.Call):
+                found.update(identity(arg) for arg in value.args if is_constant(arg) and _overflows(arg, dtype))
+    return frozenset(found)
+
+
+def _overflows(literal: relax.Expr, dtype: str) -> bool:
+    return dtype_of(literal) == "float32" and not fits(literal.value.numpy(), dtype)
 
 
 def after_float_conversions(mod: tvm.IRModule) -> frozenset[int]:

@@ -99,6 +99,26 @@ def test_the_two_product_model_is_as_described(policy, expected, casts):
 
 
 @I.ir_module
+class Masked:
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32"), mask: R.Tensor((4, 8), "bool")):
+        lowest = R.const(-3.4028234663852886e38, "float32")
+        scaled = R.multiply(x, R.const(0.5, "float32"))
+        tiny = R.multiply(scaled, R.const(1e-7, "float32"))
+        masked = R.where(mask, tiny, lowest)
+        return masked
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("bfloat16", [LOW, LOW, FULL]), ("float16", ["float16", FULL, FULL])])
+def test_a_literal_that_is_out_of_range_keeps_its_operator_in_float32(dtype, expected):
+    decisions = amp.autocast(Masked, policy=f"mp4, {dtype}").report.decisions
+    assert [decision.mode for decision in decisions] == expected
+    assert decisions[-1].why == f"mp4: a literal that {dtype} cannot hold"
+    listed = amp.autocast(Masked, policy=f"mp4, {dtype}, low_ops=where").report.decisions
+    assert listed[-1].mode == dtype, "who names an operator means it"
+
+
+@I.ir_module
 class Converted:
     @R.function
     def main(a: R.Tensor((8, 8), "float32"), b: R.Tensor((8, 8), "float32"), flag: R.Tensor((), "bool")):
