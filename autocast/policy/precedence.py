@@ -25,7 +25,7 @@ import type_hints
 from autocast.errors import PolicyError, PolicyWarning
 from autocast.ir import identity, op_name, place_of
 from autocast.policy.choices import Choice, rule_for
-from autocast.policy.facts import after_float_conversions, parameter_names
+from autocast.policy.facts import after_float_conversions, literals_out_of_range, parameter_names
 from autocast.policy.patterns import Patterns, nearest, with_parents
 from autocast.policy.policy import MIXED_OPS, Policy
 from autocast.policy.presets import PRESETS, UNSUPPORTED
@@ -70,8 +70,10 @@ class Decisions:
             (f"relax.{name}", attribute, values) for name, attribute, values in policy.conditional_float32_ops
         ]
         self._parameters = parameter_names(mod, params) if self._low_names or self._float32_names else {}
+        is_low = self._preset.is_low
+        self._unholdable = literals_out_of_range(mod, policy.dtype) if is_low else frozenset()
         self._after = after_float_conversions(mod) if self._preset.ends_at_float_conversions else frozenset()
-        self._rulings: dict[tuple[str, str, bool], Ruling | None] = {}
+        self._rulings: dict[tuple[str, str, str | None], Ruling | None] = {}
         self._seen: dict[str, set[str]] = {"operators": set(), "names": set(), "regions": set()}
 
     def ruling(self, name: str, call: relax.Call, var: relax.Var) -> Ruling | None:
@@ -98,9 +100,12 @@ class Decisions:
         is_after = bool(self._after) and any(
             identity(used) in self._after for arg in call.args for used in relax.analysis.free_vars(arg)
         )
-        key = name, operator, is_after
+        why = "computed from an author's conversion to float32" if is_after else None
+        if self._unholdable and any(identity(arg) in self._unholdable for arg in call.args):
+            why = f"a literal that {self.policy.dtype} cannot hold"
+        key = name, operator, why
         if key not in self._rulings:
-            self._rulings[key] = self._operator(name, operator, is_after)
+            self._rulings[key] = self._operator(name, operator, why)
         return self._rulings[key]
 
     def warn_of_unused(self) -> None:
@@ -166,16 +171,16 @@ class Decisions:
                     return _Said("float32", f"conditional_float32_ops: its {attribute} is {value}")
         return None
 
-    def _operator(self, name: str, operator: str, is_after: bool) -> Ruling | None:
-        """What the levels below say, which look at nothing but the operator."""
+    def _operator(self, name: str, operator: str, exempt: str | None = None) -> Ruling | None:
+        """What the levels below say, which look at nothing but the operator; `exempt`: why no preset makes it low."""
         row = type_hints.table_row(name)
         said = self._lists.get(name) or self._lists.get(operator)
         if said is not None:
             return _ruled(name, said, "operator list")
         if row is None:
             return None
-        if is_after and row.label != "cast":
-            return _ruled(name, _Said("float32", "computed from an author's conversion to float32"), "preset")
+        if exempt is not None and row.label != "cast":
+            return _ruled(name, _Said("float32", f"{self._preset.name}: {exempt}"), "preset")
         choice = self._preset.choose(row)
         reason = UNSUPPORTED[name] if choice == "float32" and name in UNSUPPORTED else self._preset.why
         return _ruled(name, _Said(choice, f"{self._preset.name}: {reason}"), "preset")
@@ -190,7 +195,7 @@ def _custom(name: str) -> Ruling | None:
 def operator_rules(policy: Policy) -> type_hints.RuleTable:
     """What a policy makes of every operator of the tables, where no region, name or attribute says more."""
     decisions = Decisions(policy, tvm.IRModule())
-    rulings = [_custom(row.name) or decisions._operator(row.name, row.name, False) for row in type_hints.list_rules()]
+    rulings = [_custom(row.name) or decisions._operator(row.name, row.name) for row in type_hints.list_rules()]
     return type_hints.RuleTable(ruling.row for ruling in rulings if ruling is not None)
 
 

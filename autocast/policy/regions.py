@@ -13,6 +13,7 @@ Sources: SambaFlow's `disable_graphamp`, Paddle's `fp16_guard`.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -103,10 +104,11 @@ class Region:
                 in_region = functools.partial(_in_region, self.name, module.forward)
                 module.forward = functools.update_wrapper(in_region, module.forward)
             return subject
-        if is_class or not callable(subject):
+        later = inspect.isgeneratorfunction(subject) or inspect.iscoroutinefunction(subject)
+        if is_class or later or not callable(subject):
             raise PolicyError(
-                f"{self!r} decorates functions, methods, and modules that have a forward; got {subject!r}. Decorate "
-                "what computes, or use `with` there"
+                f"{self!r} decorates functions, methods, and modules that have a forward; got {subject!r}"
+                f"{', whose body runs after it returns' if later else ''}. Decorate what computes, or use `with` there"
             )
         return self._function(subject)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 import tvm
@@ -117,7 +118,7 @@ def test_the_innermost_region_decides(trees: list) -> None:
     x, builder = relax.Var("x", X), PlacedBuilder()
     value, expected = x, []
 
-    def emit(tree: object, region: str) -> None:
+    def emit(tree: Any, region: str) -> None:
         nonlocal value
         if isinstance(tree, str):
             value = builder.emit(op.sin(value))

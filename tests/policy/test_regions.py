@@ -30,11 +30,9 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
 def regions(model: Model) -> dict[str, str]:
     """The region of each operator of main, by its short name."""
-    return {
-        (op_name(binding.value) or "").rpartition(".")[2]: place_of(binding.var).region
-        for block in model.main.body.blocks
-        for binding in block.bindings
-    }
+    bindings = [binding for block in model.main.body.blocks for binding in block.bindings]
+    names = {op_name(binding.value): place_of(binding.var).region for binding in bindings}
+    return {name.rpartition(".")[2]: region for name, region in names.items() if name is not None}
 
 
 def decisions(model: Model, policy: amp.Policy) -> dict[str, tuple[str, str, str]]:
@@ -178,7 +176,13 @@ def test_a_dtype_that_is_none_is_refused() -> None:
         amp.disable_autocast(dtype="int8")
 
 
-@pytest.mark.parametrize("subject", [int, 3], ids=["a class that is no module", "what cannot be called"])
+def _generator() -> Any:
+    yield X
+
+
+@pytest.mark.parametrize(
+    "subject", [int, 3, _generator], ids=["a class that is no module", "what cannot be called", "a generator"]
+)
 def test_what_does_not_compute_is_not_decorated(subject: Any) -> None:
     with pytest.raises(PolicyError, match=r"disable_autocast\(dtype='float32'\) decorates functions"):
         amp.disable_autocast(dtype="float32")(subject)
@@ -218,6 +222,37 @@ def test_regions_survive_decompositions_files_and_another_export() -> None:
     file.seek(0)
     program = torch.export.export(torch.export.load(file).module(), (X,))
     assert regions(from_torch(program.module(), (X,))) == NESTED
+
+
+def test_regions_survive_symbolic_tracing() -> None:
+    assert regions(from_torch(torch.fx.symbolic_trace(Nested()), (X,))) == NESTED
+
+
+def test_an_exported_program_itself_is_refused() -> None:
+    with pytest.raises(
+        ImportModelError, match=r"got a ExportedProgram; expected a torch.nn.Module. Pass its module\(\)"
+    ):
+        from_torch(torch.export.export(Nested(), (X,)), (X,))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.LSTM(8, 8, 2), nn.TransformerEncoderLayer(8, 2, 16).eval(), nn.BatchNorm1d(8).train()],
+    ids=lambda module: type(module).__name__,
+)
+def test_decompositions_stay_in_the_region(module: nn.Module) -> None:
+    model = from_torch(amp.disable_autocast(dtype="float32")(module), (X,))
+    assert set(regions(model).values()) == {"float32"}
+
+
+def test_what_is_written_in_place_is_in_its_region() -> None:
+    def compute(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2.0
+        with amp.disable_autocast(dtype="float32"):
+            y.exp_()
+        return y.tanh_()
+
+    assert regions(from_torch(Calls(compute), (X,))) == {"multiply": "", "exp": "float32", "tanh": ""}
 
 
 def test_regions_survive_symbolic_shapes() -> None:

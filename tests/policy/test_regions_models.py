@@ -15,6 +15,7 @@ from autocast.frontend import from_torch
 from autocast.ir import Place, place_of
 from autocast.model.value import Model
 from autocast.passes.cast_report import Decision
+from autocast.policy import Region
 from tests.architectures import ARCHITECTURES
 from tests.frontend.helpers import relative_error
 
@@ -65,10 +66,8 @@ def test_gpt2s_head_is_computed_in_float32_by_name() -> None:
     model, args, exact = imported("gpt2")
     policy = amp.Policy(preset="mp4", float32_regions=("lm_head",), out_dtype="float32")
     result = amp.autocast(model, policy=policy)
-    low, heads = [], []
-    for place, decision in placed(result):
-        (heads if place.module == "lm_head" else low).append(decision.mode)
-    assert set(heads) == {"float32"} and set(low) == {"bfloat16"}
+    modes = {(place.module == "lm_head", decision.mode) for place, decision in placed(result)}
+    assert modes == {(True, "float32"), (False, "bfloat16")}
     assert relative_error(result(*args).double(), exact) < 0.03
 
 
@@ -117,7 +116,7 @@ def test_a_region_computes_what_torch_computes_by_hand_in_its_dtypes() -> None:
 class Classifier(nn.Module):
     """Three layers, the second with a softmax in a region."""
 
-    def __init__(self, region: amp.disable_autocast) -> None:
+    def __init__(self, region: Region) -> None:
         super().__init__()
         self.region = region
         self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
