@@ -134,9 +134,10 @@ def cases(quick: bool) -> Iterator[Case]:
         targets = next(targets for part, targets in _TARGETS.items() if part in name)
         flops, moved = work(make)
         for low, (eager, compiled) in zip((True, False), targets, strict=True):
-            peers = {"torch eager": partial(torch_step, make, low=low, compiled=False)}
-            if not quick:
-                peers["torch compile"] = partial(torch_step, make, low=low, compiled=True)
+            peers = {
+                "torch eager": partial(torch_step, make, low=low, compiled=False),
+                "torch compile": partial(torch_step, make, low=low, compiled=True),
+            }
             yield Case(
                 f"{name}, {_precision(low)}",
                 partial(ours, make, low=low),
