@@ -309,7 +309,8 @@ class Trainer:
         remedy = 'or amp="bfloat16", which has the range of float32' if overflows else "or a warm-up"
         return (
             f"Trainer.fit: the loss of step {self.steps} is {loss} at a learning rate of {rate:g}, expected a finite "
-            f"number. What is trained has diverged too: go on from a checkpoint, with a lower learning rate, clip_norm=1.0, {remedy}"
+            "number. What is trained has diverged too: go on from a checkpoint, with a lower learning rate, "
+            f"clip_norm=1.0, {remedy}"
         )
 
 

@@ -13,6 +13,7 @@ import torch
 
 import autocast
 from autocast.errors import CheckpointError, DivergedError, InputError, TrainingError
+from autocast.policy import Policy
 from autocast.training.losses import MSE, NLL, CrossEntropy
 from autocast.training.optimizers import SGD, Adam
 from autocast.training.schedules import Linear
@@ -73,6 +74,14 @@ def test_mixed_precision_follows_float32(make):
     low = make(amp="bfloat16").fit(batch, 12, progress=False)
     np.testing.assert_allclose(low, exact, rtol=0.02)
     assert low != exact
+
+
+@pytest.mark.parametrize("policy", ["mp1", "mp4", Policy(preset="default", float32_ops=("tanh",))])
+def test_a_policy_decides_the_precision_of_a_step_and_leaves_its_updates_in_float32(make, policy):
+    trainer = make(amp=policy)
+    updates = [d for d in trainer.step_model.report.decisions if d.function.startswith("adam_")]
+    assert updates and {d.mode for d in updates} <= {"float32", "as is"}
+    assert str(Policy.parse(str(trainer.amp))) in repr(trainer)
 
 
 def test_float16_scales_its_loss_by_default(make):

@@ -14,6 +14,7 @@ from autocast.ir import is_op
 from autocast.kernels.graph.rewriting import reads_of
 from autocast.kernels.graph.state import num_state
 from autocast.kernels.graph.tensors import Tensor, Tensors, is_alias, returned
+from autocast.kernels.vector.streaming import OVERWRITING
 
 #: The attribute of a PrimFunc that lists [result, argument] pairs, each counted from 0: the result may take the place
 #: of the argument, because no element is written before the last time that it is read.
@@ -26,8 +27,10 @@ _COPY = "runtime.TVMTensorCopyFromTo"
 def sharing(kernel: tirx.PrimFunc, pairs: Sequence[tuple[int, int]]) -> tirx.PrimFunc:
     """`kernel` without the arguments that it writes where it reads others: (written, read) in `pairs`, from 0.
 
-    It has one buffer for both: generated code relies on different buffers sharing no memory.
+    It has one buffer for both: generated code relies on different buffers sharing no memory. What was just read is in
+    the caches, so nothing is stored past them.
     """
+    kernel = (kernel.attrs or {}).get(OVERWRITING, kernel)
     return kernel.specialize({kernel.params[written]: kernel.params[read] for written, read in pairs})
 
 
