@@ -14,6 +14,8 @@ from rich.console import Console
 
 from autocast.errors import AutocastError, InputError
 
+_POLICY = 'a policy, such as "mp1" or "mp4, dtype=float16, float32_ops=(nn.gelu,)"'
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0, 1 if the demo's outputs are wrong, 2 for an error in its input."""
@@ -49,7 +51,10 @@ def _parser() -> argparse.ArgumentParser:
         minimum = 0 if name == "threads" else 1
         kind = partial(_whole_number, minimum=minimum)
         demo.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{text} (default: {default})")
-    demo.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"), help="default: bfloat16")
+    demo.add_argument(
+        "--dtype", choices=("bfloat16", "float16"), help="short for --policy dtype=... (default: bfloat16)"
+    )
+    demo.add_argument("--policy", help=_POLICY)
     demo.add_argument("--profile", action="store_true", help="also show operators and memory of both models")
 
     env = commands.add_parser("env", help="the environment variables that are read, and their values")
@@ -57,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
     rules = commands.add_parser("rules", help="the casting rules: one for every operator, each with its reason")
     rules.add_argument("pattern", nargs="?", default="", help="only operators whose name contains this")
+    rules.add_argument("--policy", help=f"what this makes of them: {_POLICY}")
     rules.set_defaults(run=_rules)
     return parser
 
@@ -80,9 +86,11 @@ def _demo(options: argparse.Namespace) -> int:
 
     with step("loading torch, transformers and TVM"):
         from autocast import demo, demo_training, vm
+        from autocast.policy import as_policy
         from autocast.report import tables
     if options.hidden % options.heads:
         raise InputError(f"demo: --hidden {options.hidden} is no multiple of --heads {options.heads}")
+    options.policy = as_policy(options.policy, dtype=options.dtype)
     chosen = demo.Options(**{field.name: getattr(options, field.name) for field in fields(demo.Options)})
     console = Console() if sys.stdout.isatty() else Console(width=tables.TEXT_WIDTH)
     failures = []
@@ -109,8 +117,9 @@ def _env(options: argparse.Namespace) -> int:
 
 def _rules(options: argparse.Namespace) -> int:
     import type_hints
+    from autocast.policy import as_policy, operator_rules
 
-    table = type_hints.list_rules()
+    table = operator_rules(as_policy(options.policy))
     chosen = type_hints.RuleTable(row for row in table if options.pattern in row.name)
     if not chosen:
         raise InputError(f"rules: none of {len(table)} operators has {options.pattern!r} in its name")

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from autocast import amp, vm
 from autocast.frontend import from_torch
 from autocast.model import Model
+from autocast.policy import Policy
 from autocast.testing.data import randint
 from autocast.testing.models import build_transformer
 from autocast.vm import threads
@@ -33,17 +34,22 @@ _FLOAT32_ERROR = 1e-5
 
 @dataclass(frozen=True)
 class Options:
-    """What to run: the shape of the BERT, the shape of its input, the AMP dtype, and how often it is measured."""
+    """What to run: the shape of the BERT, the shape of its input, the policy of its casts, and how often it is run."""
 
     layers: int = 1
     batch: int = 8
     sequence: int = 128
-    dtype: str = "bfloat16"
+    policy: Policy = field(default_factory=Policy)
     hidden: int = 768
     heads: int = 12
     vocabulary: int = 30522
     rounds: int = 10
     threads: int = 0
+
+    @property
+    def dtype(self) -> str:
+        """The AMP dtype."""
+        return self.policy.dtype
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Re
     with progress("importing from torch"):
         float32 = from_torch(module, inputs)
     with progress(f"autocasting to {options.dtype}"):
-        low = amp.autocast(float32, inputs, dtype=options.dtype)
+        low = amp.autocast(float32, inputs, policy=options.policy)
     with progress("compiling float32"):
         executable = vm.compile(float32)
     with progress(f"compiling {options.dtype}"):

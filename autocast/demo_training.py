@@ -57,7 +57,7 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Tr
     with progress("differentiating"):
         float32 = training_step(from_torch(module, (ids,)), CrossEntropy(), SGD(momentum=_MOMENTUM))
     with progress(f"autocasting the training step to {options.dtype}"):
-        low = amp.autocast(float32, inputs, dtype=options.dtype)
+        low = amp.autocast(float32, inputs, policy=options.policy)
     with progress("compiling the training step in float32"):
         executable = vm.compile(float32)
     with progress(f"compiling the training step in {options.dtype}"):

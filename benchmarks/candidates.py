@@ -61,8 +61,8 @@ def onnx_model(make: Make) -> Call:
     return lambda: session.run(None, feed)
 
 
-def peers(make: Make, *, low: bool, quick: bool, images: bool = False) -> dict[str, Build]:
-    """Everyone else that can run the model: `quick` leaves out what takes a minute to compile."""
+def peers(make: Make, *, low: bool, images: bool = False) -> dict[str, Build]:
+    """Everyone else that can run the model."""
     every: dict[str, Build] = {
         "torch: autocast" if low else "torch: eager": partial(torch_model, make, low=low, compiled=False)
     }
@@ -70,6 +70,5 @@ def peers(make: Make, *, low: bool, quick: bool, images: bool = False) -> dict[s
         every |= {"torch: channels last": partial(torch_model, make, low=low, compiled=False, channels_last=True)}
     if not low:
         every |= {"onnxruntime": partial(onnx_model, make)}
-    if not quick:
-        every |= {"torch: compile": partial(torch_model, make, low=low, compiled=True, channels_last=images)}
+    every |= {"torch: compile": partial(torch_model, make, low=low, compiled=True, channels_last=images)}
     return every

@@ -5,8 +5,8 @@ A benchmark is a table of `Case`s and one line::
     if __name__ == "__main__":
         run("softmax", __doc__, cases)
 
-`cases(quick)` yields them. `--quick` asks for fewer and measures shorter; `--only TEXT` takes some by their names
-and leaves the other cases of an earlier run in the JSON.
+`cases(quick)` yields them. `--quick` asks for fewer, measures shorter, and leaves out `torch.compile`; `--only TEXT`
+takes some by their names and leaves the other cases of an earlier run in the JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 from rich.progress import track
@@ -154,6 +154,8 @@ def run(
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="threads of each side")
     options = parser.parse_args(arguments)
     chosen = [case for case in cases(options.quick) if options.only in case.name]
+    if options.quick:
+        chosen = [replace(case, peers=_without_compilers(case.peers)) for case in chosen]
     rounds = 3 if options.quick else -(-20 // calls)
     limits = _limits(options.threads)
     console = Console(width=140)
@@ -168,6 +170,8 @@ def run(
     console.print(_table(name, outcomes, options.threads))
     peaks = ", ".join(f"{dtype} {rate:.0f} GFLOP/s" for dtype, rate in limits.gflops.items())
     console.print(f"roofline measured here: {peaks}, copy {limits.bandwidth:.1f} GB/s")
+    if options.quick:
+        console.print(f"--quick left out: torch.compile, all other cases, {-(-20 // calls) - rounds} rounds, the JSON")
     if not options.quick:
         suffix = "" if options.threads == len(os.sched_getaffinity(0)) else f"_{options.threads}_thread"
         results = load(name + suffix).get("cases", {}) if options.only else {}
@@ -175,6 +179,11 @@ def run(
         path = save(name + suffix, {"threads": options.threads, "roofline": vars(limits), "cases": results})
         console.print(f"written to {path}")
     return outcomes
+
+
+def _without_compilers(peers: Mapping[str, Build]) -> dict[str, Build]:
+    """The peers that are ready at once: `torch.compile` takes seconds for an operator, and a minute for a model."""
+    return {name: build for name, build in peers.items() if not name.endswith("compile")}
 
 
 def _limits(threads: int) -> roofline.Roofline:

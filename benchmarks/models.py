@@ -47,7 +47,7 @@ def cases(quick: bool) -> Iterator[Case]:
         yield Case(
             f"{name}, mixed",
             partial(ours, make, low=True),
-            peers(make, low=True, quick=quick, images=images),
+            peers(make, low=True, images=images),
             target=low,
             dtype="bfloat16",
             flops=flops,
@@ -56,7 +56,7 @@ def cases(quick: bool) -> Iterator[Case]:
         yield Case(
             f"{name}, float32",
             partial(ours, make, low=False),
-            peers(make, low=False, quick=quick, images=images),
+            peers(make, low=False, images=images),
             target=full,
             targets={"onnxruntime": onnx},
             flops=flops,

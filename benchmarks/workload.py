@@ -57,6 +57,12 @@ def resnet50(batch: int) -> tuple[torch.nn.Module, Inputs]:
     return _made(lambda: transformers.ResNetForImageClassification(config), partial(torch.randn, batch, 3, 224, 224))
 
 
+def in_training_mode(make: Callable[[], tuple[torch.nn.Module, Inputs]]) -> tuple[torch.nn.Module, Inputs]:
+    """The module of `make` as it is trained: with the statistics of each batch."""
+    module, inputs = make()
+    return module.train(), inputs
+
+
 #: Inference workloads by name.
 MODELS: dict[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
     "BERT-base 1 layer, 8 x 128": partial(bert, 1),
@@ -68,9 +74,10 @@ MODELS: dict[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
     "ResNet-50, 4 images": partial(resnet50, 4),
 }
 
-#: Training workloads by name.
+#: Training workloads by name: transformers without dropout, ResNet-50 with the statistics of each batch.
 TRAINED: dict[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
     "BERT-base 1 layer, 8 x 128": partial(bert, 1),
     "BERT-base, 8 x 128": partial(bert, 12),
     "GPT-2 small, 4 x 256": partial(gpt2, 4, 256),
+    "ResNet-50, 4 images": partial(in_training_mode, partial(resnet50, 4)),
 }

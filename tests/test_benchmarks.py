@@ -72,7 +72,8 @@ def test_a_share_of_the_roofline_is_a_target_too() -> None:
 
 
 def _naps(quick: bool) -> Iterator[Case]:
-    yield Case("nap", partial(_sleeper, 0.001), {"peer: long": partial(_sleeper, 0.02)}, target=0.5)
+    peers = {"peer: long": partial(_sleeper, 0.02), "peer: compile": _failing}
+    yield Case("nap", partial(_sleeper, 0.001), peers, target=0.5)
     if not quick:
         yield Case("never", _failing, {}, target=1.0)
 
@@ -83,3 +84,4 @@ def test_a_quick_run_measures_the_quick_cases_and_prints_who_won(capsys: pytest.
     assert outcome.best_peer == "peer: long"
     printed = capsys.readouterr().out
     assert "nap" in printed and "met" in printed and "roofline measured here" in printed
+    assert "--quick left out: torch.compile" in printed

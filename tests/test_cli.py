@@ -34,6 +34,24 @@ def test_a_pattern_that_matches_nothing_is_an_error(capsys):
     assert "'softmin'" in capsys.readouterr().err
 
 
+def test_rules_under_a_policy_are_what_it_makes_of_them(capsys):
+    assert main(["rules", "nn.softplus", "--policy", "mp4, dtype=float16"]) == 0
+    assert "mp4: everything that has a low-precision form" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["rules", "--policy", "mp2"], "'mp2' is neither a preset"),
+        (["demo", "--policy", "mp1", "--dtype", "float16"], "are both given"),
+    ],
+)
+def test_a_policy_that_is_none_is_an_error(options, message, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    assert main(options) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_command_is_required(capsys):
     with pytest.raises(SystemExit) as raised:
         main([])

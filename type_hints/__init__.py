@@ -54,6 +54,7 @@ from type_hints.registry import (
     register_family,
     register_op_cast_rule,
     rule,
+    table_row,
 )
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "opaque",
     "register_op_cast_rule",
     "rule",
+    "table_row",
     "untouched",
 ]
 

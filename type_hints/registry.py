@@ -118,18 +118,23 @@ def register_family(family: str, rows: Iterable[Row]) -> None:
         _rows[row.name] = replace(row, family=family)
 
 
+def table_row(op_name: str) -> Row | None:
+    """The registered row of `op_name` (its full name), whatever `CustomTypeHint` blocks say; None if it has none."""
+    return _rows.get(op_name)
+
+
 def get_row(op_name: str) -> Row | None:
     """The row that decides `op_name` here and now, `CustomTypeHint` blocks included; None where there is none.
 
     Any spelling of the name is accepted; the full one is found fastest.
     """
-    row = _rows.get(op_name)
+    row = table_row(op_name)
     if row is None:
         try:
             op_name = normalize_op_name(op_name)
         except UnknownOperatorError:
             return None
-        row = _rows.get(op_name)
+        row = table_row(op_name)
     custom = active_rule(op_name)
     if custom is None:
         return row

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import fx
 from torch.fx import traceback
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
 from autocast.errors import ImportModelError
 from autocast.ir.places import REGIONS, Place, active_region, current_region
@@ -52,7 +53,7 @@ def torch_region(region: str, autocast_off: bool) -> Iterator[None]:
     if torch.compiler.is_dynamo_compiling():  # reads neither context variables nor torch's own settings
         with traceback.annotate({_KEY: region}):
             yield
-    elif torch.compiler.is_exporting() and torch._C._len_torch_function_stack() > 0:
+    elif is_fx_symbolic_tracing() or (torch.compiler.is_exporting() and torch._C._len_torch_function_stack() > 0):
         # In this order: what is preserved is restored first, which an annotation around has written into.
         with active_region(region), traceback.annotate({_KEY: region}), traceback.preserve_node_meta():
             yield

@@ -63,7 +63,8 @@ def from_torch(
         outputs that are not tensors), or `dynamic` names what is not there.
     """
     if not isinstance(module, torch.nn.Module):
-        raise ImportModelError(f"from_torch: got a {type(module).__name__}; expected a torch.nn.Module.")
+        remedy = " Pass its module()." if isinstance(module, torch.export.ExportedProgram) else ""
+        raise ImportModelError(f"from_torch: got a {type(module).__name__}; expected a torch.nn.Module.{remedy}")
     if isinstance(example_args, torch.Tensor):
         example_args = (example_args,)
     args, kwargs = tuple(example_args), dict(example_kwargs or {})

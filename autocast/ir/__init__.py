@@ -1,5 +1,6 @@
 """Typed views of expressions, the only place that spells what depends on TVM's version, and operators of our own."""
 
+from autocast.ir.literals import fits
 from autocast.ir.places import Place, PlacedBuilder, place_of
 from autocast.ir.views import (
     FLOATS,
@@ -27,6 +28,7 @@ __all__ = [
     "Place",
     "PlacedBuilder",
     "dtype_of",
+    "fits",
     "identity",
     "is_constant",
     "is_op",

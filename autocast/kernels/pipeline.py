@@ -15,6 +15,7 @@ from autocast import settings
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
+from autocast.kernels.graph.accumulate import accumulate_gradients
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.carry import carry_casts
 from autocast.kernels.graph.channels_last import channels_last
@@ -26,6 +27,7 @@ from autocast.kernels.graph.order import OrderForMemory
 from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
+from autocast.kernels.graph.repeat import repeat_cheap
 from autocast.kernels.graph.state import inline_functions, separate_state
 from autocast.kernels.graph.translate import DROPOUT
 from autocast.kernels.graph.widen import accumulate_in_float32, compute_in_float32
@@ -63,8 +65,9 @@ def _by_rule(rule: Rule) -> Phase:
 
 #: In this order, because: channels are scaled, and moved to be last, while operators are those of the model; kernels
 #: look for patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs;
-#: schedules see fused groups; functions that update state are inlined when only elementwise kernels are left to choose.
-#: Casts of state become state before rules make them part of what reads them, and before updates are inlined.
+#: schedules see fused groups. Casts of state become state before rules make them part of what reads them, and before
+#: updates are inlined; products and lookups' gradients take of those updates what adds to state. What is cheap is
+#: repeated when only reductions and elementwise kernels are left to read it.
 #: What depends on parameters alone leaves main twice: small factors before a rule can make them part of a kernel, the
 #: rest, with the packing that rules add, before fusion could.
 LOWERING = (
@@ -79,9 +82,12 @@ LOWERING = (
     Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
     Phase("prepare_small_parameters", lambda mod, target: prepare_parameters(mod, only_small=True)),
     Phase("carry_casts", lambda mod, target: carry_casts(mod)),
-    *(_by_rule(rule) for rule in RULES[:-1]),
-    Phase("accumulate_in_float32", lambda mod, target: accumulate_in_float32(mod)),
     Phase("inline_functions", lambda mod, target: inline_functions(mod)),
+    Phase("accumulate_gradients", lambda mod, target: accumulate_gradients(mod)),
+    *(_by_rule(rule) for rule in RULES[:-2]),
+    Phase("repeat_cheap", lambda mod, target: repeat_cheap(mod)),
+    _by_rule(RULES[-2]),
+    Phase("accumulate_in_float32", lambda mod, target: accumulate_in_float32(mod)),
     _by_rule(RULES[-1]),
     Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
     Phase("remove_checkpoints", lambda mod, target: remove_checkpoints(mod)),

@@ -105,8 +105,14 @@ def wanted_threads() -> int:
 
 def instruction_set(target: tvm.target.Target) -> InstructionSet:
     """The best instruction set that `target` has; `generic` (any LLVM CPU) where it has none of the known ones."""
+    return _instruction_set(str(target))
+
+
+@functools.cache
+def _instruction_set(target: str) -> InstructionSet:
+    """The same; every kernel asks, and LLVM takes a millisecond to answer."""
     for candidate, features in _INSTRUCTION_SETS:
-        if all(codegen.llvm_cpu_has_features(feature, target) for feature in features):
+        if all(codegen.llvm_cpu_has_features(feature, tvm.target.Target(target)) for feature in features):
             return candidate
     return _GENERIC
 

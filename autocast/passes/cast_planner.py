@@ -10,9 +10,9 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import CastingRuleError
-from autocast.ir import FLOATS, identity, is_constant, op_name, relax_functions
+from autocast.ir import FLOATS, fits, identity, is_constant, op_name, relax_functions
 from autocast.passes.cast_costs import CONVERTING, cast_weight, traffic_weight
-from autocast.passes.cast_leaves import Leaf, Tree, element_count, fits, fold, leaves, signature
+from autocast.passes.cast_leaves import Leaf, Tree, element_count, fold, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import dtype_attributes

@@ -14,7 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from autocast.ir import identity, is_constant
+from autocast.ir import Place, PlacedBuilder, identity, is_constant, place_of
 from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import with_out_dtype
@@ -37,7 +37,7 @@ class CastRewriter:
 
     def __init__(self, plan: ModulePlan, low: list[bool]) -> None:
         self.plan, self.low = plan, low
-        self.builder = relax.BlockBuilder()
+        self.builder = PlacedBuilder()
         self.casts: list[InsertedCast] = []
         self.function = ""
         self.variables: dict[int, relax.Expr] = {}
@@ -247,6 +247,7 @@ class CastRewriter:
         return type
 
     def _emit(self, value: relax.Expr, old: relax.Var) -> relax.Var:
+        self.builder.place = place_of(old)
         if not isinstance(old, relax.DataflowVar) and self.builder.current_block_is_dataflow():
             return self.builder.emit_output(value, old.name)
         return self.builder.emit(value, old.name)
@@ -358,6 +359,7 @@ class CastRewriter:
     def _cast(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool) -> relax.Expr:
         blocks = {block for node, block in leaf.uses if self._dtype(node) == dtype}
         new = relax.op.astype(value, dtype)
+        self.builder.place = Place()
         is_output = (output or len(blocks) > 1) and self.builder.current_block_is_dataflow()
         cast = self.builder.emit_output(new) if is_output else self.builder.emit(new)
         assert leaf.tensor is not None

@@ -1,7 +1,7 @@
 """What a user may say about casts, as one value: `Policy`; and who decides a call when several things are said."""
 
 from autocast.policy.policy import Policy, as_policy
-from autocast.policy.precedence import LEVELS, Decisions, Ruling
+from autocast.policy.precedence import LEVELS, Decisions, Ruling, operator_rules
 from autocast.policy.presets import PRESETS, UNSUPPORTED
 from autocast.policy.regions import Region, disable_autocast, fp16_guard
 
@@ -16,4 +16,5 @@ __all__ = [
     "as_policy",
     "disable_autocast",
     "fp16_guard",
+    "operator_rules",
 ]

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 import type_hints
-from autocast.ir import FLOATS, dtype_of, identity, op_name, relax_functions
+from autocast.ir import FLOATS, dtype_of, fits, identity, is_constant, op_name, relax_functions
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -46,40 +46,70 @@ def _moves_data(value: relax.Expr) -> bool:
     return row is not None and row.family == "layout" and isinstance(value.args[0], relax.Var)
 
 
+def literals_out_of_range(mod: tvm.IRModule, dtype: str) -> frozenset[int]:
+    """The float32 literals (and variables that are one, all by `identity`) that `dtype` cannot hold, as `fits` says."""
+    found: set[int] = set()
+    for _, function in relax_functions(mod):
+        for binding in _bindings(function.body):
+            value = binding.value
+            if is_constant(value) and _overflows(value, dtype):
+                found.add(identity(binding.var))
+            elif isinstance(value, relax.Call):
+                found.update(identity(arg) for arg in value.args if is_constant(arg) and _overflows(arg, dtype))
+    return frozenset(found)
+
+
+def _overflows(literal: relax.Expr, dtype: str) -> bool:
+    return dtype_of(literal) == "float32" and not fits(literal.value.numpy(), dtype)
+
+
 def after_float_conversions(mod: tvm.IRModule) -> frozenset[int]:
     """The variables (by `identity`) that are computed from an author's conversion of a tensor to float32.
 
     A conversion to low precision ends it: what is computed from its result is free again.
     """
-    found: set[int] = set()
+    spread = _Spread(mod)
     while True:
-        before = len(found)
+        before = len(spread.found)
         for _, function in relax_functions(mod):
-            _spread(function.body, mod, found)
-        if len(found) == before:
-            return frozenset(found)
+            spread.over(function.body)
+        if len(spread.found) == before:  # calls of functions may have reached one that was visited before
+            return frozenset(spread.found)
 
 
-def _spread(sequence: relax.SeqExpr, mod: tvm.IRModule, found: set[int]) -> None:
-    for binding in _bindings(sequence):
-        value = binding.value
-        if op_name(value) == "relax.astype" and dtype_of(value.args[0]) in (*FLOATS, "float64"):
-            reached = dtype_of(binding.var) == "float32"
-        elif isinstance(value, relax.If):
-            reached = any(_reaches(branch.body, found) for branch in (value.true_branch, value.false_branch))
-        else:
-            reached = _reaches(value, found)
-            if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
-                callee = mod[value.op]
-                if isinstance(callee, relax.Function):
-                    pairs = zip(callee.params, value.args, strict=True)
-                    found.update(identity(param) for param, arg in pairs if _reaches(arg, found))
-        if reached:
-            found.add(identity(binding.var))
+class _Spread:
+    """Follows conversions to float32 through bindings, tuples, conditionals and calls of functions."""
 
+    def __init__(self, mod: tvm.IRModule) -> None:
+        self.mod = mod
+        self.found: set[int] = set()
+        self.fields: dict[int, relax.Tuple] = {}
 
-def _reaches(expr: relax.Expr, found: set[int]) -> bool:
-    return any(identity(var) in found for var in relax.analysis.free_vars(expr))
+    def over(self, sequence: relax.SeqExpr) -> None:
+        for binding in _bindings(sequence):
+            var, value = binding.var, binding.value
+            if isinstance(value, relax.Tuple):
+                self.fields[identity(var)] = value
+            if op_name(value) == "relax.astype" and dtype_of(value.args[0]) in (*FLOATS, "float64"):
+                is_after = dtype_of(var) == "float32"
+            else:
+                is_after = self.reaches(value)
+            if is_after:
+                self.found.add(identity(var))
+
+    def reaches(self, expr: relax.Expr) -> bool:
+        if isinstance(expr, relax.If):
+            return any(self.reaches(branch.body) for branch in (expr.true_branch, expr.false_branch))
+        if isinstance(expr, relax.TupleGetItem):
+            fields = self.fields.get(identity(expr.tuple_value))
+            return self.reaches(fields.fields[expr.index] if fields is not None else expr.tuple_value)
+        if isinstance(expr, relax.Call):
+            if isinstance(expr.op, tvm.ir.GlobalVar) and isinstance(self.mod[expr.op], relax.Function):
+                for param, arg in zip(self.mod[expr.op].params, expr.args, strict=True):
+                    if self.reaches(arg):
+                        self.found.add(identity(param))
+            return any(self.reaches(arg) for arg in expr.args)
+        return any(identity(var) in self.found for var in relax.analysis.free_vars(expr))
 
 
 def _bindings(sequence: relax.SeqExpr) -> Iterator[relax.Binding]:

@@ -154,7 +154,7 @@ class Policy:
         for kind in self.mixed_ops:
             for name in _OPERATORS:
                 for operator in getattr(self, name):
-                    row = type_hints.get_row(operator)
+                    row = type_hints.table_row(type_hints.normalize_op_name(operator))
                     if row is not None and MIXED_OPS[kind](row):
                         _contradiction(f"{name} names {operator!r}, which mixed_ops={kind!r} means too")
         for name in ("accumulation", "weight_gradients"):
@@ -177,10 +177,11 @@ class Policy:
             inside = inside[len("Policy(") : -1]
         try:
             call = ast.parse(f"Policy({inside})", mode="eval").body
-            assert isinstance(call, ast.Call)
+            if not isinstance(call, ast.Call) or any(keyword.arg is None for keyword in call.keywords):
+                raise ValueError(ast.unparse(call))
             given = [(_field_of(_value(node)), _value(node)) for node in call.args]
             given += [(str(keyword.arg), _value(keyword.value)) for keyword in call.keywords]
-        except (SyntaxError, ValueError, AssertionError) as error:
+        except (SyntaxError, ValueError) as error:
             raise PolicyError(
                 f"Policy.parse: {text!r} does not read as field=value, ...; try 'mp1, dtype=float16' or "
                 '\'Policy(preset="mp1", low_ops=("nn.relu",))\''
@@ -223,9 +224,7 @@ def as_policy(policy: Policy | str | None, **short_forms: Any) -> Policy:
     if isinstance(policy, str):
         return Policy.parse(policy)
     if not isinstance(policy, Policy):
-        raise PolicyError(
-            f'policy={policy!r}: got a {type(policy).__name__}, expected a Policy or a text such as "mp1"'
-        )
+        raise PolicyError(f'policy={policy!r}: expected a Policy or a text such as "mp1"')
     return policy
 
 
@@ -260,7 +259,7 @@ def _operator(name: str, entry: str) -> str:
         full = type_hints.normalize_op_name(entry)
     except UnknownOperatorError as error:
         raise PolicyError(f"Policy: {name}: {error}") from error
-    row = type_hints.get_row(full)
+    row = type_hints.table_row(full)
     if name == "low_ops" and row is not None and row.label in UNDECIDED:
         raise PolicyError(f"Policy: low_ops names {entry!r}, whose precision cannot be chosen: {row.label} ({row.why})")
     return full.removeprefix("relax.")

@@ -25,7 +25,7 @@ import type_hints
 from autocast.errors import PolicyError, PolicyWarning
 from autocast.ir import identity, op_name, place_of
 from autocast.policy.choices import Choice, rule_for
-from autocast.policy.facts import after_float_conversions, parameter_names
+from autocast.policy.facts import after_float_conversions, literals_out_of_range, parameter_names
 from autocast.policy.patterns import Patterns, nearest, with_parents
 from autocast.policy.policy import MIXED_OPS, Policy
 from autocast.policy.presets import PRESETS, UNSUPPORTED
@@ -70,8 +70,10 @@ class Decisions:
             (f"relax.{name}", attribute, values) for name, attribute, values in policy.conditional_float32_ops
         ]
         self._parameters = parameter_names(mod, params) if self._low_names or self._float32_names else {}
+        is_low = self._preset.is_low
+        self._unholdable = literals_out_of_range(mod, policy.dtype) if is_low else frozenset()
         self._after = after_float_conversions(mod) if self._preset.ends_at_float_conversions else frozenset()
-        self._rulings: dict[tuple[str, str, bool], Ruling | None] = {}
+        self._rulings: dict[tuple[str, str, str | None], Ruling | None] = {}
         self._seen: dict[str, set[str]] = {"operators": set(), "names": set(), "regions": set()}
 
     def ruling(self, name: str, call: relax.Call, var: relax.Var) -> Ruling | None:
@@ -86,20 +88,24 @@ class Decisions:
         """
         operator = op_name(call) or name
         self._seen["operators"].update((name, operator))
-        said = self._region(var)
-        level = "region"
-        if said is None and (self._low_names or self._float32_names):
-            said, level = self._name(call, var), "name pattern"
-        if said is None and self._conditions and type_hints.overrides.active_rule(name) is None:
-            said, level = self._condition(name, operator, call), "operator list"
-        if said is not None:
-            return _ruled(name, said, level)
+        by_region, by_name = self._region(var), self._name(call, var)
+        if by_region is not None:
+            return _ruled(name, by_region, "region")
+        if by_name is not None:
+            return _ruled(name, by_name, "name pattern")
+        if custom := _custom(name):
+            return custom
+        if condition := self._condition(name, operator, call):
+            return _ruled(name, condition, "operator list")
         is_after = bool(self._after) and any(
             identity(used) in self._after for arg in call.args for used in relax.analysis.free_vars(arg)
         )
-        key = name, operator, is_after
+        why = "computed from an author's conversion to float32" if is_after else None
+        if self._unholdable and any(identity(arg) in self._unholdable for arg in call.args):
+            why = f"a literal that {self.policy.dtype} cannot hold"
+        key = name, operator, why
         if key not in self._rulings:
-            self._rulings[key] = self._operator(name, operator, is_after)
+            self._rulings[key] = self._operator(name, operator, why)
         return self._rulings[key]
 
     def warn_of_unused(self) -> None:
@@ -119,11 +125,11 @@ class Decisions:
 
     def _region(self, var: relax.Var) -> _Said | None:
         module, region = place_of(var)
+        paths = with_parents(module) if self._low_regions or self._float32_regions else []
+        self._seen["regions"].update(paths)
         if region not in ("", "guard"):
             return self._written(region, var)
-        if self._low_regions or self._float32_regions:
-            paths = with_parents(module)
-            self._seen["regions"].update(paths)
+        if paths:
             if match := self._low_regions.first(paths):
                 return _Said("low", f"low_regions: {match.pattern!r} selects {match.name}")
             if match := self._float32_regions.first(paths):
@@ -145,6 +151,8 @@ class Decisions:
         return _Said("float32" if region == "float32" else "low", f"in the author's disable_autocast({region!r})")
 
     def _name(self, call: relax.Call, var: relax.Var) -> _Said | None:
+        if not (self._low_names or self._float32_names):
+            return None
         names = [var.name]
         for arg in call.args:
             names += sorted(self._parameters.get(identity(arg), ()))
@@ -163,22 +171,32 @@ class Decisions:
                     return _Said("float32", f"conditional_float32_ops: its {attribute} is {value}")
         return None
 
-    def _operator(self, name: str, operator: str, is_after: bool) -> Ruling | None:
-        """What the levels say that look at nothing but the operator."""
-        row = type_hints.get_row(name)
-        if type_hints.overrides.active_rule(name) is not None:
-            assert row is not None
-            return Ruling(row, "custom hint")
+    def _operator(self, name: str, operator: str, exempt: str | None = None) -> Ruling | None:
+        """What the levels below say, which look at nothing but the operator; `exempt`: why no preset makes it low."""
+        row = type_hints.table_row(name)
         said = self._lists.get(name) or self._lists.get(operator)
         if said is not None:
             return _ruled(name, said, "operator list")
         if row is None:
             return None
-        if is_after and row.label != "cast":
-            return _ruled(name, _Said("float32", "computed from an author's conversion to float32"), "preset")
+        if exempt is not None and row.label != "cast":
+            return _ruled(name, _Said("float32", f"{self._preset.name}: {exempt}"), "preset")
         choice = self._preset.choose(row)
         reason = UNSUPPORTED[name] if choice == "float32" and name in UNSUPPORTED else self._preset.why
         return _ruled(name, _Said(choice, f"{self._preset.name}: {reason}"), "preset")
+
+
+def _custom(name: str) -> Ruling | None:
+    """The rule of the innermost `CustomTypeHint` block that names an operator."""
+    row = type_hints.get_row(name)
+    return Ruling(row, "custom hint") if row is not None and row.family == "CustomTypeHint" else None
+
+
+def operator_rules(policy: Policy) -> type_hints.RuleTable:
+    """What a policy makes of every operator of the tables, where no region, name or attribute says more."""
+    decisions = Decisions(policy, tvm.IRModule())
+    rulings = [_custom(row.name) or decisions._operator(row.name, row.name) for row in type_hints.list_rules()]
+    return type_hints.RuleTable(ruling.row for ruling in rulings if ruling is not None)
 
 
 def _operator_lists(policy: Policy) -> dict[str, _Said]:
@@ -199,7 +217,7 @@ def _operator_lists(policy: Policy) -> dict[str, _Said]:
 
 def _ruled(name: str, said: _Said, level: str) -> Ruling | None:
     """The rule that makes what was said of an operator; its own where there is no precision to choose."""
-    row = type_hints.get_row(name)
+    row = type_hints.table_row(name)
     rule = rule_for(said.choice, row)
     if rule is not None:
         return Ruling(Row(name, rule, said.why, row.family if row is not None else "custom"), level)

@@ -13,6 +13,7 @@ Sources: SambaFlow's `disable_graphamp`, Paddle's `fp16_guard`.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -95,14 +96,19 @@ class Region:
     def __call__(self, subject: Subject) -> Subject:
         """`subject` with all that it does in this region; a module, or a class of them, is changed in place."""
         module: Any = subject
+        is_class = isinstance(subject, type)
         if hasattr(module, "forward"):
-            is_class = isinstance(module, type)
-            module.forward = self._function(module.forward) if is_class else _Forward(self.name, module.forward)
+            if is_class:
+                module.forward = self._function(module.forward)
+            else:
+                in_region = functools.partial(_in_region, self.name, module.forward)
+                module.forward = functools.update_wrapper(in_region, module.forward)
             return subject
-        if isinstance(subject, type) or not callable(subject):
+        later = inspect.isgeneratorfunction(subject) or inspect.iscoroutinefunction(subject)
+        if is_class or later or not callable(subject):
             raise PolicyError(
-                f"{self!r} decorates functions, methods, and modules that have a forward; got {subject!r}. Decorate "
-                "what computes, or use `with` there"
+                f"{self!r} decorates functions, methods, and modules that have a forward; got {subject!r}"
+                f"{', whose body runs after it returns' if later else ''}. Decorate what computes, or use `with` there"
             )
         return self._function(subject)
 
@@ -115,13 +121,7 @@ class Region:
         return in_region  # type: ignore
 
 
-class _Forward:
-    """The forward of one module, in a region. An object, so that copies and pickles of the module keep it."""
-
-    def __init__(self, name: str, forward: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, forward)
-        self.name, self.forward = name, forward
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with Region(self.name):
-            return self.forward(*args, **kwargs)
+def _in_region(name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The forward of one module, in a region: a partial of this, which copies, pickles and exports keep."""
+    with Region(name):
+        return forward(*args, **kwargs)

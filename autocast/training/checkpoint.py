@@ -81,13 +81,24 @@ def load(path: str | os.PathLike[str]) -> Checkpoint:
                     f"{FORMAT!r}, as Trainer.save writes it"
                 )
             names = file.keys()  # it cannot be iterated over
-            return Checkpoint({name: file.get_tensor(name) for name in names}, json.loads(metadata["facts"]))
+            return Checkpoint({name: file.get_tensor(name) for name in names}, json.loads(metadata.get("facts", "")))
     except FileNotFoundError as error:
         raise CheckpointError(f"checkpoint: there is no file {path}; try Trainer.save(path) first") from error
-    except (safetensors.SafetensorError, OSError) as error:
+    except (safetensors.SafetensorError, json.JSONDecodeError, OSError) as error:
         raise CheckpointError(
-            f"checkpoint: {path} cannot be read as safetensors ({error}); expected a file that Trainer.save wrote"
+            f"checkpoint: {path} cannot be read ({error}); expected a file that Trainer.save wrote"
         ) from error
+
+
+def check_facts(state: Mapping[str, Any]) -> None:
+    """Raise a CheckpointError unless `state` has `tensors`, and `facts` with an optimizer and a number of steps."""
+    tensors, facts = state.get("tensors"), state.get("facts")
+    steps, optimizer = (facts.get(key) if isinstance(facts, Mapping) else None for key in ("steps", "optimizer"))
+    if not isinstance(tensors, Mapping) or not isinstance(steps, int) or steps < 0 or optimizer is None:
+        raise CheckpointError(
+            f"checkpoint: got the keys {_some(list(state))} with facts={facts!r}, expected `tensors`, and `facts` with "
+            "`steps` and `optimizer`, as Trainer.state_dict answers"
+        )
 
 
 def check_fits(tensors: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

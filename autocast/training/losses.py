@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
 from autocast import ir
-from autocast.errors import TrainingError
+from autocast.errors import InputError, TrainingError
 from autocast.ir import operators
 from autocast.model.value import Model
 from autocast.training.building import emit_body, new_function
@@ -52,6 +53,9 @@ class Loss:
         """The loss of every element; `compute` reduces it."""
         raise NotImplementedError
 
+    def check_values(self, labels: np.ndarray, classes: int) -> None:
+        """Raise an InputError where indices are none of `classes`: compiled steps, which read them, do not check."""
+
     def _reduce(self, losses: relax.Expr) -> relax.Expr:
         return op.mean(losses) if self.reduction == "mean" else op.sum(losses)
 
@@ -86,6 +90,10 @@ class CrossEntropy(Loss):
     def labels(self, prediction: relax.Expr) -> relax.TensorType:
         return super().labels(prediction) if self.kind == "probabilities" else _indices(prediction)
 
+    def check_values(self, labels: np.ndarray, classes: int) -> None:
+        if self.kind == "indices":
+            _check_indices(self, labels, classes, self.ignore_index)
+
     def compute(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         if self.kind == "probabilities":
             return self._reduce(self._of_probabilities(op.nn.log_softmax(prediction, axis=-1), labels))
@@ -116,6 +124,9 @@ class NLL(Loss):
 
     def labels(self, prediction: relax.Expr) -> relax.TensorType:
         return _indices(prediction)
+
+    def check_values(self, labels: np.ndarray, classes: int) -> None:
+        _check_indices(self, labels, classes, self.ignore_index)
 
     def compute(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         rows, labels = _rows(prediction, labels)
@@ -215,20 +226,46 @@ def _position(model: Model, loss: Loss) -> int:
     )
 
 
-def _checked_labels(model: Model, loss: Loss, position: int) -> relax.TensorType:
+def check_labels(model: Model, loss: Loss, labels: Any) -> None:
+    """Raise an InputError where labels are integers, but no class of `model`; what they are else is not looked at."""
+    array = np.from_dlpack(labels)
+    classes = _shape(_prediction(model, _position(model, loss)))[-1]
+    if array.dtype == np.int64 and isinstance(classes, int):
+        loss.check_values(array, classes)
+
+
+def _prediction(model: Model, position: int) -> relax.Var:
     result = model.main.ret_ty
-    ty = result.fields[position] if isinstance(result, tvm.ir.TupleType) else result
-    prediction = relax.Var("prediction", ty)
+    return relax.Var("prediction", result.fields[position] if isinstance(result, tvm.ir.TupleType) else result)
+
+
+def _checked_labels(model: Model, loss: Loss, position: int) -> relax.TensorType:
+    prediction = _prediction(model, position)
     if ir.dtype_of(prediction) not in ir.FLOATS or not ir.shape_of(prediction):
         raise TrainingError(
-            f"append_loss: output {loss.output!r} of the model is {ty}, expected a floating-point tensor of rank 1 or "
-            f"more. Try {type(loss).__name__}(output=...)"
+            f"append_loss: output {loss.output!r} of the model is {prediction.ty}, expected a floating-point tensor of "
+            f"rank 1 or more. Try {type(loss).__name__}(output=...)"
         )
     return loss.labels(prediction)
 
 
 def _indices(prediction: relax.Expr) -> relax.TensorType:
     return relax.TensorType(_shape(prediction)[:-1], "int64")
+
+
+def _check_indices(loss: Loss, labels: np.ndarray, classes: int, ignored: int) -> None:
+    counted = labels[labels != ignored]
+    wrong = counted[(counted < 0) | (counted >= classes)]
+    if wrong.size:
+        raise InputError(
+            f"{type(loss).__name__}: {wrong.size} of {labels.size} labels are no class, {wrong[0]} the first, expected "
+            f"0 to {classes - 1}, or {ignored}, which counts for nothing"
+        )
+    if labels.size and not counted.size and loss.reduction == "mean":
+        raise InputError(
+            f"{type(loss).__name__}: all {labels.size} labels are {ignored}, which counts for nothing, and the mean of "
+            "nothing is no number; expected a label that counts. Leave such a batch out"
+        )
 
 
 def _rows(prediction: relax.Expr, labels: relax.Expr) -> tuple[relax.Expr, relax.Expr]:

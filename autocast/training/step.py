@@ -72,6 +72,14 @@ def training_step(
     GradientError
         An operator between a parameter and the loss has no gradient.
     """
+    if not isinstance(model, Model) or not isinstance(loss, Loss) or not isinstance(optimizer, Optimizer):
+        kinds = (repr(each) if isinstance(each, type) else type(each).__name__ for each in (model, loss, optimizer))
+        raise TrainingError(
+            f"training_step: got ({', '.join(kinds)}), expected a Model, a loss and an optimizer: "
+            "(autocast.from_torch(...), CrossEntropy(), AdamW())"
+        )
+    if isinstance(recompute, str):
+        raise TrainingError(f"training_step: recompute is {recompute!r}, expected a list of globs: [{recompute!r}]")
     rate = relax.Var("learning_rate", SCALAR)
     options = Options(clip_norm, scaling.parse(loss_scaling), tuple(recompute))
     forward = append_loss(_inlined(model), loss)

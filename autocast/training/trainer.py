@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 import tvm
@@ -19,10 +19,11 @@ from autocast import amp as mixed
 from autocast import vm
 from autocast.errors import CheckpointError, DivergedError, InputError
 from autocast.model import Model
+from autocast.policy import Policy, as_policy
 from autocast.training import checkpoint
 from autocast.training.evaluation import evaluation_form
 from autocast.training.loss_scaling import DynamicLossScaling
-from autocast.training.losses import Loss, append_loss
+from autocast.training.losses import Loss, append_loss, check_labels
 from autocast.training.optimizers import Optimizer
 from autocast.training.step import training_step
 
@@ -42,8 +43,8 @@ class Trainer:
     optimizer : Optimizer
     learning_rate : float or function
         A number, or a schedule: a function of the number of steps that are done.
-    amp : str, optional
-        "bfloat16" or "float16" to train in mixed precision; None: as the model is.
+    amp : Policy or str, optional
+        What to train in mixed precision: a policy, or its text, such as "bfloat16" or "mp1"; None: as the model is.
     **options
         Of `training_step`: `clip_norm`, `loss_scaling` (dynamic by default if `amp` is float16), ...
 
@@ -67,16 +68,16 @@ class Trainer:
         optimizer: Optimizer,
         *,
         learning_rate: float | Callable[[int], float],
-        amp: str | None = None,
+        amp: Policy | str | None = None,
         **options: Any,
     ) -> None:
         self._model = model
         self._loss = loss
         self._optimizer = optimizer
-        self.amp = amp
+        self.amp = None if amp is None else as_policy(amp)
         self.learning_rate = learning_rate
         self.steps = 0
-        if amp == "float16":
+        if self.amp is not None and self.amp.dtype == "float16":
             options.setdefault("loss_scaling", DynamicLossScaling())
         self.step_model = self._mixed(training_step(model, loss, optimizer, **options))
 
@@ -91,8 +92,20 @@ class Trainer:
         return self.step_model.input_names[:-1]  # the last one is the learning rate
 
     def rate(self) -> float:
-        """The learning rate of the next step."""
-        return float(self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate)
+        """The learning rate of the next step.
+
+        Raises
+        ------
+        InputError
+            It is no finite number, or below 0.
+        """
+        rate = self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate
+        if not isinstance(rate, SupportsFloat) or not 0 <= float(rate) < math.inf:
+            raise InputError(
+                f"Trainer: the learning rate of step {self.steps} is {rate!r}, expected a finite number of 0 or more, "
+                "or a schedule that returns one: Linear(0.01, warmup=10, steps=100)"
+            )
+        return float(rate)
 
     def step(self, batch: Batch) -> float:
         """Train on one batch; returns its loss, as it was before the update.
@@ -105,7 +118,8 @@ class Trainer:
         Raises
         ------
         InputError
-            The batch does not have the tensors, shapes or dtypes of `input_names`.
+            The batch does not have the tensors, shapes or dtypes of `input_names`, or a label is no class. Nothing has
+            changed then.
         """
         loss = self.executable(*self._arguments(batch), np.asarray(self.rate(), "float32"))
         self.steps += 1
@@ -140,6 +154,8 @@ class Trainer:
         DivergedError
             The loss is not finite. The last checkpoint is from before that.
         """
+        if save_every < 1:
+            raise InputError(f"Trainer.fit: save_every is {save_every}, expected a number of steps: 1 or more")
         if save_to is not None and Path(save_to).exists():
             self.load(save_to)
         losses: list[float] = []
@@ -219,7 +235,9 @@ class Trainer:
         CheckpointError
             It is of another model or another optimizer. Nothing has changed then.
         """
-        tensors, facts = state["tensors"], state["facts"]
+        checkpoint.check_facts(state)
+        facts = state["facts"]
+        tensors = {name: np.asarray(tensor) for name, tensor in state["tensors"].items()}
         if facts["optimizer"] != repr(self._optimizer):
             raise CheckpointError(
                 f"Trainer: the checkpoint was written with {facts['optimizer']}, expected {self._optimizer!r}; build "
@@ -227,7 +245,7 @@ class Trainer:
             )
         checkpoint.check_fits(tensors, self.executable.state)
         self.executable.load_state(tensors)
-        self.steps = int(facts["steps"])
+        self.steps = facts["steps"]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a checkpoint (safetensors): parameters, optimizer state, random state, steps; atomic, so kill-safe."""
@@ -253,20 +271,22 @@ class Trainer:
         return model, vm.compile(model.mod)
 
     def _mixed(self, model: Model) -> Model:
-        return model if self.amp is None else mixed.autocast(model, dtype=self.amp)
+        return model if self.amp is None else mixed.autocast(model, policy=self.amp)
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
-        """The tensors of a batch, in order; how many there are and what they are like is checked by the executable."""
+        """The tensors of a batch, in order: as many as there are names. What they are like the executable checks."""
         names = self.input_names
         if isinstance(batch, Mapping):
             if set(batch) != set(names):
                 raise InputError(
                     f"Trainer: got a batch of {sorted(batch)}, expected each of {list(names)} exactly once"
                 )
-            return tuple(batch[name] for name in names)
-        if hasattr(batch, "shape") or len(batch) != len(names):
-            got = "one tensor" if hasattr(batch, "shape") else f"{len(batch)} tensors"
+            batch = [batch[name] for name in names]
+        if not isinstance(batch, Sequence) or len(batch) != len(names):
+            got = f"{len(batch)} tensors" if isinstance(batch, Sequence) else f"type {type(batch).__name__}"
             raise InputError(f"Trainer: got a batch of {got}, expected ({', '.join(names)})")
+        if hasattr(batch[-1], "__dlpack__"):
+            check_labels(self._model, self._loss, batch[-1])
         return tuple(batch)
 
     def _reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
@@ -285,10 +305,12 @@ class Trainer:
             yield batches(self.steps)
 
     def _divergence(self, loss: float, rate: float) -> str:
-        remedy = 'or amp="bfloat16", which has the range of float32' if self.amp == "float16" else "or a warm-up"
+        overflows = self.amp is not None and self.amp.dtype == "float16"
+        remedy = 'or amp="bfloat16", which has the range of float32' if overflows else "or a warm-up"
         return (
             f"Trainer.fit: the loss of step {self.steps} is {loss} at a learning rate of {rate:g}, expected a finite "
-            f"number; try a lower learning rate, clip_norm=1.0, {remedy}"
+            "number. What is trained has diverged too: go on from a checkpoint, with a lower learning rate, "
+            f"clip_norm=1.0, {remedy}"
         )
 
 

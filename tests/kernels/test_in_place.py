@@ -11,8 +11,10 @@ from autocast.kernels import detect_target
 from autocast.kernels.elementwise.kernel import elementwise_kernel
 from autocast.kernels.graph.in_place import sharing
 from autocast.kernels.rows.kernel import row_kernel
+from autocast.kernels.vector import streaming
 from autocast.kernels.vector.program import Program, ProgramBuilder
 from tests.kernels.modules import error, random
+from tests.kernels.products.cases import runs_here
 
 SHAPE = (37, 130)
 
@@ -62,6 +64,16 @@ def test_a_softmax_is_written_over_its_rows(columns: int) -> None:
     run(rows)
     exact = np.exp(logits.astype("float64"))
     assert error(rows.numpy(), exact / exact.sum(-1, keepdims=True)) < 2.0**-8
+
+
+@pytest.mark.skipif(not runs_here("x86-64-v3"), reason="narrow vectors are never stored past the caches")
+def test_results_over_operands_stay_in_the_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "FAR_BYTES", 0)
+    target = detect_target()
+    kernel = elementwise_kernel(_update(), target, "main")
+    for function, streams in ((kernel, True), (sharing(kernel, [(4, 0), (5, 2)]), False)):
+        assembly = tvm.compile(tvm.IRModule({"main": function}), target).mod.inspect_source("asm")
+        assert ("movnt" in assembly) == streams
 
 
 def test_what_is_read_elsewhere_too_or_is_narrower_keeps_its_place() -> None:

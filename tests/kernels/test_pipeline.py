@@ -13,7 +13,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from autocast.frontend import from_torch
-from autocast.kernels import build, detect_target, lower, plan
+from autocast.kernels import build, detect_target, finish, lower, plan
 from autocast.kernels.fallback.schedule import SCHEDULED
 from autocast.kernels.graph.prepare import PREPARE
 from autocast.model import Model
@@ -143,3 +143,21 @@ def test_debugging_shows_the_kernel_of_each_call_and_the_rule_that_made_it(
     assert [rule for rule, *_ in calls][:2] == ["products", "rows"]
     assert calls[0][1].startswith("product0_")
     assert calls[-1][-2:] == ["main:", "gv"]
+
+
+@pytest.mark.parametrize("owns_a_function", [True, False])
+def test_only_buffers_of_functions_that_came_with_the_module_are_shrunk(
+    owns_a_function: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mod = module(relax.op.exp, ((8, 16), "float32"))
+    if owns_a_function:
+        mod = relax.transform.LegalizeOps()(mod)
+    seen = []
+
+    def compiled(*_: object, **__: object) -> None:
+        seen.extend(tvm.transform.PassContext.current().disabled_pass)
+
+    planned = plan(mod, detect_target()).planned
+    monkeypatch.setattr(tvm, "compile", compiled)
+    finish(planned, detect_target())
+    assert ("s_tir.CompactBufferAllocation" in seen) != owns_a_function

@@ -86,16 +86,21 @@ def _truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def _without_facts(path: Path) -> None:
+    safetensors.numpy.save_file({"x": np.ones(3)}, path, {"format": checkpoint.FORMAT})
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
         (lambda path: None, "there is no file"),
+        (_without_facts, "cannot be read"),
         (_foreign, "the format None, expected 'autocast.training/1'"),
-        (_truncated, "cannot be read as safetensors"),
-        (lambda path: path.write_text("text"), "cannot be read as safetensors"),
-        (Path.mkdir, "cannot be read as safetensors"),
+        (_truncated, "cannot be read"),
+        (lambda path: path.write_text("text"), "cannot be read"),
+        (Path.mkdir, "cannot be read"),
     ],
-    ids=["missing", "foreign", "truncated", "text", "folder"],
+    ids=["missing", "without facts", "foreign", "truncated", "text", "folder"],
 )
 def test_what_is_no_checkpoint_is_an_error_that_says_so(tmp_path, spoil, message):
     path = tmp_path / "c.safetensors"

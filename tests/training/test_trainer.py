@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import autocast
-from autocast.errors import CheckpointError, DivergedError, InputError
-from autocast.training.losses import MSE
+from autocast.errors import CheckpointError, DivergedError, InputError, TrainingError
+from autocast.policy import Policy
+from autocast.training.losses import MSE, NLL, CrossEntropy
 from autocast.training.optimizers import SGD, Adam
 from autocast.training.schedules import Linear
 from autocast.training.trainer import Trainer
@@ -73,6 +74,14 @@ def test_mixed_precision_follows_float32(make):
     low = make(amp="bfloat16").fit(batch, 12, progress=False)
     np.testing.assert_allclose(low, exact, rtol=0.02)
     assert low != exact
+
+
+@pytest.mark.parametrize("policy", ["mp1", "mp4", Policy(preset="default", float32_ops=("tanh",))])
+def test_a_policy_decides_the_precision_of_a_step_and_leaves_its_updates_in_float32(make, policy):
+    trainer = make(amp=policy)
+    updates = [d for d in trainer.step_model.report.decisions if d.function.startswith("adam_")]
+    assert updates and {d.mode for d in updates} <= {"float32", "as is"}
+    assert str(Policy.parse(str(trainer.amp))) in repr(trainer)
 
 
 def test_float16_scales_its_loss_by_default(make):
@@ -227,6 +236,31 @@ def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(make, spoi
     assert trainer.steps == 1
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"tensors": {}},
+        {"tensors": {}, "facts": [1]},
+        {"tensors": {}, "facts": {"optimizer": "Adam()"}},
+        {"tensors": {}, "facts": {"optimizer": "Adam()", "steps": "three"}},
+        torch.nn.Linear(2, 2).state_dict(),
+    ],
+    ids=["empty", "tensors", "other facts", "no steps", "steps in words", "torch"],
+)
+def test_what_is_no_state_is_an_error_that_says_what_one_is(make, state):
+    with pytest.raises(CheckpointError, match="expected `tensors`, and `facts` with `steps` and `optimizer`"):
+        make().load_state_dict(state)
+
+
+def test_a_state_may_hold_torch_tensors(make):
+    first, second = make(), make()
+    first.step(batch(0))
+    state = first.state_dict()
+    second.load_state_dict(state | {"tensors": {name: torch.tensor(t) for name, t in state["tensors"].items()}})
+    assert second.step(batch(1)) == first.step(batch(1))
+
+
 def test_a_checkpoint_of_another_optimizer_is_refused(make):
     with pytest.raises(CheckpointError, match=r"written with SGD\(.*expected Adam\("):
         make().load_state_dict(make(optimizer=SGD()).state_dict())
@@ -285,8 +319,9 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_checkpoint_before_it(ma
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (batch(0)[0], r"a batch of one tensor, expected \(input, labels\)"),
+        (batch(0)[0], r"a batch of type Tensor, expected \(input, labels\)"),
         (batch(0)[:1], r"a batch of 1 tensors, expected \(input, labels\)"),
+        (None, r"a batch of type NoneType, expected"),
         ({"input": batch(0)[0]}, r"a batch of \['input'\], expected each of \['input', 'labels'\]"),
         ((batch(0)[0][:2], batch(0)[1]), r"input is float32\[2, 5\], expected float32\[6, 5\]"),
     ],
@@ -308,3 +343,65 @@ def test_a_function_of_batches_needs_to_know_when_to_stop(make):
 def test_evaluating_no_batches_is_an_error(make):
     with pytest.raises(InputError, match="got no batches"):
         make().evaluate([])
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (3, "1 of 6 labels are no class, 3 the first, expected 0 to 2, or -100"),
+        (-1, "1 of 6 labels are no class, -1 the first"),
+        (10**12, "1 of 6 labels are no class, 1000000000000 the first"),
+    ],
+)
+@pytest.mark.parametrize("loss", [CrossEntropy(), NLL()], ids=repr)
+def test_a_label_that_is_no_class_is_an_error_and_changes_nothing(model, loss, label, message):
+    trainer = Trainer(model, loss, SGD(momentum=0.9), learning_rate=0.1)
+    x, labels = batch(0)[0], torch.arange(BATCH) % 3
+    trainer.step((x, labels))
+    before = trainer.state_dict()
+    labels[4] = label
+    for call in (trainer.step, lambda given: trainer.evaluate([given])):
+        with pytest.raises(InputError, match=message):
+            call((x, labels))
+    assert trainer.steps == 1
+    for name, tensor in trainer.state_dict()["tensors"].items():
+        np.testing.assert_array_equal(tensor, before["tensors"][name])
+
+
+def test_a_batch_in_which_no_label_counts_is_an_error(model):
+    x, ignored = batch(0)[0], torch.full((BATCH,), -100)
+    trainer = Trainer(model, CrossEntropy(), SGD(), learning_rate=0.1)
+    with pytest.raises(InputError, match=r"all 6 labels are -100, .* Leave such a batch out"):
+        trainer.step((x, ignored))
+    summed = Trainer(model, CrossEntropy(reduction="sum"), SGD(), learning_rate=0.1)
+    assert summed.step((x, ignored)) == 0
+
+
+@pytest.mark.parametrize("rate", [None, "0.1", math.nan, math.inf, -0.1, lambda step: None])
+def test_a_learning_rate_that_is_no_number_is_an_error(make, rate):
+    trainer = make(learning_rate=rate)
+    with pytest.raises(InputError, match=r"the learning rate of step 0 is .*expected a finite number"):
+        trainer.step(batch(0))
+    assert trainer.steps == 0
+
+
+def test_saving_every_zero_steps_is_an_error(make, tmp_path):
+    trainer = make()
+    with pytest.raises(InputError, match="save_every is 0, expected a number of steps: 1 or more"):
+        trainer.fit(batch, 3, save_to=tmp_path / "run.safetensors", save_every=0)
+    assert trainer.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": torch.nn.Linear(2, 2)}, r"got \(Linear, MSE, Adam\), expected a Model"),
+        ({"loss": MSE}, r"got \(Model, <class .*MSE'>, Adam\)"),
+        ({"optimizer": SGD}, r"got \(Model, MSE, <class .*SGD'>\)"),
+        ({"recompute": "0"}, r"recompute is '0', expected a list of globs: \['0'\]"),
+    ],
+    ids=["model", "loss", "optimizer", "recompute"],
+)
+def test_a_trainer_of_something_else_is_an_error(model, given, message):
+    with pytest.raises(TrainingError, match=message):
+        Trainer(**{"model": model, "loss": MSE(), "optimizer": Adam(), "learning_rate": 0.1} | given)

@@ -45,8 +45,10 @@ class FewQueries:
     def emit(self) -> None:
         """Scores of every key, their softmax, and the sum of values weighted by it."""
         spec, unit = self.spec, self.unit
-        self.stride = ceil_div(self.keys, self.lanes) * self.lanes + self.lanes
-        self.weights = unit.scratch(self.stride * len(self.rows), "float32")
+        # What is allocated may be hoisted before `self.keys` is known, so its size is that of the argument.
+        stored = self._padded(self.generator.size(spec.keys))
+        self.stride = self._padded(self.keys)
+        self.weights = unit.scratch(stored * len(self.rows), "float32")
         self.width = -(-spec.depth // (self.lanes * self.generator.per_word)) * self.lanes
         queries = self._queries()
         with T.serial(0, i64(ceil_div(self.keys, self.together))) as group:
@@ -56,6 +58,9 @@ class FewQueries:
         together = max(1, min(vectors, self.sums // len(self.rows)))
         for first in range(0, vectors, together):
             self._values(first, min(together, vectors - first), totals)
+
+    def _padded(self, keys: Extent) -> Extent:
+        return ceil_div(keys, self.lanes) * self.lanes + self.lanes
 
     def _words(self, buffer: tirx.Buffer, start: tirx.Expr, vector: int) -> tirx.Expr:
         """The `vector`-th vector of words of a row of Q or K, zero beyond its end."""

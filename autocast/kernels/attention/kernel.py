@@ -169,13 +169,15 @@ class Generator:
         spec, unit, blocking = self.spec, self.unit, self.blocking
         depth_words = -(-spec.depth // self.per_word)
         width = -(-depth_words // unit.lanes) * unit.lanes
+        # What is allocated may be hoisted before `self.keys` is known, so sizes are those of the arguments.
+        keys_stored = self.size(spec.keys)
         key_words = ceil_div(self.keys, self.per_word)
         value_width = -(-spec.value_depth // unit.lanes) * unit.lanes
         # Tiles may read the rows after the last key, and the columns after the last of V; nothing is made of them.
-        k_size = (self.keys + blocking.score_rows) * width
+        k_size = (keys_stored + blocking.score_rows) * width
         k_packed = unit.scratch(k_size, self.word)
         k_words = T.decl_buffer((k_size,), "int32", data=k_packed.data)
-        v_packed = unit.scratch(key_words * value_width + blocking.value_rows, self.word)
+        v_packed = unit.scratch(ceil_div(keys_stored, self.per_word) * value_width + blocking.value_rows, self.word)
         keys = self._source(spec.key, self.base(spec.key, indices), self.keys, spec.depth, along_k=True)
         with T.serial(0, i64(self.keys)) as key:
             start = T.bind(keys.base + key * keys.stride)

@@ -7,6 +7,8 @@ anything.
 
 from __future__ import annotations
 
+from functools import partial
+
 import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -14,7 +16,17 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
 from autocast.kernels.vector.program import Evaluator, Program, Sizes, declare, in_place
-from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i64, importing, kernel_function, minimum
+from autocast.kernels.vector.streaming import streamed, with_overwriting
+from autocast.kernels.vector.unit import (
+    Extent,
+    VectorUnit,
+    ceil_div,
+    i64,
+    importing,
+    kernel_function,
+    minimum,
+    shared_loop,
+)
 
 #: Elements that one core computes before it looks where the next ones are.
 _CHUNK = 4096
@@ -29,6 +41,11 @@ _PARALLEL_WORK = 1 << 17
 def elementwise_kernel(program: Program, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(*arguments, *outputs)` that computes `program` on `target`."""
     unit = VectorUnit(instruction_set(target))
+    far = streamed([(shape, dtype) for _, shape, dtype in program.outputs], unit.lanes)
+    return with_overwriting(partial(_kernel, program, unit, name), far)
+
+
+def _kernel(program: Program, unit: VectorUnit, name: str, far: frozenset[int]) -> tirx.PrimFunc:
     functions = tuple(sorted({step[0] for step in program.steps} & set(vector_math.FUNCTIONS)))
     code = vector_math.math_ir(unit.lanes, functions) + llvm_ir.conversions_and_accesses(unit.isa)
     with kernel_function(name) as finished:
@@ -36,25 +53,38 @@ def elementwise_kernel(program: Program, target: tvm.target.Target, name: str) -
         sizes = Sizes()
         arguments, outputs = declare(program, sizes)
         with importing(code):
-            _emit(Evaluator(program, unit, sizes, arguments), outputs)
+            _emit(Evaluator(program, unit, sizes, arguments), outputs, far)
     return finished()
 
 
-def _emit(evaluator: Evaluator, outputs: list[tirx.Buffer]) -> None:
+def _emit(evaluator: Evaluator, outputs: list[tirx.Buffer], far: frozenset[int]) -> None:
     lines, columns = evaluator.rows, evaluator.columns
+    aligned = (
+        isinstance(lines, int) and isinstance(columns, int) and (lines == 1 or columns % evaluator.unit.lanes == 0)
+    )
+    far = far if aligned else frozenset()
     chunks = ceil_div(columns, _CHUNK)
     work = lines * columns * len(evaluator.program.steps)
-    loop = T.serial if isinstance(work, int) and work < _PARALLEL_WORK else T.parallel
-    with loop(0, i64(lines * chunks)) as task:
+    count = i64(lines * chunks)
+    small = isinstance(work, int) and work < _PARALLEL_WORK
+    with T.serial(0, count) if small else shared_loop(count, streams=bool(far)) as task:
         line = T.bind(task // i64(chunks))
         evaluator.at(line)
         begin = T.bind(task % i64(chunks) * _CHUNK)
-        _chunk(evaluator, outputs, line, begin, columns if chunks == 1 else minimum(columns - begin, _CHUNK))
+        length = columns if chunks == 1 else minimum(columns - begin, _CHUNK)
+        _chunk(evaluator, outputs, line, begin, length, far)
 
 
-def _chunk(evaluator: Evaluator, outputs: list[tirx.Buffer], line: tirx.Expr, begin: tirx.Expr, length: Extent) -> None:
+def _chunk(
+    evaluator: Evaluator,
+    outputs: list[tirx.Buffer],
+    line: tirx.Expr,
+    begin: tirx.Expr,
+    length: Extent,
+    far: frozenset[int],
+) -> None:
     """Compute `length` elements of a line, from column `begin` on."""
-    lanes = evaluator.unit.lanes
+    unit, lanes = evaluator.unit, evaluator.unit.lanes
     step = lanes * _UNROLL
     start = T.bind(line * i64(evaluator.columns))
 
@@ -63,8 +93,8 @@ def _chunk(evaluator: Evaluator, outputs: list[tirx.Buffer], line: tirx.Expr, be
         memo: dict[int, tirx.Expr] = {}
         # All is read before anything is stored: results may take the place of arguments.
         values = [evaluator.vector(number, column, count, memo) for number, _, _ in evaluator.program.outputs]
-        for buffer, value in zip(outputs, values, strict=True):
-            evaluator.unit.store(buffer, start + column, value, count)
+        for output, (buffer, value) in enumerate(zip(outputs, values, strict=True)):
+            unit.store(buffer, start + column, value, count, streamed=output in far)
 
     # Chunks are whole turns, so what is left over is known as soon as the length of lines is.
     left = evaluator.columns % step

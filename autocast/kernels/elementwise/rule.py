@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import op_name, relax_functions, shape_of
+from autocast.ir import is_op, op_name, relax_functions, shape_of
 from autocast.kernels.elementwise.kernel import elementwise_kernel
 from autocast.kernels.explain import explain
 from autocast.kernels.graph.canonicalize import same_shape
 from autocast.kernels.graph.clusters import Clusters
-from autocast.kernels.graph.operators import ELEMENTWISE
+from autocast.kernels.graph.operators import ELEMENTWISE, LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, reads_of, rewrite_functions, storage
 from autocast.kernels.graph.translate import Translation, declined
 from autocast.kernels.vector.expression import operation
@@ -44,14 +45,15 @@ def _groups(function: relax.Function) -> tuple[relax.Function, list[_Group]]:
         explain("elementwise", var, reason or "", taken=reason is None)
         if reason is None:
             fit.add(var)
+    loads = {var for var in fit if _is_load(clusters.bound, var, fit)}
     groups = []
-    for seed in clusters.bound:
-        if seed not in fit or seed in clusters.settled:
+    for seed in sorted(fit, key=lambda var: (var in loads, clusters.position[var])):
+        if seed in clusters.settled:
             continue
         space = dims(seed)
 
         def fits(var: relax.Var, members: set[relax.Var], space: tuple = space) -> bool:
-            return var in fit and len(members) < _MEMBERS and same_shape(shape_of(var), space)
+            return var in fit and var not in loads and len(members) < _MEMBERS and same_shape(shape_of(var), space)
 
         members = clusters.grow(seed, fits)
         if clusters.is_convex(members):
@@ -61,6 +63,17 @@ def _groups(function: relax.Function) -> tuple[relax.Function, list[_Group]]:
     function = clusters.reordered(function)
     _choose_outputs(function, groups)
     return function, groups
+
+
+def _is_load(bound: Mapping[relax.Var, relax.Expr], var: relax.Var, fit: set[relax.Var]) -> bool:
+    """Whether `var` widens what is in memory: each kernel that reads it does that itself, so it holds none together.
+
+    Without this the gradient of an activation would be computed in the forward, with the activation, and kept wide.
+    """
+    value = bound[var]
+    if not is_op(value, "relax.astype") or storage(var) != "float32" or storage(value.args[0]) not in LOW:
+        return False
+    return value.args[0] not in fit
 
 
 def _choose_outputs(function: relax.Function, groups: list[_Group]) -> None:

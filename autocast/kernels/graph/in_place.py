@@ -14,6 +14,7 @@ from autocast.ir import is_op
 from autocast.kernels.graph.rewriting import reads_of
 from autocast.kernels.graph.state import num_state
 from autocast.kernels.graph.tensors import Tensor, Tensors, is_alias, returned
+from autocast.kernels.vector.streaming import OVERWRITING
 
 #: The attribute of a PrimFunc that lists [result, argument] pairs, each counted from 0: the result may take the place
 #: of the argument, because no element is written before the last time that it is read.
@@ -26,8 +27,10 @@ _COPY = "runtime.TVMTensorCopyFromTo"
 def sharing(kernel: tirx.PrimFunc, pairs: Sequence[tuple[int, int]]) -> tirx.PrimFunc:
     """`kernel` without the arguments that it writes where it reads others: (written, read) in `pairs`, from 0.
 
-    It has one buffer for both: generated code relies on different buffers sharing no memory.
+    It has one buffer for both: generated code relies on different buffers sharing no memory. What was just read is in
+    the caches, so nothing is stored past them.
     """
+    kernel = (kernel.attrs or {}).get(OVERWRITING, kernel)
     return kernel.specialize({kernel.params[written]: kernel.params[read] for written, read in pairs})
 
 
@@ -104,19 +107,37 @@ class _Places:
 
     def _replace(self, old: relax.Var, new: relax.Expr) -> None:
         """Let the kernel that computes `new` write it to the state `old`; a copy where it cannot."""
-        if self._is_allocated(new):
+        if self._is_allocated(new) and _same_type(new, old):
             ((var, _),) = self.tensors.of(new)
-            writer, reader = self.first[(var, 0)], self.last.get((old, 0), -1)
-            fits = var not in self.of and _same_type(var, old) and _same_type(new, old)
-            pair = self._shared(writer, old, var) if fits and reader == writer else None
-            if fits and (reader < writer or pair is not None):
-                self.of[var] = old
-                if pair is not None:
-                    self.shared[self.bindings[writer].var].append(pair)
+            if self._write_over(old, var):
                 return
         if not (isinstance(new, relax.Var) and self.tensors.of(new) == [(old, 0)]):
             self.copies.append((new, old))
             self._keep([new])
+
+    def _write_over(self, old: relax.Var, new: relax.Var) -> bool:
+        """Whether `new` takes the place of the state `old`; then so does what becomes `new` in place, if it can."""
+        writer, reader = self.first[(new, 0)], self.last.get((old, 0), -1)
+        pair = self._shared(writer, old, new) if reader == writer else None
+        if new in self.of or not _same_type(new, old) or (reader >= writer and pair is None):
+            return False
+        dying = self._dying(writer, new) if pair is None else None
+        self.of[new] = old
+        if dying is not None and self._write_over(old, dying[0]):
+            pair = dying[1]
+        if pair is not None:
+            self.shared[self.bindings[writer].var].append(pair)
+        return True
+
+    def _dying(self, number: int, new: relax.Var) -> tuple[relax.Var, tuple[int, int]] | None:
+        """An allocation whose place `new` may take, as kernel `number` is the last that reads it, and their places."""
+        for argument in self.bindings[number].value.args:
+            for var, _ in self.tensors.of(argument):
+                if var in self.allocated and self.last[(var, 0)] == number:
+                    pair = self._shared(number, var, new)
+                    if pair is not None:
+                        return var, pair
+        return None
 
     def _reuse(self, number: int, result: int, argument: int) -> None:
         """Let a result of a kernel take the place of an operand that nothing reads later."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
+from collections.abc import Iterator
 
 import tvm
 from tvm import relax
 
+from autocast.ir import is_op
+from autocast.kernels.graph.in_place import IN_PLACE
 from autocast.kernels.graph.rewriting import reads_of
 from autocast.kernels.graph.state import num_state
 from autocast.kernels.graph.tensors import Tensor, Tensors, is_alias, returned
@@ -23,11 +26,12 @@ _LOOK_AHEAD = 8
 class _Order:
     """List scheduling: what frees as much as it takes goes first, everything else in program order.
 
-    First of all come updates with the few bindings that they still wait for, so a gradient is used when it is computed.
+    First of all come updates with the few bindings that they still wait for, the fewest first, so a gradient is used
+    when it is computed.
     What replaces state waits for the other readers of that state, unless they wait for it.
     """
 
-    def __init__(self, function: relax.Function) -> None:
+    def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
         (block,) = function.body.blocks
         self.bindings = list(block.bindings)
         self.tensors = Tensors(function)
@@ -37,7 +41,9 @@ class _Order:
         self.missing = [0] * len(self.bindings)
         for number, binding in enumerate(self.bindings):
             read = list(reads_of(binding.value))
-            self.reads.append({tensor for var in read for tensor in self.tensors.of(var)})
+            # Who renames a tensor does not read it: those who read it by that name do.
+            tensors = {tensor for var in read for tensor in self.tensors.of(var)}
+            self.reads.append(set() if is_alias(binding.value) else tensors)
             for var in read:
                 if var in defined and number not in self.users[defined[var]]:
                     self.users[defined[var]].add(number)
@@ -49,17 +55,17 @@ class _Order:
             self.pending.update(self.tensors.of(var))
         self.ready = [number for number, count in enumerate(self.missing) if count == 0]
         self.done = 0
-        self._find_updates(function, defined)
+        self._find_updates(mod, function, defined)
 
-    def _find_updates(self, function: relax.Function, defined: dict[relax.Var, int]) -> None:
+    def _find_updates(self, mod: tvm.IRModule, function: relax.Function, defined: dict[relax.Var, int]) -> None:
         """Note which bindings replace which state, and what they wait for."""
         count, inputs = num_state(function), int(function.attrs["num_input"])
         results = returned(self.bindings, function.body.body)
         self.replaces: dict[int, list[Tensor]] = {}
         self.replacing: dict[int, set[Tensor]] = {}
         for state, result in zip(function.params[inputs - count : inputs], results[-count:], strict=True):
-            for tensor in self.tensors.of(result):
-                if tensor[0] in defined:
+            for last in self.tensors.of(result):
+                for tensor in self._becoming(mod, last, (state, 0), defined):
                     self.replaces.setdefault(defined[tensor[0]], []).append((state, 0))
                     self.replacing.setdefault(defined[tensor[0]], set()).add(tensor)
         before = [1 << number for number in range(len(self.bindings))]
@@ -67,6 +73,22 @@ class _Order:
             for user in users:
                 before[user] |= before[number]
         self.waiting = {number: before[number] for number in sorted(self.replaces)}
+
+    def _becoming(
+        self, mod: tvm.IRModule, tensor: Tensor, state: Tensor, defined: dict[relax.Var, int]
+    ) -> Iterator[Tensor]:
+        """What will be written over `state`: `tensor`, which replaces it, and before that what becomes it in place."""
+        following: Tensor | None = tensor
+        while following is not None and following[0] in defined:
+            yield following
+            number = defined[following[0]]
+            call = self.bindings[number].value
+            kernel = call.args[0] if is_op(call, "relax.call_tir") and state not in self.reads[number] else None
+            pairs = (mod[kernel].attrs or {}).get(IN_PLACE, ()) if kernel is not None else ()
+            operands = [
+                self.tensors.of(call.args[1].fields[place]) for result, place in pairs if result == following[1]
+            ]
+            following = next((one[0] for one in operands if len(one) == 1 and self.pending[one[0]] == 1), None)
 
     def ordered(self) -> list[relax.Binding]:
         """The bindings in their new order."""
@@ -86,12 +108,13 @@ class _Order:
 
     def _next(self) -> list[int]:
         """The bindings to go on with, in program order."""
-        for update, ancestors in self.waiting.items():
-            left = ancestors & ~self.done
-            if left.bit_count() <= _LOOK_AHEAD:
-                chain = [number for number in range(update + 1) if left >> number & 1]
-                if not self._must_wait(chain) and self._taken(chain) <= 0:
-                    return chain
+        for update in sorted(self.waiting, key=lambda update: (self.waiting[update] & ~self.done).bit_count()):
+            left = self.waiting[update] & ~self.done
+            if left.bit_count() > _LOOK_AHEAD:
+                break
+            chain = [number for number in range(update + 1) if left >> number & 1]
+            if not self._must_wait(chain) and self._taken(chain) <= 0:
+                return chain
         free = [number for number in self.ready if not self._must_wait([number])]
         for number in free:
             if self._taken([number]) <= 0:
@@ -148,7 +171,7 @@ class OrderForMemory:
             return mod
         if any(isinstance(binding, relax.MatchCast) for binding in blocks[0].bindings):
             return mod
-        body = relax.SeqExpr([relax.DataflowBlock(_Order(main).ordered())], main.body.body)
+        body = relax.SeqExpr([relax.DataflowBlock(_Order(mod, main).ordered())], main.body.body)
         mod = tvm.IRModule(mod.functions, attrs=mod.attrs)
         mod["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
         return mod

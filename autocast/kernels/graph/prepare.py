@@ -37,8 +37,10 @@ class _Analysis:
     ----------
     sources : dict of Var to dict
         Variable -> the bytes of each parameter and constant that it is computed from.
+    values : dict of Var to Expr
+        What the function binds those variables to, in order; parameters are not among them.
     bindings : dict of Var to VarBinding
-        What those variables are bound to, in order; parameters are not among them.
+        The same where of equal computations only the first is read.
     first : dict of Var to Var
         Variable -> the first that is bound to the same computation, such as the packing of a weight with two products.
     varying : list of Expr
@@ -49,6 +51,7 @@ class _Analysis:
         self.sources: dict[relax.Var, dict[object, float]] = {
             param: {param: _bytes(param)} for param in parameters_of(function)
         }
+        self.values: dict[relax.Var, relax.Expr] = {}
         self.bindings: dict[relax.Var, relax.VarBinding] = {}
         self.first: dict[relax.Var, relax.Var] = {}
         self.varying: list[relax.Expr] = []
@@ -61,6 +64,7 @@ class _Analysis:
                 else:
                     value = self._with_first(binding.value)
                     self.sources[binding.var] = sources
+                    self.values[binding.var] = binding.value
                     self.bindings[binding.var] = relax.VarBinding(binding.var, value)
                     self.first[binding.var] = computed.setdefault(tvm_ffi.StructuralKey(value), binding.var)
 
@@ -134,12 +138,12 @@ class _Choice:
             if var in seen or var not in self.analysis.sources:
                 continue
             seen.add(var)
-            if var not in self.analysis.bindings:
+            if var not in self.analysis.values:
                 kept.add(var)
             elif var not in returned and self.is_worth_keeping(var):
                 self.replaced[var] = self.analysis.first[var]
             else:
-                pending.extend(relax.analysis.free_vars(self.analysis.bindings[var].value))
+                pending.extend(relax.analysis.free_vars(self.analysis.values[var]))
         self.kept = [param for param in function.params if param in kept]
         lifted = set(self.replaced.values())
         self.lifted = [var for var in self.analysis.bindings if var in lifted]
@@ -220,9 +224,8 @@ def _prepare(choice: _Choice, params: list[relax.Var], earlier: relax.Function |
     bindings = choice.ancestors()
     results: list[relax.Expr] = [*choice.kept, *choice.lifted]
     if earlier is not None:
-        (block,) = earlier.body.blocks
-        *before, last = block.bindings
-        fields = dict(zip(params, last.value.fields, strict=True))
+        before, last = _computed(earlier)
+        fields = dict(zip(params, last.fields, strict=True))
         after = [relax.VarBinding(binding.var, replace_variables(binding.value, fields)) for binding in bindings]
         bindings = [*before, *after]
         params, results = earlier.params, [fields.get(var, var) for var in results]
@@ -232,3 +235,10 @@ def _prepare(choice: _Choice, params: list[relax.Var], earlier: relax.Function |
     body = relax.SeqExpr([block], out)
     function = relax.Function(params, body, out.ty).with_attr("global_symbol", PREPARE)
     return relax.utils.copy_with_new_vars(function)
+
+
+def _computed(function: relax.Function) -> tuple[list[relax.Binding], relax.Tuple]:
+    """What a function that `_prepare` made computes, and its result: an empty tuple is not bound to a variable."""
+    bindings = [binding for block in function.body.blocks for binding in block.bindings]
+    result = function.body.body
+    return (bindings, result) if isinstance(result, relax.Tuple) else (bindings[:-1], bindings[-1].value)

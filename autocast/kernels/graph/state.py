@@ -47,8 +47,8 @@ def separate_state(mod: tvm.IRModule) -> tvm.IRModule:
 def inline_functions(mod: tvm.IRModule) -> tvm.IRModule:
     """Inline the functions that a `main` with state calls.
 
-    An optimizer's update is one, so that AutoCast leaves its precision alone, and no product takes a part of it. It
-    becomes one elementwise kernel, with what scales the gradient; what depends on the step alone is computed once.
+    An optimizer's update is one, so that AutoCast leaves its precision alone. It becomes one elementwise kernel, with
+    what scales the gradient; what depends on the step alone is computed once.
     """
     if "main" not in [var.name_hint for var in mod.get_global_vars()] or not num_state(mod["main"]):
         return mod

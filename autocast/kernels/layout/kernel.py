@@ -17,11 +17,12 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.layout.copies import COPY_IR, Memory, copy_element, copy_row
 from autocast.kernels.layout.sizes import Size, dimension, evaluated
-from autocast.kernels.layout.squares import BITS, DRAIN_IR, Square, square_for, square_ir
+from autocast.kernels.layout.squares import BITS, Square, square_for, square_ir
 from autocast.kernels.target import cores, instruction_set
 from autocast.kernels.vector import llvm_ir
 from autocast.kernels.vector.expression import Dim
-from autocast.kernels.vector.unit import VectorUnit, ceil_div, i64, importing, kernel_function, minimum
+from autocast.kernels.vector.streaming import streamed
+from autocast.kernels.vector.unit import VectorUnit, ceil_div, i64, importing, kernel_function, minimum, shared_loop
 
 #: Fewer bytes than this are moved by one core: waking another takes as long.
 _PARALLEL_BYTES = 1 << 15
@@ -37,9 +38,6 @@ _RUNS = (16, 8, 4)
 
 #: Elements on a side of the blocks in which small and large matrices are transposed, and when they are large.
 _BLOCK, _LARGE_BLOCK, _LARGE = 64, 128, 1 << 20
-
-#: Results of at least this many bytes are stored past the caches, which could hold little else beside them.
-_STREAMED_BYTES = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -133,6 +131,7 @@ class _Generator:
         self.spec, self.unit, self.threads = spec, unit, threads
         self.dims: dict[str, tirx.Var] = {}
         self.squares: set[Square] = set()
+        self.far = bool(streamed([spec.out], unit.lanes))
 
     def value(self, size: Size) -> Any:
         """A size in the generated code; an int where it is known."""
@@ -148,7 +147,6 @@ class _Generator:
         pieces = [piece for piece in pieces if all(axis.extent != 0 for axis in piece.axes)]
         work = [self.shares(piece) for piece in pieces]
         code = llvm_ir.conversions_and_accesses(self.unit.isa) + COPY_IR
-        code += DRAIN_IR if any(square.streamed for square in self.squares) else ""
         code += "".join(square_ir(square) for square in sorted(self.squares, key=lambda square: square.name))
         with importing(code):
             counts = {count for count, _ in work if isinstance(count, int)}
@@ -168,8 +166,8 @@ class _Generator:
         """A loop over shares, parallel unless little is moved."""
         size = math.prod(dimension(dim) if isinstance(dim, str) else dim for dim in moved[0])
         small = isinstance(size, int) and size * BITS[moved[1]] // 8 < _PARALLEL_BYTES
-        loop = T.serial if small or count == 1 else T.parallel
-        with loop(0, i64(count)) as index:
+        serial = small or (isinstance(count, int) and count == 1)
+        with T.serial(0, i64(count)) if serial else shared_loop(count, streams=self.far) as index:
             for emit in emitters:
                 emit(index)
 
@@ -191,17 +189,32 @@ class _Generator:
     def rows(self, piece: Piece) -> Shares:
         """Copies of whole rows; long ones in chunks."""
         assert piece.source is not None
-        source, dtype = piece.source, self.spec.out[1]
-        length = self.value(piece.axes[-1].extent)
-        chunk = _CHUNK_BYTES // (BITS[dtype] // 8)
+        source = self.arguments[piece.source]
+        streams = self.streams(piece, *(axis.write for axis in piece.axes[:-1]))
+
+        def copy(read: tirx.Expr, write: tirx.Expr, count: Any) -> None:
+            copy_row(self.unit, source, read, self.out, write, count, streamed=streams)
+
+        return self.chunked(piece, interleaved(piece.axes[:-1]), copy)
+
+    def chunked(
+        self, piece: Piece, axes: tuple[Axis, ...], body: Callable[[tirx.Expr, tirx.Expr, Any], None]
+    ) -> Shares:
+        """`body(read, write, count)` for the last loop of a piece inside `axes`, in chunks if it is long."""
+        inner = piece.axes[-1]
+        length, read_step, write_step = (self.value(size) for size in (inner.extent, inner.read, inner.write))
+        chunk = _CHUNK_BYTES // (BITS[self.spec.out[1]] // 8)
         chunks = ceil_div(length, chunk) if not isinstance(length, int) or length >= 2 * chunk else 1
 
-        def row(read: tirx.Expr, write: tirx.Expr, part: Any) -> None:
-            start = 0 if isinstance(chunks, int) and chunks == 1 else T.bind(part * chunk)
-            count = length if isinstance(start, int) else T.bind(minimum(length - start, chunk))
-            copy_row(self.unit, self.arguments[source], read + start, self.out, write + start, count)
+        def part(read: tirx.Expr, write: tirx.Expr, number: Any) -> None:
+            if isinstance(chunks, int) and chunks == 1:
+                body(read, write, length)
+                return
+            start = T.bind(number * chunk)
+            count = T.bind(minimum(length - start, chunk))
+            body(read + start * i64(read_step), write + start * i64(write_step), count)
 
-        return self.nest(piece, interleaved(piece.axes[:-1]), row, chunks)
+        return self.nest(piece, axes, part, chunks)
 
     def matrices(self, piece: Piece, across: int) -> Shares:
         """Transposes in squares: the last loop strides over rows of the argument, loop `across` runs along them."""
@@ -214,7 +227,8 @@ class _Generator:
         square = square_for(self.unit.isa, storage, result, *bounds)
         if square is None:
             return self.elements(piece)
-        square = replace(square, streamed=self.streams(square, piece))
+        places = (inner.extent, *(axis.write for axis in piece.axes[:-1]))
+        square = replace(square, streamed=square.rows == self.per_line and self.streams(piece, *places))
         self.squares.add(square)
         outer = [axis for i, axis in enumerate(piece.axes[:-1]) if i != across]
         side = _LARGE_BLOCK if self.known_elements() >= _LARGE else _BLOCK
@@ -247,8 +261,6 @@ class _Generator:
                         i64(strides[1]),
                     )
                 )
-            if square.streamed:
-                T.evaluate(tirx.call_extern("void", "autocast_drain"))
 
         if known:
             return self.nest(piece, tuple(outer), block, blocks[0] * blocks[1], fused=True)
@@ -265,13 +277,15 @@ class _Generator:
 
         return tirx.Select(fits, i64(count), i64(slow_count)), either
 
-    def streams(self, square: Square, piece: Piece) -> bool:
-        """Whether squares store whole, aligned cache lines of a result that is too large for caches."""
-        per_line = 512 // BITS[self.spec.out[1]]
-        places = (piece.write, piece.axes[-1].extent, *(axis.write for axis in piece.axes[:-1]))
-        aligned = all(isinstance(place, int) and place % per_line == 0 for place in places)
-        large = self.known_elements() * BITS[self.spec.out[1]] // 8 >= _STREAMED_BYTES
-        return aligned and square.rows == per_line and large
+    @property
+    def per_line(self) -> int:
+        """Elements of the result in a cache line."""
+        return 512 // BITS[self.spec.out[1]]
+
+    def streams(self, piece: Piece, *places: Size) -> bool:
+        """Whether a piece of a far result is stored past the caches: its start and `places` are those of lines."""
+        aligned = all(isinstance(place, int) and place % self.per_line == 0 for place in (piece.write, *places))
+        return self.far and aligned
 
     def known_elements(self) -> int:
         """The elements of the result, as far as they are known."""
@@ -279,15 +293,14 @@ class _Generator:
 
     def elements(self, piece: Piece) -> Shares:
         """One element at a time, which LLVM makes vectors of where it can."""
-        inner = piece.axes[-1]
-        length, read_step, write_step = (self.value(size) for size in (inner.extent, inner.read, inner.write))
+        read_step, write_step = self.value(piece.axes[-1].read), self.value(piece.axes[-1].write)
 
-        def row(read: tirx.Expr, write: tirx.Expr, _: Any) -> None:
+        def row(read: tirx.Expr, write: tirx.Expr, count: Any) -> None:
             read, write = T.bind(read), T.bind(write)
-            with T.serial(0, i64(length)) as i:
+            with T.serial(0, i64(count)) as i:
                 self.element(piece, read + i * i64(read_step), write + i * i64(write_step))
 
-        return self.nest(piece, piece.axes[:-1], row, 1)
+        return self.chunked(piece, piece.axes[:-1], row)
 
     def element(self, piece: Piece, read: tirx.Expr, write: tirx.Expr) -> None:
         """Emit the move of one element."""

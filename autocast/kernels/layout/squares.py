@@ -17,15 +17,6 @@ BITS = {"bool": 8, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "bfloat16":
 #: The dtypes between which `vector.llvm_ir` converts.
 FLOATS = ("float32", "bfloat16", "float16")
 
-#: What makes streamed stores visible to other cores; only x86 has them here.
-DRAIN_IR = """
-declare void @llvm.x86.sse.sfence()
-define linkonce_odr void @autocast_drain() alwaysinline {
-  call void @llvm.x86.sse.sfence()
-  ret void
-}
-"""
-
 
 @dataclass(frozen=True)
 class Square:

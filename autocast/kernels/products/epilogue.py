@@ -135,16 +135,27 @@ class EpilogueRewriter(BindingRewriter):
         other = second if first.same_as(chain.end) else first
         if other.same_as(chain.end):
             return None
+        factor, other = self.unscaled(other) if same_shape(dims(other), dims(chain.end)) else (None, other)
         stored = self.before_widening(other)
         if storage(stored) not in ("float32", *LOW):
             return None
         epilogue, n = chain.epilogue, dims(chain.end)[-1]
-        if epilogue == replace(Epilogue(), scale=epilogue.scale) and same_shape(dims(other), (n,)):
+        if epilogue == replace(Epilogue(), scale=epilogue.scale) and same_shape(dims(other), (n,)) and factor is None:
             return replace(chain, end=reader, bias=stored, epilogue=replace(epilogue, bias=storage(stored)))
         if same_shape(dims(other), dims(chain.end)):
-            epilogue = replace(epilogue, residual=storage(stored), residual_first=epilogue.activation is None)
+            first = epilogue.activation is None
+            epilogue = replace(epilogue, residual=storage(stored), residual_scale=factor, residual_first=first)
             return replace(chain, end=reader, residual=stored, epilogue=epilogue)
         return None
+
+    def unscaled(self, expr: relax.Expr) -> tuple[float | None, relax.Expr]:
+        """The factor and the tensor whose product `expr` is; None and `expr` where it is none, or others read it."""
+        value = self.value_of(expr)
+        if is_op(value, "relax.multiply") and self.uses[expr] == 1 and storage(expr) == "float32":
+            for number, data in (value.args, reversed(value.args)):
+                if (factor := _scalar(number)) is not None:
+                    return factor, data
+        return None, expr
 
     def value_of(self, expr: relax.Expr) -> Any:
         """What `expr` is bound to in this function; None for a parameter, and for what is no variable."""

@@ -33,13 +33,15 @@ def product(spec: Product, target: tvm.target.Target, name: str) -> tirx.PrimFun
     """A destination-passing TIR function `name(A, B, [bias], [residual], out)` that computes `spec` on `target`.
 
     The function is fit for `relax.call_tir`. Its attribute `autocast.summed_axis` is A's axis of length k, which
-    profiles multiply by the output's size to count operations.
+    profiles multiply by the output's size to count operations. The output may take the place of the residual, where
+    each element is computed once.
     """
     isa = instruction_set(target)
     with kernel_function(name) as finished:
         T.func_attr({"autocast.summed_axis": -2 if spec.transpose_a else -1})
-        _Generator(spec, isa, cores(target)).emit()
-    return finished()
+        generator = _Generator(spec, isa, cores(target))
+        problem = generator.emit()
+    return finished().with_attr("autocast.in_place", generator.in_place(problem))
 
 
 @dataclass(frozen=True)
@@ -115,18 +117,26 @@ class _Generator:
         self.word, self.per_word = ("int32", 2) if self.pairs else ("float32", 1)
         self.packed = PackedWeight.of(spec, isa) if spec.b_packed else None
 
-    def emit(self) -> None:
-        """Emit the function's arguments and body."""
+    def emit(self) -> _Problem:
+        """Emit the function's arguments and body; the problem that it solves."""
         problem = self._arguments().folded().swapped()
         with importing(self._llvm()):
             if problem.spec.m is not None:
                 self._tasks(problem)
-                return
+                return problem
             with T.If(i64(problem.m).equal(1)):
                 with T.Then():
                     self._tasks(replace(problem, spec=replace(problem.spec, m=1), m=1))
                 with T.Else():
                     self._tasks(problem)
+        return problem
+
+    def in_place(self, problem: _Problem) -> list[list[int]]:
+        """Which result may take which argument's place: that of the residual, unless some rows are computed twice."""
+        epilogue, rows = self.spec.epilogue, problem.spec.m
+        if not epilogue.residual or rows is None or has_few_rows(problem.spec, pairs=self.pairs):
+            return []
+        return [[0, 3 if epilogue.bias else 2]]
 
     def _arguments(self) -> _Problem:
         spec = self.spec

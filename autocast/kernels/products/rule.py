@@ -230,6 +230,7 @@ def _describe(spec: Product) -> str:
         "bias" if epilogue.bias else "",
         epilogue.activation or "",
         "residual" if epilogue.residual else "",
+        "scaled" if epilogue.residual_scale is not None else "",
     ]
     layout = ("t" if spec.transpose_a else "n") + ("p" if spec.b_packed else "t" if spec.transpose_b else "n")
     return "_".join([sizes, layout, dtypes, *filter(None, extras)])

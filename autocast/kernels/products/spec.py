@@ -13,7 +13,9 @@ STORAGE_DTYPES = ("float32", "bfloat16", "float16")
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What is done to a product, in float32, before it is stored: `activation(scale * (A @ B) + bias) + residual`.
+    """What is done to a product, in float32, before it is stored.
+
+        activation(scale * (A @ B) + bias) + residual_scale * residual
 
     Attributes
     ----------
@@ -25,6 +27,8 @@ class Epilogue:
         None, `relu`, `gelu` (erf), `gelu_tanh`, `silu`, `tanh` or `sigmoid`.
     residual
         Dtype of a tensor of the output's shape that is added; None: no residual.
+    residual_scale
+        A factor of the residual; None: no scaling.
     residual_first
         Add the residual before the activation instead of after it.
     roundings
@@ -36,6 +40,7 @@ class Epilogue:
     bias: str | None = None
     activation: str | None = None
     residual: str | None = None
+    residual_scale: float | None = None
     residual_first: bool = False
     roundings: tuple[str | None, str | None] = (None, None)
 

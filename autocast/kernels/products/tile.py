@@ -210,7 +210,8 @@ def apply_epilogue(
         if dtype is not None:
             value = tirx.call_pure_extern(unit.dtype, f"autocast_round_{dtype}", value)
         if step == "residual" and residual is not None:
-            value = value + residual
+            factor = epilogue.residual_scale
+            value = value + (residual if factor is None else residual * unit.splat(factor))
         if step == "activation" and epilogue.activation is not None:
             value = vector_math.call(epilogue.activation, value)
     return T.bind(value)

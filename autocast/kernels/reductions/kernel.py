@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -47,19 +48,23 @@ class Reduce:
     Attributes
     ----------
     program
-        Computes the tensor that is reduced, as its one output's step; the output's shape and dtype are the result's.
+        Computes the tensors that are reduced, as its outputs' steps; the outputs' shapes and dtypes are the results'.
     axes
         The dimensions of the program's space that are reduced.
     function
         One of `rows.reductions.SIMPLE`.
     mean
-        Whether the result is divided by the number of elements that make it up.
+        Whether results are divided by the number of elements that make them up.
+    moments
+        Whether the results are mean and variance of the program's first argument x, and the tensors that are reduced
+        x - s and (x - s)², where s is x's first line. Only dimensions before the kept ones are reduced.
     """
 
     program: Program
     axes: tuple[int, ...]
     function: str
     mean: bool = False
+    moments: bool = False
 
     @property
     def reduces_last(self) -> bool:
@@ -74,7 +79,7 @@ class Reduce:
 
 
 def reduce(spec: Reduce, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
-    """A destination-passing TIR function `name(*arguments, out)` that computes `spec` on `target`."""
+    """A destination-passing TIR function `name(*arguments, *results)` that computes `spec` on `target`."""
     unit = VectorUnit(instruction_set(target))
     functions = {step[0] for step in spec.program.steps} & set(vector_math.FUNCTIONS) | set(
         CALLED.get(spec.function, ())
@@ -82,21 +87,21 @@ def reduce(spec: Reduce, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     code = vector_math.math_ir(unit.lanes, tuple(sorted(functions))) + llvm_ir.conversions_and_accesses(unit.isa)
     with kernel_function(name) as finished:
         sizes = Sizes()
-        arguments, (out,) = declare(spec.program, sizes)
+        arguments, outs = declare(spec.program, sizes)
         with importing(code + lanes_ir(unit.lanes)):
             evaluator = Evaluator(spec.program, unit, sizes, arguments, row_dims=spec.tail)
             kind = _Rows if spec.reduces_last else _Columns
-            kind(spec, evaluator, sizes, out, cores(target)).emit()
+            kind(spec, evaluator, sizes, outs, cores(target)).emit()
     return finished()
 
 
 class _Generator:
     """What both forms share: lines, along the last dimensions, of which each is one of the kept or the reduced ones."""
 
-    def __init__(self, spec: Reduce, evaluator: Evaluator, sizes: Sizes, out: tirx.Buffer, threads: int) -> None:
-        self.spec, self.evaluator, self.unit, self.out, self.threads = spec, evaluator, evaluator.unit, out, threads
+    def __init__(self, spec: Reduce, evaluator: Evaluator, sizes: Sizes, outs: list[tirx.Buffer], threads: int) -> None:
+        self.spec, self.evaluator, self.unit, self.outs, self.threads = spec, evaluator, evaluator.unit, outs, threads
         self.reduction = SIMPLE[spec.function]
-        (self.step, _, _) = spec.program.outputs[0]
+        self.steps = [step for step, _, _ in spec.program.outputs]
         space = spec.program.space
         #: Extents of the dimensions that lines are made of, and whether each is reduced.
         groups = [
@@ -139,27 +144,36 @@ class _Generator:
         serial = isinstance(self.elements, int) and self.elements < _PARALLEL_ELEMENTS
         return (T.serial if serial else T.parallel)(0, i64(count))
 
-    def result(self, vector: tirx.Expr) -> tirx.Expr:
-        """What is stored of a combined vector."""
-        if not self.spec.mean:
-            return vector
-        count = self.reduced * (self.columns if isinstance(self, _Rows) else 1)
-        divisor = float(count) if isinstance(count, int) else i64(count).astype("float32")
-        return vector / self.unit.splat(divisor)
+    def store(self, place: Any, vectors: list[tirx.Expr], left: Any) -> None:
+        """Emit that results are stored, from a vector of each combined tensor."""
+        if self.spec.mean or self.spec.moments:
+            count = self.reduced * (self.columns if isinstance(self, _Rows) else 1)
+            divisor = float(count) if isinstance(count, int) else i64(count).astype("float32")
+            vectors = [vector / self.unit.splat(divisor) for vector in vectors]
+        if self.spec.moments:
+            offset = T.bind(vectors[0])
+            first_line = self.unit.load(self.evaluator.arguments[0], place, left)
+            variance = T.bind(vectors[1] - offset * offset)
+            zero = self.unit.splat(0.0)
+            vectors = [first_line + offset, tirx.Select(variance < zero, zero, variance)]
+        for out, vector in zip(self.outs, vectors, strict=True):
+            self.unit.store(out, place, vector, left)
 
-    def combined(self, partial: tirx.Buffer, parts: int) -> None:
-        """Emit that the `parts` rows of partial results become the result."""
+    def combined(self, shares: list[tirx.Buffer], parts: int) -> None:
+        """Emit that the `parts` rows of each result's partial ones become that result."""
         lanes, unit = self.unit.lanes, self.unit
-        total = T.alloc_buffer((lanes,), "float32", scope="local")
+        totals = [T.alloc_buffer((lanes,), "float32", scope="local") for _ in shares]
         here = unit.ramp(0)
         results = unit.opaque(self.results)
 
         def vector(place: Any, count: Any) -> None:
-            T.buffer_store(total, unit.splat(self.reduction.neutral), [here])
+            for total in totals:
+                T.buffer_store(total, unit.splat(self.reduction.neutral), [here])
             with T.serial(0, i64(parts)) as part:
-                value = unit.load(partial, part * i64(results) + place, count)
-                T.buffer_store(total, self.reduction.combine(total[here], value), [here])
-            unit.store(self.out, place, self.result(total[here]), count)
+                for total, share in zip(totals, shares, strict=True):
+                    value = unit.load(share, part * i64(results) + place, count)
+                    T.buffer_store(total, self.reduction.combine(total[here], value), [here])
+            self.store(place, [total[here] for total in totals], count)
 
         self.sweep(results, vector)
 
@@ -202,7 +216,7 @@ class _Columns(_Generator):
         strips = ceil_div(self.columns, _STRIP)
         parts = self.parts(self.kept * strips, ceil_div(self.reduced, _BLOCK))
         single = parts == 1
-        partial = None if single else self.unit.scratch(parts * self.results, "float32")
+        shares = [] if single else [self.unit.scratch(parts * self.results, "float32") for _ in self.outs]
         with self.loop(self.kept * strips * parts) as task:
             rest, part = task // i64(parts), task % i64(parts)
             kept, strip = T.bind(rest // i64(strips)), rest % i64(strips)
@@ -214,43 +228,49 @@ class _Columns(_Generator):
             )
             begin = 0 if single else T.bind(part * i64(self.reduced) // i64(parts))
             end = self.reduced if single else T.bind((part + 1) * i64(self.reduced) // i64(parts))
-            strip_of = self.summed(kept, first, count, begin, end)
+            strips_of = self.summed(kept, first, count, begin, end)
             place = kept * i64(self.columns) + first
 
             def store(column: Any, left: Any) -> None:
-                if partial is None:
-                    self.unit.store(self.out, place + column, self.result(strip_of(column)), left)
-                else:
-                    at = part * i64(self.kept) * i64(self.columns) + place + column
-                    self.unit.store(partial, at, strip_of(column), left)
+                vectors = [strip_of(column) for strip_of in strips_of]
+                if single:
+                    self.store(place + column, vectors, left)
+                at = part * i64(self.kept) * i64(self.columns) + place + column
+                for share, vector in zip(shares, vectors, strict=False):
+                    self.unit.store(share, at, vector, left)
 
             self.sweep(count, store)
-        if partial is not None:
-            self.combined(partial, parts)
+        if shares:
+            self.combined(shares, parts)
 
-    def summed(self, kept: Any, first: Any, count: Any, begin: Any, end: Any) -> Callable[[Any], tirx.Expr]:
-        """Emit the combination of lines `begin` to `end` of a strip; what reads it from a column on."""
+    def summed(self, kept: Any, first: Any, count: Any, begin: Any, end: Any) -> list[Callable[[Any], tirx.Expr]]:
+        """Emit the combinations of lines `begin` to `end` of a strip; what reads each from a column on."""
         unit = self.unit
         size = _STRIP + unit.lanes
         base = T.bind(i64(self.line(kept, False)))
-        block = self.strip(size, self.reduction.neutral, count)
+        blocks = [self.strip(size, self.reduction.neutral, count) for _ in self.steps]
         rows = end - begin
         in_blocks = self.spec.function == "row_sum" and not (isinstance(rows, int) and rows <= 2 * _BLOCK)
         if not in_blocks:
-            self.add_rows(block, base, first, count, begin, end)
-            return lambda column: unit.load(block, column)
-        total, lost = self.strip(size, 0.0, count), self.strip(size, 0.0, count)
+            self.add_rows(blocks, base, first, count, begin, end)
+            return [partial(unit.load, block) for block in blocks]
+        totals = [(self.strip(size, 0.0, count), self.strip(size, 0.0, count)) for _ in blocks]
         with T.serial(0, i64(ceil_div(rows, _BLOCK))) as number:
             start = T.bind(begin + number * _BLOCK)
-            self.add_rows(block, base, first, count, start, T.bind(minimum(end, start + _BLOCK)))
+            self.add_rows(blocks, base, first, count, start, T.bind(minimum(end, start + _BLOCK)))
 
             def fold(column: Any, left: Any) -> None:
                 at = [unit.ramp(column)]
-                self.fold(total, lost, at, unit.load(block, column))
-                T.buffer_store(block, unit.splat(0.0), at)
+                for block, (total, lost) in zip(blocks, totals, strict=True):
+                    self.fold(total, lost, at, unit.load(block, column))
+                    T.buffer_store(block, unit.splat(0.0), at)
 
             self.sweep(count, fold)
-        return lambda column: self.corrected(unit.load(total, column), unit.load(lost, column))
+
+        def corrected(total: tirx.Buffer, lost: tirx.Buffer, column: Any) -> tirx.Expr:
+            return self.corrected(unit.load(total, column), unit.load(lost, column))
+
+        return [partial(corrected, total, lost) for total, lost in totals]
 
     def prefetch(self, column: Any, lines: int) -> None:
         """Fetch what is read at a column some lines further on: the hardware does not see that far in short rows."""
@@ -263,8 +283,8 @@ class _Columns(_Generator):
         self.sweep(count, lambda column, _: T.buffer_store(buffer, self.unit.splat(value), [self.unit.ramp(column)]))
         return buffer
 
-    def add_rows(self, strip: tirx.Buffer, base: Any, first: Any, count: Any, begin: Any, end: Any) -> None:
-        """Emit that lines are combined with a strip, several at a time."""
+    def add_rows(self, strips: list[tirx.Buffer], base: Any, first: Any, count: Any, begin: Any, end: Any) -> None:
+        """Emit that lines are combined with strips, several at a time."""
         many = max(1, _ROWS // max(1, len(self.spec.program.steps) // 2))
         rows = end - begin
 
@@ -275,14 +295,17 @@ class _Columns(_Generator):
                 places.append((self.evaluator.places, self.evaluator.scalars))
 
             def column(column: Any, left: Any) -> None:
-                values = [strip[self.unit.ramp(column)]]
+                by_strip = [[strip[self.unit.ramp(column)]] for strip in strips]
                 for self.evaluator.places, self.evaluator.scalars in places:
                     self.prefetch(first + column, lines)
-                    values.append(self.evaluator.vector(self.step, first + column, left, {}))
-                while len(values) > 1:
-                    pairs = zip(values[::2], values[1::2], strict=False)
-                    values = [self.reduction.combine(a, b) for a, b in pairs] + values[len(values) // 2 * 2 :]
-                T.buffer_store(strip, values[0], [self.unit.ramp(column)])
+                    memo: dict[int, tirx.Expr] = {}
+                    for step, values in zip(self.steps, by_strip, strict=True):
+                        values.append(self.evaluator.vector(step, first + column, left, memo))
+                for strip, values in zip(strips, by_strip, strict=True):
+                    while len(values) > 1:
+                        pairs = zip(values[::2], values[1::2], strict=False)
+                        values = [self.reduction.combine(a, b) for a, b in pairs] + values[len(values) // 2 * 2 :]
+                    T.buffer_store(strip, values[0], [self.unit.ramp(column)])
 
             self.sweep(count, column)
 
@@ -303,13 +326,15 @@ class _Rows(_Generator):
         units = self.reduced * chunks
         parts = self.parts(self.kept, units)
         single = parts == 1
-        partial = None if single else self.unit.scratch(parts * self.results + self.unit.lanes, "float32")
+        size = parts * self.results + self.unit.lanes
+        shares = [] if single else [self.unit.scratch(size, "float32") for _ in self.outs]
         with self.loop(self.kept * parts) as task:
             kept, part = T.bind(task // i64(parts)), task % i64(parts)
             base = T.bind(i64(self.line(kept, False)))
-            total, lost = (T.alloc_buffer((1,), "float32", scope="local") for _ in range(2))
-            T.buffer_store(total, tirx.const(self.reduction.neutral, "float32"), [0])
-            T.buffer_store(lost, tirx.const(0.0, "float32"), [0])
+            totals = [[T.alloc_buffer((1,), "float32", scope="local") for _ in range(2)] for _ in self.outs]
+            for total, lost in totals:
+                T.buffer_store(total, tirx.const(self.reduction.neutral, "float32"), [0])
+                T.buffer_store(lost, tirx.const(0.0, "float32"), [0])
             begin = 0 if single else part * i64(units) // i64(parts)
             end = units if single else (part + 1) * i64(units) // i64(parts)
             with T.serial(T.bind(i64(begin)), T.bind(i64(end))) as number:
@@ -320,18 +345,18 @@ class _Rows(_Generator):
                     if isinstance(chunks, int) and chunks == 1
                     else T.bind(minimum(self.columns - first, _CHUNK))
                 )
-                value = self.chunk(first, length)
-                if self.spec.function == "row_sum":
-                    self.fold(total, lost, [0], value)
-                else:
-                    T.buffer_store(total, self.scalar(total[0], value), [0])
-            value = T.bind(self.corrected(total[0], lost[0]))
-            if partial is None:
-                self.unit.store(self.out, kept, self.result(self.unit.splat(value)), 1)
-            else:
-                T.buffer_store(partial, value, [part * i64(self.kept) + kept])
-        if partial is not None:
-            self.combined(partial, parts)
+                for (total, lost), value in zip(totals, self.chunk(first, length), strict=True):
+                    if self.spec.function == "row_sum":
+                        self.fold(total, lost, [0], value)
+                    else:
+                        T.buffer_store(total, self.scalar(total[0], value), [0])
+            values = [T.bind(self.corrected(total[0], lost[0])) for total, lost in totals]
+            if single:
+                self.store(kept, [self.unit.splat(value) for value in values], 1)
+            for share, value in zip(shares, values, strict=False):
+                T.buffer_store(share, value, [part * i64(self.kept) + kept])
+        if shares:
+            self.combined(shares, parts)
 
     def scalar(self, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
         """Two numbers, combined."""
@@ -342,14 +367,17 @@ class _Rows(_Generator):
             else a * b
         )
 
-    def chunk(self, first: Any, length: Any) -> tirx.Expr:
-        """Emit the reduction of `length` elements of a line, from column `first` on."""
+    def chunk(self, first: Any, length: Any) -> list[tirx.Expr]:
+        """Emit the reductions of `length` elements of a line, from column `first` on."""
         lanes = self.unit.lanes
         slots = _SLOTS if not isinstance(length, int) else max(1, min(_SLOTS, length // lanes))
-        accumulator = Accumulator(self.spec.function, self.unit, slots)
+        accumulators = [Accumulator(self.spec.function, self.unit, slots) for _ in self.steps]
 
         def add(column: Any, count: Any, slot: int) -> None:
-            accumulator.add(self.evaluator.vector(self.step, first + column, count, {}), first + column, count, slot)
+            memo: dict[int, tirx.Expr] = {}
+            for step, accumulator in zip(self.steps, accumulators, strict=True):
+                vector = self.evaluator.vector(step, first + column, count, memo)
+                accumulator.add(vector, first + column, count, slot)
 
         step = slots * lanes
         if not isinstance(length, int) or length >= step:
@@ -366,4 +394,4 @@ class _Rows(_Generator):
             left = T.bind(i64(length % lanes))
             with T.If(left > 0), T.Then():
                 add(length - left, left, 0)
-        return accumulator.finish()
+        return [accumulator.finish() for accumulator in accumulators]

@@ -34,6 +34,9 @@ _DEVIATIONS = ("relax.variance", "relax.std")
 #: The most operators before a reduction that its kernel computes: it computes eight vectors at a time.
 _MEMBERS = 8
 
+#: The most reductions of one sweep.
+_SWEEP = 4
+
 
 @dataclass
 class _Group:
@@ -43,6 +46,21 @@ class _Group:
     axes: tuple[int, ...]
     members: set[relax.Var]
     end: relax.Var
+
+    @property
+    def data(self) -> relax.Expr:
+        """What is reduced."""
+        return self.call.args[0]
+
+    @property
+    def name(self) -> str:
+        """The operator's."""
+        return str(op_name(self.call))
+
+    @property
+    def deviates(self) -> bool:
+        """Whether it needs the mean first."""
+        return self.name in _DEVIATIONS
 
 
 @mutator
@@ -54,7 +72,11 @@ class _Reductions(BindingRewriter):
 
     def enter(self, function: relax.Function) -> None:
         self.bound, self.users = users_of(function)
-        self.groups: dict[relax.Var, _Group] = {}
+        self.position = {var: number for number, var in enumerate(self.bound)}
+        self.block = {b.var: number for number, block in enumerate(function.body.blocks) for b in block.bindings}
+        #: Reductions of one sweep by what the first of them defines, and what the others of that sweep are then.
+        self.sweeps: dict[relax.Var, list[_Group]] = {}
+        self.results: dict[relax.Var, relax.Expr] = {}
         for var, value in self.bound.items():
             if op_name(value) not in _FUNCTIONS:
                 continue
@@ -62,7 +84,10 @@ class _Reductions(BindingRewriter):
             explain("reductions", var, reason or "", taken=reason is None)
             if reason is None:
                 group = _Group(value, _axes(value), self.members(value.args[0]), self.end(var, value))
-                self.groups[group.end] = group
+                alone: list[_Group] = []
+                sweep = next((sweep for sweep in self.sweeps.values() if self.may_join(group, sweep)), alone)
+                sweep.append(group)
+                self.sweeps.setdefault(sweep[0].end, sweep)
 
     def members(self, data: relax.Expr) -> set[relax.Var]:
         """The elementwise operators of the shape of `data` that are read only on the way to it."""
@@ -87,39 +112,109 @@ class _Reductions(BindingRewriter):
                 return readers[0]
         return var
 
-    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        group = self.groups.get(binding.var)
-        if group is None:
-            return None
-        data = group.call.args[0]
-        if not is_op(group.call, *_DEVIATIONS):
-            return self.reduced(group, Translation(self.bound, group.members, dims(data)), group.end)
-        kept = tuple(1 if axis in group.axes else dim for axis, dim in enumerate(dims(data)))
-        mean = relax.Var("mean", relax.TensorType(kept, "float32"))
-        mean = self.emit(self.reduced(group, Translation(self.bound, group.members, dims(data)), mean))
-        translation = Translation(self.bound, group.members, dims(data))
-        step = translation.value(data)
-        translation.arguments.append(mean)
-        argument = translation.builder.argument(translation.named(kept), "float32")
-        centered = translation.step("subtract", step, translation.builder.load(argument, translation.named(kept)))
-        square = translation.step("multiply", centered, centered)
-        result = self.reduced(group, translation, group.end, square)
-        return relax.op.sqrt(self.emit(result)) if is_op(group.call, "relax.std") else result
+    def may_join(self, group: _Group, sweep: list[_Group]) -> bool:
+        """Whether the sweep of another reduction computes `group` too: both read a tensor of the shape they reduce."""
+        first = sweep[0]
+        shape = dims(group.data)
+        if any(other.deviates for other in sweep) or len(sweep) == _SWEEP or group.axes != first.axes:
+            return False
+        if not same_shape(dims(first.data), shape) or self.block[group.end] != self.block[first.end]:
+            return False
+        reads, others = (self.translation([either]).arguments for either in (group, first))
+        if not any(a.same_as(b) and same_shape(shape_of(a), shape) for a in reads for b in others):
+            return False
+        if group.deviates:
+            return len(sweep) == 1 and first.name == "relax.mean" and self.is_stored(group) and self.is_stored(first)
+        known = all(self.position.get(argument, -1) < self.position[first.end] for argument in reads)
+        alike = _FUNCTIONS[group.name] == _FUNCTIONS[first.name], (group.name in _MEANS) == (first.name in _MEANS)
+        return known and all(alike)
 
-    def reduced(self, group: _Group, translation: Translation, out: relax.Var, step: int | None = None) -> relax.Expr:
-        """A call of the kernel that reduces a step of a program to a tensor like `out`."""
-        step = translation.value(group.call.args[0]) if step is None else step
-        program = translation.builder.finish([(step, translation.named(dims(out)), storage(out))])
-        name = op_name(group.call)
-        assert name is not None
-        spec = Reduce(program, group.axes, _FUNCTIONS[name], name in _MEANS)
+    def is_stored(self, group: _Group) -> bool:
+        """Whether lines of what is reduced are read as they are, so that one sweep finds mean and variance of them."""
+        leading = group.axes == tuple(range(len(group.axes))) and len(group.axes) < len(dims(group.data))
+        return leading and len(self.translation([group]).builder.steps) == 1
+
+    def translation(self, groups: list[_Group]) -> Translation:
+        """A program that computes what `groups` reduce."""
+        members = {member for group in groups for member in group.members}
+        translation = Translation(self.bound, members, dims(groups[0].data))
+        for group in groups:
+            translation.value(group.data)
+        return translation
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        sweep = self.sweeps.get(binding.var)
+        if sweep is None:
+            return self.results.get(binding.var)
+        translation = self.translation(sweep)
+        if not any(group.deviates for group in sweep):
+            steps = [translation.value(group.data) for group in sweep]
+            results = self.reduced(sweep, translation, steps, [group.end for group in sweep])
+        elif self.is_stored(sweep[0]):
+            results = self.moments(sweep, translation)
+        else:
+            results = [self.deviation(sweep[0], translation)]
+        results = [
+            relax.op.sqrt(self.emit(result)) if group.name == "relax.std" else result
+            for group, result in zip(sweep, results, strict=True)
+        ]
+        self.results.update((group.end, result) for group, result in zip(sweep[1:], results[1:], strict=True))
+        return results[0]
+
+    def moments(self, sweep: list[_Group], translation: Translation) -> list[relax.Expr]:
+        """The variance of a stored tensor in one sweep, after its mean if the sweep has both.
+
+        Squares are those of the differences from the first line: it is no further from the mean than other lines are.
+        """
+        group = sweep[-1]
+        start = translation.builder.load(0, translation.named(_kept(group)))
+        offset = translation.step("subtract", translation.value(group.data), start)
+        mean = sweep[0].end if len(sweep) > 1 else relax.Var("mean", relax.TensorType(dims(group.end), "float32"))
+        steps = [offset, translation.step("multiply", offset, offset)]
+        return self.reduced(sweep, translation, steps, [mean, group.end], moments=True)[-len(sweep) :]
+
+    def deviation(self, group: _Group, translation: Translation) -> relax.Expr:
+        """The variance of what is computed, or not in lines: the mean of the squares of what differs from the mean."""
+        mean = relax.Var("mean", relax.TensorType(_kept(group), "float32"))
+        (average,) = self.reduced([group], translation, [translation.value(group.data)], [mean])
+        translation = self.translation([group])
+        translation.arguments.append(self.emit(average))
+        view = translation.named(_kept(group))
+        load = translation.builder.load(translation.builder.argument(view, "float32"), view)
+        centered = translation.step("subtract", translation.value(group.data), load)
+        square = translation.step("multiply", centered, centered)
+        return self.reduced([group], translation, [square], [group.end])[0]
+
+    def reduced(
+        self,
+        sweep: list[_Group],
+        translation: Translation,
+        steps: list[int],
+        ends: list[relax.Var],
+        *,
+        moments: bool = False,
+    ) -> list[relax.Expr]:
+        """Tensors like `ends`: the results of a kernel that reduces steps of a program."""
+        outputs = [(step, translation.named(dims(end)), storage(end)) for step, end in zip(steps, ends, strict=True)]
+        program, group = translation.builder.finish(outputs), sweep[0]
+        spec = Reduce(program, group.axes, _FUNCTIONS[group.name], group.name in _MEANS, moments)
         if spec not in self.kernels:
-            title = f"{name.rpartition('.')[2]}{len(self.kernels)}_{'x'.join(map(str, program.space))}"
-            title += f"_over_{'_'.join(map(str, group.axes))}_{storage(out)}"
+            names = "_".join(dict.fromkeys(group.name.rpartition(".")[2] for group in sweep))
+            title = f"{names}{len(self.kernels)}_{'x'.join(map(str, program.space))}"
+            title += f"_over_{'_'.join(map(str, group.axes))}_{storage(ends[0])}"
             function = reduce(spec, self.target, title).without_attr("global_symbol")
             self.kernels[spec] = self.builder_.add_func(function, title)
-        out_type = relax.TensorType(dims(out), storage(out))
-        return relax.call_tir(self.kernels[spec], [self.new(argument) for argument in translation.arguments], out_type)
+        types = [relax.TensorType(dims(end), storage(end)) for end in ends]
+        arguments = [self.new(argument) for argument in translation.arguments]
+        if len(types) == 1:
+            return [relax.call_tir(self.kernels[spec], arguments, types[0])]
+        whole = self.emit(relax.call_tir(self.kernels[spec], arguments, types))
+        return [relax.TupleGetItem(whole, number) for number in range(len(types))]
+
+
+def _kept(group: _Group) -> tuple:
+    """The shape of a reduction's result, with 1 in the place of what is reduced."""
+    return tuple(1 if axis in group.axes else dim for axis, dim in enumerate(dims(group.data)))
 
 
 def _axes(call: relax.Call) -> tuple[int, ...]:
@@ -158,6 +253,7 @@ def lower_reductions(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModu
         b: f32 = R.sum(R.multiply(a, y), [0, 1])
         c: bf16 = R.astype(b, "bfloat16")
 
-    Variances are two of them: the mean, and the mean of the squares of what differs from it.
+    One sweep computes two sums, or a mean and a variance, of the same tensor. The variance of what is not stored takes
+    two: the mean, and the mean of the squares of what differs from it.
     """
     return rewrite_functions(mod, _Reductions, target)

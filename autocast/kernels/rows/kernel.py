@@ -18,7 +18,8 @@ from autocast.kernels.rows.reductions import CALLED, Accumulator, lanes_ir
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
 from autocast.kernels.vector.program import Evaluator, Program, Sizes, Value, declare, in_place
-from autocast.kernels.vector.unit import Extent, VectorUnit, i64, importing, kernel_function
+from autocast.kernels.vector.streaming import streamed, with_overwriting
+from autocast.kernels.vector.unit import Extent, VectorUnit, i64, importing, kernel_function, shared_loop
 
 #: Rows are independent; fewer elements than this are worked on by one core.
 _PARALLEL_ELEMENTS = 1 << 14
@@ -47,14 +48,18 @@ def row_kernel(program: Program, row_dims: int, target: tvm.target.Target, name:
         The function's global symbol.
     """
     unit = VectorUnit(instruction_set(target))
-    with kernel_function(name) as finished:
-        generator = _Generator(program, row_dims, unit)
-        generator.emit()
-    return finished().with_attr("autocast.in_place", generator.in_place())
+
+    def kernel(far: frozenset[int]) -> tirx.PrimFunc:
+        with kernel_function(name) as finished:
+            generator = _Generator(program, row_dims, unit, far)
+            generator.emit()
+        return finished().with_attr("autocast.in_place", generator.in_place())
+
+    return with_overwriting(kernel, streamed([(shape, dtype) for _, shape, dtype in program.outputs], unit.lanes))
 
 
 class _Generator:
-    def __init__(self, program: Program, row_dims: int, unit: VectorUnit) -> None:
+    def __init__(self, program: Program, row_dims: int, unit: VectorUnit, far: frozenset[int]) -> None:
         self.program, self.unit = program, unit
         sizes = Sizes()
         arguments, self.outputs = declare(program, sizes)
@@ -62,6 +67,8 @@ class _Generator:
         columns, segments = self.evaluator.columns, self.evaluator.segments
         self.columns, self.segments = columns, segments
         static = isinstance(columns, int) and isinstance(segments, int)
+        #: The results that are stored past the caches.
+        self.streamed = far if static and columns % unit.lanes == 0 else frozenset()
         row_loads = frozenset(load for load in self.evaluator.loads if self.evaluator.per_row(load))
         near = static and 4 * columns * segments <= _NEAR_BYTES
         self.far = static and not near and segments == 1
@@ -78,8 +85,9 @@ class _Generator:
         code += llvm_ir.conversions_and_accesses(self.unit.isa)
         rows = self.evaluator.rows
         elements = rows * self.segments * self.columns
-        loop = T.serial if isinstance(elements, int) and elements < _PARALLEL_ELEMENTS else T.parallel
-        with importing(code), loop(0, i64(rows)) as row:
+        small = isinstance(elements, int) and elements < _PARALLEL_ELEMENTS
+        loop = T.serial(0, i64(rows)) if small else shared_loop(rows, streams=bool(self.streamed))
+        with importing(code), loop as row:
             self.row(row)
 
     def in_place(self) -> list[list[int]]:
@@ -170,7 +178,7 @@ class _Generator:
                 self.prefetch(place, slot)
             values = [vector(self.program.outputs[position][0]) for position in sweep.outputs]
             for position, value in zip(sweep.outputs, values, strict=True):
-                self.unit.store(self.outputs[position], place, value, count)
+                self.unit.store(self.outputs[position], place, value, count, streamed=position in self.streamed)
 
         self.each_line(lambda: self.each_vector(at, slots))
         for number, accumulator in sums.items():
@@ -184,7 +192,7 @@ class _Generator:
         The last sweep waits for memory, the one before it computes: this makes memory work meanwhile.
         """
         reads = [self.evaluator.arguments[self.program.steps[load][1]] for load in self.evaluator.whole_loads()]
-        writes = [self.outputs[position] for position in self.plan.sweeps[-1].outputs]
+        writes = [self.outputs[position] for position in self.plan.sweeps[-1].outputs if position not in self.streamed]
         for buffers, verb, offset in ((reads, "prefetch", i64(self.columns)), (writes, "prefetch_to_write", i64(0))):
             for buffer in buffers:
                 line_bytes = self.unit.lanes * tvm.DataType(str(buffer.dtype)).bits // 8

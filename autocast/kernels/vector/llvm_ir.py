@@ -5,7 +5,8 @@ access that every target lowers well. The snippets are `alwaysinline` functions 
 imported by the `pragma_import_llvm` attribute; after inlining nothing of them remains but the instructions. They are
 `linkonce_odr`, so kernels that import the same text can be linked into one module.
 
-In the templates `<L x` stands for the number of lanes, `<2L x` for twice that, and `IOTA` and `IOTA2` for 0, 1, 2, ...
+In the templates `<L x` stands for the number of lanes, `<2L x` for twice that, `IOTA` and `IOTA2` for 0, 1, 2, ... and
+`WHOLE4` for the alignment, at most a cache line, of whole vectors of elements of 4 bytes.
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ define linkonce_odr void @autocast_fence(ptr %p) alwaysinline {
   call void asm sideeffect "", "r,~{memory}"(ptr %p)
   ret void
 }
+define linkonce_odr void @autocast_drain() alwaysinline {
+  fence seq_cst
+  ret void
+}
 """
 
 _BFLOAT16_DOT = """
@@ -78,11 +83,13 @@ define linkonce_odr <L x float> @autocast_widen_bfloat16(<L x i16> %x) alwaysinl
 }
 """
 
+# The dtype is hidden from LLVM: LLVM 22 stores a vector of `bfloat` past the caches like any other, into them.
 _BFLOAT16_NARROW_NATIVE = """
 declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
 define linkonce_odr <16 x i16> @autocast_narrow_bfloat16(<16 x float> %x) alwaysinline {
   %h = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
-  %y = bitcast <16 x bfloat> %h to <16 x i16>
+  %hidden = call <16 x bfloat> asm "", "=v,0"(<16 x bfloat> %h)
+  %y = bitcast <16 x bfloat> %hidden to <16 x i16>
   ret <16 x i16> %y
 }
 """
@@ -175,6 +182,10 @@ define linkonce_odr void @autocast_store_float32(ptr %p, <L x float> %x) alwaysi
   store <L x float> %x, ptr %p, align 4
   ret void
 }
+define linkonce_odr void @autocast_stream_float32(ptr %p, <L x float> %x) alwaysinline {
+  store <L x float> %x, ptr %p, align WHOLE4, !nontemporal !{i32 1}
+  ret void
+}
 define linkonce_odr void @autocast_store_float32_part(ptr %p, <L x float> %x, i32 %n) alwaysinline {
   %m = call <L x i1> @autocast_mask(i32 %n)
   call void @llvm.masked.store.vLf32.p0(<L x float> %x, ptr %p, i32 4, <L x i1> %m)
@@ -233,6 +244,11 @@ define linkonce_odr void @autocast_store_DTYPE(ptr %p, <L x float> %x) alwaysinl
   store <L x iBITS> %h, ptr %p, align BYTES
   ret void
 }
+define linkonce_odr void @autocast_stream_DTYPE(ptr %p, <L x float> %x) alwaysinline {
+  %h = call <L x iBITS> @autocast_narrow_DTYPE(<L x float> %x)
+  store <L x iBITS> %h, ptr %p, align WHOLEBYTES, !nontemporal !{i32 1}
+  ret void
+}
 define linkonce_odr void @autocast_store_DTYPE_part(ptr %p, <L x float> %x, i32 %n) alwaysinline {
   %hidden = call i32 asm "", "=r,0"(i32 %n)
   %m = call <L x i1> @autocast_mask(i32 %hidden)
@@ -268,6 +284,8 @@ def _access(dtype: str) -> str:
 
 def expand(template: str, lanes: int) -> str:
     """Replace the stand-ins of a template by what they mean for vectors of `lanes` numbers."""
+    for size in (1, 2, 4, 8):
+        template = template.replace(f"WHOLE{size}", str(min(lanes * size, 64)))
     for count, mark in ((2 * lanes, "2L"), (lanes, "L")):
         template = template.replace(f"<{mark} x", f"<{count} x").replace(f".v{mark}", f".v{count}")
     for count, mark in ((2 * lanes, "IOTA2"), (lanes, "IOTA")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
 
 from tvm import tirx
@@ -88,13 +88,26 @@ class VectorUnit:
         address = T.address_of(buffer[i64(index)])
         return tirx.call_extern("float32", f"autocast_scalar_{buffer.dtype}", address)
 
-    def store(self, buffer: tirx.Buffer, index: Extent, value: tirx.Expr, count: Extent | None = None) -> None:
-        """Store a float32 vector in the dtype of a flat buffer; only the first `count` lanes where a count is given."""
-        if count is None and str(buffer.dtype) == "float32":
+    def store(
+        self,
+        buffer: tirx.Buffer,
+        index: Extent,
+        value: tirx.Expr,
+        count: Extent | None = None,
+        *,
+        streamed: bool = False,
+    ) -> None:
+        """Store a float32 vector in the dtype of a flat buffer; only the first `count` lanes where a count is given.
+
+        Whole vectors may be `streamed`: stored past the caches, to an index that is a multiple of the lanes, by a loop
+        of `shared_loop`.
+        """
+        if count is None and str(buffer.dtype) == "float32" and not streamed:
             T.buffer_store(buffer, value, [self.ramp(index)])
             return
+        name = self._name("stream" if streamed and count is None else "store", buffer, count)
         arguments = [T.address_of(buffer[i64(index)]), value] + ([] if count is None else [i32(count)])
-        T.evaluate(tirx.call_extern("void", self._name("store", buffer, count), *arguments))
+        T.evaluate(tirx.call_extern("void", name, *arguments))
 
     def once(self, value: tirx.Expr) -> tirx.Expr:
         """A float32 vector to bind where several read it: TIR's simplifier would compute it for each of them."""
@@ -123,8 +136,11 @@ class VectorUnit:
         return extent if isinstance(extent, int) else T.bind(tirx.call_extern("int64", "autocast_same", i64(extent)))
 
     def prefetch(self, buffer: tirx.Buffer, index: Extent) -> None:
-        """Fetch the cache line that element `index` of a flat buffer is in; it may lie outside the buffer."""
-        options = [tirx.const(option, "int32") for option in (0, 3, 1)]  # to read, into the nearest cache, of data
+        """Fetch the cache line that element `index` of a flat buffer is in; it may lie outside the buffer.
+
+        It goes to the second cache: the first keeps what is being computed with, and waits for few lines at a time.
+        """
+        options = [tirx.const(option, "int32") for option in (0, 2, 1)]  # to read, into the second cache, of data
         T.evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", T.address_of(buffer[i64(index)]), *options))
 
     def fence(self, buffer: tirx.Buffer) -> None:
@@ -134,6 +150,17 @@ class VectorUnit:
     @staticmethod
     def _name(verb: str, buffer: tirx.Buffer, count: Extent | None) -> str:
         return f"autocast_{verb}_{buffer.dtype}" + ("" if count is None else "_part")
+
+
+@contextmanager
+def shared_loop(count: Extent, *, streams: bool = False) -> Iterator[tirx.Var]:
+    """A loop whose steps the cores share; each lets the others see what it stored past the caches, if it `streams`."""
+    # What is around the loop runs on every core.
+    with T.attr(tirx.const(0, "int32"), "pragma_parallel_launch_point", True) if streams else nullcontext():
+        with T.parallel(0, i64(count)) as index:
+            yield index
+        if streams:
+            T.evaluate(tirx.call_extern("void", "autocast_drain"))
 
 
 @contextmanager

@@ -231,3 +231,16 @@ def test_probabilities_that_are_returned_too_are_computed() -> None:
         return relax.Tuple([op.matmul(weights, v), weights])
 
     assert not any(name.startswith("attention") for name in _kernels(body, *[((1, 2, 6, 6), "float32")] * 3))
+
+
+@pytest.mark.parametrize("queries", [1, 3, "n"])
+def test_one_head_of_run_time_length(queries: int | str) -> None:
+    def body(x: relax.Expr, y: relax.Expr) -> relax.Expr:
+        return op.matmul(op.nn.softmax(op.matmul(x, op.permute_dims(y))), y)
+
+    arguments = [((queries, 5), "float32"), (("m", 5), "float32")]
+    assert _only_attention(body, *arguments)
+    x, y = random((3 if queries == "n" else queries, 5), "float32"), random((19, 5), "float32", 1)
+    weights = np.exp(x.astype("float64") @ y.T)
+    (got,) = run(module(body, *arguments), x, y)
+    assert error(got, weights / weights.sum(-1, keepdims=True) @ y) < 1e-6

@@ -12,6 +12,7 @@ import pytest
 import tvm
 
 from autocast.kernels.elementwise.kernel import elementwise_kernel
+from autocast.kernels.vector import streaming
 from autocast.kernels.vector.program import Program, ProgramBuilder
 from tests.kernels.products.cases import CPUS, DTYPES, ROUNDING, runs_here, target_of
 
@@ -124,6 +125,20 @@ def _random(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
 @every_cpu
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_match_float64(name: str, cpu: str) -> None:
+    check(name, compiled(cpu, 2))
+
+
+@every_cpu
+def test_results_that_are_stored_past_the_caches_are_the_same(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "FAR_BYTES", 0)
+    module = compiled.__wrapped__(cpu, 2)
+    assert ("movnt" in module.mod.inspect_source("asm")) == (cpu != "x86-64")
+    for name in CASES:
+        check(name, module)
+
+
+def check(name: str, module: tvm.runtime.Module) -> None:
+    """Assert that a case's kernel, one of `module`, computes what numpy does, and writes nothing else."""
     case = CASES[name]
     arguments = [_random(_known(shape), dtype, seed) for seed, (shape, dtype) in enumerate(case.arguments)]
     exact = case.exact(*[x if x.dtype == bool else x.astype(np.float64) for x in arguments])
@@ -132,7 +147,7 @@ def test_kernels_match_float64(name: str, cpu: str) -> None:
     outputs = [np.full(math.prod(space) + 64, 77).astype(NUMPY[dtype]) for dtype in case.outputs]
     tensors = [tvm.runtime.tensor(output) for output in outputs]
     views = [_view(tensor, space) for tensor in tensors]
-    compiled(cpu, 2)[name.replace(" ", "_")](*[tvm.runtime.tensor(x) for x in arguments], *views)
+    module[name.replace(" ", "_")](*[tvm.runtime.tensor(x) for x in arguments], *views)
     for tensor, dtype, want in zip(tensors, case.outputs, exact, strict=True):
         got, rest = tensor.numpy()[: math.prod(space)].reshape(space), tensor.numpy()[math.prod(space) :]
         assert (rest == np.full(64, 77).astype(NUMPY[dtype])).all()

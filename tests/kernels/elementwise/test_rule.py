@@ -51,6 +51,14 @@ def test_a_group_does_not_reach_around_what_depends_on_it() -> None:
     ]
 
 
+def test_what_reads_the_same_low_tensor_is_computed_where_it_is_needed() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.multiply(op.nn.softmax(op.exp(x)), op.sqrt(x))
+
+    first, *_, last = operators(lowered(body, ((4, 40), "bfloat16")))
+    assert first.startswith("elementwise_exp_4x40") and "sqrt" in last
+
+
 def test_equal_groups_share_a_kernel() -> None:
     def body(x: relax.Expr) -> relax.Expr:
         return op.exp(op.nn.softmax(op.exp(x)))

@@ -202,3 +202,22 @@ def test_an_executable_holds_what_main_reads_and_computes_the_same():
     assert trace.params == vm.get_param_size(executable)
     report = vm.profile_vm_model(executable, "cpu", [x], warmup=0, number=1, repeat=1)
     assert {step.name for step in trace} < {row.name for row in report.operators}
+
+
+def test_a_result_made_of_the_second_of_two_equal_computations_finds_the_first():
+    def body(x, w):
+        turned, again = (relax.op.permute_dims(w) for _ in range(2))
+        return relax.Tuple([relax.op.matmul(x, turned), relax.op.matmul(w, again)])
+
+    mod = main_of(body, (4, 256))
+    assert not relax.analysis.free_vars(mod["main"])
+    assert prepared(mod) == ["relax.permute_dims"]
+
+
+def test_what_is_prepared_twice_may_be_nothing_the_first_time():
+    def body(x, _):
+        return relax.op.add(x, relax.op.exp(relax.const(np.ones((8, 256), "float32"))))
+
+    first = main_of(body, LARGE, only_small=True)
+    assert len(first["main"].params) == 1
+    assert operators(prepare_parameters(first), PREPARE) == ["relax.exp"]

@@ -62,6 +62,26 @@ CASES = {
     "the new value is a result": (lambda op, x, p, q: ((s := p + x), s, q), lambda x, p, q: (p + x, p + x, q), True),
     "the input": (lambda op, x, p, q: (p + q, x, q), lambda x, p, q: (p + q, x, q), True),
     "a product": (lambda op, x, p, q: (x + q, op.matmul(x, p), q), lambda x, p, q: (x + q, x @ p, q), True),
+    "a product that is added": (
+        lambda op, x, p, q: (x, p * relax.const(0.5) + op.matmul(x, x), q),
+        lambda x, p, q: (x, p * 0.5 + x @ x, q),
+        False,
+    ),
+    "a product of itself that is added": (
+        lambda op, x, p, q: (x, p + op.matmul(x, p), q),
+        lambda x, p, q: (x, p + x @ p, q),
+        True,
+    ),
+    "two products that are added": (
+        lambda op, x, p, q: (x, p + op.matmul(x, x) + op.matmul(x, q), q),
+        lambda x, p, q: (x, p + x @ x + x @ q, q),
+        False,
+    ),
+    "one that others read too": (
+        lambda op, x, p, q: ((s := p + op.matmul(x, x)) * x, s + op.matmul(x, q), q),
+        lambda x, p, q: ((p + x @ x) * x, p + x @ x + x @ q, q),
+        False,
+    ),
     "a product of others": (lambda op, x, p, q: (x + p, op.matmul(x, q), q), lambda x, p, q: (x + p, x @ q, q), False),
 }
 
@@ -113,6 +133,6 @@ class Descent:
 def test_an_update_follows_its_gradient_and_is_one_kernel_in_place():
     planned = plan(Descent, detect_target()).planned
     kernels = [name.split("_")[0] for name in calls(planned) if name.startswith(("product", "elementwise"))]
-    assert kernels == ["product0", "product0", "elementwise", "product0", "elementwise"]
+    assert kernels == ["product0", "product0", "elementwise", "product1", "elementwise"]  # the second one scales
     updates = [name for name in calls(planned) if name.startswith("elementwise")]
     assert all(name.endswith("_in_place") for name in updates)

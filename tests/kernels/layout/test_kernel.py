@@ -10,10 +10,10 @@ import pytest
 import torch
 import tvm
 
-from autocast.kernels.layout import kernel
 from autocast.kernels.layout.kernel import Axis, Move, Piece, interleaved, merged, move
 from autocast.kernels.layout.sizes import dimension
 from autocast.kernels.layout.views import strides_of
+from autocast.kernels.vector import streaming
 from tests.kernels.products.cases import CPUS, runs_here, target_of
 
 #: Sizes around those of squares, with neighbours that merge, and with few and odd elements.
@@ -115,11 +115,30 @@ def test_sizes_may_be_known_at_run_time_only(dtype: str) -> None:
 @pytest.mark.skipif(not runs_here("skylake-avx512"), reason="only AVX-512 stores whole lines from one register")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 def test_large_results_are_stored_past_the_caches(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_STREAMED_BYTES", 0)
+    monkeypatch.setattr(streaming, "FAR_BYTES", 0)
     check_transpositions(((192, 96), (3, 64, 80), (64, 2, 33)), "skylake-avx512", dtype, dtype)
     target = target_of("skylake-avx512")
     function = move(transposition((192, 96), (1, 0), dtype, dtype), target, "f")
     assert "vmovnt" in tvm.compile(tvm.IRModule({"f": function}), target=target).mod.inspect_source("asm")
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
+@pytest.mark.parametrize("result", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("width", "begin"), [(64, 0), (64, 7), (100, 3), (9000, 64)])
+def test_rows_are_stored_past_the_caches(
+    width: int, begin: int, result: str, cpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "FAR_BYTES", 0)
+    read, write = width + 80, 2 * width
+    pieces = (
+        Piece(0, (Axis(5, read, write), Axis(width, 1, 1)), begin, 0),
+        Piece(1, (Axis(5, read, write), Axis(width, 1, 1)), begin, width),
+    )
+    shape = (5, read)
+    x = [numbers(shape, "float32"), numbers(shape, "float32")]
+    (got,) = results([Move(((shape, "float32"),) * 2, pieces, ((5, write), result))], cpu, x)
+    expected = torch.cat([tensor[:, begin : begin + width] for tensor in x], 1)
+    assert torch.equal(got, expected.to(got.dtype))
 
 
 def test_contiguous_axes_are_merged() -> None:
@@ -161,5 +180,9 @@ def test_shares_make_up_the_whole(threads: int) -> None:
         shapes = ((4, 64, 31, 33), (300000,), (2, 90000), (700, 129))
         check_transpositions(shapes, "x86-64-v3", "bfloat16", "bfloat16")
         check_transpositions(shapes, "x86-64-v3", "bfloat16", "float32")
+        every_second = Piece(0, (Axis(150000, 2, 1),), 1)
+        x = numbers((300000,), "float32")
+        (got,) = results([Move((((300000,), "float32"),), (every_second,), ((150000,), "float32"))], "x86-64-v3", [x])
+        assert torch.equal(got, x[1::2])
     finally:
         config(1, 0)

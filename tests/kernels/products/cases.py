@@ -74,9 +74,14 @@ class Case:
         """The arguments of the kernel, but its output."""
         return [x for x in (self.a, self.b, self.bias, self.residual) if x is not None]
 
-    def run(self) -> np.ndarray:
-        """The kernel's output, as float64; the output's memory holds NaN before."""
-        functions = {"main": product(self.spec, self.target, "main")}
+    def run(self, *, in_place: bool = False) -> np.ndarray:
+        """The kernel's output, as float64; its memory holds NaN before, or the residual if that is to be `in_place`."""
+        function = product(self.spec, self.target, "main")
+        if in_place:
+            ((result, argument),) = function.attrs["autocast.in_place"]
+            operands = len(self.operands())
+            function = function.specialize({function.params[operands + result]: function.params[argument]})
+        functions = {"main": function}
         if self.layout is not None:
             functions["pack"] = pack_weight(self.layout, instruction_set(self.target), "pack")
         compiled = tvm.compile(tvm.IRModule(functions), target=self.target)
@@ -85,6 +90,8 @@ class Case:
             packed = np.full(self.layout.shape, np.nan, DTYPES[self.layout.packed_dtype])
             weight, tensors[1] = tensors[1], tvm.runtime.tensor(packed)
             compiled["pack"](weight, tensors[1])
+        if in_place:
+            tensors.pop()
         compiled["main"](*tensors)
         return tensors[-1].numpy().astype(np.float64)
 
@@ -108,6 +115,7 @@ class Case:
         if self.bias is not None:
             sums = sums + self.bias.astype(np.float64)
         residual = 0.0 if self.residual is None else self.residual.astype(np.float64)
+        residual = residual * (1.0 if epilogue.residual_scale is None else epilogue.residual_scale)
         activation = ACTIVATIONS[epilogue.activation]
         exact = sums
         for step, dtype in zip(
@@ -121,9 +129,9 @@ class Case:
             spec.out_dtype
         ] + 1e-30
 
-    def check(self) -> None:
+    def check(self, *, in_place: bool = False) -> None:
         """Fail unless every element is where it may be; a NaN, or an element that was not written, is not."""
-        got = self.run()
+        got = self.run(in_place=in_place)
         exact, allowed = self.expected()
         wrong = ~(np.abs(got - exact) <= allowed)
         assert not wrong.any(), (

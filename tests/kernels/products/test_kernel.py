@@ -38,6 +38,7 @@ def products(draw: st.DrawFn) -> tuple[Product, dict[str, int]]:
         bias=draw(st.sampled_from([None, *DTYPES])),
         activation=draw(st.sampled_from(list(ACTIVATIONS))),
         residual=draw(st.sampled_from([None, *DTYPES])),
+        residual_scale=draw(st.sampled_from([None, 0.75])),
         residual_first=draw(st.booleans()),
         roundings=(draw(st.sampled_from(ROUNDED_TO)), draw(st.sampled_from(ROUNDED_TO))),
     )
@@ -67,6 +68,34 @@ def products(draw: st.DrawFn) -> tuple[Product, dict[str, int]]:
 def test_any_product_equals_float64(cpu: str, case: tuple[Product, dict[str, int]]) -> None:
     spec, sizes = case
     Case(spec, cpu=cpu, **sizes).check()
+
+
+IN_PLACE = {
+    "whole tiles": Product(64, 96, 40, transpose_a=True, epilogue=Epilogue(residual="float32", residual_scale=0.9)),
+    "tails": Product(25, 97, 33, epilogue=Epilogue(residual="float32")),
+    "blocks of k": Product(64, 50, 9001, transpose_a=True, epilogue=Epilogue(residual="float32")),
+    "an activation and a bias": Product(
+        33, 50, 20, out_dtype="bfloat16", epilogue=Epilogue(bias="float32", activation="gelu", residual="bfloat16")
+    ),
+    "a batch": Product(20, 50, 20, batch=3, a_batched=True, b_batched=True, epilogue=Epilogue(residual="float32")),
+}
+
+
+@pytest.mark.parametrize("case", IN_PLACE)
+def test_a_product_may_be_written_over_its_residual(case: str) -> None:
+    Case(IN_PLACE[case], cpu=here).check(in_place=True)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Product(20, 20, 20),
+        Product(5, 100, 20, epilogue=Epilogue(residual="float32")),  # rows of an incomplete tile are computed twice
+        Product(None, 100, 20, epilogue=Epilogue(residual="float32")),
+    ],
+)
+def test_other_products_are_not(spec: Product) -> None:
+    assert not product(spec, target_of(here), "main").attrs["autocast.in_place"]
 
 
 @every_cpu

@@ -1,0 +1,166 @@
+"""Presets: what each makes of every operator, and of the two-product model."""
+
+from __future__ import annotations
+
+import pytest
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import type_hints
+from autocast import amp
+from autocast.policy import PRESETS, UNSUPPORTED, Policy, operator_rules
+from autocast.policy.choices import UNDECIDED
+from tests.type_hints.samples import SAMPLES, float_dtypes, infer, retype
+from type_hints import Argument
+
+ROWS = {row.name: row for row in type_hints.list_rules()}
+DECIDED = [name for name in SAMPLES if ROWS[name].label not in UNDECIDED]
+RULES = {preset: {row.name: row for row in operator_rules(Policy(preset=preset))} for preset in PRESETS}
+
+
+def asked(preset: str, name: str, dtype: str):
+    """A sample call's arguments as a preset wants them, and the type that TVM infers for its result."""
+    call = SAMPLES[name]()
+    arguments = [Argument(expr, expr.ty) for expr in call.args]
+    hints = RULES[preset][name].rule(arguments, call.ty, dtype)[: len(call.args)]
+    args = [retype(expr, hint) for expr, hint in zip(call.args, hints, strict=True)]
+    return args, infer(call, args)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_has_an_answer_for_every_operator(preset):
+    assert RULES[preset].keys() == ROWS.keys()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", DECIDED)
+def test_mp4_is_low_wherever_tvm_takes_it_and_the_operator_is_not_listed(name, dtype):
+    args, _ = asked("mp4", name, dtype)
+    concerned = [args[at] for at in ROWS[name].rule.which if at < len(args)]
+    expected = "float32" if name in UNSUPPORTED else dtype
+    assert {found for arg in concerned for found in float_dtypes(arg.ty)} == {expected}
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_mp1_is_low_in_the_operands_of_products_only(name):
+    args, _ = asked("mp1", name, "bfloat16")
+    found = {dtype for arg in args for dtype in float_dtypes(arg.ty)}
+    is_product = ROWS[name].label == "low" and name != "relax.nn.cross_entropy"
+    assert ("bfloat16" in found) == is_product
+    assert RULES["mp1"][name].label == ("widening" if is_product else "float32")
+
+
+def test_the_masks_of_attention_are_float32_under_every_preset():
+    for preset in PRESETS:
+        args, _ = asked(preset, "relax.nn.attention_bias", "float16")
+        assert float_dtypes(args[3].ty) == ["float32"]
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_every_operator_that_is_listed_as_unsupported_exists(name):
+    assert name in ROWS
+
+
+@I.ir_module
+class TwoProducts:
+    @R.function
+    def main(a: R.Tensor((8, 8), "float32"), b: R.Tensor((8, 8), "float32"), c: R.Tensor((8, 8), "float32")):
+        with R.dataflow():
+            matmul_1 = R.matmul(a, b)
+            act_1 = R.nn.relu(matmul_1)
+            matmul_2 = R.matmul(act_1, c)
+            out = R.nn.relu(matmul_2)
+            R.output(out)
+        return out
+
+
+LOW, FULL = "bfloat16", "float32"
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected", "casts"),
+    [
+        ("mp0", [(FULL, FULL)] * 4, 0),
+        ("mp1", [(LOW, FULL), (FULL, FULL)] * 2, 4),
+        ("mp4", [(LOW, LOW)] * 4, 4),
+        ("default", [(LOW, LOW)] * 4, 4),
+        ("pure", [(LOW, LOW)] * 4, 4),
+        ("rules", [(LOW, LOW), (LOW, LOW), (LOW, FULL), (FULL, FULL)], 3),
+        ("mp4, out_dtype=bfloat16", [(LOW, LOW)] * 4, 3),
+        ("mp0, mixed_ops=gemm", [(LOW, FULL), (FULL, FULL)] * 2, 4),
+        ("mp4, unsupported_ops=nn.relu", [(LOW, LOW), (FULL, FULL)] * 2, 6),
+        ("mp1, low_ops=nn.relu", [(LOW, FULL), (LOW, LOW)] * 2, 6),
+    ],
+)
+def test_the_two_product_model_is_as_described(policy, expected, casts):
+    report = amp.autocast(TwoProducts, policy=policy).report
+    assert [(decision.mode, decision.result) for decision in report.decisions] == expected
+    assert report.casts == casts
+
+
+@I.ir_module
+class Masked:
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32"), mask: R.Tensor((4, 8), "bool")):
+        lowest = R.const(-3.4028234663852886e38, "float32")
+        scaled = R.multiply(x, R.const(0.5, "float32"))
+        tiny = R.multiply(scaled, R.const(1e-7, "float32"))
+        masked = R.where(mask, tiny, lowest)
+        return masked
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("bfloat16", [LOW, LOW, FULL]), ("float16", ["float16", FULL, FULL])])
+def test_a_literal_that_is_out_of_range_keeps_its_operator_in_float32(dtype, expected):
+    decisions = amp.autocast(Masked, policy=f"mp4, {dtype}").report.decisions
+    assert [decision.mode for decision in decisions] == expected
+    assert decisions[-1].why == f"mp4: a literal that {dtype} cannot hold"
+    listed = amp.autocast(Masked, policy=f"mp4, {dtype}, low_ops=where").report.decisions
+    assert listed[-1].mode == dtype, "who names an operator means it"
+
+
+@I.ir_module
+class Converted:
+    @R.function
+    def main(a: R.Tensor((8, 8), "float32"), b: R.Tensor((8, 8), "float32"), flag: R.Tensor((), "bool")):
+        product = R.matmul(a, b)
+        wide = R.astype(product, "float32")
+        pair = (product, wide)
+        low_side = R.nn.relu(pair[0])
+        if flag:
+            chosen = R.nn.relu(wide)
+        else:
+            chosen = R.nn.relu(low_side)
+        after = R.exp(chosen)
+        narrow = R.astype(after, "bfloat16")
+        again = R.exp(narrow)
+        counted = R.astype(R.astype(again, "int32"), "float32")
+        last = R.exp(counted)
+        return (low_side, after, again, last)
+
+
+@I.ir_module
+class Calling:
+    @R.function
+    def helper(x: R.Tensor((8, 8), "float32")) -> R.Tensor((8, 8), "float32"):
+        inside = R.exp(x)
+        return inside
+
+    @R.function
+    def main(a: R.Tensor((8, 8), "float32")):
+        cls = Calling
+        wide = R.astype(a, "float32")
+        called = cls.helper(wide)
+        outside = R.exp(called)
+        return outside
+
+
+def test_default_follows_a_conversion_into_functions_and_out_of_them():
+    modes = {d.binding: d.mode for d in amp.autocast(Calling, policy="default").report.decisions}
+    assert (modes["inside"], modes["outside"]) == (FULL, FULL)
+
+
+def test_default_is_float32_after_a_conversion_and_low_again_after_the_next():
+    modes = {d.binding: d.mode for d in amp.autocast(Converted, policy="default").report.decisions}
+    assert modes["product"] == LOW
+    assert modes["low_side"] == LOW
+    assert (modes["after"], modes["again"], modes["last"]) == (FULL, LOW, LOW)
