@@ -1,4 +1,4 @@
-"""Curves of `benchmarks.convergence` as SVG: the mean over seeds, smoothed, and between what the seeds lie."""
+"""Curves of `benchmarks.convergence` as SVG: the mean over seeds, and between what they lie."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from benchmarks.convergence_workloads import DOCS
+
 if TYPE_CHECKING:
     from benchmarks.convergence import Runs
-
-DOCS = Path(__file__).resolve().parent.parent / "docs"
-
-#: Steps that a point is the mean of.
-_WINDOW = 20
 
 _COLOURS = {"float32": "#1f6feb", "bfloat16": "#2da44e", "float16": "#bf3989"}
 _STYLES: Mapping[str, Mapping[str, object]] = {
@@ -24,8 +21,8 @@ _STYLES: Mapping[str, Mapping[str, object]] = {
 }
 
 
-def plot(name: str, runs: Runs) -> Path:
-    """Write `docs/training_NAME.svg`; returns its path."""
+def plot(name: str, runs: Runs, point: int) -> Path:
+    """Write `docs/training_NAME.svg`, a point for every `point` steps; returns its path."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -35,8 +32,8 @@ def plot(name: str, runs: Runs) -> Path:
 
     figure, axes = pyplot.subplots(figsize=(7, 3.6), layout="constrained")
     for (side, precision), found in runs.items():
-        curves = np.array([_smoothed(run.losses) for run in found])
-        steps = np.arange(curves.shape[1]) + _WINDOW
+        curves = np.array([run.losses for run in found])
+        steps = (np.arange(curves.shape[1]) + 1) * point
         colour = _COLOURS[precision]
         axes.plot(steps, curves.mean(axis=0), color=colour, label=f"{side}, {precision}", **_STYLES[side])
         if side == "ours":
@@ -48,7 +45,3 @@ def plot(name: str, runs: Runs) -> Path:
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
     return path
-
-
-def _smoothed(losses: list[float]) -> np.ndarray:
-    return np.convolve(losses, np.full(_WINDOW, 1 / _WINDOW), mode="valid")

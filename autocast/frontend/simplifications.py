@@ -205,6 +205,24 @@ def _gelu_tanh(simplifier: Simplifier, call: relax.Call) -> relax.Expr | None:
     return None
 
 
+def _rms_norm(simplifier: Simplifier, call: relax.Call) -> relax.Expr | None:
+    """`weight * (x * rsqrt(mean(x**2) + epsilon))` over the last axis, as Llama and T5 spell it."""
+    for weight, rest in (call.args, reversed(call.args)):
+        normed = simplifier.bound(rest, "multiply")
+        for x, factor in (normed.args, reversed(normed.args)) if normed is not None else ():
+            rsqrt = simplifier.bound(factor, "rsqrt")
+            added = simplifier.bound(rsqrt.args[0], "add") if rsqrt is not None else None
+            mean = simplifier.bound(added.args[0], "mean") if added is not None else None
+            square = simplifier.bound(mean.args[0], "square") if mean is not None else None
+            if added is None or mean is None or square is None or not square.args[0].same_as(x):
+                continue
+            shape, epsilon = list(shape_of(x) or ()), _number(added.args[1])
+            last = [int(axis) % len(shape) for axis in mean.attrs.axis or ()] == [len(shape) - 1]
+            if last and mean.attrs.keepdims and epsilon is not None and same_shape(shape_of(weight), shape[-1:]):
+                return relax.op.nn.rms_norm(x, weight, axes=[-1], epsilon=epsilon)
+    return None
+
+
 def _scaled(simplifier: Simplifier, expr: relax.Expr, name: str, number: float) -> relax.Expr | None:
     """x, if `expr` is `x * number` (or `x + number`)."""
     call = simplifier.bound(expr, name)
@@ -234,7 +252,7 @@ _MOVES: dict[str, tuple[Rule, ...]] = {
     "relax.nn.attention_bias": (_broadcast_bias,),
     "relax.where": (_where, _implicit_broadcast),
     "relax.logical_and": (_true_and, _implicit_broadcast),
-    "relax.multiply": (_gelu_tanh, _implicit_broadcast),
+    "relax.multiply": (_gelu_tanh, _rms_norm, _implicit_broadcast),
 }
 
 #: Merging reshapes would hide flattened products, so it comes second.

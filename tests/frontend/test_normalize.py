@@ -169,6 +169,47 @@ def test_the_pieces_of_tanh_gelu_become_one_operator() -> None:
     _assert_becomes(before, expected)
 
 
+def test_the_root_mean_square_norm_is_one_operator() -> None:
+    @R.function(private=True)
+    def before(x: R.Tensor((2, 3, 4), "float32"), weight: R.Tensor((4,), "float32")) -> R.Tensor((2, 3, 4), "float32"):
+        with R.dataflow():
+            a = R.square(x)
+            b = R.mean(a, axis=[-1], keepdims=True)
+            c = R.add(b, R.const(1e-5, "float32"))
+            d = R.rsqrt(c)
+            e = R.multiply(x, d)
+            y = R.multiply(weight, e)
+            R.output(y)
+        return y
+
+    @R.function(private=True)
+    def expected(x: R.Tensor((2, 3, 4), "float32"), weight: R.Tensor((4,), "float32")) -> R.Tensor(
+        (2, 3, 4), "float32"
+    ):
+        with R.dataflow():
+            y = R.nn.rms_norm(x, weight, axes=[-1], epsilon=float(np.float32(1e-5)))
+            R.output(y)
+        return y
+
+    _assert_becomes(before, expected)
+
+
+def test_a_mean_over_another_axis_is_no_root_mean_square_norm() -> None:
+    @R.function(private=True)
+    def before(x: R.Tensor((2, 4, 4), "float32"), weight: R.Tensor((4,), "float32")) -> R.Tensor((2, 4, 4), "float32"):
+        with R.dataflow():
+            a = R.square(x)
+            b = R.mean(a, axis=[1], keepdims=True)
+            c = R.add(b, R.const(1e-5, "float32"))
+            d = R.rsqrt(c)
+            e = R.multiply(x, d)
+            y = R.multiply(weight, e)
+            R.output(y)
+        return y
+
+    _assert_becomes(before, before)
+
+
 def test_repeated_heads_are_one_repeat() -> None:
     @R.function(private=True)
     def before(x: R.Tensor((2, 3, 5, 4), "float32")) -> R.Tensor((2, 6, 5, 4), "float32"):
