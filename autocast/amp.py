@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import tvm
 
-from autocast.errors import AutocastError, SlowDtypeWarning
+from autocast.errors import AutocastError, PolicyWarning, SlowDtypeWarning
 from autocast.kernels.target import detect_target, slow_dtype
 from autocast.passes.auto_cast import AutoCast, auto_cast
+from autocast.passes.store_parameters import store_parameters
 from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard
+from autocast.policy.patterns import Patterns, nearest
 from type_hints import CustomTypeHint
 
 if TYPE_CHECKING:
     from autocast.model import Model
 
-__all__ = ["AutoCast", "CustomTypeHint", "Policy", "autocast", "disable_autocast", "fp16_guard"]
+__all__ = [
+    "AutoCast",
+    "CustomTypeHint",
+    "Policy",
+    "autocast",
+    "cast_model",
+    "cast_parameters",
+    "disable_autocast",
+    "fp16_guard",
+]
 
 Subject = TypeVar("Subject", "Model", tvm.IRModule)
 
@@ -50,7 +63,8 @@ def autocast(
 
     Returns
     -------
-    The same kind as `model_or_module`, with a `CastReport` in its attribute `report`.
+    The same kind as `model_or_module`, with a `CastReport` in its attribute `report`. The parameters of a Model are
+    stored in low precision where the policy's `parameters` says so; an IRModule has no values to store.
 
     Raises
     ------
@@ -66,7 +80,7 @@ def autocast(
     Warns
     -----
     PolicyWarning
-        An entry of the policy concerns nothing in the module.
+        An entry of the policy concerns nothing in the module, or the low dtype cannot hold a parameter.
     SlowDtypeWarning
         Nothing on this machine (or AUTOCAST_TARGET) multiplies `dtype` faster than float32; said once a process.
     """
@@ -88,4 +102,69 @@ def autocast(
     if is_module:
         result.report = report
         return result
-    return model_or_module.replace(mod=result, report=report)
+    model = model_or_module.replace(mod=result, report=report)
+    return model if policy.parameters == "float32" else _store(model, None, policy.parameters == "offline_shared")
+
+
+def cast_model(model: Model, policy: Policy | str | None = None) -> Model:
+    """The first half of `autocast(model, policy=...)`: the casts, with all parameters as they were.
+
+    Paddle's `cast_model_to_fp16`. `cast_parameters` is the other half.
+    """
+    return autocast(model, policy=replace(as_policy(policy), parameters="float32"))
+
+
+def cast_parameters(model: Model, names: str | Iterable[str] | None = None, *, shared: bool = False) -> Model:
+    """Store parameters in low precision of which only that is read; what `Policy(parameters="offline")` does.
+
+    Parameters
+    ----------
+    model : Model
+        After `autocast`.
+    names : str or iterable of str, optional
+        Patterns (exact, glob or `/regex/`) of the parameters to store; None: all.
+    shared : bool
+        Store a parameter twice that is read in both precisions.
+
+    Returns
+    -------
+    Model
+        `report.parameters` says which are stored low, which are not, and how many bytes that saves.
+
+    Raises
+    ------
+    AutocastError
+        The model has not been autocast.
+
+    Warns
+    -----
+    PolicyWarning
+        A pattern matches no parameter, or the low dtype cannot hold a parameter, which stays float32.
+    """
+    if not hasattr(model.report, "inserted"):
+        raise AutocastError(
+            f"cast_parameters: got {model!r}, expected a model that was autocast, whose casts say which parameters are "
+            "read in low precision; try amp.autocast(model), or amp.cast_model(model, policy), first"
+        )
+    if names is None:
+        return _store(model, None, shared)
+    patterns = Patterns([names] if isinstance(names, str) else names)
+    for pattern in patterns.unmatched(model.params):
+        warnings.warn(
+            f"cast_parameters: {pattern!r} matches no parameter; nearest: {nearest(pattern, model.params)}",
+            PolicyWarning,
+            stacklevel=2,
+        )
+    return _store(model, [name for name in model.params if patterns.first([name])], shared)
+
+
+def _store(model: Model, names: Iterable[str] | None, shared: bool) -> Model:
+    stored, parameters = store_parameters(model, model.report.dtype, names, shared=shared)
+    for name, reason in parameters.out_of_range.items():
+        warnings.warn(
+            f"autocast: the parameter {name} stays float32, as {parameters.dtype} cannot store it: {reason}. It is "
+            f"still cast at every call, to the same effect; keep what reads it in float32: float32_names={name!r}",
+            PolicyWarning,
+            stacklevel=3,
+        )
+    return stored.replace(report=replace(model.report, parameters=parameters))

@@ -1,10 +1,11 @@
 """Typed views of expressions, the only place that spells what depends on TVM's version, and operators of our own."""
 
-from autocast.ir.literals import fits
+from autocast.ir.literals import fits, out_of_range
 from autocast.ir.places import Place, PlacedBuilder, place_of
 from autocast.ir.views import (
     FLOATS,
     ConstantExpr,
+    all_bindings,
     dtype_of,
     identity,
     is_constant,
@@ -27,6 +28,7 @@ __all__ = [
     "ConstantExpr",
     "Place",
     "PlacedBuilder",
+    "all_bindings",
     "dtype_of",
     "fits",
     "identity",
@@ -37,6 +39,7 @@ __all__ = [
     "number_of",
     "op_name",
     "operators",
+    "out_of_range",
     "place_of",
     "relax_functions",
     "same_shape",

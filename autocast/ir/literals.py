@@ -1,22 +1,64 @@
-"""What a low-precision dtype makes of a literal."""
+"""What a low-precision dtype makes of numbers: of a literal, and of a parameter."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 
-def fits(value: np.ndarray, dtype: str) -> bool:
-    """Whether `dtype` holds `value`: nothing overflows or vanishes, no error is above the largest element's rounding.
+class Rounding(NamedTuple):
+    """What rounding does to an array.
 
-    The last fails where all elements are subnormal in `dtype`: in float16, 1e-7 is off by a fifth.
+    Attributes
+    ----------
+    overflowed, vanished
+        How many finite elements become infinite, and how many others become zero.
+    is_precise
+        Whether no error is above the largest element's rounding. It fails where all elements are subnormal: in
+        float16, 1e-7 is off by a fifth.
     """
-    exact = value.astype(np.float64)
+
+    overflowed: int
+    vanished: int
+    is_precise: bool
+
+
+def rounding(value: np.ndarray, dtype: str) -> Rounding:
+    """What becomes of `value` in `dtype`."""
+    exact = value if value.dtype == np.float32 else value.astype(np.float64)
     with np.errstate(over="ignore", under="ignore"):
-        rounded = value.astype(dtype).astype(np.float64)
+        rounded = value.astype(dtype).astype(exact.dtype)
     finite = np.isfinite(exact)
-    exact, rounded = exact[finite], rounded[finite]
-    if not np.all(np.isfinite(rounded)) or np.any((rounded == 0) & (exact != 0)):
-        return False
-    unit = float(ml_dtypes.finfo(dtype).eps) / 2
-    return bool(np.max(np.abs(rounded - exact), initial=0.0) <= unit * np.max(np.abs(exact), initial=0.0))
+    overflowed = finite & ~np.isfinite(rounded)
+    vanished = (rounded == 0) & (exact != 0)
+    kept = finite & ~overflowed
+    unit = exact.dtype.type(float(ml_dtypes.finfo(dtype).eps) / 2)
+    error = np.max(np.abs(np.subtract(rounded, exact, where=kept, out=np.zeros_like(exact))), initial=0)
+    is_precise = bool(error <= unit * np.max(np.abs(exact), where=kept, initial=0))
+    return Rounding(int(np.count_nonzero(overflowed)), int(np.count_nonzero(vanished)), is_precise)
+
+
+def fits(value: np.ndarray, dtype: str) -> bool:
+    """Whether `dtype` holds the literal `value`: nothing overflows or vanishes, and it is precise (see `Rounding`)."""
+    found = rounding(value, dtype)
+    return not found.overflowed and not found.vanished and found.is_precise
+
+
+def out_of_range(value: np.ndarray, dtype: str) -> str | None:
+    """Why `dtype` cannot store the parameter `value`; None where it can.
+
+    In a matrix an element may vanish if that is no larger an error than the rounding of the largest: products add them
+    up, and of millions of weights some are that small. In a vector each element counts, as a scale of its own.
+    """
+    found = rounding(value, dtype)
+    largest = float(np.max(np.abs(value), where=np.isfinite(value), initial=0))
+    if found.overflowed:
+        limit = float(ml_dtypes.finfo(dtype).max)
+        return f"{found.overflowed} of {value.size} elements overflow: the largest is {largest:.3g}, above {limit:.3g}"
+    if found.vanished and (value.ndim < 2 or not found.is_precise):
+        return f"{found.vanished} of {value.size} elements underflow to zero: the largest is {largest:.3g}"
+    if not found.is_precise:
+        return f"its elements are subnormal: the largest is {largest:.3g}"
+    return None

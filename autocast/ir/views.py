@@ -103,3 +103,13 @@ def relax_functions(mod: tvm.IRModule) -> Iterator[tuple[tvm.ir.GlobalVar, relax
     """The Relax functions of a module, in the order of their names."""
     functions = [(gv, f) for gv, f in mod.functions.items() if isinstance(f, relax.Function)]
     return iter(sorted(functions, key=lambda pair: pair[0].name_hint))
+
+
+def all_bindings(sequence: relax.SeqExpr) -> Iterator[relax.Binding]:
+    """The bindings of a sequence in order, those inside its conditionals before the conditional's own."""
+    for block in sequence.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.If):
+                for branch in (binding.value.true_branch, binding.value.false_branch):
+                    yield from all_bindings(branch)
+            yield binding

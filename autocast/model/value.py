@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -10,6 +12,10 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.errors import IllFormedModuleError, UnsupportedError
+from autocast.model import files
+
+#: What a file of parameters is marked with.
+_PARAMETERS = files.Kind("autocast.parameters/1", "Model.save_params")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -125,6 +131,24 @@ class Model:
     def replace(self, *, mod: tvm.IRModule | None = None, **changes: Any) -> Model:
         """A new Model with some fields changed; the parameters are shared, never copied."""
         return replace(self, mod=self.mod if mod is None else mod, **changes)
+
+    def save_params(self, path: str | os.PathLike[str]) -> Path:
+        """Write the parameters, each in the dtype that it is stored in, to a safetensors file; atomic, so kill-safe."""
+        return _PARAMETERS.save(path, {name: tensor.numpy() for name, tensor in self.params.items()}, {})
+
+    def load_params(self, path: str | os.PathLike[str]) -> Model:
+        """This model with the parameters of a file that `save_params` of one like it wrote.
+
+        Raises
+        ------
+        CheckpointError
+            The file cannot be read, or its tensors have other names, shapes or dtypes than this model's parameters.
+        """
+        tensors = _PARAMETERS.load(path).tensors
+        files.check_fits(
+            tensors, self.params, "what Model.save_params wrote of the same model, autocast by the same policy"
+        )
+        return self.replace(params={name: tvm.runtime.tensor(tensors[name]) for name in self.params})
 
     def __post_init__(self) -> None:
         names = {gv.name_hint for gv in self.mod.get_global_vars()}

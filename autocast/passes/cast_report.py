@@ -12,6 +12,7 @@ from rich.table import Table
 from autocast.passes.cast_costs import cast_bytes
 from autocast.passes.cast_plan import ModulePlan
 from autocast.passes.cast_rewriter import InsertedCast
+from autocast.passes.store_parameters import StoredParameters
 
 _MEBIBYTE = 2**20
 
@@ -44,7 +45,7 @@ class CastReport:
     `cost` and `lower_bound` are in the objective's unit, casts or bytes: no valid choice of precisions costs less than
     `lower_bound`. `cast_bytes` counts what every
     cast would read and write if none were absorbed by a kernel. The `greedy` figures are those of one forward pass
-    over the same module and rules.
+    over the same module and rules. `parameters` tells which are stored in low precision since, where any may be.
     """
 
     dtype: str
@@ -60,10 +61,11 @@ class CastReport:
     bindings: int
     _plan: ModulePlan = field(repr=False)
     _low: list[bool] = field(repr=False)
+    parameters: StoredParameters | None = None
 
     @property
     def casts(self) -> int:
-        """How many casts the module holds now, its author's included."""
+        """How many casts AutoCast left in the module, its author's included, those of parameters stored low, too."""
         return len(self.inserted)
 
     @property
@@ -95,11 +97,13 @@ class CastReport:
         return self.dtype if self._low[node] else "float32"
 
     def summary(self) -> str:
-        """One line: `casts: 234 (optimal; greedy: 367), 845.0 MiB (greedy: 1020.5 MiB)`."""
+        """One line: `casts: 234 (optimal; greedy: 367), 845.0 MiB (greedy: 1020.5 MiB)`, and then what is offline."""
+        stored = f"; {self.parameters.summary()}" if self.parameters is not None else ""
         proof = "optimal" if self.is_optimal else f"lower bound {self.lower_bound} {self.objective}"
         return (
             f"casts: {self.casts} ({proof if self.solver == 'optimal' else self.solver}; greedy: {self.greedy_casts}), "
             f"{self.cast_bytes / _MEBIBYTE:.1f} MiB (greedy: {self.greedy_cast_bytes / _MEBIBYTE:.1f} MiB)"
+            f"{stored}"
         )
 
     def __str__(self) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import tvm
 from tvm import relax
 
 import type_hints
-from autocast.ir import FLOATS, dtype_of, fits, identity, is_constant, op_name, relax_functions
+from autocast.ir import FLOATS, all_bindings, dtype_of, fits, identity, is_constant, op_name, relax_functions
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -30,9 +30,9 @@ def parameter_names(mod: tvm.IRModule, params: Sequence[str] = ()) -> dict[int, 
         if global_var.name_hint == "main" and params:
             for param, name in zip(function.params[-len(params) :], params, strict=True):
                 names[identity(param)] |= {name}
-        for binding in _bindings(function.body):
+        for binding in all_bindings(function.body):
             value = binding.value
-            if _moves_data(value):
+            if moves_data(value):
                 value = value.args[0]
             known = names.get(identity(value), _NOTHING) if isinstance(value, relax.Var) else _NOTHING
             if known:
@@ -40,7 +40,8 @@ def parameter_names(mod: tvm.IRModule, params: Sequence[str] = ()) -> dict[int, 
     return names
 
 
-def _moves_data(value: relax.Expr) -> bool:
+def moves_data(value: relax.Expr) -> bool:
+    """Whether `value` is its first argument, a variable, in another layout."""
     name = op_name(value)
     row = type_hints.get_row(name) if name is not None else None
     return row is not None and row.family == "layout" and isinstance(value.args[0], relax.Var)
@@ -50,7 +51,7 @@ def literals_out_of_range(mod: tvm.IRModule, dtype: str) -> frozenset[int]:
     """The float32 literals (and variables that are one, all by `identity`) that `dtype` cannot hold, as `fits` says."""
     found: set[int] = set()
     for _, function in relax_functions(mod):
-        for binding in _bindings(function.body):
+        for binding in all_bindings(function.body):
             value = binding.value
             if is_constant(value) and _overflows(value, dtype):
                 found.add(identity(binding.var))
@@ -86,7 +87,7 @@ class _Spread:
         self.fields: dict[int, relax.Tuple] = {}
 
     def over(self, sequence: relax.SeqExpr) -> None:
-        for binding in _bindings(sequence):
+        for binding in all_bindings(sequence):
             var, value = binding.var, binding.value
             if isinstance(value, relax.Tuple):
                 self.fields[identity(var)] = value
@@ -110,14 +111,3 @@ class _Spread:
                         self.found.add(identity(param))
             return any(self.reaches(arg) for arg in expr.args)
         return any(identity(var) in self.found for var in relax.analysis.free_vars(expr))
-
-
-def _bindings(sequence: relax.SeqExpr) -> Iterator[relax.Binding]:
-    """The bindings of a sequence in order, those inside its conditionals before the conditional's own."""
-    for block in sequence.blocks:
-        for binding in block.bindings:
-            if isinstance(binding.value, relax.If):
-                branches: Iterable[relax.SeqExpr] = (binding.value.true_branch, binding.value.false_branch)
-                for branch in branches:
-                    yield from _bindings(branch)
-            yield binding

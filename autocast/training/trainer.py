@@ -271,7 +271,7 @@ class Trainer:
         return model, vm.compile(model.mod)
 
     def _mixed(self, model: Model) -> Model:
-        return model if self.amp is None else mixed.autocast(model, policy=self.amp)
+        return model if self.amp is None else mixed.cast_model(model, self.amp)
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         """The tensors of a batch, in order: as many as there are names. What they are like the executable checks."""
