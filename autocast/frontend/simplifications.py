@@ -6,28 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tvm
 from tvm import relax
 
-from autocast.ir import dtype_of, is_constant, shape_of
+from autocast.ir import dtype_of, is_constant, same_shape, shape_of
 
 if TYPE_CHECKING:
     from autocast.frontend.normalize import Simplifier
 
 Rule = Callable[["Simplifier", relax.Call], "relax.Expr | None"]
-
-
-def same_shape(a: Any, b: Any) -> bool:
-    """Whether two shapes (as `shape_of` gives them) are provably equal."""
-    if a is None or b is None or len(a) != len(b):
-        return False
-    return all(_same_size(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _same_size(a: Any, b: Any) -> bool:
-    if isinstance(a, int) or isinstance(b, int):
-        return isinstance(a, int) and isinstance(b, int) and a == b
-    return a.same_as(b) or tvm.ir.structural_equal(a, b) or bool(tvm.sym.Analyzer().can_prove_equal(a, b))
 
 
 def _same_type(_: Simplifier, call: relax.Call) -> relax.Expr | None:

@@ -9,6 +9,7 @@ Source: Dao et al., "FlashAttention", 2022, appendix B.2.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -22,7 +23,7 @@ from autocast.ir.views import dtype_of, shape_of
 op = relax.op
 
 #: (batch, sequence, heads, depth) to (batch, heads, sequence, depth), and back.
-_HEADS_FIRST = [0, 2, 1, 3]
+HEADS_FIRST = [0, 2, 1, 3]
 _TRANSPOSED = [0, 1, 3, 2]
 
 
@@ -30,10 +31,10 @@ def _result(call: relax.Call) -> tvm.ir.Type:
     return like(0, 1, 2, 4)(call) if len(call.args) > 4 else like(0, 1, 2)(call)
 
 
-def _product(e: Expansion, left: relax.Expr, right: relax.Expr) -> relax.Var:
+def _product(left: relax.Expr, right: relax.Expr) -> relax.Expr:
     """A product of matrices of either precision, accumulated and answered in float32 (or float64)."""
     wide = "float64" if dtype_of(left) == "float64" else "float32"
-    return e.emit(op.matmul(left, right, out_dtype=wide))
+    return op.matmul(left, right, out_dtype=wide)
 
 
 def _scale(call: relax.Call) -> float:
@@ -45,42 +46,72 @@ def _scale(call: relax.Call) -> float:
     raise UnsupportedError(f"{call.op.name}: got a run-time head depth and no scale; pass scale=")
 
 
-def _causal_mask(e: Expansion, kind: str, queries: Any, keys: Any) -> relax.Expr:
+def _causal_mask(kind: str, queries: Any, keys: Any) -> relax.Expr:
     """A (queries, keys) bool mask, true where a query may see a key."""
     offset: Any = 0
     if kind == "BottomRight":
         difference = keys - queries
         offset = abs(difference) if isinstance(difference, int) else tvm.tirx.abs(difference)
     rows = op.arange(offset, queries + offset, 1, "int64")
-    return e.emit(op.greater_equal(op.expand_dims(rows, 1), op.arange(0, keys, 1, "int64")))
+    return op.greater_equal(op.expand_dims(rows, 1), op.arange(0, keys, 1, "int64"))
+
+
+def masked_scores(
+    call: relax.Call,
+    query: relax.Expr,
+    key: relax.Expr,
+    bias: relax.Expr | None,
+    emit: Callable[[relax.Expr], relax.Var],
+) -> relax.Var:
+    """Scale Q K' + bias, -inf where a query may not see a key: (batch, heads, queries, keys), float32 or float64.
+
+    Parameters
+    ----------
+    call
+        The attention, or its backward operator: its attributes say how to scale and mask.
+    query, key
+        With their heads first.
+    bias
+        Broadcast to the scores; None where there is none.
+    emit
+        Binds an expression to a variable.
+
+    Raises
+    ------
+    UnsupportedError
+        The call has a window, or no scale and a head depth that only the run time knows.
+    """
+    attributes = call.attrs
+    if attributes.window_size is not None:
+        raise UnsupportedError(
+            f"{call.op.name}: got window_size={attributes.window_size}, expected None; pass the window as a bias of "
+            "0 and -inf"
+        )
+    scores = emit(_product(query, op.permute_dims(key, _TRANSPOSED)))
+    wide = dtype_of(scores)
+    scores = emit(scores * relax.const(_scale(call), wide))
+    if bias is not None:
+        scores = emit(scores + (bias if dtype_of(bias) == wide else op.astype(bias, wide)))
+    if attributes.causal_mask is not None:
+        allowed = emit(_causal_mask(str(attributes.causal_mask), *(shape_of(scores) or ())[2:]))
+        scores = emit(op.where(allowed, scores, relax.const(float("-inf"), wide)))
+    return scores
 
 
 def _probabilities(e: Expansion, query: relax.Expr, key: relax.Expr, bias: relax.Expr | None) -> relax.Var:
     """softmax(scale Q K' + bias), with heads first, in float32."""
-    attributes = e.call.attrs
-    if attributes.window_size is not None:
-        raise UnsupportedError(
-            f"{e.call.op.name}: got window_size={attributes.window_size}, expected None; pass the window as a bias of "
-            "0 and -inf"
-        )
-    scores = _product(e, query, op.permute_dims(key, _TRANSPOSED))
-    wide = dtype_of(scores)
-    scores = e.emit(scores * relax.const(_scale(e.call), wide))
-    lowest = relax.const(float("-inf"), wide)
-    if bias is not None:
-        scores = e.emit(scores + (bias if dtype_of(bias) == wide else op.astype(bias, wide)))
-    if attributes.causal_mask is not None:
-        allowed = _causal_mask(e, str(attributes.causal_mask), *(shape_of(scores) or ())[2:])
-        scores = e.emit(op.where(allowed, scores, lowest))
+    scores = masked_scores(e.call, query, key, bias, e.emit)
     probabilities = e.emit(op.nn.softmax(scores, -1))
     if bias is None:
         return probabilities
     # The softmax of a row that lets nothing pass is NaN. No adjoint reaches it, but 0 * NaN would reach everything.
-    return e.emit(op.where(op.equal(scores, lowest), relax.const(0.0, wide), probabilities))
+    wide = dtype_of(scores)
+    is_hidden = op.equal(scores, relax.const(float("-inf"), wide))
+    return e.emit(op.where(is_hidden, relax.const(0.0, wide), probabilities))
 
 
 def _attention(e: Expansion) -> list[relax.Expr]:
-    query, key, value, g = (e.emit(op.permute_dims(operand, _HEADS_FIRST)) for operand in e.operands[:4])
+    query, key, value, g = (e.emit(op.permute_dims(operand, HEADS_FIRST)) for operand in e.operands[:4])
     bias = e.operands[4] if len(e.operands) > 4 else None
     storage = dtype_of(query)
     p = _probabilities(e, query, key, bias)
@@ -92,15 +123,15 @@ def _attention(e: Expansion) -> list[relax.Expr]:
     def transposed(expr: relax.Expr) -> relax.Expr:
         return op.permute_dims(expr, _TRANSPOSED)
 
-    dp = _product(e, g, transposed(value))
+    dp = e.emit(_product(g, transposed(value)))
     ds = e.emit(softmax_adjoint(p, dp, -1))
     scaled = stored(e.emit(ds * relax.const(_scale(e.call), wide)))
     adjoints = [
-        _product(e, scaled, key),
-        _product(e, transposed(scaled), query),
-        _product(e, transposed(stored(p)), g),
+        e.emit(_product(scaled, key)),
+        e.emit(_product(transposed(scaled), query)),
+        e.emit(_product(transposed(stored(p)), g)),
     ]
-    results: list[relax.Expr] = [op.permute_dims(stored(adjoint), _HEADS_FIRST) for adjoint in adjoints]
+    results: list[relax.Expr] = [op.permute_dims(stored(adjoint), HEADS_FIRST) for adjoint in adjoints]
     if bias is not None:
         repeated = [axis for axis, size in enumerate(shape_of(bias) or ()) if isinstance(size, int) and size == 1]
         results.append(op.sum(ds, repeated, keepdims=True) if repeated else ds)
