@@ -1,0 +1,51 @@
+"""What other systems' operators are called here, and what of ours a model has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import tvm
+
+from autocast.errors import UnsupportedError
+from autocast.ir import all_bindings, op_name, relax_functions
+
+#: An operator's name in another system -> those of the operators of Relax that it becomes.
+Names = Mapping[str, tuple[str, ...]]
+
+
+def table(text: str) -> dict[str, tuple[str, ...]]:
+    """Names, from lines of `theirs: ours, ...`, or `theirs, theirs: ours` where several mean the same."""
+    names: dict[str, tuple[str, ...]] = {}
+    for line in text.strip().splitlines():
+        theirs, ours = line.split(":")
+        for name in theirs.split(","):
+            names[name.strip()] = tuple(ours.replace(",", " ").split())
+    return names
+
+
+def operators_of(mod: tvm.IRModule) -> set[str]:
+    """The operators that a module calls, as `nn.relu`."""
+    names = (op_name(binding.value) for _, function in relax_functions(mod) for binding in all_bindings(function.body))
+    return {name.removeprefix("relax.") for name in names if name is not None}
+
+
+def translated(theirs: Iterable[str] | None, names: Names, called: Collection[str]) -> tuple[str, ...]:
+    """Our operators for `theirs`, of which a model calls `called`; names that are not in the table are ours already.
+
+    Of one that may be several of ours those count that are called; all, if none is, so that the policy says so.
+    """
+    found: list[str] = []
+    for name in theirs or ():
+        ours = names.get(name, (name,))
+        found += [each for each in ours if each in called] or ours[:1]
+    return tuple(found)
+
+
+def check_device(device: object, what: str) -> None:
+    """Raise UnsupportedError unless `device` (None, "cpu", or an object whose text says so) is the CPU."""
+    text = "cpu" if device is None else str(device).lower().removesuffix("(0)").removesuffix(":0")
+    if text not in ("cpu", "cpuplace", "cpuplace()", "place(cpu)"):
+        raise UnsupportedError(
+            f"{what}: got {device!r}, expected the CPU, which is all that models are compiled for; try {what}='cpu', "
+            "or leave it out"
+        )
