@@ -18,7 +18,7 @@ from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan
 from autocast.passes.cast_results import dtype_attributes
 from autocast.passes.cast_solver import FORBIDDEN, FULL, LOW, CastTensor
 from autocast.policy import Decisions
-from autocast.policy.choices import LEAVE
+from autocast.policy.choices import LEAVE, Widest
 from type_hints.helpers import TableRule
 
 
@@ -182,6 +182,10 @@ class Planner:
         stored = [result] if type(result) is Leaf else list(leaves(result))
         if stored:
             self._result(name, stored, decision, plan)
+        if low != full and row is not None and isinstance(row.rule, Widest):
+            # What is narrower is widened, never the other way round; a literal is either for nothing.
+            taken = (leaf for group in groups for leaf in group if leaf.tensor is not None and leaf.literal is None)
+            self.problem.follows.extend((node, leaf.node) for leaf in taken)
         if low != full:
             moved = sum([leaf.elements for group in (*groups, stored) for leaf in group])
             self.problem.traffic[node] += traffic_weight(self.objective, name or "", moved)

@@ -245,21 +245,21 @@ def solve_greedily(problem: CastProblem) -> list[bool]:
     """One pass in program order: each free node takes the precision that most of the tensors it consumes have by then.
 
     This is what RAF's AutoCast and most others do; it is here to be compared with. Ties go to low precision, and a
-    node that consumes nothing follows the node it is tied to.
+    node that consumes nothing follows the nodes it is tied to.
     """
     count = len(problem.traffic)
     consumed: list[list[CastTensor]] = [[] for _ in range(count)]
     for tensor in problem.tensors:
         for consumer in tensor.consumers:
             consumed[consumer].append(tensor)
-    tied = dict(problem.follows)
+    tied: list[list[int]] = [[] for _ in range(count)]
+    for node, followed in problem.follows:
+        tied[node].append(followed)
     low = [False] * count
     low[LOW] = True
     for node in range(FULL + 1, count):
-        if node in tied:
-            low[node] = low[tied[node]]
-            continue
         votes = [low[tensor.producer] for tensor in consumed[node]]
         forbidden = any(tensor.narrow == FORBIDDEN for tensor in consumed[node])
-        low[node] = bool(votes) and not forbidden and 2 * sum(votes) >= len(votes)
+        agrees = 2 * sum(votes) >= len(votes) if votes else bool(tied[node])
+        low[node] = agrees and not forbidden and all(low[followed] for followed in tied[node])
     return low

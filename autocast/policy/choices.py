@@ -11,11 +11,12 @@ from functools import cache
 from typing import Any, Literal
 
 import type_hints
-from type_hints import Argument, Hint, PrimType, Row, TableRule, TupleType, gen_hint_helper
+from type_hints import Argument, Hint, PrimType, Row, TableRule, TupleType, check_dtype, gen_hint_helper
 
 #: low: arguments and result in the AMP dtype. float32: both in float32. widening: low arguments, float32 result.
-#: narrowing: float32 arguments, low result. leave: what the author wrote. rule: what the tables say.
-Choice = Literal["low", "float32", "widening", "narrowing", "leave", "rule"]
+#: narrowing: float32 arguments, low result. widest: the widest dtype among the arguments. leave: what the author
+#: wrote. rule: what the tables say.
+Choice = Literal["low", "float32", "widening", "narrowing", "widest", "leave", "rule"]
 
 #: The precision of (arguments, result); None for a result that is what the operator makes of its arguments.
 _PRECISIONS = {
@@ -62,6 +63,21 @@ class Uniform(TableRule):
         return hints
 
 
+class Widest(TableRule):
+    """Low where every argument that it concerns is low already, else float32: it narrows nothing."""
+
+    __slots__ = ()
+
+    def __call__(self, args: Sequence[Argument], ret_type: Any, amp_dtype: str) -> list[Hint]:
+        """The hints: the same precision for all arguments that the rule concerns."""
+        concerned = [argument.checked_type for index, argument in enumerate(args) if index in self.which]
+        chosen = amp_dtype if all(check_dtype(type, amp_dtype) for type in concerned) else "float32"
+        return [
+            gen_hint_helper(argument.checked_type, chosen if index in self.which else None)
+            for index, argument in enumerate(args)
+        ]
+
+
 #: Every argument keeps the dtype that the author gave it.
 LEAVE = TableRule("leave", ())
 
@@ -76,8 +92,15 @@ def rule_for(choice: Choice, row: Row | None) -> type_hints.Rule | None:
     if choice == "rule" or (row is not None and row.label in UNDECIDED):
         return None
     rule = row.rule if row is not None else None
+    if choice == "widest":
+        return _widest(getattr(rule, "which", frozenset((0, 1))))
     stores_either = getattr(rule, "free_result", False)
     return _uniform(choice, getattr(rule, "which", None), getattr(rule, "kept", frozenset()), stores_either)
+
+
+@cache
+def _widest(which: frozenset[int]) -> Widest:
+    return Widest("widest", which)
 
 
 @cache

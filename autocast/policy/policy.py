@@ -35,7 +35,7 @@ MIXED_OPS: dict[str, Callable[[type_hints.Row], bool]] = {
     "softmax": lambda row: row.name == "relax.nn.softmax",
 }
 
-_OPERATORS = ("low_ops", "float32_ops", "unsupported_ops")
+_OPERATORS = ("low_ops", "float32_ops", "unsupported_ops", "widest_ops")
 _PATTERNS = ("low_names", "float32_names", "low_regions", "float32_regions")
 _SWITCHES = ("guarded", "fp32_params")
 
@@ -43,6 +43,9 @@ _SWITCHES = ("guarded", "fp32_params")
 _OPPOSITES = (
     ("low_ops", "float32_ops"),
     ("low_ops", "unsupported_ops"),
+    ("low_ops", "widest_ops"),
+    ("float32_ops", "widest_ops"),
+    ("unsupported_ops", "widest_ops"),
     ("low_names", "float32_names"),
     ("low_regions", "float32_regions"),
 )
@@ -69,6 +72,8 @@ class Policy:
         (operator, attribute, values): float32 in the calls whose attribute has one of the values.
     unsupported_ops
         More operators without a low-precision form, besides `autocast.policy.UNSUPPORTED`.
+    widest_ops
+        Operators that take their arguments in the widest dtype among them: low only where all are low already.
     low_names, float32_names
         Patterns of names: of a call's result, or of a parameter that it reads. `low_names` wins.
     low_regions, float32_regions
@@ -105,6 +110,7 @@ class Policy:
     float32_ops: tuple[str, ...] = ()
     conditional_float32_ops: tuple[Condition, ...] = ()
     unsupported_ops: tuple[str, ...] = ()
+    widest_ops: tuple[str, ...] = ()
     low_names: tuple[str, ...] = ()
     float32_names: tuple[str, ...] = ()
     low_regions: tuple[str, ...] = ()

@@ -5,7 +5,7 @@
 - region: `disable_autocast` in the author's code, then `low_regions`, `float32_regions`, then `guarded`.
 - name pattern: `low_names`, then `float32_names`.
 - custom hint: the innermost active `CustomTypeHint` block that names the operator.
-- operator list: `conditional_float32_ops`, then `low_ops`, `float32_ops`, `unsupported_ops`, `mixed_ops`.
+- operator list: `conditional_float32_ops`, then `low_ops`, `float32_ops`, `unsupported_ops`, `widest_ops`, `mixed_ops`.
 - preset: what the policy's preset makes of the operator.
 - rule: the operator's row in the tables.
 
@@ -112,7 +112,7 @@ class Decisions:
         """Warn of entries that concern nothing in the module, with names that are nearly theirs."""
         policy, seen = self.policy, self._seen
         operators = {name.removeprefix("relax.") for name in seen["operators"]}
-        listed = {name: getattr(policy, name) for name in ("low_ops", "float32_ops")}
+        listed = {name: getattr(policy, name) for name in ("low_ops", "float32_ops", "widest_ops")}
         listed["conditional_float32_ops"] = tuple(operator for operator, _, _ in policy.conditional_float32_ops)
         for field, entries in listed.items():
             _warn(field, [entry for entry in entries if entry not in operators], operators, "operator")
@@ -175,6 +175,8 @@ class Decisions:
         """What the levels below say, which look at nothing but the operator; `exempt`: why no preset makes it low."""
         row = type_hints.table_row(name)
         said = self._lists.get(name) or self._lists.get(operator)
+        if said is not None and said.choice == "widest" and name != operator and name not in self._lists:
+            said = None  # the add of a bias is no meeting of equals: it takes the precision of its data
         if said is not None:
             return _ruled(name, said, "operator list")
         if row is None:
@@ -203,8 +205,9 @@ def _operator_lists(policy: Policy) -> dict[str, _Said]:
     """What the lists make of each operator that they name, by its full name."""
     lists: dict[str, _Said] = {}
     choice: Choice
-    for field in ("low_ops", "float32_ops", "unsupported_ops"):
-        choice = "low" if field == "low_ops" else "float32"
+    choices: dict[str, Choice] = {"low_ops": "low", "widest_ops": "widest"}
+    for field in ("low_ops", "float32_ops", "unsupported_ops", "widest_ops"):
+        choice = choices.get(field, "float32")
         for name in getattr(policy, field):
             lists[type_hints.normalize_op_name(name)] = _Said(choice, f"{field} names it")
     for kind in policy.mixed_ops:
