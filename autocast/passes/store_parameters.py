@@ -139,6 +139,24 @@ def store_parameters(
     return model.replace(mod=mod, params=params, frozen=frozen), report
 
 
+def store_signature(mod: tvm.IRModule, dtype: str, names: Iterable[str]) -> tuple[tvm.IRModule, tuple[str, ...]]:
+    """`store_parameters` for a module without values: of main's parameters `names`, those that are read low only.
+
+    Returns
+    -------
+    IRModule
+    tuple of str
+        The parameters that `mod` takes in low precision now.
+    """
+    chosen, main = set(names), mod["main"]
+    candidates = [param for param in main.params if param.name in chosen and _is_float32(param)]
+    reads = _Reads(main, candidates, dtype)
+    stored = [param for param in candidates if reads.of(param) == (True, False)]
+    low_forms = {identity(param): _low_parameter(param, dtype, False) for param in stored}
+    params = [low_forms.get(identity(param), param) for param in main.params]
+    return _with_main(mod, _Rewriter(reads, low_forms).function(main, params)), tuple(param.name for param in stored)
+
+
 def _with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
     functions = {var: function for var, function in mod.functions.items() if var.name_hint != "main"}
     global_var = tvm.ir.GlobalVar("main")
