@@ -16,8 +16,7 @@ import type_hints
 from autocast import amp
 from autocast.compat.names import check_device, operators_of, table, translated
 from autocast.errors import InputError, PolicyError
-from autocast.frontend import from_relax
-from autocast.frontend.dtypes import with_dtypes
+from autocast.frontend import from_relax, with_dtypes
 from autocast.ir import all_bindings, place_of, relax_functions
 from autocast.model import Model
 from autocast.passes.store_parameters import store_signature

@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+from autocast.frontend.dtypes import with_dtypes
 from autocast.frontend.relax import from_relax
 
 if TYPE_CHECKING:
     from autocast.frontend.torch import from_torch
 
-__all__ = ["from_relax", "from_torch"]
+__all__ = ["from_relax", "from_torch", "with_dtypes"]
 
 
 def __getattr__(name: str) -> Any:

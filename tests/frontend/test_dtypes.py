@@ -8,7 +8,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from autocast.errors import ImportModelError
-from autocast.frontend.dtypes import with_dtypes
+from autocast.frontend import with_dtypes
 
 
 @I.ir_module

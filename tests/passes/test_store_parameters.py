@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import tvm
+from hypothesis import given, settings
 from torch import nn
 from tvm import relax
 from tvm.script import ir as I
@@ -14,8 +15,10 @@ from tvm.script import relax as R
 import autocast
 from autocast import amp
 from autocast.errors import AutocastError, CheckpointError, PolicyWarning
+from autocast.passes.store_parameters import store_signature
 from autocast.training import SGD, CrossEntropy, Trainer, training_step
 from tests.architectures import ARCHITECTURES, flatten
+from tests.passes.random_modules import modules
 from tests.passes.test_auto_cast_models import imported
 
 
@@ -117,6 +120,24 @@ def test_pure_stores_every_parameter_low(tied):
     model = amp.autocast(tied, policy="pure")
     assert set(dtypes(model).values()) == {"bfloat16"}
     assert "5 parameters in bfloat16" in model.report.summary()
+
+
+@given(modules())
+@settings(max_examples=40, deadline=None)
+def test_of_any_module_only_what_is_not_read_in_float32_is_stored_and_only_once(mod):
+    cast = amp.autocast(mod, policy="mp4")
+    names = [param.name for param in cast["main"].params]
+    stored, which = store_signature(cast, "bfloat16", names)
+    relax.analysis.well_formed(stored)
+    tvm.ir.assert_structural_equal(stored["main"].ret_ty, cast["main"].ret_ty)
+    gone = cast.script().count("R.astype(") - stored.script().count("R.astype(")
+    assert gone >= len(which)
+    types = {param.name: str(param.ty.dtype) for param in stored["main"].params}
+    before = {param.name: str(param.ty.dtype) for param in cast["main"].params}
+    assert types == {**before, **dict.fromkeys(which, "bfloat16")}
+    again, nothing = store_signature(stored, "bfloat16", names)
+    assert nothing == ()
+    tvm.ir.assert_structural_equal(again, stored)
 
 
 def test_a_parameter_that_a_branch_or_a_function_reads_in_float32_stays():
