@@ -9,10 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tvm import relax
+
 from autocast import amp
 from autocast.compat.names import check_device, operators_of, table, translated
 from autocast.errors import TrainingError
 from autocast.frontend import from_relax
+from autocast.ir import all_bindings, relax_functions
 from autocast.model import Model
 from autocast.policy import Policy, fp16_guard
 from autocast.training import DynamicLossScaling, Loss, Optimizer, Trainer
@@ -83,7 +86,7 @@ class AutoMixedPrecisionLists:
     custom_white_list, custom_black_list
         Operators, by Paddle's names or ours. What stands in both is a PolicyError.
     custom_black_varnames
-        Names of variables: what gives one, or reads one that is a parameter, is float32, white list or not.
+        Names of variables: the operators that give or read one are float32, white list or not.
     """
 
     custom_white_list: Iterable[str] | None = None
@@ -101,9 +104,22 @@ class AutoMixedPrecisionLists:
             preset="pure" if use_pure_fp16 else "rules",
             low_ops=translated(self.custom_white_list, OPERATORS, called),
             float32_ops=translated(self.custom_black_list, OPERATORS, called),
-            float32_names=tuple(self.custom_black_varnames or ()),
+            float32_names=_with_readers(program, self.custom_black_varnames or ()),
             guarded=use_fp16_guard,
         )
+
+
+def _with_readers(program: Model, names: Iterable[str]) -> tuple[str, ...]:
+    """Names of variables, and of the results of the operators that read them; a policy finds those of parameters."""
+    black = frozenset(names)
+    readers = {
+        binding.var.name
+        for _, function in relax_functions(program.mod)
+        for binding in all_bindings(function.body)
+        if not isinstance(binding.value, relax.If)
+        and any(var.name in black for var in relax.analysis.free_vars(binding.value))
+    }
+    return tuple(sorted(black | readers))
 
 
 def decorate(

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 import autocast
 from autocast.compat import paddle
@@ -85,6 +87,24 @@ def test_the_white_list_makes_an_operator_low_and_black_variables_win_over_it(pr
     cast, names = paddle.cast_model_to_fp16(program, lists, use_fp16_guard=False)
     assert modes(cast)["matmul"] == "float32"
     assert "fc.weight" not in names
+
+
+def test_what_gives_or_reads_a_black_variable_is_float32():
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                first = R.matmul(x, x)
+                black = R.matmul(first, first)
+                reader = R.matmul(black, first)
+                last = R.matmul(reader, first)
+                R.output(last)
+            return last
+
+    lists = paddle.AutoMixedPrecisionLists(custom_black_varnames=["black"])
+    cast, _ = paddle.cast_model_to_fp16(autocast.from_relax(Module), lists, use_fp16_guard=False)
+    assert [decision.mode for decision in cast.report.decisions] == ["float16", "float32", "float32", "float16"]
 
 
 def test_an_operator_in_both_lists_is_an_error(program):
