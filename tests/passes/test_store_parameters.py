@@ -264,3 +264,14 @@ def test_an_architecture_computes_the_same_with_its_parameters_cast_offline(name
     expected = flatten(amp.autocast(model, policy="mp4")(*built.args, **built.kwargs))
     for one, other in zip(found, expected, strict=True):
         assert torch.linalg.norm(one - other) <= (1e-2 if name == "resnet" else 0) * torch.linalg.norm(other)
+
+
+def test_the_peak_of_a_compiled_model_falls_with_its_tables():
+    net = nn.Sequential(nn.Embedding(4096, 64), nn.Linear(64, 8)).eval()
+    tokens = torch.zeros((1, 4), dtype=torch.int64)
+    model = autocast.from_torch(net, (tokens,))
+    online, offline = (amp.autocast(model, policy=f"mp4, parameters={how}") for how in ("float32", "offline"))
+    table = 4096 * 64 * 2 / 2**20
+    assert autocast.get_peak_memory(online, "cpu", [tokens]) - table >= autocast.get_peak_memory(
+        offline, "cpu", [tokens]
+    )
