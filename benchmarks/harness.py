@@ -143,6 +143,8 @@ def run(
 ) -> list[Outcome]:
     """Measure `cases(quick)` as the command line says, print the table, write `benchmarks/results/NAME.json`.
 
+    The file is written after each case, and keeps what was measured of others: what is killed loses one case.
+
     Parameters
     ----------
     calls : int
@@ -159,11 +161,14 @@ def run(
     rounds = 3 if options.quick else -(-20 // calls)
     limits = _limits(options.threads)
     console = Console(width=140)
-    outcomes = []
+    outcomes: list[Outcome] = []
     sides: dict[str, Side] = {}
+    file = name if options.threads == len(os.sched_getaffinity(0)) else f"{name}_{options.threads}_thread"
     try:
         for case in track(chosen, description=name, console=console, transient=True):
             outcomes.append(_measured(case, sides, options.threads, limits, rounds, calls))
+            if not options.quick:
+                _save(file, outcomes[-1], options.threads, limits)
     finally:
         for side in sides.values():
             side.close()
@@ -172,13 +177,16 @@ def run(
     console.print(f"roofline measured here: {peaks}, copy {limits.bandwidth:.1f} GB/s")
     if options.quick:
         console.print(f"--quick left out: torch.compile, all other cases, {-(-20 // calls) - rounds} rounds, the JSON")
-    if not options.quick:
-        suffix = "" if options.threads == len(os.sched_getaffinity(0)) else f"_{options.threads}_thread"
-        results = load(name + suffix).get("cases", {}) if options.only else {}
-        results |= {outcome.case.name: outcome.figures() for outcome in outcomes}
-        path = save(name + suffix, {"threads": options.threads, "roofline": vars(limits), "cases": results})
-        console.print(f"written to {path}")
+    else:
+        console.print(f"in benchmarks/results/{file}.json")
     return outcomes
+
+
+def _save(file: str, outcome: Outcome, threads: int, limits: roofline.Roofline) -> None:
+    """Put one outcome beside those that `benchmarks/results/FILE.json` holds."""
+    earlier = {key: value for key, value in load(file).items() if key != "machine"}
+    cases = earlier.get("cases", {}) | {outcome.case.name: outcome.figures()}
+    save(file, earlier | {"threads": threads, "roofline": vars(limits), "cases": cases})
 
 
 def _without_compilers(peers: Mapping[str, Build]) -> dict[str, Build]:

@@ -203,7 +203,6 @@ def _ratios(outcomes: list[Outcome]) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    earlier = load("training")
     outcomes = run("training", __doc__, cases, calls=2)
     is_quick = "--quick" in sys.argv
     found = figures([outcome.case.name for outcome in outcomes], len(os.sched_getaffinity(0)), is_quick)
@@ -212,5 +211,5 @@ if __name__ == "__main__":
     for model, ratio in _ratios(outcomes).items():
         console.print(f"{model}: mixed precision is {ratio:.2f} times as fast as float32")
     if not is_quick:
-        steps = earlier.get("steps", {}) | found
-        save("training", {key: value for key, value in load("training").items() if key != "machine"} | {"steps": steps})
+        earlier = {key: value for key, value in load("training").items() if key != "machine"}
+        save("training", earlier | {"steps": earlier.get("steps", {}) | found})
