@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch._inductor.config
 from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
@@ -101,6 +102,7 @@ def our_figures(make: Make, *, low: bool) -> dict[str, float]:
 
 def torch_figures(make: Make, *, low: bool, compiled: bool) -> dict[str, float]:
     """The most that a step of torch's holds at once of what it allocates, MiB; oneDNN's own scratch is not in it."""
+    torch._inductor.config.force_disable_caches = True  # ours has none either
     call = torch_step(make, low=low, compiled=compiled)
     started = time.perf_counter()
     call()
