@@ -26,6 +26,9 @@ _COMPARED = 3
 #: The largest relative error of a float32 loss against float64 that counts as correct.
 _FLOAT32_ERROR = 1e-5
 
+#: What an AMP loss may be off by even where torch.autocast's happens to be nearer: a sum over rows hides rounding.
+_LOW_ERROR = 1e-4
+
 
 @dataclass(frozen=True)
 class TrainingResult:
@@ -86,7 +89,7 @@ def failures(result: TrainingResult) -> list[str]:
     found = []
     if not float32.error <= _FLOAT32_ERROR:
         found.append(f"the float32 loss differs from float64 by {float32.error:.1e}, expected {_FLOAT32_ERROR:.0e}")
-    bound = max(eager.error, 1e-3)
+    bound = max(eager.error, _LOW_ERROR)
     if not low.error <= bound:
         found.append(f"the loss of {low.name} has an error of {low.error:.2e}, expected at most {bound:.2e}")
     return found
