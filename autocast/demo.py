@@ -65,7 +65,7 @@ class Row:
     memory, intermediates
         Peak memory of a call with and without parameters and inputs.
     casts, cast_bytes
-        Casts a call makes, and the bytes that they would read and write if each were made by itself.
+        Casts a call makes (None: not counted), and the bytes that they would read and write if each were by itself.
     greedy_casts, greedy_cast_bytes
         What one greedy forward pass over the same model and rules would make.
     """
@@ -75,7 +75,7 @@ class Row:
     error: float
     memory: float | None = None
     intermediates: float | None = None
-    casts: int = 0
+    casts: int | None = 0
     cast_bytes: int = 0
     greedy_casts: int | None = None
     greedy_cast_bytes: int | None = None

@@ -78,7 +78,7 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Tr
         errors = [abs(_loss_after(way) / reference - 1) for way in ways.values()]
     with progress(f"measuring {options.rounds} rounds of training"):
         latencies = measure(list(ways.values()), options.rounds)
-    extra = [figures(float32, inputs), figures(low, inputs), {}, {}]
+    extra = [figures(float32, inputs), figures(low, inputs), {}, {"casts": None}]
     rows = make_rows(ways, latencies, errors, extra)
     return TrainingResult(options, rows, float32, low, inputs)
 

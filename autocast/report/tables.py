@@ -122,7 +122,7 @@ def _comparison(title: str, caption: str, rows: Rows) -> Table:
             "" if row.memory is None else f"{row.memory:.2f}",
             "" if row.intermediates is None else f"{row.intermediates:.2f}",
             f"{row.error:.1e}",
-            str(row.casts),
+            "" if row.casts is None else str(row.casts),
             f"{row.cast_bytes / 2**20:.1f}" if row.casts else "",
             "" if row.greedy_casts is None else str(row.greedy_casts),
             "" if row.greedy_cast_bytes is None else f"{row.greedy_cast_bytes / 2**20:.1f}",
