@@ -44,4 +44,6 @@ def plot(name: str, runs: Runs, point: int) -> Path:
     path = DOCS / f"training_{re.match('[A-Za-z0-9-]+', name)[0].lower().replace('-', '')}.svg"  # type: ignore[index]
     figure.savefig(path, metadata={"Date": None})
     pyplot.close(figure)
+    # Matplotlib ends the lines of paths with a space.
+    path.write_text("\n".join(line.rstrip() for line in path.read_text().splitlines()) + "\n")
     return path
