@@ -1,4 +1,4 @@
-"""A mixed-precision compiler on TVM Relax: provably the fewest casts, every decision explained and overridable.
+"""A mixed-precision compiler on TVM Relax: provably the cheapest casts, every decision explained and overridable.
 
 model = autocast.from_torch(module, example_args)
 amp_model = autocast.amp.autocast(model)

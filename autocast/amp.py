@@ -47,7 +47,7 @@ def autocast(
     objective: str | None = None,
     solver: str | None = None,
 ) -> Subject:
-    """Insert the fewest casts that satisfy every operator's casting rule.
+    """Insert the cheapest casts that satisfy every operator's casting rule: the fewest bytes, or the fewest in number.
 
     Parameters
     ----------

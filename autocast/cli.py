@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="autocast", description="A mixed-precision compiler: the fewest casts, provably, and fast CPU kernels."
+        prog="autocast", description="A mixed-precision compiler: the cheapest casts, provably, and fast CPU kernels."
     )
     commands = parser.add_subparsers(required=True, metavar="command")
 

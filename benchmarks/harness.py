@@ -143,7 +143,7 @@ def run(
 ) -> list[Outcome]:
     """Measure `cases(quick)` as the command line says, print the table, write `benchmarks/results/NAME.json`.
 
-    The file is written after each case, and keeps what was measured of others: what is killed loses one case.
+    The file is written after each case and keeps the others that it holds, so that a killed run loses one case.
 
     Parameters
     ----------

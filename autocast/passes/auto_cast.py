@@ -1,4 +1,4 @@
-"""AutoCast: insert the fewest casts that satisfy every operator's casting rule, and prove that they are the fewest."""
+"""AutoCast: insert the cheapest casts that satisfy every operator's casting rule, and prove that none are cheaper."""
 
 from __future__ import annotations
 
