@@ -63,6 +63,12 @@ def _by_rule(rule: Rule) -> Phase:
     return Phase(rule.name, lambda mod, target: credit(mod, rule.lower(mod, target), rule.name))
 
 
+#: Phases that come before a rule, by its name.
+_BEFORE = {
+    "reductions": [Phase("repeat_cheap", lambda mod, target: repeat_cheap(mod))],
+    "elementwise": [Phase("accumulate_in_float32", lambda mod, target: accumulate_in_float32(mod))],
+}
+
 #: In this order, because: channels are scaled, and moved to be last, while operators are those of the model; kernels
 #: look for patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs;
 #: schedules see fused groups. Casts of state become state before rules make them part of what reads them, and before
@@ -84,11 +90,7 @@ LOWERING = (
     Phase("carry_casts", lambda mod, target: carry_casts(mod)),
     Phase("inline_functions", lambda mod, target: inline_functions(mod)),
     Phase("accumulate_gradients", lambda mod, target: accumulate_gradients(mod)),
-    *(_by_rule(rule) for rule in RULES[:-2]),
-    Phase("repeat_cheap", lambda mod, target: repeat_cheap(mod)),
-    _by_rule(RULES[-2]),
-    Phase("accumulate_in_float32", lambda mod, target: accumulate_in_float32(mod)),
-    _by_rule(RULES[-1]),
+    *(phase for rule in RULES for phase in (*_BEFORE.get(rule.name, ()), _by_rule(rule))),
     Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
     Phase("remove_checkpoints", lambda mod, target: remove_checkpoints(mod)),
     Phase("expand_what_is_left", lambda mod, target: expand_operators(mod)),

@@ -77,6 +77,7 @@ class _Reductions(BindingRewriter):
         #: Reductions of one sweep by what the first of them defines, and what the others of that sweep are then.
         self.sweeps: dict[relax.Var, list[_Group]] = {}
         self.results: dict[relax.Var, relax.Expr] = {}
+        self.reads: dict[relax.Var, list[relax.Expr]] = {}
         for var, value in self.bound.items():
             if op_name(value) not in _FUNCTIONS:
                 continue
@@ -120,7 +121,7 @@ class _Reductions(BindingRewriter):
             return False
         if not same_shape(dims(first.data), shape) or self.block[group.end] != self.block[first.end]:
             return False
-        reads, others = (self.translation([either]).arguments for either in (group, first))
+        reads, others = self.read_by(group), self.read_by(first)
         if not any(a.same_as(b) and same_shape(shape_of(a), shape) for a in reads for b in others):
             return False
         if group.deviates:
@@ -128,6 +129,12 @@ class _Reductions(BindingRewriter):
         known = all(self.position.get(argument, -1) < self.position[first.end] for argument in reads)
         alike = _FUNCTIONS[group.name] == _FUNCTIONS[first.name], (group.name in _MEANS) == (first.name in _MEANS)
         return known and all(alike)
+
+    def read_by(self, group: _Group) -> list[relax.Expr]:
+        """The arguments of the kernel of `group` alone."""
+        if group.end not in self.reads:
+            self.reads[group.end] = self.translation([group]).arguments
+        return self.reads[group.end]
 
     def is_stored(self, group: _Group) -> bool:
         """Whether lines of what is reduced are read as they are, so that one sweep finds mean and variance of them."""
