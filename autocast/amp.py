@@ -11,10 +11,11 @@ import tvm
 
 from autocast.errors import AutocastError, PolicyWarning, SlowDtypeWarning
 from autocast.kernels.target import detect_target, slow_dtype
+from autocast.messages import nearest, warn
 from autocast.passes.auto_cast import AutoCast, auto_cast
 from autocast.passes.store_parameters import store_parameters
 from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard
-from autocast.policy.patterns import Patterns, nearest
+from autocast.policy.patterns import Patterns
 from type_hints import CustomTypeHint
 
 if TYPE_CHECKING:

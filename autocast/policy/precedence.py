@@ -24,9 +24,10 @@ from tvm import relax
 import type_hints
 from autocast.errors import PolicyError, PolicyWarning
 from autocast.ir import identity, op_name, place_of
+from autocast.messages import nearest, warn
 from autocast.policy.choices import Choice, rule_for
 from autocast.policy.facts import after_float_conversions, literals_out_of_range, parameter_names
-from autocast.policy.patterns import Patterns, nearest, with_parents
+from autocast.policy.patterns import Patterns, with_parents
 from autocast.policy.policy import MIXED_OPS, Policy
 from autocast.policy.presets import PRESETS, UNSUPPORTED
 from type_hints import Row
