@@ -64,9 +64,7 @@ def batches(step):
         os.kill(os.getpid(), signal.SIGKILL)
     return batch(step)
 
-model = autocast.from_torch(small_module(), batch(0)[:1])
-trainer = Trainer(small_model(), MSE(), Adam(), learning_rate=0.01)
-losses = trainer.fit(batches, 9, save_to=sys.argv[1], save_every=2, progress=False)
+losses = make_trainer().fit(batches, 9, save_to=sys.argv[1], save_every=2, progress=False)
 print(len(losses), losses[-1])
 """
 
