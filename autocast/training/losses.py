@@ -16,6 +16,7 @@ from autocast.ir import operators
 from autocast.model.value import Model
 from autocast.training.building import emit_body, new_function
 from autocast.training.randomness import seed_dropout
+from autocast.vm.signature import to_tvm
 
 op = relax.op
 
@@ -228,10 +229,9 @@ def _position(model: Model, loss: Loss) -> int:
 
 def check_labels(model: Model, loss: Loss, labels: Any) -> None:
     """Raise an InputError where labels are integers, but no class of `model`; what they are else is not looked at."""
-    array = np.from_dlpack(labels)
     classes = _shape(_prediction(model, _position(model, loss)))[-1]
-    if array.dtype == np.int64 and isinstance(classes, int):
-        loss.check_values(array, classes)
+    if str(getattr(labels, "dtype", "")).removeprefix("torch.") == "int64" and isinstance(classes, int):
+        loss.check_values(to_tvm(labels).numpy(), classes)
 
 
 def _prediction(model: Model, position: int) -> relax.Var:
@@ -259,7 +259,9 @@ def _check_indices(loss: Loss, labels: np.ndarray, classes: int, ignored: int) -
     if wrong.size:
         raise InputError(
             f"{type(loss).__name__}: {wrong.size} of {labels.size} labels are no class, {wrong[0]} the first, expected "
-            f"0 to {classes - 1}, or {ignored}, which counts for nothing"
+            f"labels: int64[{', '.join(map(str, labels.shape))}] from 0 to {classes - 1}, or {ignored}, which counts "
+            f"for nothing. Try {type(loss).__name__}(ignore_index={wrong[0]}) if that is what it should mean, or a "
+            "model with more classes"
         )
     if labels.size and not counted.size and loss.reduction == "mean":
         raise InputError(

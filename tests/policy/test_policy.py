@@ -124,7 +124,7 @@ def test_a_contradiction_names_both_sides(fields, message):
         (lambda: Policy(presets="mp4"), "Policy: got the option 'presets'; nearest: preset"),
         (lambda: as_policy(3), "policy=3: expected a Policy"),
         (lambda: as_policy(None, precision="bf16"), "Policy: got the option 'precision'; nearest:"),
-        (lambda: as_policy("mp1", dtype="float16"), "are both given; .* try policy='dtype=\"float16\", preset=\"mp1\"'"),
+        (lambda: as_policy("mp1", dtype="float16"), 'are both given; .* try policy=\'dtype="float16", preset="mp1"\''),
         (lambda: as_policy("float16", dtype="bfloat16"), "are both given; .* try policy=''$"),
         (lambda: as_policy(Policy(preset="mp1"), solver="greedy"), 'try policy=Policy\\(preset="mp1", solver="greedy"'),
         (lambda: amp.AutoCast("float16", policy="mp1"), "policy='mp1' and dtype='float16' are both given"),

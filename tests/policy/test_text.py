@@ -49,8 +49,8 @@ def test_names_need_no_quotes_and_single_entries_no_parentheses(text, policy):
         ("low_ops=exp relu", "got 'relu', expected a comma or the end"),
         ("low_names=[0-9]*.weight", r"got '\*.weight', expected a comma .* quotes around a name may be left out where"),
         ("mp1), f(", r"got '\)', expected a comma"),
-        ("'mp1'=1", 'got "\'mp1\'", expected a field\'s name'),
-        ("low_names='w", "got \"'w\", expected a value"),
+        ("'mp1'=1", "got \"'mp1'\", expected a field's name"),
+        ("low_names='w", 'got "\'w", expected a value'),
     ],
 )
 def test_what_does_not_read_is_an_error_that_says_what_would(text, message):
