@@ -6,7 +6,7 @@ import difflib
 import functools
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -32,6 +32,15 @@ def warn(message: str, category: type[Warning]) -> None:
     warnings.warn(message, category, stacklevel=level)
 
 
+def check_names(
+    owner: str, given: Iterable[str], names: Collection[str], error: type[AutocastError], elsewhere: Mapping[str, str]
+) -> None:
+    """Raise `error` unless all keywords that `owner` was given are among `names`; `elsewhere` says what else to do."""
+    if unknown := sorted(set(given) - set(names)):
+        remedy = elsewhere.get(unknown[0], f"nearest: {nearest(unknown[0], names)}")
+        raise error(f"{owner}: got the option {unknown[0]!r}; {remedy}. Expected name=value, of {', '.join(names)}")
+
+
 def named_options(
     error: type[AutocastError], elsewhere: Mapping[str, str], positional: str
 ) -> Callable[[Class], Class]:
@@ -54,16 +63,25 @@ def named_options(
         @functools.wraps(init)
         def checked(self: Any, *args: Any, **options: Any) -> None:
             if args:
-                got, remedy = f"a {type(args[0]).__name__} without a name", positional
-            elif unknown := sorted(options.keys() - set(names)):
-                got = f"the option {unknown[0]!r}"
-                remedy = elsewhere.get(unknown[0], f"nearest: {nearest(unknown[0], names)}")
-            else:
-                init(self, **options)
-                return
-            raise error(f"{cls.__name__}: got {got}; {remedy}. Expected name=value, of {', '.join(names)}")
+                got = f"a {type(args[0]).__name__} without a name"
+                raise error(f"{cls.__name__}: got {got}; {positional}. Expected name=value, of {', '.join(names)}")
+            check_names(cls.__name__, options, names, error, elsewhere)
+            init(self, **options)
 
         setattr(cls, "__init__", checked)  # noqa: B010
         return cls
 
     return decorate
+
+
+def check_option(
+    owner: object, name: str, is_legal: Callable[[Any], bool], error: type[AutocastError], expected: str
+) -> None:
+    """Raise `error` unless the field `name` of `owner` is legal; a value of a wrong type is not."""
+    value = getattr(owner, name)
+    try:
+        legal = is_legal(value)
+    except TypeError:
+        legal = False
+    if not legal:
+        raise error(f"{type(owner).__name__}: {name} is {value!r}, expected {expected}")

@@ -14,7 +14,8 @@ import tvm
 
 from autocast import amp as mixed
 from autocast import vm
-from autocast.errors import CheckpointError, DivergedError, InputError
+from autocast.errors import CheckpointError, DivergedError, InputError, TrainingError
+from autocast.messages import check_names
 from autocast.model import Model
 from autocast.policy import Policy, as_policy, warn_of_unused
 from autocast.training import checkpoint
@@ -24,8 +25,11 @@ from autocast.training.loss_scaling import DynamicLossScaling
 from autocast.training.losses import Loss, append_loss, check_labels
 from autocast.training.optimizers import Optimizer
 from autocast.training.progress import divergence, progress_line
-from autocast.training.step import training_step
+from autocast.training.step import Options, training_step
 from autocast.vm.signature import Signature
+
+#: What other names for options are called here.
+_ELSEWHERE = {name: f"it is {ours}" for name, ours in {"lr": "learning_rate", "policy": "amp", "dtype": "amp"}.items()}
 
 
 class Trainer:
@@ -68,6 +72,7 @@ class Trainer:
         amp: Policy | str | None = None,
         **options: Any,
     ) -> None:
+        check_names("Trainer", options, ("learning_rate", "amp", *Options._fields), TrainingError, _ELSEWHERE)
         self._model = model
         self._loss = loss
         self._optimizer = optimizer
@@ -77,8 +82,7 @@ class Trainer:
         if self.amp is not None and self.amp.dtype == "float16":
             options.setdefault("loss_scaling", DynamicLossScaling())
         self.step_model = self._mixed(training_step(model, loss, optimizer, **options))
-        # The last input is the learning rate.
-        self._inputs = Signature.of(self.step_model.main, self.step_model.num_input - 1).inputs
+        *self._inputs, _learning_rate = Signature.of(self.step_model.main, self.step_model.num_input).inputs
         if self.amp is not None and (unused := self.step_model.report.unused):
             warn_of_unused(unused, self._evaluation.report.unused)
 

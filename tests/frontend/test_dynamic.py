@@ -73,6 +73,12 @@ def test_a_wrong_specification_is_an_error_that_says_what_is_wrong(dynamic: Any,
         from_torch(Pair(), _EXAMPLE, dynamic=dynamic)
 
 
+def test_inputs_after_a_star_are_dynamic_too() -> None:
+    module = Calls(lambda x, y: x + y)
+    run = runner(from_torch(module, (torch.ones(3, 2), torch.ones(3, 2)), dynamic={"rows": ("*", 0)}))
+    torch.testing.assert_close(run(torch.ones(5, 2), torch.ones(5, 2)), torch.full((5, 2), 2.0))
+
+
 def test_an_example_of_size_one_along_a_dynamic_axis_is_refused() -> None:
     with pytest.raises(ImportModelError, match=r"size 1 along the dynamic axis 0.*size 2 or more"):
         from_torch(nn.ReLU(), (torch.randn(1, 3),), dynamic={"batch": (0, 0)})

@@ -125,8 +125,10 @@ def test_saving_every_zero_steps_is_an_error(tmp_path):
         ({"loss": MSE}, r"got \(Model, <class .*MSE'>, Adam\)"),
         ({"optimizer": SGD}, r"got \(Model, MSE, <class .*SGD'>\)"),
         ({"recompute": "0"}, r"recompute is '0', expected a list of globs: \['0'\]"),
+        ({"policy": "mp1"}, "Trainer: got the option 'policy'; it is amp. Expected name=value, of learning_rate, amp"),
+        ({"clip": 1.0}, "Trainer: got the option 'clip'; nearest: clip_norm"),
     ],
-    ids=["model", "loss", "optimizer", "recompute"],
+    ids=["model", "loss", "optimizer", "recompute", "policy", "clip"],
 )
 def test_a_trainer_of_something_else_is_an_error(given, message):
     with pytest.raises(TrainingError, match=message):
