@@ -103,7 +103,7 @@ def lstm(batch: int, length: int, layers: int) -> tuple[torch.nn.Module, Inputs]
 
 
 class UNet(torch.nn.Module):
-    """A U-Net of one level: convolutions with GroupNorm, down by a stride, up by a transposed one, a skip connection."""
+    """A U-Net of one level: convolutions with GroupNorm, down by a stride, up by a transposed one, a skip."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
