@@ -132,7 +132,7 @@ def _auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str]) -> tupl
         dtype=policy.dtype,
         objective=policy.objective,
         solver=policy.solver,
-        inserted=tuple(rewriter.casts),
+        inserted=tuple(rewriter.forms.casts),
         cost=cost,
         lower_bound=solution.lower_bound,
         greedy_casts=len(greedy_casts),

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from autocast.passes.cast_costs import cast_bytes
+from autocast.passes.cast_forms import InsertedCast
 from autocast.passes.cast_plan import ModulePlan
-from autocast.passes.cast_rewriter import InsertedCast
 from autocast.passes.store_parameters import StoredParameters
 
 _MEBIBYTE = 2**20

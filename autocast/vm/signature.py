@@ -15,9 +15,6 @@ from autocast import ir
 from autocast.errors import InputError, UnsupportedError
 from autocast.vm.sizes import evaluate
 
-#: Compiled kernels presume that every tensor starts at a multiple of this many bytes.
-ALIGNMENT = 64
-
 
 @dataclass(frozen=True)
 class Input:
@@ -155,7 +152,7 @@ def to_tvm(arg: Any) -> tvm.runtime.Tensor:
     dense = arg.detach() if arg.requires_grad else arg
     if arg.is_conj() or arg.is_neg() or not arg.is_contiguous():
         dense = dense.contiguous().resolve_conj().resolve_neg()
-    if dense.data_ptr() % ALIGNMENT:
+    if dense.data_ptr() % ir.ALIGNMENT:
         dense = dense.clone()
     return tvm.runtime.from_dlpack(dense)
 

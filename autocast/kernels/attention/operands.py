@@ -11,13 +11,10 @@ from tvm import relax
 
 from autocast.ir import is_op, op_name
 from autocast.kernels.attention.spec import Size
+from autocast.kernels.explain import Declined
 from autocast.kernels.graph.canonicalize import permutation
 from autocast.kernels.graph.rewriting import dims
 from autocast.kernels.layout.sizes import DimensionNames
-
-
-class Declined(Exception):
-    """Why the kernel does not take something."""
 
 
 @dataclass(frozen=True)

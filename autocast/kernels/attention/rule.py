@@ -14,7 +14,6 @@ from autocast.ir import is_op, number_of, shape_of
 from autocast.kernels.attention.decompose import decompose_attention
 from autocast.kernels.attention.kernel import attention
 from autocast.kernels.attention.operands import (
-    Declined,
     Operand,
     aligned,
     broadcast,
@@ -28,7 +27,7 @@ from autocast.kernels.attention.operands import (
 )
 from autocast.kernels.attention.pattern import Graph, GraphStep, Match, match
 from autocast.kernels.attention.spec import Attention, Size, Step, View
-from autocast.kernels.explain import explain
+from autocast.kernels.explain import Declined, explain
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
 from autocast.kernels.layout.sizes import DimensionNames

@@ -12,10 +12,11 @@ import numpy as np
 from tvm import relax
 
 from autocast.ir import is_constant, op_name
+from autocast.kernels.explain import Declined
 from autocast.kernels.graph.rewriting import dims, storage
 from autocast.kernels.layout.sizes import DimensionNames, Size
 from autocast.kernels.layout.spec import Axis, Piece
-from autocast.kernels.layout.views import Declined, View
+from autocast.kernels.layout.views import View
 
 #: A piece that reads a view, or one that is filled, without what it reads.
 Part = tuple[View | None, Piece]

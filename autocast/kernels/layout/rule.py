@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, op_name, shape_of
-from autocast.kernels.explain import explain
+from autocast.kernels.explain import Declined, explain
 from autocast.kernels.graph.operators import computes
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
 from autocast.kernels.layout.kernel import move
@@ -19,7 +19,7 @@ from autocast.kernels.layout.pieces import JOINS, Part, copied, operands
 from autocast.kernels.layout.sizes import DimensionNames, Polynomial, strides_of
 from autocast.kernels.layout.spec import Move, Piece
 from autocast.kernels.layout.squares import BITS, FLOATS
-from autocast.kernels.layout.views import VIEWS, Declined, View, part_of_split, whole
+from autocast.kernels.layout.views import VIEWS, View, part_of_split, whole
 
 #: Results of fewer elements than this are left to be fused with what reads them.
 _SMALL = 256

@@ -8,14 +8,11 @@ from dataclasses import dataclass, replace
 
 from tvm import relax, tirx
 
+from autocast.kernels.explain import Declined
 from autocast.kernels.graph.canonicalize import permutation
 from autocast.kernels.graph.rewriting import dims, storage
 from autocast.kernels.layout.sizes import DimensionNames, Size, strides_of
 from autocast.kernels.layout.squares import FLOATS
-
-
-class Declined(Exception):
-    """Why an operator is not moved by a kernel of ours."""
 
 
 @dataclass(frozen=True)
