@@ -12,6 +12,7 @@ import tvm
 from autocast.errors import AutocastError, PolicyWarning, SlowDtypeWarning
 from autocast.kernels.target import detect_target, slow_dtype
 from autocast.passes.auto_cast import AutoCast, auto_cast
+from autocast.passes.stochastic_rounding import round_stochastically
 from autocast.passes.store_parameters import store_parameters
 from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard
 from autocast.policy.patterns import Patterns, nearest
@@ -64,7 +65,8 @@ def autocast(
     Returns
     -------
     The same kind as `model_or_module`, with a `CastReport` in its attribute `report`. The parameters of a Model are
-    stored in low precision where the policy's `parameters` says so; an IRModule has no values to store.
+    stored in low precision where the policy's `parameters` and `fp32_params` say so; an IRModule has no values to
+    store.
 
     Raises
     ------
@@ -100,10 +102,15 @@ def autocast(
         _warned.add(line)
         warnings.warn(f"autocast: {line}", SlowDtypeWarning, stacklevel=2)
     if is_module:
+        result = round_stochastically(result, policy)
         result.report = report
         return result
     model = model_or_module.replace(mod=result, report=report)
-    return model if policy.parameters == "float32" else _store(model, None, policy.parameters == "offline_shared")
+    masters = policy.fp32_params or not model.updated
+    if policy.parameters != "float32" or not masters:
+        names = () if policy.parameters == "float32" else None
+        model = _store(model, names, shared=policy.parameters == "offline_shared", masters=masters)
+    return model.replace(mod=round_stochastically(model.mod, policy))
 
 
 def cast_model(model: Model, policy: Policy | str | None = None) -> Model:
@@ -111,7 +118,7 @@ def cast_model(model: Model, policy: Policy | str | None = None) -> Model:
 
     Paddle's `cast_model_to_fp16`. `cast_parameters` is the other half.
     """
-    return autocast(model, policy=replace(as_policy(policy), parameters="float32"))
+    return autocast(model, policy=replace(as_policy(policy), parameters="float32", fp32_params=True))
 
 
 def cast_parameters(model: Model, names: str | Iterable[str] | None = None, *, shared: bool = False) -> Model:
@@ -147,7 +154,7 @@ def cast_parameters(model: Model, names: str | Iterable[str] | None = None, *, s
             "read in low precision; try amp.autocast(model), or amp.cast_model(model, policy), first"
         )
     if names is None:
-        return _store(model, None, shared)
+        return _store(model, None, shared=shared)
     patterns = Patterns([names] if isinstance(names, str) else names)
     for pattern in patterns.unmatched(model.params):
         warnings.warn(
@@ -155,11 +162,11 @@ def cast_parameters(model: Model, names: str | Iterable[str] | None = None, *, s
             PolicyWarning,
             stacklevel=2,
         )
-    return _store(model, [name for name in model.params if patterns.first([name])], shared)
+    return _store(model, [name for name in model.params if patterns.first([name])], shared=shared)
 
 
-def _store(model: Model, names: Iterable[str] | None, shared: bool) -> Model:
-    stored, parameters = store_parameters(model, model.report.dtype, names, shared=shared)
+def _store(model: Model, names: Iterable[str] | None, **options: bool) -> Model:
+    stored, parameters = store_parameters(model, model.report.dtype, names, **options)
     for name, reason in parameters.out_of_range.items():
         warnings.warn(
             f"autocast: the parameter {name} stays float32, as {parameters.dtype} cannot store it: {reason}. It is "

@@ -6,7 +6,17 @@
         y = matmul(x, w2)
 
 A cast of another layout of a parameter counts as its cast: moving data and rounding it commute.
-Source: `cast_params_offline` of MXNet.
+
+What a training step updates stays float32, the optimizer's master, unless a policy wants none (`fp32_params=False`):
+
+    main(x, w: float32):                     main(x, w: bfloat16):
+        w1 = astype(w, "bfloat16")               y = matmul(x, w)
+        y = matmul(x, w1)                        w2 = astype(w, "float32")
+        ...                                      ...
+        u = sgd(w, g, rate)                      u = sgd(w2, g, rate)
+        return loss, u[0]                        return loss, astype(u[0], "bfloat16")
+
+Source: `cast_params_offline` of MXNet; `multi_precision=False` of Paddle, and SambaFlow without `--fp32-params`.
 """
 
 from __future__ import annotations
@@ -22,6 +32,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.ir import all_bindings, dtype_of, identity, op_name, out_of_range
 from autocast.model import Model
+from autocast.model.step import PARAMETER, updated_by
 from autocast.policy.facts import moves_data
 
 _MEBIBYTE = 2**20
@@ -74,7 +85,12 @@ def copy_name(name: str, dtype: str) -> str:
 
 
 def store_parameters(
-    model: Model, dtype: str, names: Iterable[str] | None = None, *, shared: bool = False
+    model: Model,
+    dtype: str,
+    names: Iterable[str] | None = None,
+    *,
+    shared: bool = False,
+    masters: bool = True,
 ) -> tuple[Model, StoredParameters]:
     """`model` with parameters in low precision wherever only that is read; main's signature changes accordingly.
 
@@ -88,16 +104,20 @@ def store_parameters(
         The only parameters to store; None: all.
     shared : bool
         Store a parameter twice that is read in both precisions; the copies come after all other parameters.
+    masters : bool
+        Whether all parameters stay float32 that a training step updates; if not, those of which low precision is read
+        are stored in nothing else, and updates compute in float32 what they round then.
 
     Returns
     -------
     Model
-        It shares every parameter that is stored as it was. What a call updates is among these: an optimizer's masters
-        are float32.
+        It shares every parameter that is stored as it was.
     StoredParameters
     """
-    chosen = set(model.params if names is None else names) - set(model.updated)
     variables = dict(zip(model.params, model.main.params[model.num_input :], strict=True))
+    chosen = set(model.params if names is None else names) - set(model.updated)
+    trained = set() if masters else _trained(model, variables)
+    chosen |= trained
     candidates = {name: variables[name] for name in model.params if name in chosen and _is_float32(variables[name])}
     reads = _Reads(model.main, candidates.values(), dtype)
     groups: dict[str, list[str]] = defaultdict(list)
@@ -107,7 +127,7 @@ def store_parameters(
         low, wide = reads.of(variable)
         if not low:
             groups["unread"].append(name)
-        elif wide and not shared:
+        elif wide and not shared and name not in trained:
             groups["mixed"].append(name)
         else:
             value = model.params[name].numpy()
@@ -115,7 +135,7 @@ def store_parameters(
             if reason is not None:
                 reasons[name] = reason
             else:
-                groups["shared" if wide else "stored"].append(name)
+                groups["shared" if wide and name not in trained else "stored"].append(name)
                 values[name] = value.astype(dtype)
     low_forms = {
         identity(variables[name]): _low_parameter(variables[name], dtype, name in groups["shared"]) for name in values
@@ -126,7 +146,9 @@ def store_parameters(
     for name, value in values.items():
         key = copy_name(name, dtype) if name in groups["shared"] else name
         params[key], trailing[key] = tvm.runtime.tensor(value), low_forms[identity(variables[name])]
-    main = rewriter.function(model.main, [*model.main.params[: model.num_input], *trailing.values()])
+    replaced = [name for name in model.updated if name in values]
+    main = _without_masters(model, [variables[name] for name in replaced], low_forms, dtype)
+    main = rewriter.function(main, [*model.main.params[: model.num_input], *trailing.values()])
     mod = _with_main(model.mod, main)
     frozen = model.frozen | {copy_name(name, dtype) for name in groups["shared"]}
     report = StoredParameters(
@@ -137,6 +159,41 @@ def store_parameters(
         saved_bytes=_bytes(model.params) - _bytes(params),
     )
     return model.replace(mod=mod, params=params, frozen=frozen), report
+
+
+def _trained(model: Model, variables: Mapping[str, relax.Var]) -> set[str]:
+    """The parameters that a training step updates by an optimizer's function."""
+    calls = [binding.value for binding in all_bindings(model.main.body)]
+    places = [(call, updated_by(call, model.mod)) for call in calls]
+    updated = {identity(call.args[place[PARAMETER]]) for call, place in places if place}
+    return {name for name in model.updated if identity(variables[name]) in updated}
+
+
+def _without_masters(
+    model: Model, masters: list[relax.Var], low_forms: Mapping[int, relax.Var], dtype: str
+) -> relax.Function:
+    """`main` with each of `masters` computed from its low form, and rounded where it is replaced.
+
+    Its parameters are still the masters: the rewriter gives it others.
+    """
+    main = model.main
+    if not masters:
+        return main
+    first, *others = main.body.blocks
+    widened = [relax.VarBinding(var, relax.op.astype(low_forms[identity(var)], "float32")) for var in masters]
+    blocks = [relax.DataflowBlock(widened), first, *others]
+    outputs = list(main.body.body.fields)
+    places = dict(zip(model.updated, range(model.num_results, len(outputs)), strict=True))
+    names = {identity(var): name for name, var in zip(model.params, main.params[model.num_input :], strict=True)}
+    narrowed = []
+    for var in masters:
+        place = places[names[identity(var)]]
+        value = relax.op.astype(outputs[place], dtype)
+        outputs[place] = relax.Var(f"{var.name}_rounded", low_forms[identity(var)].ty)
+        narrowed.append(relax.VarBinding(outputs[place], value))
+    blocks.append(relax.DataflowBlock(narrowed))
+    body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, relax.Tuple(outputs)))
+    return relax.Function(main.params, body, None, main.is_pure, main.attrs)
 
 
 def store_signature(mod: tvm.IRModule, dtype: str, names: Iterable[str]) -> tuple[tvm.IRModule, tuple[str, ...]]:

@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -271,7 +272,7 @@ class Trainer:
         return model, vm.compile(model.mod)
 
     def _mixed(self, model: Model) -> Model:
-        return model if self.amp is None else mixed.cast_model(model, self.amp)
+        return model if self.amp is None else mixed.autocast(model, policy=replace(self.amp, parameters="float32"))
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         """The tensors of a batch, in order: as many as there are names. What they are like the executable checks."""
@@ -290,8 +291,9 @@ class Trainer:
         return tuple(batch)
 
     def _reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
-        """The parameters of `model`, one like that which is trained, as they are now."""
-        return {name: self.executable.state.get(name, tensor) for name, tensor in model.params.items()}
+        """The parameters of `model`, one like that which is trained, as they are now, in its dtypes."""
+        state = self.executable.state
+        return {name: _in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}
 
     def _batches(self, batches: Iterable[Batch] | Callable[[int], Batch], steps: int | None) -> Iterator[Batch]:
         if not callable(batches):
@@ -312,6 +314,13 @@ class Trainer:
             "number. What is trained has diverged too: go on from a checkpoint, with a lower learning rate, "
             f"clip_norm=1.0, {remedy}"
         )
+
+
+def _in_dtype_of(tensor: tvm.runtime.Tensor, other: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    """`tensor`, a copy of it if it has another dtype than `other`: a step may store its parameters low."""
+    if tensor.dtype == other.dtype:
+        return tensor
+    return tvm.runtime.tensor(tensor.numpy().astype(other.numpy().dtype))
 
 
 def _progress(shown: bool) -> Progress:
