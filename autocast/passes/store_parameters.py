@@ -31,6 +31,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.ir import all_bindings, dtype_of, identity, op_name, out_of_range
+from autocast.ir.places import canonicalize_bindings
 from autocast.model import Model
 from autocast.model.step import PARAMETER, updated_by
 from autocast.policy.facts import moves_data
@@ -150,6 +151,8 @@ def store_parameters(
     main = _without_masters(model, [variables[name] for name in replaced], low_forms, dtype)
     main = rewriter.function(main, [*model.main.params[: model.num_input], *trailing.values()])
     mod = _with_main(model.mod, main)
+    if replaced:
+        mod = canonicalize_bindings(mod)  # masters are no parameters and no results any more
     frozen = model.frozen | {copy_name(name, dtype) for name in groups["shared"]}
     report = StoredParameters(
         dtype,
