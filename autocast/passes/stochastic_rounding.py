@@ -125,12 +125,14 @@ class _Rounding(PlacedMutator):
 
     def is_product(self, value: relax.Expr) -> bool:
         """Whether a product computes `value`, or a term of it, in whatever layout and dtype."""
-        bound = self.lookup_binding(value) if isinstance(value, relax.Var) else None
-        if is_op(bound, "relax.add"):
-            return any(self.is_product(term) for term in bound.args)
-        if is_op(bound, "relax.astype") or (isinstance(bound, relax.Call) and moves_data(bound)):
-            return self.is_product(bound.args[0])
-        return isinstance(bound, relax.Call) and has_out_dtype(bound)
+        call = self.lookup_binding(value) if isinstance(value, relax.Var) else None
+        if not isinstance(call, relax.Call):
+            return False
+        if is_op(call, "relax.add"):
+            return any(self.is_product(term) for term in call.args)
+        if is_op(call, "relax.astype") or moves_data(call):
+            return self.is_product(call.args[0])
+        return has_out_dtype(call)
 
     def is_new_parameter(self, value: relax.Expr) -> bool:
         """Whether `value` is what an update makes of a parameter."""

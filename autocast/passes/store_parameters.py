@@ -6,17 +6,8 @@
         y = matmul(x, w2)
 
 A cast of another layout of a parameter counts as its cast: moving data and rounding it commute.
-
-What a training step updates stays float32, the optimizer's master, unless a policy wants none (`fp32_params=False`):
-
-    main(x, w: float32):                     main(x, w: bfloat16):
-        w1 = astype(w, "bfloat16")               y = matmul(x, w)
-        y = matmul(x, w1)                        w2 = astype(w, "float32")
-        ...                                      ...
-        u = sgd(w, g, rate)                      u = sgd(w2, g, rate)
-        return loss, u[0]                        return loss, astype(u[0], "bfloat16")
-
-Source: `cast_params_offline` of MXNet; `multi_precision=False` of Paddle, and SambaFlow without `--fp32-params`.
+What a training step updates stays float32, the optimizer's master, unless a policy wants none (`masters.py`).
+Source: `cast_params_offline` of MXNet.
 """
 
 from __future__ import annotations
@@ -33,7 +24,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from autocast.ir import all_bindings, dtype_of, identity, op_name, out_of_range
 from autocast.ir.places import canonicalize_bindings
 from autocast.model import Model
-from autocast.model.step import PARAMETER, updated_by
+from autocast.passes.masters import trained_parameters, without_masters
 from autocast.policy.facts import moves_data
 
 _MEBIBYTE = 2**20
@@ -117,7 +108,7 @@ def store_parameters(
     """
     variables = dict(zip(model.params, model.main.params[model.num_input :], strict=True))
     chosen = set(model.params if names is None else names) - set(model.updated)
-    trained = set() if masters else _trained(model, variables)
+    trained = set() if masters else trained_parameters(model)
     chosen |= trained
     candidates = {name: variables[name] for name in model.params if name in chosen and _is_float32(variables[name])}
     reads = _Reads(model.main, candidates.values(), dtype)
@@ -147,8 +138,8 @@ def store_parameters(
     for name, value in values.items():
         key = copy_name(name, dtype) if name in groups["shared"] else name
         params[key], trailing[key] = tvm.runtime.tensor(value), low_forms[identity(variables[name])]
-    replaced = [name for name in model.updated if name in values]
-    main = _without_masters(model, [variables[name] for name in replaced], low_forms, dtype)
+    replaced = {name: low_forms[identity(variables[name])] for name in model.updated if name in values}
+    main = without_masters(model, replaced) if replaced else model.main
     main = rewriter.function(main, [*model.main.params[: model.num_input], *trailing.values()])
     mod = _with_main(model.mod, main)
     if replaced:
@@ -162,41 +153,6 @@ def store_parameters(
         saved_bytes=_bytes(model.params) - _bytes(params),
     )
     return model.replace(mod=mod, params=params, frozen=frozen), report
-
-
-def _trained(model: Model, variables: Mapping[str, relax.Var]) -> set[str]:
-    """The parameters that a training step updates by an optimizer's function."""
-    calls = [binding.value for binding in all_bindings(model.main.body)]
-    places = [(call, updated_by(call, model.mod)) for call in calls]
-    updated = {identity(call.args[place[PARAMETER]]) for call, place in places if place}
-    return {name for name in model.updated if identity(variables[name]) in updated}
-
-
-def _without_masters(
-    model: Model, masters: list[relax.Var], low_forms: Mapping[int, relax.Var], dtype: str
-) -> relax.Function:
-    """`main` with each of `masters` computed from its low form, and rounded where it is replaced.
-
-    Its parameters are still the masters: the rewriter gives it others.
-    """
-    main = model.main
-    if not masters:
-        return main
-    first, *others = main.body.blocks
-    widened = [relax.VarBinding(var, relax.op.astype(low_forms[identity(var)], "float32")) for var in masters]
-    blocks = [relax.DataflowBlock(widened), first, *others]
-    outputs = list(main.body.body.fields)
-    places = dict(zip(model.updated, range(model.num_results, len(outputs)), strict=True))
-    names = {identity(var): name for name, var in zip(model.params, main.params[model.num_input :], strict=True)}
-    narrowed = []
-    for var in masters:
-        place = places[names[identity(var)]]
-        value = relax.op.astype(outputs[place], dtype)
-        outputs[place] = relax.Var(f"{var.name}_rounded", low_forms[identity(var)].ty)
-        narrowed.append(relax.VarBinding(outputs[place], value))
-    blocks.append(relax.DataflowBlock(narrowed))
-    body = relax.BlockBuilder().normalize(relax.SeqExpr(blocks, relax.Tuple(outputs)))
-    return relax.Function(main.params, body, None, main.is_pure, main.attrs)
 
 
 def store_signature(mod: tvm.IRModule, dtype: str, names: Iterable[str]) -> tuple[tvm.IRModule, tuple[str, ...]]:
