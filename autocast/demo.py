@@ -25,6 +25,9 @@ from autocast.vm import threads
 #: Called with what is about to happen; returns a context manager that lasts as long as it does.
 Progress = Callable[[str], Any]
 
+#: One way to run a model.
+Way = Callable[[], Any]
+
 #: Pause before each measured run, in seconds: the other side's idle threads have gone to sleep by then.
 _PAUSE = 0.02
 
@@ -125,19 +128,9 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Re
     inputs = (draw_ids(options),)
     with progress("importing from torch"):
         float32 = from_torch(module, inputs)
-    with progress(f"autocasting to {options.dtype}"):
-        low = amp.autocast(float32, inputs, policy=options.policy)
-    with progress("compiling float32"):
-        executable = vm.compile(float32)
-    with progress(f"compiling {options.dtype}"):
-        low_executable = vm.compile(low)
     dtype = getattr(torch, options.dtype)
-    ways: dict[str, Callable[[], Any]] = {
-        "float32": lambda: executable(*inputs),
-        f"AMP {options.dtype}": lambda: low_executable(*inputs),
-        "torch eager float32": lambda: module(*inputs).logits,
-        f"torch.autocast {options.dtype}": lambda: _autocast(module, inputs, dtype),
-    }
+    eager = (lambda: module(*inputs).logits, lambda: _autocast(module, inputs, dtype))
+    low, ways = four_ways(float32, inputs, eager, options, progress, "the model")
     with torch.inference_mode():
         with progress("computing the float64 reference"):
             reference = deepcopy(module).double()(*inputs).logits
@@ -145,14 +138,9 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Re
             errors = [relative_error(way(), reference) for way in ways.values()]
         with progress(f"measuring {options.rounds} rounds"):
             latencies = measure(list(ways.values()), options.rounds)
-    eager_casts = CastCounter(lambda: _autocast(module, inputs, dtype))
-    extra = [
-        figures(float32, inputs),
-        figures(low, inputs),
-        {},
-        {"casts": eager_casts.casts, "cast_bytes": eager_casts.bytes},
-    ]
-    rows = make_rows(ways, latencies, errors, extra)
+    eager_casts = CastCounter(eager[1])
+    counted = {"casts": eager_casts.casts, "cast_bytes": eager_casts.bytes}
+    rows = make_rows(ways, latencies, errors, [figures(float32, inputs), figures(low, inputs), {}, counted])
     return Result(options, vm.get_param_size(float32), workers, rows, float32, low, inputs)
 
 
@@ -191,6 +179,29 @@ def draw_ids(options: Options, seed: int = 0) -> torch.Tensor:
         return randint((options.batch, options.sequence), high=options.vocabulary)[0]
 
 
+def four_ways(
+    float32: Model,
+    inputs: tuple[torch.Tensor, ...],
+    eager: tuple[Way, Way],
+    options: Options,
+    progress: Progress,
+    what: str,
+) -> tuple[Model, dict[str, Way]]:
+    """The AMP model of `float32`, and the ways to run both and torch's two, `eager`; progress says `what` they are."""
+    with progress(f"autocasting {what} to {options.dtype}"):
+        low = amp.autocast(float32, inputs, policy=options.policy)
+    with progress(f"compiling {what} in float32"):
+        executable = vm.compile(float32)
+    with progress(f"compiling {what} in {options.dtype}"):
+        low_executable = vm.compile(low)
+    return low, {
+        "float32": lambda: executable(*inputs),
+        f"AMP {options.dtype}": lambda: low_executable(*inputs),
+        "torch eager float32": eager[0],
+        f"torch.autocast {options.dtype}": eager[1],
+    }
+
+
 def make_rows(
     names: Iterable[str],
     latencies: Sequence[Sequence[float]],
@@ -217,7 +228,7 @@ def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got.double() - expected).norm() / expected.norm())
 
 
-def measure(ways: list[Callable[[], Any]], rounds: int) -> list[list[float]]:
+def measure(ways: list[Way], rounds: int) -> list[list[float]]:
     """Latencies in ms of each way, in rounds that run each once, so that all see the same state of the machine."""
     latencies: list[list[float]] = [[] for _ in ways]
     for number in range(rounds + 1):
@@ -233,7 +244,7 @@ def measure(ways: list[Callable[[], Any]], rounds: int) -> list[list[float]]:
 class CastCounter(TorchDispatchMode):
     """Counts the conversions between dtypes that `call()` makes in torch, and the bytes that they read and write."""
 
-    def __init__(self, call: Callable[[], Any]) -> None:
+    def __init__(self, call: Way) -> None:
         super().__init__()
         self.casts = 0
         self.bytes = 0

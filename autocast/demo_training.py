@@ -6,13 +6,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional
 
-from autocast import amp, vm
-from autocast.demo import Options, Progress, Rows, build_bert, draw_ids, figures, make_rows, measure
+from autocast.demo import Options, Progress, Rows, build_bert, draw_ids, figures, four_ways, make_rows, measure
 from autocast.frontend import from_torch
 from autocast.model import Model
 from autocast.training import SGD, CrossEntropy, training_step
@@ -59,27 +57,17 @@ def run(options: Options, progress: Progress = lambda text: nullcontext()) -> Tr
     inputs = (*batch, torch.tensor(_RATE))
     with progress("differentiating"):
         float32 = training_step(from_torch(module, (ids,)), CrossEntropy(), SGD(momentum=_MOMENTUM))
-    with progress(f"autocasting the training step to {options.dtype}"):
-        low = amp.autocast(float32, inputs, policy=options.policy)
-    with progress("compiling the training step in float32"):
-        executable = vm.compile(float32)
-    with progress(f"compiling the training step in {options.dtype}"):
-        low_executable = vm.compile(low)
     dtype = getattr(torch, options.dtype)
-    ways: dict[str, Callable[[], Any]] = {
-        "float32": lambda: executable(*inputs),
-        f"AMP {options.dtype}": lambda: low_executable(*inputs),
-        "torch eager float32": _torch_step(deepcopy(module), batch),
-        f"torch.autocast {options.dtype}": _torch_step(deepcopy(module), batch, dtype),
-    }
+    eager = (_torch_step(deepcopy(module), batch), _torch_step(deepcopy(module), batch, dtype))
+    low, ways = four_ways(float32, inputs, eager, options, progress, "the training step")
     with progress("training in float64 for reference"):
         reference = _loss_after(_torch_step(module.double(), batch))
     with progress("comparing losses"):
         errors = [abs(_loss_after(way) / reference - 1) for way in ways.values()]
     with progress(f"measuring {options.rounds} rounds of training"):
         latencies = measure(list(ways.values()), options.rounds)
-    extra = [figures(float32, inputs), figures(low, inputs), {}, {"casts": None}]
-    rows = make_rows(ways, latencies, errors, extra)
+    uncounted = {"casts": None}
+    rows = make_rows(ways, latencies, errors, [figures(float32, inputs), figures(low, inputs), {}, uncounted])
     return TrainingResult(options, rows, float32, low, inputs)
 
 

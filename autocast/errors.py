@@ -13,6 +13,7 @@ __all__ = [
     "GradientError",
     "IllFormedModuleError",
     "ImportModelError",
+    "InputError",
     "PolicyError",
     "PolicyWarning",
     "SlowDtypeWarning",

@@ -12,67 +12,15 @@ from typing import Any
 import numpy as np
 import tvm
 
-import type_hints
 from autocast import amp
-from autocast.compat.names import check_device, operators_of, table, translated
-from autocast.errors import InputError, PolicyError
+from autocast.compat.mxnet_lists import Conditions, Lists, Names
+from autocast.compat.names import check_device
+from autocast.errors import InputError
 from autocast.frontend import from_relax, with_dtypes
-from autocast.ir import all_bindings, place_of, relax_functions
 from autocast.model import Model
 from autocast.passes.store_parameters import store_signature
-from autocast.policy import Policy
-from autocast.policy.patterns import with_parents
 
 __all__ = ["convert_hybrid_block", "convert_model", "convert_symbol"]
-
-#: MXNet's operators and ours.
-OPERATORS = table("""
-Convolution: nn.conv1d nn.conv2d nn.conv3d
-Deconvolution: nn.conv1d_transpose nn.conv2d_transpose nn.conv3d_transpose
-FullyConnected, dot, batch_dot, linalg_gemm2, RNN: matmul
-BatchNorm: nn.batch_norm
-LayerNorm: nn.layer_norm
-GroupNorm: nn.group_norm
-InstanceNorm: nn.instance_norm
-softmax, SoftmaxActivation: nn.softmax
-log_softmax: nn.log_softmax
-Activation: nn.relu sigmoid tanh nn.softplus
-LeakyReLU: nn.leakyrelu nn.prelu nn.selu nn.gelu nn.gelu_tanh
-Pooling: nn.max_pool1d nn.max_pool2d nn.max_pool3d nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.adaptive_avg_pool2d
-Dropout: nn.dropout nn.seeded_dropout
-Embedding: take
-Concat: concat
-elemwise_add, broadcast_add, _plus: add
-elemwise_sub, broadcast_sub, _minus: subtract
-elemwise_mul, broadcast_mul, _mul: multiply
-elemwise_div, broadcast_div, _div: divide
-broadcast_maximum: maximum
-broadcast_minimum: minimum
-broadcast_power, _power: power
-Flatten: flatten reshape
-Reshape: reshape
-transpose, SwapAxis: permute_dims
-Pad: nn.pad
-slice, slice_axis: strided_slice
-relu: nn.relu
-Cast, amp_cast: astype
-""")
-
-#: Operators of MXNet that are several of ours, told apart by an attribute: (operator, attribute) -> value -> ours.
-VARIANTS = {
-    ("Activation", "act_type"): table("relu: nn.relu\nsigmoid: sigmoid\ntanh: tanh\nsoftrelu: nn.softplus"),
-    ("LeakyReLU", "act_type"): table("leaky: nn.leakyrelu\nprelu: nn.prelu\nselu: nn.selu\ngelu: nn.gelu nn.gelu_tanh"),
-    ("Pooling", "pool_type"): table(
-        "max: nn.max_pool1d nn.max_pool2d nn.max_pool3d\n"
-        "avg: nn.avg_pool1d nn.avg_pool2d nn.avg_pool3d nn.adaptive_avg_pool2d"
-    ),
-}
-
-#: Operators of several inputs, which take the widest dtype among them (MXNet's WIDEST_TYPE_CASTS).
-WIDEST = ("add", "subtract", "multiply", "maximum", "minimum", "concat", "stack", "where")
-
-Names = Iterable[str] | None
-Conditions = Sequence[tuple[str, str, Sequence[object]]] | None
 
 
 def convert_hybrid_block(
@@ -128,15 +76,8 @@ def convert_hybrid_block(
         from autocast.frontend import from_torch
 
         model = from_torch(block, examples)
-    policy = _policy(
-        model.mod,
-        target_dtype,
-        target_dtype_ops,
-        fp32_ops,
-        conditional_fp32_ops,
-        excluded_sym_names,
-        cast_params_offline,
-    )
+    lists = Lists(target_dtype_ops, fp32_ops, conditional_fp32_ops, excluded_sym_names)
+    policy = lists.policy(model.mod, target_dtype, cast_params_offline)
     return amp.autocast(model, policy=policy)
 
 
@@ -177,15 +118,8 @@ def convert_model(
     values = {**arg_params, **aux_params}
     param_dtypes = {name: value.dtype for name, value in values.items()}
     model = from_relax(_typed(sym, input_dtypes, param_dtypes), values)
-    policy = _policy(
-        model.mod,
-        target_dtype,
-        target_dtype_ops,
-        fp32_ops,
-        conditional_fp32_ops,
-        excluded_sym_names,
-        cast_params_offline,
-    )
+    lists = Lists(target_dtype_ops, fp32_ops, conditional_fp32_ops, excluded_sym_names)
+    policy = lists.policy(model.mod, target_dtype, cast_params_offline)
     converted = amp.autocast(model, policy=policy)
     args, auxiliary = ({name: converted.params[name] for name in group} for group in (arg_params, aux_params))
     return converted.mod, args, auxiliary
@@ -216,75 +150,10 @@ def convert_symbol(
     The others are as in `convert_hybrid_block`, the errors as in `convert_model`.
     """
     mod = _typed(sym, input_dtypes, param_dtypes)
-    policy = _policy(
-        mod, target_dtype, target_dtype_ops, fp32_ops, conditional_fp32_ops, excluded_sym_names, cast_params_offline
-    )
+    lists = Lists(target_dtype_ops, fp32_ops, conditional_fp32_ops, excluded_sym_names)
+    policy = lists.policy(mod, target_dtype, cast_params_offline)
     converted = amp.autocast(mod, policy=policy)
     return store_signature(converted, policy.dtype, param_dtypes)[0] if cast_params_offline else converted
-
-
-def _policy(
-    mod: tvm.IRModule,
-    target_dtype: Any,
-    target_dtype_ops: Names,
-    fp32_ops: Names,
-    conditional_fp32_ops: Conditions,
-    excluded_sym_names: Iterable[str],
-    cast_params_offline: bool,
-) -> Policy:
-    """The policy that MXNet's arguments are for one module."""
-    called = operators_of(mod)
-    low = translated(target_dtype_ops, OPERATORS, called)
-    wide = list(translated(fp32_ops, OPERATORS, called))
-    conditions: list[tuple[str, str, tuple[Any, ...]]] = []
-    for operator, attribute, values in conditional_fp32_ops or ():
-        if (operator, attribute) in VARIANTS:
-            wide += translated(_variants(operator, attribute, values), {}, called)
-        else:
-            ours = translated((operator,), OPERATORS, called)
-            conditions += [(each, attribute, tuple(values)) for each in ours]
-    said = {*low, *wide, *(operator for operator, _, _ in conditions)}
-    if target_dtype_ops is not None:  # in place of the default list
-        wide += sorted(name for name in called - said if _is_low_by_default(name))
-    modules = _module_paths(mod)
-    excluded = tuple(excluded_sym_names)
-    return Policy(
-        dtype=target_dtype,
-        # The rules make these low already, and leave open in which precision their results are stored.
-        low_ops=tuple(name for name in low if name in wide or not _is_low_by_default(name)),
-        float32_ops=tuple(wide),
-        conditional_float32_ops=tuple(conditions),
-        widest_ops=tuple(name for name in WIDEST if name in called - said),
-        float32_regions=tuple(name for name in excluded if name in modules),
-        float32_names=tuple(name for name in excluded if name not in modules),
-        parameters="offline" if cast_params_offline else "float32",
-    )
-
-
-def _variants(operator: str, attribute: str, values: Sequence[object]) -> list[str]:
-    """Our operators for the values of an attribute of one of MXNet's."""
-    known = VARIANTS[operator, attribute]
-    if unknown := [value for value in values if value not in known]:
-        raise PolicyError(
-            f"conditional_fp32_ops: {operator} with {attribute} {unknown} is no operator here; expected some of "
-            f"{', '.join(known)}"
-        )
-    return [ours for value in values for ours in known[str(value)]]
-
-
-def _is_low_by_default(name: str) -> bool:
-    row = type_hints.table_row(f"relax.{name}")
-    return row is not None and row.label == "low"
-
-
-def _module_paths(mod: tvm.IRModule) -> set[str]:
-    """The paths of the torch modules that a module's values come from, and of those that contain them."""
-    return {
-        path
-        for _, function in relax_functions(mod)
-        for binding in all_bindings(function.body)
-        for path in with_parents(place_of(binding.var).module)
-    }
 
 
 def _typed(sym: tvm.IRModule, input_dtypes: Mapping[str, Any], param_dtypes: Mapping[str, Any]) -> tvm.IRModule:

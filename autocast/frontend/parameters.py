@@ -12,6 +12,8 @@ import tvm
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 
+from autocast.ir import ALIGNMENT
+
 _Identity = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
@@ -77,12 +79,12 @@ def is_state(program: ExportedProgram, spec: InputSpec) -> bool:
 
 
 def share(value: torch.Tensor) -> tvm.runtime.Tensor:
-    """A TVM tensor on the memory of a torch tensor, or on a copy where that is not aligned to 64 bytes."""
+    """A TVM tensor on the memory of a torch tensor, or on a copy where that is not aligned as kernels presume."""
     value = value.detach()
     if value.layout is not torch.strided:
         value = value.to_dense()
     value = value.cpu().contiguous()
-    return tvm.runtime.from_dlpack(value if value.data_ptr() % 64 == 0 else value.clone())
+    return tvm.runtime.from_dlpack(value if value.data_ptr() % ALIGNMENT == 0 else value.clone())
 
 
 def _identity(tensor: torch.Tensor) -> _Identity:

@@ -3,6 +3,7 @@
 from autocast.ir.literals import fits, out_of_range
 from autocast.ir.places import Place, PlacedBuilder, place_of
 from autocast.ir.views import (
+    ALIGNMENT,
     FLOATS,
     ConstantExpr,
     all_bindings,
@@ -12,6 +13,7 @@ from autocast.ir.views import (
     is_op,
     is_static_type,
     is_tensor,
+    main_of,
     number_of,
     op_name,
     relax_functions,
@@ -24,6 +26,7 @@ from autocast.ir.views import (
 from autocast.ir import operators  # isort: skip
 
 __all__ = [
+    "ALIGNMENT",
     "FLOATS",
     "ConstantExpr",
     "Place",
@@ -36,6 +39,7 @@ __all__ = [
     "is_op",
     "is_static_type",
     "is_tensor",
+    "main_of",
     "number_of",
     "op_name",
     "operators",

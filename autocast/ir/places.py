@@ -64,34 +64,6 @@ def active_region(region: str) -> Iterator[None]:
         _active.reset(token)
 
 
-def canonicalize_bindings(mod: tvm.IRModule) -> tvm.IRModule:
-    """TVM's pass of this name, which by itself forgets the places of results that are none any more."""
-    mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-    for global_var, function in list(mod.functions.items()):
-        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
-            blocks = [_with_local_results(block) for block in function.body.blocks]
-            body = relax.SeqExpr(blocks, function.body.body)
-            mod[global_var] = relax.Function(
-                function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
-            )
-    return relax.transform.CanonicalizeBindings()(mod)
-
-
-def _with_local_results(block: relax.BindingBlock) -> relax.BindingBlock:
-    """The block with a local variable for each value that it shows, and shows another name of."""
-    if not isinstance(block, relax.DataflowBlock):
-        return block
-    bindings: list[relax.Binding] = []
-    for binding in block.bindings:
-        var = binding.var
-        if isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Call) and type(var) is relax.Var:
-            local = relax.DataflowVar(var.name, var.ty, var.span)
-            bindings += [relax.VarBinding(local, binding.value), relax.VarBinding(var, local)]
-        else:
-            bindings.append(binding)
-    return relax.DataflowBlock(bindings, block.span)
-
-
 def current_region() -> str:
     """The innermost region that this thread, or task, has entered; empty if none."""
     return _active.get()
@@ -173,3 +145,31 @@ class PlacedBuilder(relax.BlockBuilder):
         if expr not in bound:
             bound[expr] = self.emit(self._flat(expr, bound))
         return bound[expr]
+
+
+def canonicalize_bindings(mod: tvm.IRModule) -> tvm.IRModule:
+    """TVM's pass of this name, which by itself forgets the places of results that are none any more."""
+    mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    for global_var, function in list(mod.functions.items()):
+        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
+            blocks = [_with_local_results(block) for block in function.body.blocks]
+            body = relax.SeqExpr(blocks, function.body.body)
+            mod[global_var] = relax.Function(
+                function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span
+            )
+    return relax.transform.CanonicalizeBindings()(mod)
+
+
+def _with_local_results(block: relax.BindingBlock) -> relax.BindingBlock:
+    """The block with a local variable for each value that it shows, and shows another name of."""
+    if not isinstance(block, relax.DataflowBlock):
+        return block
+    bindings: list[relax.Binding] = []
+    for binding in block.bindings:
+        var = binding.var
+        if isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Call) and type(var) is relax.Var:
+            local = relax.DataflowVar(var.name, var.ty, var.span)
+            bindings += [relax.VarBinding(local, binding.value), relax.VarBinding(var, local)]
+        else:
+            bindings.append(binding)
+    return relax.DataflowBlock(bindings, block.span)

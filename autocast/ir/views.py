@@ -14,6 +14,9 @@ ConstantExpr = type(relax.const(1.0))
 #: The floating-point storage dtypes that a cast decision may concern.
 FLOATS = ("float32", "bfloat16", "float16")
 
+#: Compiled kernels presume that every tensor starts at a multiple of this many bytes (TVM's `kAllocAlignment`).
+ALIGNMENT = 64
+
 
 def identity(expr: relax.Expr) -> int:
     """A dictionary key for one IR node, good for as long as the node lives.
@@ -103,6 +106,12 @@ def relax_functions(mod: tvm.IRModule) -> Iterator[tuple[tvm.ir.GlobalVar, relax
     """The Relax functions of a module, in the order of their names."""
     functions = [(gv, f) for gv, f in mod.functions.items() if isinstance(f, relax.Function)]
     return iter(sorted(functions, key=lambda pair: pair[0].name_hint))
+
+
+def main_of(mod: tvm.IRModule) -> relax.Function | None:
+    """The Relax function `main` of a module, if it has one."""
+    main = next((function for var, function in mod.functions.items() if var.name_hint == "main"), None)
+    return main if isinstance(main, relax.Function) else None
 
 
 def all_bindings(sequence: relax.SeqExpr) -> Iterator[relax.Binding]:

@@ -14,6 +14,10 @@ from autocast import ir, settings
 RULE = "autocast.rule"
 
 
+class Declined(Exception):
+    """A kernel rule does not take something; the message is the reason."""
+
+
 def explain(rule: str, var: relax.Var, reason: str, *, taken: bool) -> None:
     """With AUTOCAST_DEBUG=4, print whether kernel rule `rule` takes the binding of `var`, and the reason."""
     if settings.integer("AUTOCAST_DEBUG") >= 4:

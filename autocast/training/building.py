@@ -11,12 +11,9 @@ import tvm
 from tvm import relax
 
 from autocast.frontend.names import variable_name
-from autocast.ir import PlacedBuilder
+from autocast.ir import ALIGNMENT, PlacedBuilder
 from autocast.ir.places import canonicalize_bindings
 from autocast.training.paths import has_branches, straight_line
-
-#: Compiled kernels presume that every tensor starts at a multiple of this many bytes.
-_ALIGNMENT = 64
 
 
 def new_function(
@@ -59,7 +56,7 @@ def parameter(name: str, shape: Sequence[Any], dtype: str) -> relax.Var:
 def zeros(shape: Sequence[int], dtype: str) -> tvm.runtime.Tensor:
     """A tensor of zeros, whose memory the system provides when it is first written: an optimizer has many of them."""
     itemsize = np.dtype(dtype).itemsize
-    buffer = np.zeros(int(np.prod(shape, dtype=np.int64)) * itemsize + _ALIGNMENT, "uint8")
-    start = -buffer.ctypes.data % _ALIGNMENT
-    array = buffer[start : len(buffer) - _ALIGNMENT + start].view(dtype).reshape(tuple(shape))
+    buffer = np.zeros(int(np.prod(shape, dtype=np.int64)) * itemsize + ALIGNMENT, "uint8")
+    start = -buffer.ctypes.data % ALIGNMENT
+    array = buffer[start : len(buffer) - ALIGNMENT + start].view(dtype).reshape(tuple(shape))
     return tvm.runtime.from_dlpack(array)

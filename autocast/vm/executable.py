@@ -21,6 +21,7 @@ from autocast.kernels.graph.prepare import PREPARE
 from autocast.kernels.graph.state import num_state
 from autocast.kernels.target import slow_dtype
 from autocast.vm import threads
+from autocast.vm.huge_pages import use_huge_pages
 from autocast.vm.pool import varying_outputs
 from autocast.vm.program import Program
 from autocast.vm.signature import Input, Signature, from_tvm, kind_of, to_tvm
@@ -63,6 +64,7 @@ class Executable:
         self.program = program
         self.signature = signature
         self.params = _run(program, PREPARE, params, otherwise=params)
+        use_huge_pages(self.params)
         self.device = device
         self.target = target
         self._initial_state = dict(initial_state)

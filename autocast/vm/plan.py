@@ -12,14 +12,12 @@ import tvm
 from tvm import relax, tirx
 
 from autocast import ir
+from autocast.kernels.graph.tensors import VIEWS
 from autocast.vm.sizes import evaluate_all, tensor_bytes
 from autocast.vm.workspace import sizes_of_call, workspace_bytes
 
 #: The VM's pooled allocator rounds blocks to pages and reuses a freed block for an equal number of pages only.
 PAGE = 4096
-
-#: Operators of a planned module whose result shares the memory of their first argument.
-VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,10 @@ from tvm import relax
 
 from autocast.ir import is_op, op_name
 from autocast.kernels.attention.spec import Size
+from autocast.kernels.explain import Declined
 from autocast.kernels.graph.canonicalize import permutation
 from autocast.kernels.graph.rewriting import dims
-from autocast.kernels.layout.views import Names
-
-
-class Declined(Exception):
-    """Why the kernel does not take something."""
+from autocast.kernels.layout.sizes import DimensionNames
 
 
 @dataclass(frozen=True)
@@ -41,13 +38,13 @@ class Operand:
     offsets: tuple[Size, ...] = ()
 
 
-def size_of(dim: Any, names: Names) -> Size:
+def size_of(dim: Any, names: DimensionNames) -> Size:
     """A dimension of a Relax shape."""
     named = names.dim(dim)
     return Size(named) if isinstance(named, int) else Size(1, (named,))
 
 
-def whole(tensor: relax.Expr, names: Names) -> Operand:
+def whole(tensor: relax.Expr, names: DimensionNames) -> Operand:
     """A tensor as it is."""
     axes: list[Axis] = []
     stride = Size()
@@ -92,19 +89,19 @@ def reshaped(operand: Operand, extents: Sequence[Size]) -> Operand:
     return replace(operand, axes=tuple(axes))
 
 
-def _permute_dims(operand: Operand, call: relax.Call, names: Names) -> Operand:
+def _permute_dims(operand: Operand, call: relax.Call, names: DimensionNames) -> Operand:
     return replace(operand, axes=tuple(operand.axes[axis] for axis in permutation(call)))
 
 
-def _reshape(operand: Operand, call: relax.Call, names: Names) -> Operand:
+def _reshape(operand: Operand, call: relax.Call, names: DimensionNames) -> Operand:
     return reshaped(operand, [size_of(dim, names) for dim in dims(call)])
 
 
-def _broadcast_to(operand: Operand, call: relax.Call, names: Names) -> Operand:
+def _broadcast_to(operand: Operand, call: relax.Call, names: DimensionNames) -> Operand:
     return broadcast(operand, [size_of(dim, names) for dim in dims(call)])
 
 
-def _repeat(operand: Operand, call: relax.Call, names: Names) -> Operand:
+def _repeat(operand: Operand, call: relax.Call, names: DimensionNames) -> Operand:
     if call.attrs.axis is None:
         raise Declined("a repetition of all elements")
     axes = list(operand.axes)
@@ -112,7 +109,7 @@ def _repeat(operand: Operand, call: relax.Call, names: Names) -> Operand:
     return replace(operand, axes=tuple(axes))
 
 
-def _strided_slice(operand: Operand, call: relax.Call, names: Names) -> Operand:
+def _strided_slice(operand: Operand, call: relax.Call, names: DimensionNames) -> Operand:
     fields = [[int(field.value) for field in argument.fields] for argument in (call.args[1], call.args[2])]
     if len(call.args) > 4 and any(int(field.value) != 1 for field in call.args[4].fields):
         raise Declined("a slice with steps")
@@ -122,7 +119,7 @@ def _strided_slice(operand: Operand, call: relax.Call, names: Names) -> Operand:
     return operand
 
 
-def _cut(operand: Operand, axis: int, begin: int, extent: Any, names: Names) -> Operand:
+def _cut(operand: Operand, axis: int, begin: int, extent: Any, names: DimensionNames) -> Operand:
     atoms = merged(operand.axes[axis])
     if len(atoms) != 1 or begin < 0:
         raise Declined("a slice of an axis without one stride, or from its end")
@@ -144,7 +141,7 @@ def broadcast(operand: Operand, extents: Sequence[Size]) -> Operand:
     )
 
 
-_VIEWS: dict[str, Callable[[Operand, relax.Call, Names], Operand]] = {
+_VIEWS: dict[str, Callable[[Operand, relax.Call, DimensionNames], Operand]] = {
     "relax.permute_dims": _permute_dims,
     "relax.reshape": _reshape,
     "relax.broadcast_to": _broadcast_to,
@@ -153,7 +150,7 @@ _VIEWS: dict[str, Callable[[Operand, relax.Call, Names], Operand]] = {
 }
 
 
-def look_through(expr: relax.Expr, bound: dict[relax.Var, relax.Expr], names: Names) -> Operand:
+def look_through(expr: relax.Expr, bound: dict[relax.Var, relax.Expr], names: DimensionNames) -> Operand:
     """`expr` as a view of the tensor from which it is made by moving data only."""
     value: Any = bound.get(expr) if isinstance(expr, relax.Var) else None
     try:
@@ -171,7 +168,7 @@ def look_through(expr: relax.Expr, bound: dict[relax.Var, relax.Expr], names: Na
     return whole(expr, names)
 
 
-def written_through(result: relax.Var, steps: Sequence[relax.Call], shape: tuple, names: Names) -> Operand:
+def written_through(result: relax.Var, steps: Sequence[relax.Call], shape: tuple, names: DimensionNames) -> Operand:
     """A tensor of `shape` as a view of `result`, which `steps` (permutations and reshapes) make of it."""
     operand = whole(result, names)
     for index, call in reversed(list(enumerate(steps))):

@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax
 
 from autocast.ir import is_op, number_of, op_name, same_shape
-from autocast.kernels.attention.operands import Declined
+from autocast.kernels.explain import Declined
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, storage
 

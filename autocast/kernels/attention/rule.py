@@ -14,7 +14,6 @@ from autocast.ir import is_op, number_of, shape_of
 from autocast.kernels.attention.decompose import decompose_attention
 from autocast.kernels.attention.kernel import attention
 from autocast.kernels.attention.operands import (
-    Declined,
     Operand,
     aligned,
     broadcast,
@@ -28,10 +27,10 @@ from autocast.kernels.attention.operands import (
 )
 from autocast.kernels.attention.pattern import Graph, GraphStep, Match, match
 from autocast.kernels.attention.spec import Attention, Size, Step, View
-from autocast.kernels.explain import explain
+from autocast.kernels.explain import Declined, explain
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
-from autocast.kernels.layout.views import Names
+from autocast.kernels.layout.sizes import DimensionNames
 
 _STORAGES = ("float32", *LOW)
 
@@ -137,9 +136,9 @@ class _Attention(BindingRewriter):
         except Declined:
             self.specify(site, whole)
 
-    def specify(self, site: _Site, view: Callable[[relax.Expr, Names], Operand]) -> None:
+    def specify(self, site: _Site, view: Callable[[relax.Expr, DimensionNames], Operand]) -> None:
         """Do so with operands that are looked at by `view`."""
-        found, names = site.found, Names()
+        found, names = site.found, DimensionNames()
         factors = (found.query, found.key, found.value)
         if any(shape_of(factor) is None for factor in factors):
             raise Declined("a shape is not known")
@@ -208,7 +207,7 @@ class _Attention(BindingRewriter):
         site.spec, site.arguments = spec, arguments
 
 
-def _tensor(step: GraphStep, view: Callable[[relax.Expr, Names], Operand], names: Names) -> Operand:
+def _tensor(step: GraphStep, view: Callable[[relax.Expr, DimensionNames], Operand], names: DimensionNames) -> Operand:
     """A step's tensor, as large as the scores."""
     if shape_of(step.tensor) is None or storage(step.tensor) not in (*_STORAGES, "bool"):
         raise Declined(f"its bias or mask is {storage(step.tensor)}")

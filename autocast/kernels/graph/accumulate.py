@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autocast.ir import is_op, number_of, op_name, same_shape
+from autocast.ir import is_op, main_of, number_of, op_name, same_shape
 from autocast.kernels.explain import explain
 from autocast.kernels.graph.rewriting import dims, reads_of, storage, users_of
 from autocast.kernels.graph.state import num_state
@@ -80,8 +80,8 @@ def accumulate_gradients(mod: tvm.IRModule) -> tvm.IRModule:
     of a weight that is multiplied, of one that is looked up, or of one that is both, is never stored. Optimizers that
     read a gradient twice, such as Adam, need it as it is.
     """
-    main = mod["main"] if "main" in [var.name_hint for var in mod.get_global_vars()] else None
-    if not isinstance(main, relax.Function) or not num_state(main) or not isinstance(main.body.body, relax.Tuple):
+    main = main_of(mod)
+    if main is None or not num_state(main) or not isinstance(main.body.body, relax.Tuple):
         return mod
     sums = _Sums(main)
     if not sums.of:

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import is_op
+from autocast.ir import is_op, main_of
 from autocast.kernels.graph.rewriting import reads_of
 from autocast.kernels.graph.state import num_state
 from autocast.kernels.graph.tensors import Tensor, Tensors, is_alias, returned
@@ -267,8 +267,8 @@ class WriteInPlace:
 
     def transform_module(self, mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         """The module, as the class says."""
-        main = mod["main"] if "main" in [var.name_hint for var in mod.get_global_vars()] else None
-        if not isinstance(main, relax.Function):
+        main = main_of(mod)
+        if main is None:
             return mod
         places = _Places(mod, main)
         if not places.of and not num_state(main):

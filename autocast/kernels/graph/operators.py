@@ -23,6 +23,9 @@ MOVES = _names("""
     tensor_to_shape tile to_vdevice topk tril triu unique where wrap_param zeros zeros_like
 """)
 
+#: Operators that look at the same elements as an array of another shape.
+RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+
 #: Operators that call code of the user's or of the runtime's: not ours to change.
 OPAQUE_PREFIXES = tuple(
     _names("""

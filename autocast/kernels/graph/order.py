@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import tvm
 from tvm import relax
 
-from autocast.ir import is_op
+from autocast.ir import is_op, main_of
 from autocast.kernels.graph.in_place import IN_PLACE
 from autocast.kernels.graph.rewriting import reads_of
 from autocast.kernels.graph.state import num_state
@@ -163,8 +163,8 @@ class OrderForMemory:
 
     def transform_module(self, mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         """The module, as the class says."""
-        main = mod["main"] if "main" in [var.name_hint for var in mod.get_global_vars()] else None
-        if not isinstance(main, relax.Function) or not num_state(main):
+        main = main_of(mod)
+        if main is None or not num_state(main):
             return mod
         blocks = main.body.blocks
         if len(blocks) != 1 or not isinstance(blocks[0], relax.DataflowBlock):

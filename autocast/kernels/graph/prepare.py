@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import relax
 
 from autocast import ir
+from autocast.kernels.graph.operators import RESHAPES
 from autocast.kernels.graph.rewriting import parameters_of, replace_variables
 
 #: The function that computes main's constant arguments from the model's parameters.
@@ -19,9 +20,6 @@ SMALL = 64 * 1024
 
 #: How much larger than its sources a kept result may be: packing pads the edges of a matrix.
 PADDING = 1.25
-
-#: Results that share the memory of their operand: free to compute in main, a copy when kept.
-_VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 
 #: Calls that are pure by declaration, yet write to an argument or run code that is not known.
 _OPAQUE = ("relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace_packed")
@@ -153,7 +151,7 @@ class _Choice:
         if not self.limit:
             return size <= SMALL and any(isinstance(source, relax.Var) for source in sources)
         value = self.analysis.bindings[var].value
-        is_free = ir.is_op(value, *_VIEWS) or (ir.is_op(value, "relax.astype") and size > _bytes(value.args[0]))
+        is_free = ir.is_op(value, *RESHAPES) or (ir.is_op(value, "relax.astype") and size > _bytes(value.args[0]))
         return size <= SMALL or (not is_free and size <= self.limit * sum(sources.values()))
 
     def _returned(self, function: relax.Function) -> set[relax.Var]:
@@ -202,8 +200,8 @@ def prepare_parameters(mod: tvm.IRModule, *, only_small: bool = False) -> tvm.IR
 
     A `main` without the attribute `num_input` has no parameters, and stays as it is.
     """
-    main = mod["main"] if "main" in [var.name_hint for var in mod.get_global_vars()] else None
-    if not isinstance(main, relax.Function) or "num_input" not in (main.attrs or {}):
+    main = ir.main_of(mod)
+    if main is None or "num_input" not in (main.attrs or {}):
         return mod
     choice = _Choice(main, only_small=only_small)
     inputs = int(main.attrs["num_input"])

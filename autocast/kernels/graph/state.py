@@ -5,6 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from autocast.ir import main_of
 from autocast.model.value import updates_of
 
 #: The attribute of a `main` whose last inputs are state: how many of them, and of its last results, there are.
@@ -27,12 +28,10 @@ def separate_state(mod: tvm.IRModule) -> tvm.IRModule:
 
     State stands after the inputs, in the order of the results that replace it.
     """
-    if "main" not in [var.name_hint for var in mod.get_global_vars()] or not isinstance(mod["main"], relax.Function):
+    main = main_of(mod)
+    if main is None or not updates_of(main):
         return mod
-    main = mod["main"]
     updates = updates_of(main)
-    if not updates:
-        return mod
     inputs = int(main.attrs["num_input"])
     params = list(main.params[inputs:])
     state = [params[position] for position in updates]
@@ -50,9 +49,9 @@ def inline_functions(mod: tvm.IRModule) -> tvm.IRModule:
     An optimizer's update is one, so that AutoCast leaves its precision alone. It becomes one elementwise kernel, with
     what scales the gradient; what depends on the step alone is computed once.
     """
-    if "main" not in [var.name_hint for var in mod.get_global_vars()] or not num_state(mod["main"]):
+    main = main_of(mod)
+    if main is None or not num_state(main):
         return mod
-    main = mod["main"]
     values = [binding.value for block in main.body.blocks for binding in block.bindings]
     called = {value.op for value in values if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)}
     mod = tvm.IRModule(mod.functions, attrs=mod.attrs)

@@ -11,14 +11,11 @@ from tvm import relax
 
 from autocast.ir import is_op, is_tensor, number_of, same_shape, shape_of
 from autocast.ir.operators.dropout import random_bits
-from autocast.kernels.graph.operators import LOW
+from autocast.kernels.graph.operators import LOW, RESHAPES
 from autocast.kernels.graph.rewriting import dims, storage
 from autocast.kernels.vector.expression import operation
 from autocast.kernels.vector.llvm_ir import LOADED
 from autocast.kernels.vector.program import ProgramBuilder, Shape
-
-#: Operators that look at the same elements as an array of another shape.
-RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 
 #: An operator whose elements depend on where they are, so that only a space of its own shape computes it.
 DROPOUT = "relax.nn.seeded_dropout"

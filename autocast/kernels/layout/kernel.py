@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -17,6 +17,7 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.layout.copies import COPY_IR, Memory, copy_element, copy_row
 from autocast.kernels.layout.sizes import Size, dimension, evaluated
+from autocast.kernels.layout.spec import Axis, Move, Piece, interleaved, merged
 from autocast.kernels.layout.squares import BITS, Square, square_for, square_ir
 from autocast.kernels.target import cores, instruction_set
 from autocast.kernels.vector import llvm_ir
@@ -33,86 +34,8 @@ _SHARES = 32
 #: Bytes of a row that are copied at once, so that cores can share long rows.
 _CHUNK_BYTES = 1 << 15
 
-#: Rows that are written after one another before the argument is read elsewhere: the first that divides them.
-_RUNS = (16, 8, 4)
-
 #: Elements on a side of the blocks in which small and large matrices are transposed, and when they are large.
 _BLOCK, _LARGE_BLOCK, _LARGE = 64, 128, 1 << 20
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A loop of `extent` steps: elements between steps in the argument (0: the same again) and in the result."""
-
-    extent: Size
-    read: Size
-    write: Size
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of the result.
-
-    Attributes
-    ----------
-    source
-        The number of the argument that is read; None where the piece is filled with the elements of bit pattern `bits`.
-    axes
-        Loops, outermost first; no two steps write the same element.
-    read, write
-        The first element in the argument and in the result.
-    """
-
-    source: int | None
-    axes: tuple[Axis, ...]
-    read: Size = 0
-    write: Size = 0
-    bits: int = 0
-
-
-@dataclass(frozen=True)
-class Move:
-    """What a kernel moves: (shape, dtype) of each argument and of the result, and the pieces that make up the result.
-
-    Arguments have the result's dtype, or both dtypes are of `squares.FLOATS`.
-    """
-
-    arguments: tuple[tuple[tuple[Dim, ...], str], ...]
-    pieces: tuple[Piece, ...]
-    out: tuple[tuple[Dim, ...], str]
-
-
-def merged(piece: Piece) -> Piece:
-    """The same piece with as few loops as possible."""
-    axes: list[Axis] = []
-    for axis in piece.axes:
-        if axis.extent == 1:
-            continue
-        if axes and axes[-1].write == axis.write * axis.extent and axes[-1].read == axis.read * axis.extent:
-            axes[-1] = Axis(axes[-1].extent * axis.extent, axis.read, axis.write)
-        else:
-            axes.append(axis)
-    return replace(piece, axes=tuple(axes))
-
-
-def interleaved(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Loops over rows in an order that reads the argument in runs and still writes the result in runs.
-
-    The last loop, which writes neighbours, takes a few steps, then come the loops with smaller strides in the argument,
-    and then the other steps.
-    """
-    if not axes:
-        return axes
-    last = axes[-1]
-    extent, stride = last.extent, last.read
-    if not isinstance(extent, int) or not isinstance(stride, int):
-        return axes
-    nearer = [i for i, axis in enumerate(axes) if isinstance(axis.read, int) and 0 < axis.read < stride]
-    step = next((step for step in _RUNS if extent % step == 0 and extent > step), None)
-    if not nearer or step is None:
-        return axes
-    outer = Axis(extent // step, stride * step, last.write * step)
-    return (*axes[: nearer[0]], outer, *axes[nearer[0] : -1], replace(last, extent=step))
 
 
 def move(spec: Move, target: tvm.target.Target, name: str) -> tirx.PrimFunc:

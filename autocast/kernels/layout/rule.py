@@ -10,26 +10,16 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, op_name, shape_of
-from autocast.kernels.explain import explain
+from autocast.kernels.explain import Declined, explain
 from autocast.kernels.graph.operators import computes
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
-from autocast.kernels.layout.kernel import Move, Piece, move
+from autocast.kernels.layout.kernel import move
 from autocast.kernels.layout.lookup import MODES, Lookup, lookup
-from autocast.kernels.layout.sizes import Polynomial
+from autocast.kernels.layout.pieces import JOINS, Part, copied, operands
+from autocast.kernels.layout.sizes import DimensionNames, Polynomial, strides_of
+from autocast.kernels.layout.spec import Move, Piece
 from autocast.kernels.layout.squares import BITS, FLOATS
-from autocast.kernels.layout.views import (
-    JOINS,
-    VIEWS,
-    Declined,
-    Names,
-    Part,
-    View,
-    copied,
-    operands,
-    part_of_split,
-    strides_of,
-    whole,
-)
+from autocast.kernels.layout.views import VIEWS, View, part_of_split, whole
 
 #: Results of fewer elements than this are left to be fused with what reads them.
 _SMALL = 256
@@ -124,7 +114,7 @@ class _Layout(BindingRewriter):
 
     # ---- views and pieces ----
 
-    def view(self, expr: relax.Expr, names: Names) -> View:
+    def view(self, expr: relax.Expr, names: DimensionNames) -> View:
         """What `expr` is, as a view of what no kernel absorbs."""
         if isinstance(expr, relax.Var) and expr in self.absorbed:
             try:
@@ -133,7 +123,7 @@ class _Layout(BindingRewriter):
                 self.absorbed -= {expr} | self.chain(self.bound[expr])
         return whole(expr, names)
 
-    def own_view(self, value: relax.Expr, names: Names) -> View:
+    def own_view(self, value: relax.Expr, names: DimensionNames) -> View:
         split = self.split_of(value)
         (operand,) = self.moved(value)
         view = self.view(operand, names)
@@ -141,7 +131,7 @@ class _Layout(BindingRewriter):
             return part_of_split(view, split, value.index, names)
         return VIEWS[value.op.name](view, value, names)
 
-    def parts(self, value: relax.Expr, names: Names) -> list[Part]:
+    def parts(self, value: relax.Expr, names: DimensionNames) -> list[Part]:
         writes = strides_of(names.sizes(dims(value)))
         if op_name(value) in JOINS:
             views = [self.view(operand, names) for operand in self.moved(value)]
@@ -150,7 +140,7 @@ class _Layout(BindingRewriter):
 
     def kernel_of(self, var: relax.Var, value: relax.Expr) -> tuple[Move, list[relax.Expr], str]:
         """The kernel that computes `value`, its arguments and what to call it."""
-        names = Names()
+        names = DimensionNames()
         arguments: list[relax.Expr] = []
         pieces: list[Piece] = []
         for view, piece in self.parts(value, names):
@@ -187,7 +177,7 @@ class _Layout(BindingRewriter):
         if cast is not None and is_op(cast, "relax.astype") and {storage(table), storage(cast.args[0])} <= {*FLOATS}:
             self.absorbed |= {table} if self.uses[table] == 1 else set()
             table = cast.args[0]
-        names = Names()
+        names = DimensionNames()
         tensors = [(tuple(names.dim(dim) for dim in dims(tensor)), storage(tensor)) for tensor in (table, numbers, var)]
         axis = int(call.attrs.axis or 0) % len(dims(table))
         spec = Lookup(tensors[0], tensors[1], tensors[2], axis, str(call.attrs.mode))

@@ -1,7 +1,7 @@
 """LLVM IR that transposes a small block in registers: rows in, columns out, converted on the way.
 
-A block of `size` x `size` elements takes log2(size) rounds that exchange halves of growing size. Elements of 8 and 16
-bits are first interleaved in pairs of rows, so that what is exchanged is wider and whole cache lines are stored.
+Elements of 8 and 16 bits are first interleaved in pairs of rows, so that what is exchanged is wider and whole cache
+lines are stored.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from autocast.kernels.target import InstructionSet
+from autocast.kernels.vector.llvm_transpose import transposed
 
 BITS = {"bool": 8, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "bfloat16": 16, "float16": 16} | {
     dtype: bits for bits in (32, 64) for dtype in (f"int{bits}", f"uint{bits}", f"float{bits}")
@@ -74,15 +75,15 @@ def square_ir(square: Square) -> str:
         body += _interleave(rows, size, bits)
         rows, bits = [f"%pair{i}" for i in range(size)], 2 * bits
     vector = f"<{size} x i{bits}>"
-    for stage in range(size.bit_length() - 1):
-        rows = _exchange(body, rows, stage, vector)
+    columns, exchanges = transposed(rows, vector)
+    body += exchanges
     element = f"i{BITS[square.result]}"
     suffix = "align 64, !nontemporal !{i32 1}" if square.streamed else f"align {BITS[square.result] // 8}"
     for i in range(size):
         body += [
             f"%skip{i} = mul i64 %write, {i}",
             f"%to{i} = getelementptr {element}, ptr %dst, i64 %skip{i}",
-            f"store {vector} {rows[i]}, ptr %to{i}, {suffix}",
+            f"store {vector} {columns[i]}, ptr %to{i}, {suffix}",
         ]
     arguments = "ptr %src, i64 %read, ptr %dst, i64 %write"
     return (
@@ -124,20 +125,3 @@ def _interleave(rows: list[str], size: int, bits: int) -> list[str]:
             f"%pair{i} = bitcast {pair} %mixed{i} to <{size} x i{2 * bits}>",
         ]
     return lines
-
-
-def _exchange(body: list[str], rows: list[str], stage: int, vector: str) -> list[str]:
-    """Exchange halves of blocks of 2 ** (stage + 1) elements between rows that are 2 ** stage apart."""
-    size, bit = len(rows), 1 << stage
-    exchanged = list(rows)
-    for i in (i for i in range(size) if not i & bit):
-        upper, lower = rows[i], rows[i | bit]
-        masks = (
-            (i, [j if not j & bit else size + (j & ~bit) for j in range(size)]),
-            (i | bit, [j | bit if not j & bit else size + j for j in range(size)]),
-        )
-        for row, picks in masks:
-            exchanged[row] = f"%r{stage}_{row}"
-            mask = ", ".join(f"i32 {pick}" for pick in picks)
-            body.append(f"{exchanged[row]} = shufflevector {vector} {upper}, {vector} {lower}, <{size} x i32> <{mask}>")
-    return exchanged

@@ -1,1 +1,1 @@
-"""Reductions over axes that are not the last ones, and over all of them."""
+"""Reductions over axes that are not the last ones or over all of them, and rows added to those of a table."""

@@ -14,7 +14,8 @@ from autocast.kernels.graph.canonicalize import same_shape
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
 from autocast.kernels.graph.translate import Translation, declined
-from autocast.kernels.reductions.kernel import Reduce, reduce
+from autocast.kernels.reductions.kernel import reduce
+from autocast.kernels.reductions.spec import Reduce
 
 #: Operators and the function that combines elements; means, variances and deviations are sums that are divided.
 _FUNCTIONS = {

@@ -13,7 +13,7 @@ from autocast.kernels.explain import explain
 from autocast.kernels.graph.canonicalize import same_shape
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
-from autocast.kernels.layout.views import Names
+from autocast.kernels.layout.sizes import DimensionNames
 from autocast.kernels.reductions.scatter import Scatter, scatter
 
 
@@ -57,7 +57,7 @@ class _Scatters(BindingRewriter):
         value: Any = self.bound.get(adjoint) if isinstance(adjoint, relax.Var) else None
         if is_op(value, "relax.astype") and storage(value.args[0]) in LOW:
             adjoint = value.args[0]  # loads widen
-        names = Names()
+        names = DimensionNames()
         rows, labels, out = (tuple(names.dim(dim) for dim in dims(tensor)) for tensor in (adjoint, numbers, call))
         axis = int(call.attrs.axis or 0) % len(out)
         clips = str(getattr(call.attrs, "mode", "")) == "clip"  # the lookup's attributes, if it made this call

@@ -8,11 +8,12 @@ from typing import Any
 from tvm import relax
 
 from autocast.ir import is_op, number_of, op_name, shape_of
+from autocast.kernels.explain import Declined
 from autocast.kernels.graph.clusters import Clusters
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, storage
 from autocast.kernels.graph.translate import Translation
-from autocast.kernels.rows.space import EXACT, INTEGERS, DeclinedError, Form, RowSpace, is_simple, space_of
+from autocast.kernels.rows.space import EXACT, INTEGERS, Form, RowSpace, is_simple, space_of
 from autocast.kernels.vector.expression import operation
 from autocast.kernels.vector.program import operands_of
 
@@ -20,7 +21,7 @@ _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_
 
 
 class RowTranslation(Translation):
-    """The program of a set of bindings over one space; raises DeclinedError where there is none.
+    """The program of a set of bindings over one space; raises Declined where there is none.
 
     `value(var)` adds a member, after those that it is computed from.
     """
@@ -35,14 +36,14 @@ class RowTranslation(Translation):
         """The step that computes a member."""
         call = self.bound[var]
         if not is_simple(shape_of(var)):
-            raise DeclinedError("a dimension is not known, or computed from others")
+            raise Declined("a dimension is not known, or computed from others")
         form = self.space.form(dims(var))
         if form is None:
-            raise DeclinedError("its result has another shape")
+            raise Declined("its result has another shape")
         name = op_name(call)
         if name in ROW_OPERATORS:
             if not space_of(call).same(self.space):
-                raise DeclinedError("it has other rows")
+                raise Declined("it has other rows")
             return ROW_OPERATORS[name](self, call)
         if name in _FREE_OPERATORS:
             return _FREE_OPERATORS[name](self, call, form)
@@ -52,15 +53,15 @@ class RowTranslation(Translation):
         """The step of an elementwise operator."""
         found = operation(call)
         if found is None:
-            raise DeclinedError("it is not elementwise")
+            raise Declined("it is not elementwise")
         function, operands = found
         compares = function in _COMPARISONS
         if storage(var) != "float32" and not (storage(var) == "bool" and (compares or function.startswith("logical"))):
-            raise DeclinedError(f"it computes in {storage(var)}")
+            raise Declined(f"it computes in {storage(var)}")
         steps = [self.constant(o) if isinstance(o, float) else self.read(o, form, integers=compares) for o in operands]
         integer = any(not isinstance(e, float) and storage(e) in INTEGERS for e in operands)
         if integer and not any(self._is_small(step) for step in steps):
-            raise DeclinedError("it compares integers that float32 may not tell apart")
+            raise Declined("it compares integers that float32 may not tell apart")
         if function == "exp" and steps[0] in self.exponentials:
             return self.exponentials[steps[0]]
         return self.step(function, *steps)
@@ -79,13 +80,13 @@ class RowTranslation(Translation):
         """The step of an operand of something that has `form`."""
         shape = shape_of(expr)
         if shape is None or not is_simple(shape):
-            raise DeclinedError("it reads a tensor of unknown or computed dimensions")
+            raise Declined("it reads a tensor of unknown or computed dimensions")
         if (number := number_of(expr)) is not None:
             return self.constant(number)
         expr = self.narrow(expr)
         if expr in self.steps:
             if (self.space.form(shape) is Form.BARE) != (form is Form.BARE):
-                raise DeclinedError("it reads one value for each row along another dimension")
+                raise Declined("it reads one value for each row along another dimension")
             return self.steps[expr]
         value: Any = self.bound.get(expr) if isinstance(expr, relax.Var) else None
         if is_op(value, "relax.zeros", "relax.ones"):
@@ -96,7 +97,7 @@ class RowTranslation(Translation):
         if is_op(value, "relax.arange") and integers and self._counts_columns(value, view):
             return self.step("column")
         if storage(expr) not in ("float32", "bool", *LOW, *(INTEGERS if integers else ())):
-            raise DeclinedError(f"it reads {storage(expr)}")
+            raise Declined(f"it reads {storage(expr)}")
         return self.load(expr, view)
 
     def narrow(self, expr: relax.Expr) -> relax.Expr:
@@ -149,7 +150,7 @@ class RowTranslation(Translation):
         axis, rank = int(call.attrs.channel_axis) % len(self.space.shape), len(self.space.shape)
         vector = self.narrow(vector)
         if vector in self.steps or storage(vector) not in ("float32", *LOW):
-            raise DeclinedError("its scale or offset is computed in the same kernel")
+            raise Declined("its scale or offset is computed in the same kernel")
         shape = (1,) * axis + dims(vector) + (1,) * (rank - axis - 1)
         return self.load(vector, self.space.view(shape, Form.WHOLE))
 
@@ -225,7 +226,7 @@ def _scans(t: RowTranslation, step: int) -> bool:
 
 def _cumsum(t: RowTranslation, call: relax.Call) -> int:
     if call.attrs.exclusive or (call.attrs.dtype is not None and str(call.attrs.dtype) not in ("float32", "void")):
-        raise DeclinedError("it is exclusive, or sums in another dtype")
+        raise Declined("it is exclusive, or sums in another dtype")
     return t.step("row_cumsum", t.whole(call.args[0]))
 
 
@@ -257,15 +258,15 @@ ROW_OPERATORS: dict[str, Callable[[RowTranslation, relax.Call], int]] = {
 def _astype(t: RowTranslation, call: relax.Call, form: Form) -> int:
     source, to = storage(call.args[0]), storage(call)
     if source not in ("float32", "bool", *LOW) or to not in ("float32", "bool", *LOW):
-        raise DeclinedError(f"it converts {source} to {to}")
+        raise Declined(f"it converts {source} to {to}")
     if is_widening(call) and call.args[0] not in t.steps:
-        raise DeclinedError("loads widen already")
+        raise Declined("loads widen already")
     return t.rounded(t.read(call.args[0], form), source, to)
 
 
 def _reshape(t: RowTranslation, call: relax.Call, form: Form) -> int:
     if call.args[0] not in t.steps or form is Form.WHOLE or t.space.form(dims(call.args[0])) in (None, Form.WHOLE):
-        raise DeclinedError("it changes more than the dimensions of row values")
+        raise Declined("it changes more than the dimensions of row values")
     return t.steps[call.args[0]]
 
 
@@ -273,9 +274,9 @@ def _one_hot(t: RowTranslation, call: relax.Call, form: Form) -> int:
     labels, on, off = call.args
     axis, rank = int(call.attrs.axis), len(t.space.shape)
     if form is not Form.WHOLE or t.space.row_dims != 1 or axis not in (-1, rank - 1) or labels in t.steps:
-        raise DeclinedError("its labels are not those of rows")
+        raise Declined("its labels are not those of rows")
     if storage(call) != "float32" or not isinstance(t.space.shape[-1], int) or t.space.shape[-1] > EXACT:
-        raise DeclinedError(f"it makes {storage(call)}, or rows of unknown length")
+        raise Declined(f"it makes {storage(call)}, or rows of unknown length")
     label = t.read(labels, Form.BARE, integers=True)
     here = t.step("equal", t.step("column"), label)
     return t.step("where", here, t.constant(float(on.value)), t.constant(float(off.value)))

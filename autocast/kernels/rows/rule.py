@@ -10,13 +10,13 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import op_name, relax_functions
-from autocast.kernels.explain import explain
+from autocast.kernels.explain import Declined, explain
 from autocast.kernels.graph.clusters import Clusters
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
 from autocast.kernels.rows.kernel import row_kernel
 from autocast.kernels.rows.losses import decompose_losses
 from autocast.kernels.rows.operators import ROW_OPERATORS, RowTranslation, is_widening
-from autocast.kernels.rows.space import DeclinedError, Form, RowSpace, space_of
+from autocast.kernels.rows.space import Form, RowSpace, space_of
 from autocast.kernels.vector.program import Program
 
 #: Bindings of one kernel: more would hold more values than there are registers, and take long to compile.
@@ -43,9 +43,9 @@ def row_groups(clusters: Clusters) -> list[RowGroup]:
             continue
         try:
             if var not in clusters.block:
-                raise DeclinedError("its block is not one of dataflow")
+                raise Declined("its block is not one of dataflow")
             group = _grown(clusters, var, space_of(value))
-        except DeclinedError as reason:
+        except Declined as reason:
             explain("rows", var, str(reason), taken=False)
             continue
         clusters.settle(group.members)
@@ -62,7 +62,7 @@ def _grown(clusters: Clusters, seed: relax.Var, space: RowSpace) -> RowGroup:
             return False
         try:
             translated(clusters, space, [*members, var])
-        except DeclinedError:
+        except Declined:
             return False
         return True
 
@@ -87,7 +87,7 @@ def translated(clusters: Clusters, space: RowSpace, members: Collection[relax.Va
 
     Raises
     ------
-    DeclinedError
+    Declined
         One of them cannot be computed with the others.
     """
     translation = RowTranslation(clusters, members, space)

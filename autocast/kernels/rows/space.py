@@ -10,6 +10,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from autocast.ir import same_shape, shape_of
+from autocast.kernels.explain import Declined
 from autocast.kernels.graph.rewriting import storage
 
 #: Dtypes of labels and places.
@@ -21,10 +22,6 @@ EXACT = 1 << 24
 #: Reductions of fewer rows than this, of this many elements or more, are left to a kernel that divides rows.
 _MANY_ROWS, _LONG_ROW = 4, 1 << 16
 _SHARED = tuple(f"relax.{name}" for name in ("sum", "mean", "max", "min", "prod", "variance", "std"))
-
-
-class DeclinedError(Exception):
-    """No row kernel computes an operator; the message is the reason."""
 
 
 class Form(Enum):
@@ -92,18 +89,18 @@ class RowSpace:
 
         Raises
         ------
-        DeclinedError
+        Declined
             The tensor does not broadcast to the space.
         """
         if form is Form.BARE and shape:
             shape = (*shape, *[1] * self.row_dims)
         if len(shape) > len(self.shape):
-            raise DeclinedError(f"it reads a tensor of {len(shape)} dimensions in rows of {len(self.shape)}")
+            raise Declined(f"it reads a tensor of {len(shape)} dimensions in rows of {len(self.shape)}")
         shape = (1,) * (len(self.shape) - len(shape)) + shape
         view: list[Any] = []
         for dim, whole, part in zip(shape, self.shape, self.parts, strict=True):
             if not (isinstance(dim, int) and dim == 1) and not _alike((dim,), (whole,)):
-                raise DeclinedError(f"it reads a tensor with {dim} elements along a dimension of {whole}")
+                raise Declined(f"it reads a tensor with {dim} elements along a dimension of {whole}")
             view.extend(part if not (isinstance(dim, int) and dim == 1) else (1,) * len(part))
         return tuple(view)
 
@@ -126,38 +123,38 @@ def space_of(call: relax.Call) -> RowSpace:
 
     Raises
     ------
-    DeclinedError
+    Declined
         There are none that a kernel takes.
     """
     data, attributes = call.args[0], call.attrs
     shape = shape_of(data)
     if not shape or not all(is_simple(shape_of(operand)) for operand in call.args):
-        raise DeclinedError("it reads a scalar, or a dimension is not known or computed from others")
+        raise Declined("it reads a scalar, or a dimension is not known or computed from others")
     if storage(data) != "float32" or storage(call) not in ("float32", *INTEGERS):
-        raise DeclinedError(f"it computes in {storage(data)}")
+        raise Declined(f"it computes in {storage(data)}")
     rank = len(shape)
     axes = getattr(attributes, "axes", None) or getattr(attributes, "axis", None)
     axes = range(rank) if axes is None else [axes] if isinstance(axes, int) else axes
     axes = sorted(int(axis) % rank for axis in axes)
     if axes != list(range(rank - len(axes), rank)):
-        raise DeclinedError("it is not over the last axis or the last axes")
+        raise Declined("it is not over the last axis or the last axes")
     length = math.prod(dim for dim in shape[axes[0] :] if isinstance(dim, int))
     if length == 0 or any(isinstance(dim, int) and dim == 0 for dim in shape):
-        raise DeclinedError("its rows are empty")
+        raise Declined("its rows are empty")
     if length > EXACT and call.op.name in ("relax.argmax", "relax.argmin"):
-        raise DeclinedError("its rows are too long for places to be counted in float32")
+        raise Declined("its rows are too long for places to be counted in float32")
     rows = math.prod(shape[: axes[0]]) if all(isinstance(dim, int) for dim in shape[: axes[0]]) else _MANY_ROWS
     if rows < _MANY_ROWS and length >= _LONG_ROW and call.op.name in _SHARED:
-        raise DeclinedError("its rows are few and so long that cores had better share each")
+        raise Declined("its rows are few and so long that cores had better share each")
     space = RowSpace.of(shape, len(axes))
     if not hasattr(attributes, "channel_axis"):
         return space
     axis, channels = int(attributes.channel_axis) % rank, shape[int(attributes.channel_axis)]
     if axes[0] != axis + 1:
-        raise DeclinedError("channels are not right before the axes that are normalized")
+        raise Declined("channels are not right before the axes that are normalized")
     groups = int(getattr(attributes, "num_groups", 0)) or channels
     if not isinstance(channels, int) or not isinstance(groups, int):
-        raise DeclinedError("the number of channels is not known")
+        raise Declined("the number of channels is not known")
     parts = list(space.parts)
     parts[axis] = (groups, channels // groups)
     return RowSpace(shape, len(axes) + 1, tuple(parts))

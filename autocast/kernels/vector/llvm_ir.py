@@ -1,4 +1,4 @@
-"""Snippets of LLVM IR that TIR cannot spell: conversions of 16-bit floats, masked loads and stores, the bfloat16 dot.
+"""Snippets of LLVM IR that TIR cannot spell: masked loads and stores that convert, the bfloat16 dot.
 
 TIR's bfloat16 legalization rewrites the operands of bfloat16 intrinsics to float32, and TIR has no masked memory
 access that every target lowers well. The snippets are `alwaysinline` functions over vectors of `lanes` float32 numbers,
@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import cache
 
 from autocast.kernels.target import InstructionSet
+from autocast.kernels.vector.llvm_conversions import BITS, conversions
 
 _MASKS = """
 declare <L x i8> @llvm.masked.load.vLi8.p0(ptr, i32, <L x i1>, <L x i8>)
@@ -74,100 +75,6 @@ define linkonce_odr <16 x float> @autocast_dot(<16 x float> %c, <16 x i32> %a, <
 }
 """
 
-_BFLOAT16_WIDEN = """
-define linkonce_odr <L x float> @autocast_widen_bfloat16(<L x i16> %x) alwaysinline {
-  %z = zext <L x i16> %x to <L x i32>
-  %s = shl <L x i32> %z, splat (i32 16)
-  %f = bitcast <L x i32> %s to <L x float>
-  ret <L x float> %f
-}
-"""
-
-# The dtype is hidden from LLVM: LLVM 22 stores a vector of `bfloat` past the caches like any other, into them.
-_BFLOAT16_NARROW_NATIVE = """
-declare <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float>)
-define linkonce_odr <16 x i16> @autocast_narrow_bfloat16(<16 x float> %x) alwaysinline {
-  %h = call <16 x bfloat> @llvm.x86.avx512bf16.cvtneps2bf16.512(<16 x float> %x)
-  %hidden = call <16 x bfloat> asm "", "=v,0"(<16 x bfloat> %h)
-  %y = bitcast <16 x bfloat> %hidden to <16 x i16>
-  ret <16 x i16> %y
-}
-"""
-
-# Round to nearest even by integers; a NaN keeps its sign and becomes quiet.
-_BFLOAT16_NARROW_PORTABLE = """
-define linkonce_odr <L x i16> @autocast_narrow_bfloat16(<L x float> %x) alwaysinline {
-  %b = bitcast <L x float> %x to <L x i32>
-  %t = lshr <L x i32> %b, splat (i32 16)
-  %odd = and <L x i32> %t, splat (i32 1)
-  %half = add <L x i32> %odd, splat (i32 32767)
-  %up = add <L x i32> %b, %half
-  %r = lshr <L x i32> %up, splat (i32 16)
-  %q = or <L x i32> %t, splat (i32 64)
-  %nan = fcmp uno <L x float> %x, zeroinitializer
-  %w = select <L x i1> %nan, <L x i32> %q, <L x i32> %r
-  %y = trunc <L x i32> %w to <L x i16>
-  ret <L x i16> %y
-}
-"""
-
-_FLOAT16_NATIVE = """
-define linkonce_odr <L x float> @autocast_widen_float16(<L x i16> %x) alwaysinline {
-  %h = bitcast <L x i16> %x to <L x half>
-  %f = fpext <L x half> %h to <L x float>
-  ret <L x float> %f
-}
-define linkonce_odr <L x i16> @autocast_narrow_float16(<L x float> %x) alwaysinline {
-  %h = fptrunc <L x float> %x to <L x half>
-  %y = bitcast <L x half> %h to <L x i16>
-  ret <L x i16> %y
-}
-"""
-
-# Fabian Giesen's conversions: the exponent is rebased by a multiplication, subnormals are rounded by an addition.
-_FLOAT16_PORTABLE = """
-define linkonce_odr <L x float> @autocast_widen_float16(<L x i16> %x) alwaysinline {
-  %w = zext <L x i16> %x to <L x i32>
-  %sign16 = and <L x i32> %w, splat (i32 32768)
-  %sign = shl <L x i32> %sign16, splat (i32 16)
-  %size16 = and <L x i32> %w, splat (i32 32767)
-  %size = shl <L x i32> %size16, splat (i32 13)
-  %small = bitcast <L x i32> %size to <L x float>
-  %rebased = fmul <L x float> %small, splat (float 0x46F0000000000000)
-  %bits = bitcast <L x float> %rebased to <L x i32>
-  %special = icmp uge <L x i32> %size16, splat (i32 31744)
-  %forced = or <L x i32> %bits, splat (i32 2139095040)
-  %chosen = select <L x i1> %special, <L x i32> %forced, <L x i32> %bits
-  %signed = or <L x i32> %chosen, %sign
-  %f = bitcast <L x i32> %signed to <L x float>
-  ret <L x float> %f
-}
-define linkonce_odr <L x i16> @autocast_narrow_float16(<L x float> %x) alwaysinline {
-  %b = bitcast <L x float> %x to <L x i32>
-  %sign = and <L x i32> %b, splat (i32 -2147483648)
-  %size = xor <L x i32> %b, %sign
-  %magnitude = bitcast <L x i32> %size to <L x float>
-  %shifted = fadd <L x float> %magnitude, splat (float 0.5)
-  %subnormal.bits = bitcast <L x float> %shifted to <L x i32>
-  %subnormal = sub <L x i32> %subnormal.bits, splat (i32 1056964608)
-  %t = lshr <L x i32> %size, splat (i32 13)
-  %odd = and <L x i32> %t, splat (i32 1)
-  %rebased = add <L x i32> %size, splat (i32 -939520001)
-  %up = add <L x i32> %rebased, %odd
-  %normal = lshr <L x i32> %up, splat (i32 13)
-  %tiny = icmp ult <L x i32> %size, splat (i32 947912704)
-  %finite = select <L x i1> %tiny, <L x i32> %subnormal, <L x i32> %normal
-  %nan = icmp ugt <L x i32> %size, splat (i32 2139095040)
-  %special = select <L x i1> %nan, <L x i32> splat (i32 32256), <L x i32> splat (i32 31744)
-  %large = icmp uge <L x i32> %size, splat (i32 1199570944)
-  %chosen = select <L x i1> %large, <L x i32> %special, <L x i32> %finite
-  %sign16 = lshr <L x i32> %sign, splat (i32 16)
-  %w = or <L x i32> %chosen, %sign16
-  %y = trunc <L x i32> %w to <L x i16>
-  ret <L x i16> %y
-}
-"""
-
 _ACCESS_FLOAT32 = """
 define linkonce_odr <L x float> @autocast_load_float32(ptr %p) alwaysinline {
   %x = load <L x float>, ptr %p, align 4
@@ -190,31 +97,6 @@ define linkonce_odr void @autocast_store_float32_part(ptr %p, <L x float> %x, i3
   %m = call <L x i1> @autocast_mask(i32 %n)
   call void @llvm.masked.store.vLf32.p0(<L x float> %x, ptr %p, i32 4, <L x i1> %m)
   ret void
-}
-"""
-
-# Truth values are the bytes 0 and 1; as float32 they are 0.0 and 1.0.
-_BOOL = """
-define linkonce_odr <L x float> @autocast_widen_bool(<L x i8> %x) alwaysinline {
-  %m = icmp ne <L x i8> %x, zeroinitializer
-  %f = select <L x i1> %m, <L x float> splat (float 1.0), <L x float> zeroinitializer
-  ret <L x float> %f
-}
-define linkonce_odr <L x i8> @autocast_narrow_bool(<L x float> %x) alwaysinline {
-  %m = fcmp une <L x float> %x, zeroinitializer
-  %y = zext <L x i1> %m to <L x i8>
-  ret <L x i8> %y
-}
-"""
-
-_INTEGER = """
-define linkonce_odr <L x float> @autocast_widen_DTYPE(<L x iBITS> %x) alwaysinline {
-  %f = SIGNitofp <L x iBITS> %x to <L x float>
-  ret <L x float> %f
-}
-define linkonce_odr <L x iBITS> @autocast_narrow_DTYPE(<L x float> %x) alwaysinline {
-  %y = fptoSIGNi <L x float> %x to <L x iBITS>
-  ret <L x iBITS> %y
 }
 """
 
@@ -258,28 +140,14 @@ define linkonce_odr void @autocast_store_DTYPE_part(ptr %p, <L x float> %x, i32 
 }
 """
 
-# What is left of a number after it was stored.
-_ROUND = """
-define linkonce_odr <L x float> @autocast_round_DTYPE(<L x float> %x) alwaysinline {
-  %h = call <L x i16> @autocast_narrow_DTYPE(<L x float> %x)
-  %y = call <L x float> @autocast_widen_DTYPE(<L x i16> %h)
-  ret <L x float> %y
-}
-"""
-
-#: The dtypes beside float32 that vectors are loaded from and stored to, and their bits.
-_BITS = {"bfloat16": 16, "float16": 16, "bool": 8, "int8": 8, "uint8": 8, "int32": 32, "int64": 64}
-
 #: All dtypes that vectors are loaded from and stored to.
-LOADED = frozenset({"float32", *_BITS})
+LOADED = frozenset({"float32", *BITS})
 
 
 def _access(dtype: str) -> str:
     """Loads that widen and stores that narrow elements of `dtype`."""
-    bits = _BITS[dtype]
-    text = (_INTEGER if "int" in dtype else "") + _ACCESS
-    text = text.replace("SIGN", "u" if dtype.startswith("u") else "s").replace("DTYPE", dtype)
-    return text.replace("BITS", str(bits)).replace("BYTES", str(bits // 8))
+    bits = BITS[dtype]
+    return _ACCESS.replace("DTYPE", dtype).replace("BITS", str(bits)).replace("BYTES", str(bits // 8))
 
 
 def expand(template: str, lanes: int) -> str:
@@ -298,13 +166,9 @@ def conversions_and_accesses(isa: InstructionSet) -> str:
     """LLVM IR of masks, conversions, whole and partial loads and stores, and the bfloat16 dot where `isa` has one."""
     parts = [
         _MASKS,
-        _BFLOAT16_WIDEN,
-        _BFLOAT16_NARROW_NATIVE if isa.bf16_dot else _BFLOAT16_NARROW_PORTABLE,
-        _FLOAT16_NATIVE if isa.float16_convert else _FLOAT16_PORTABLE,
+        conversions(isa),
         _ACCESS_FLOAT32,
-        _BOOL,
-        *[_access(dtype) for dtype in _BITS],
-        *[_ROUND.replace("DTYPE", dtype) for dtype in ("bfloat16", "float16")],
+        *[_access(dtype) for dtype in BITS],
         _BFLOAT16_DOT if isa.bf16_dot else "",
     ]
     return expand("".join(parts), isa.lanes)

@@ -13,6 +13,7 @@ from functools import cache
 
 from autocast.kernels.target import InstructionSet
 from autocast.kernels.vector.llvm_ir import expand
+from autocast.kernels.vector.llvm_transpose import transposed
 
 #: What addresses of each storage dtype count in.
 _ELEMENTS = {"float32": "float", "bfloat16": "i16", "float16": "i16", "bool": "i8"}
@@ -136,7 +137,7 @@ define linkonce_odr void @autocast_along_FROM_bfloat16_part(ptr %src, i64 %strid
 
 
 def _across(lanes: int, storage: str, compute: str, part: bool) -> str:
-    """`lanes` rows along k become `lanes` rows of words: log2(lanes) rounds of exchanging halves of growing size."""
+    """`lanes` rows along k become `lanes` rows of words."""
     vector, element = f"<{lanes} x i32>", _ELEMENTS[storage]
     edge = ", i32 %rows, i32 %n" if part else ""
     suffix = "_part" if part else ""
@@ -154,29 +155,14 @@ def _across(lanes: int, storage: str, compute: str, part: bool) -> str:
             f"%from{i} = getelementptr {element}, ptr %src, i64 %skip{i}",
         ]
         count = ", i32 %n" if part else ""
-        lines.append(f"%r0_{i} = call {vector} @autocast_words_{storage}_{compute}{suffix}(ptr %from{i}{count})")
-    rows = [f"%r0_{i}" for i in range(lanes)]
-    for stage in range(lanes.bit_length() - 1):
-        bit = 1 << stage
-        exchanged = list(rows)
-        for i in (i for i in range(lanes) if not i & bit):
-            upper, lower = rows[i], rows[i | bit]
-            masks = (
-                (i, [j if not j & bit else lanes + (j & ~bit) for j in range(lanes)]),
-                (i | bit, [j | bit if not j & bit else lanes + j for j in range(lanes)]),
-            )
-            for row, picks in masks:
-                exchanged[row] = f"%r{stage + 1}_{row}"
-                mask = ", ".join(f"i32 {pick}" for pick in picks)
-                lines.append(
-                    f"{exchanged[row]} = shufflevector {vector} {upper}, {vector} {lower}, <{lanes} x i32> <{mask}>"
-                )
-        rows = exchanged
+        lines.append(f"%word{i} = call {vector} @autocast_words_{storage}_{compute}{suffix}(ptr %from{i}{count})")
+    columns, exchanges = transposed([f"%word{i}" for i in range(lanes)], vector)
+    lines += exchanges
     for i in range(lanes):
         lines += [
             f"%to_skip{i} = mul i64 %width, {i}",
             f"%to{i} = getelementptr i32, ptr %dst, i64 %to_skip{i}",
-            f"store {vector} {rows[i]}, ptr %to{i}, align 4",
+            f"store {vector} {columns[i]}, ptr %to{i}, align 4",
         ]
     return "\n  ".join([*lines, "ret void"]) + "\n}\n"
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 import tvm
 
-from autocast.kernels.layout.kernel import Axis, Move, Piece, interleaved, merged, move
-from autocast.kernels.layout.sizes import dimension
-from autocast.kernels.layout.views import strides_of
+from autocast.kernels.layout.kernel import move
+from autocast.kernels.layout.sizes import dimension, strides_of
+from autocast.kernels.layout.spec import Axis, Move, Piece, interleaved, merged
 from autocast.kernels.vector import streaming
 from tests.kernels.products.cases import CPUS, runs_here, target_of
 

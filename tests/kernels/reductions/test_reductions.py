@@ -12,8 +12,9 @@ from tvm import relax
 
 from autocast.kernels import detect_target
 from autocast.kernels.graph.widen import compute_in_float32
-from autocast.kernels.reductions.kernel import Reduce, reduce
+from autocast.kernels.reductions.kernel import reduce
 from autocast.kernels.reductions.rule import lower_reductions
+from autocast.kernels.reductions.spec import Reduce
 from autocast.kernels.vector.program import ProgramBuilder
 from tests.kernels.modules import EPSILON, error, module, operators, random
 from tests.kernels.products.cases import CPUS, runs_here, target_of

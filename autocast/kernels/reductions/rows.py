@@ -1,0 +1,98 @@
+"""Generate reductions of the last dimension: chunks of lines become single numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.reductions.generator import Generator
+from autocast.kernels.rows.reductions import Accumulator
+from autocast.kernels.vector.unit import ceil_div, i64, minimum
+
+#: Elements of a chunk of a line, whose sum is in float32 alone.
+_CHUNK = 8192
+
+#: Vectors of a line that are added independently.
+_SLOTS = 8
+
+
+class Rows(Generator):
+    """The last dimension is reduced: chunks of lines become single numbers."""
+
+    def emit(self) -> None:
+        """Emit the kernel's loops."""
+        chunks = ceil_div(self.columns, _CHUNK)
+        units = self.reduced * chunks
+        parts = self.parts(self.kept, units)
+        single = parts == 1
+        size = parts * self.results + self.unit.lanes
+        shares = [] if single else [self.unit.scratch(size, "float32") for _ in self.outs]
+        with self.loop(self.kept * parts) as task:
+            kept, part = T.bind(task // i64(parts)), task % i64(parts)
+            base = T.bind(i64(self.line(kept, False)))
+            totals = [[T.alloc_buffer((1,), "float32", scope="local") for _ in range(2)] for _ in self.outs]
+            for total, lost in totals:
+                T.buffer_store(total, tirx.const(self.reduction.neutral, "float32"), [0])
+                T.buffer_store(lost, tirx.const(0.0, "float32"), [0])
+            begin = 0 if single else part * i64(units) // i64(parts)
+            end = units if single else (part + 1) * i64(units) // i64(parts)
+            with T.serial(T.bind(i64(begin)), T.bind(i64(end))) as number:
+                self.evaluator.at(T.bind(base + self.line(number // i64(chunks), True)))
+                first = T.bind(number % i64(chunks) * _CHUNK)
+                length = (
+                    self.columns
+                    if isinstance(chunks, int) and chunks == 1
+                    else T.bind(minimum(self.columns - first, _CHUNK))
+                )
+                for (total, lost), value in zip(totals, self.chunk(first, length), strict=True):
+                    if self.spec.function == "row_sum":
+                        self.fold(total, lost, [0], value)
+                    else:
+                        T.buffer_store(total, self.scalar(total[0], value), [0])
+            values = [T.bind(self.corrected(total[0], lost[0])) for total, lost in totals]
+            if single:
+                self.store(kept, [self.unit.splat(value) for value in values], 1)
+            for share, value in zip(shares, values, strict=False):
+                T.buffer_store(share, value, [part * i64(self.kept) + kept])
+        if shares:
+            self.combined(shares, parts)
+
+    def scalar(self, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+        """Two numbers, combined."""
+        vector = T.bind(self.reduction.combine(self.unit.splat(a), self.unit.splat(b)))
+        return (
+            tirx.call_pure_extern("float32", self.reduction.lanes, vector)
+            if self.spec.function != "row_product"
+            else a * b
+        )
+
+    def chunk(self, first: Any, length: Any) -> list[tirx.Expr]:
+        """Emit the reductions of `length` elements of a line, from column `first` on."""
+        lanes = self.unit.lanes
+        slots = _SLOTS if not isinstance(length, int) else max(1, min(_SLOTS, length // lanes))
+        accumulators = [Accumulator(self.spec.function, self.unit, slots) for _ in self.steps]
+
+        def add(column: Any, count: Any, slot: int) -> None:
+            memo: dict[int, tirx.Expr] = {}
+            for step, accumulator in zip(self.steps, accumulators, strict=True):
+                vector = self.evaluator.vector(step, first + column, count, memo)
+                accumulator.add(vector, first + column, count, slot)
+
+        step = slots * lanes
+        if not isinstance(length, int) or length >= step:
+            with T.serial(0, i64(length // step)) as turn:
+                for slot in range(slots):
+                    add(turn * step + slot * lanes, None, slot)
+        if not isinstance(length, int) or length % step >= lanes:
+            with T.serial(i64(length // step * slots), i64(length // lanes)) as turn:
+                add(turn * lanes, None, 0)
+        if isinstance(length, int):
+            if length % lanes:
+                add(i64(length // lanes * lanes), i64(length % lanes), 0)
+        else:
+            left = T.bind(i64(length % lanes))
+            with T.If(left > 0), T.Then():
+                add(length - left, left, 0)
+        return [accumulator.finish() for accumulator in accumulators]

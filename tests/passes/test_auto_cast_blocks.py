@@ -1,0 +1,105 @@
+"""Before and after: functions of several blocks, of dataflow and plain."""
+
+from __future__ import annotations
+
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from autocast import amp
+from tests.passes.golden import check
+
+
+def test_a_cast_that_two_blocks_want_is_made_once_and_seen_by_both():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                a = R.exp(x)
+                b = R.matmul(a, a)
+                R.output(a, b)
+            d = R.nn.relu(b)
+            with R.dataflow():
+                c = R.matmul(d, a)
+                R.output(c)
+            return (a, c)
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                a = R.exp(x)
+                low = R.astype(a, "bfloat16")
+                b = R.matmul(low, low)
+                R.output(a, b, low)
+            d = R.nn.relu(b)
+            with R.dataflow():
+                c = R.matmul(d, low, out_dtype="float32")
+                R.output(c)
+            return (a, c)
+
+    check(Before, Expected)
+
+
+def test_an_output_that_only_renames_a_low_tensor_is_seen_by_later_blocks():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "bfloat16"), d: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                y = R.nn.relu(x)
+                z = R.astype(y, "float32")
+                R.output(z)
+            f = R.sqrt(d)
+            with R.dataflow():
+                e = R.exp(f)
+                R.output(e)
+            return (z, e)
+
+    after = amp.autocast(Before)
+    relax.analysis.well_formed(after)
+    assert after.report.casts == 1
+
+
+def test_plain_blocks_are_cast_like_dataflow_blocks():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            a = R.matmul(x, x)
+            b = R.exp(a)
+            return b
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            low = R.astype(x, "bfloat16")
+            a = R.matmul(low, low, out_dtype="float32")
+            b = R.exp(a)
+            return b
+
+    check(Before, Expected)
+
+
+def test_a_renamed_low_tensor_that_a_later_block_groups_is_seen_there():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "bfloat16")):
+            with R.dataflow():
+                low = R.nn.relu(x)
+                wide = R.astype(low, "float32")
+                R.output(wide)
+            pair = (wide, wide)
+            nested = (pair, wide)
+            inner = nested[0]
+            again = inner[1]
+            y = R.exp(again)
+            return (pair, y)
+
+    after = amp.autocast(Before)
+    relax.analysis.well_formed(after)
+    assert after.report.casts == 1
