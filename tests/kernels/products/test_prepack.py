@@ -15,9 +15,8 @@ from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.products.kernel import Epilogue, Product
 from autocast.kernels.products.rule import lower_products
-from autocast.kernels.target import instruction_set
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
-from tests.kernels.products.cases import CPUS, Case, runs_here
+from tests.kernels.products.cases import CPUS, Case, has_pairs, runs_here
 
 op = relax.op
 sizes = st.sampled_from([1, 2, 3, 15, 16, 17, 33, 47, 48, 49, 65, 97, 130])
@@ -52,6 +51,21 @@ def test_any_packed_weight_equals_float64(
     Case(spec, cpu=cpu, m=19).check()
 
 
+@pytest.mark.parametrize("rows", [1, 5, 6, 8, 9, 17, 32, 33])
+@pytest.mark.parametrize(("dtype", "k"), [("float32", 1600), ("bfloat16", 1600), ("bfloat16", 1601)])
+def test_a_packed_weight_multiplies_any_number_of_rows_while_more_of_it_is_fetched(
+    rows: int, dtype: str, k: int
+) -> None:
+    epilogue = Epilogue(bias="float32", residual="float32")
+    Case(Product(rows, 200, k, dtype, dtype, "float32", b_packed=True, epilogue=epilogue), cpu=here).check()
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_packed_weight_is_fetched_in_panels_of_any_width(cpu: str, dtype: str) -> None:
+    Case(Product(8, 30, 4098, dtype, "float32", "float32", b_packed=True, compute=dtype), cpu=cpu).check()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_long_packed_weight_is_summed_block_by_block(dtype: str) -> None:
     Case(Product(19, 50, 4097, dtype, dtype, "float32", b_packed=True), cpu=here).check()
@@ -62,11 +76,6 @@ def _with_parameters(count: int, body: Callable[..., relax.Expr], *arguments: tu
     mod = canonicalize(module(body, *arguments))
     mod["main"] = mod["main"].with_attr("num_input", len(arguments) - count)
     return lower_products(compute_in_float32(mod), detect_target())
-
-
-has_pairs = pytest.mark.skipif(
-    not instruction_set(detect_target()).bf16_dot, reason="weights stay float32 where pairs are not multiplied"
-)
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=has_pairs)])
