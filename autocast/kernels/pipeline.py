@@ -15,6 +15,7 @@ from autocast import settings
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
+from autocast.kernels.generate import generate
 from autocast.kernels.graph.accumulate import accumulate_gradients
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.carry import carry_casts
@@ -102,7 +103,8 @@ LOWERING = (
 )
 
 #: What TVM's own build pipeline does after fusion, up to and including the memory plan; outputs may be views, and
-#: state is replaced in place.
+#: state is replaced in place. Kernels whose every call became a view, or a call of their copy that writes in place, go:
+#: they are a third of a training step's.
 PLANNING = (
     ViewOutputs(),
     relax.transform.RewriteDataflowReshape(),
@@ -111,6 +113,7 @@ PLANNING = (
     relax.transform.RemovePurityChecking(),
     relax.transform.CallTIRRewrite(),
     WriteInPlace(),
+    relax.transform.DeadCodeElimination(),
     relax.transform.StaticPlanBlockMemory(),
 )
 
@@ -167,10 +170,10 @@ def plan(mod: tvm.IRModule, target: tvm.target.Target) -> Plan:
     return Plan(lowered, _sequence(*PLANNING)(lowered, target))
 
 
-def finish(planned: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
-    """Compile a planned module (`Plan.planned`) to an executable for the virtual machine."""
+def finish(planned: tvm.IRModule, target: tvm.target.Target, threads: int = 1) -> tvm.runtime.Executable:
+    """Compile a planned module (`Plan.planned`) to an executable for the virtual machine, by this many threads."""
     with _as_allocated(planned):
-        return tvm.compile(planned, target, relax_pipeline=tvm.transform.Sequential(list(FINISHING)))
+        return generate(_sequence(*FINISHING)(planned, target), target, threads)
 
 
 def _as_allocated(planned: tvm.IRModule) -> tvm.transform.PassContext:
