@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,10 +10,11 @@ import tvm
 
 from autocast.errors import AutocastError, PolicyWarning, SlowDtypeWarning
 from autocast.kernels.target import detect_target, slow_dtype
+from autocast.messages import nearest, warn
 from autocast.passes.auto_cast import AutoCast, auto_cast
 from autocast.passes.store_parameters import store_parameters
-from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard
-from autocast.policy.patterns import Patterns, nearest
+from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard, warn_of_unused
+from autocast.policy.patterns import Patterns
 from type_hints import CustomTypeHint
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def autocast(
     out_dtype: str | None = None,
     objective: str | None = None,
     solver: str | None = None,
+    **fields: Any,
 ) -> Subject:
     """Insert the cheapest casts that satisfy every operator's casting rule: the fewest bytes, or the fewest in number.
 
@@ -60,6 +61,8 @@ def autocast(
     dtype, out_dtype, objective, solver
         Short for a policy with these fields: the AMP dtype ("bfloat16" or "float16", or torch's dtype of that name),
         the dtype of the results, what is minimized ("bytes" or "casts"), and how ("optimal" or "greedy").
+    **fields
+        Short for a policy with these fields: any others of `Policy`.
 
     Returns
     -------
@@ -91,19 +94,31 @@ def autocast(
             f"autocast: got a {type(model_or_module).__name__}, expected a Model or a tvm.IRModule; a torch module "
             "becomes a Model with autocast.from_torch(module, example_args)"
         )
-    policy = as_policy(policy, dtype=dtype, out_dtype=out_dtype, objective=objective, solver=solver)
-    is_module = isinstance(model_or_module, tvm.IRModule)
-    module, params = (model_or_module, ()) if is_module else (model_or_module.mod, tuple(model_or_module.params))
-    result, report = auto_cast(module, policy, params)
+    policy = as_policy(policy, dtype=dtype, out_dtype=out_dtype, objective=objective, solver=solver, **fields)
+    result = insert_casts(model_or_module, policy)
+    warn_of_unused(result.report.unused)
+    if isinstance(result, tvm.IRModule) or policy.parameters == "float32":
+        return result
+    return _store(result, None, policy.parameters == "offline_shared")
+
+
+def insert_casts(subject: Subject, policy: Policy) -> Subject:
+    """What `autocast` does before it stores parameters, without a warning of unused entries: `report.unused` has them.
+
+    Where several modules are trained or run together, an entry may concern one of them only.
+    """
+    is_module = isinstance(subject, tvm.IRModule)
+    result, report = auto_cast(
+        subject if is_module else subject.mod, policy, () if is_module else tuple(subject.params)
+    )
     line = slow_dtype(policy.dtype, detect_target())
     if line is not None and line not in _warned:
         _warned.add(line)
-        warnings.warn(f"autocast: {line}", SlowDtypeWarning, stacklevel=2)
-    if is_module:
-        result.report = report
-        return result
-    model = model_or_module.replace(mod=result, report=report)
-    return model if policy.parameters == "float32" else _store(model, None, policy.parameters == "offline_shared")
+        warn(f"autocast: {line}", SlowDtypeWarning)
+    if not is_module:
+        return subject.replace(mod=result, report=report)
+    result.report = report
+    return result
 
 
 def cast_model(model: Model, policy: Policy | str | None = None) -> Model:
@@ -150,10 +165,9 @@ def cast_parameters(model: Model, names: str | Iterable[str] | None = None, *, s
         return _store(model, None, shared)
     patterns = Patterns([names] if isinstance(names, str) else names)
     for pattern in patterns.unmatched(model.params):
-        warnings.warn(
+        warn(
             f"cast_parameters: {pattern!r} matches no parameter; nearest: {nearest(pattern, model.params)}",
             PolicyWarning,
-            stacklevel=2,
         )
     return _store(model, [name for name in model.params if patterns.first([name])], shared)
 
@@ -161,10 +175,9 @@ def cast_parameters(model: Model, names: str | Iterable[str] | None = None, *, s
 def _store(model: Model, names: Iterable[str] | None, shared: bool) -> Model:
     stored, parameters = store_parameters(model, model.report.dtype, names, shared=shared)
     for name, reason in parameters.out_of_range.items():
-        warnings.warn(
+        warn(
             f"autocast: the parameter {name} stays float32, as {parameters.dtype} cannot store it: {reason}. It is "
             f"still cast at every call, to the same effect; keep what reads it in float32: float32_names={name!r}",
             PolicyWarning,
-            stacklevel=3,
         )
     return stored.replace(report=replace(model.report, parameters=parameters))

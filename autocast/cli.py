@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -13,12 +14,18 @@ from functools import partial
 from rich.console import Console
 
 from autocast.errors import AutocastError, InputError
+from autocast.messages import nearest
 
 _POLICY = 'a policy, such as "mp1" or "mp4, dtype=float16, float32_ops=(nn.gelu,)"'
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0, 1 if the demo's outputs are wrong, 2 for an error in its input."""
+    """Run one command; returns the exit status: 0, 1 if the demo's outputs are wrong, 2 for an error in its input.
+
+    `argv` is what stands after the command's name; None: what this process was started with.
+    """
+    if argv is None:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
     options = _parser().parse_args(argv)
     console = Console(stderr=True)
     try:
@@ -122,6 +129,10 @@ def _rules(options: argparse.Namespace) -> int:
     table = operator_rules(as_policy(options.policy))
     chosen = type_hints.RuleTable(row for row in table if options.pattern in row.name)
     if not chosen:
-        raise InputError(f"rules: none of {len(table)} operators has {options.pattern!r} in its name")
+        names = [name for row in table for name in (row.name.removeprefix("relax."), row.name.rpartition(".")[2])]
+        raise InputError(
+            f"rules: none of {len(table)} operators has {options.pattern!r} in its name; nearest: "
+            f"{nearest(options.pattern, names)}. Without a name, rules prints them all"
+        )
     print(chosen)
     return 0

@@ -40,6 +40,7 @@ STEPS = 500
 POINT = 10
 _LAST = 5
 
+#: Batches that losses on held-out data are the mean of.
 _HELD_OUT = 20
 
 #: How far the final loss in mixed precision may be from that in float32, relatively, in the mean over seeds.

@@ -21,9 +21,10 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 #: (input, labels), the arguments of one step.
 Batch = tuple[torch.Tensor, torch.Tensor]
 
-LENGTH = 32
-BATCH = 16
-IMAGE = 24
+#: Tokens of a sequence, samples of a batch, pixels along a side of an image.
+LENGTH, BATCH, IMAGE = 32, 16, 24
+
+#: The part of the tokens that BERT is to guess, as in its paper.
 _MASKED = 0.15
 
 #: Gradients are clipped to this norm. Without it single steps of GPT-2 have gradients a hundred times as large as those

@@ -15,7 +15,10 @@ from autocast.kernels.target import InstructionSet, detect_target, instruction_s
 from autocast.vm import threads
 from benchmarks.timing import alternate
 
+#: Chains of multiply-adds: more than one instruction's latency times the instructions that begin in a cycle.
 _CHAINS = 16
+
+#: Multiply-adds of a chain: milliseconds, beside which waking the cores is nothing.
 _STEPS = 1_000_000
 
 

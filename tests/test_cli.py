@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -30,8 +31,9 @@ def test_rules_without_a_pattern_prints_them_all(capsys):
 
 
 def test_a_pattern_that_matches_nothing_is_an_error(capsys):
-    assert main(["rules", "softmin"]) == 2
-    assert "'softmin'" in capsys.readouterr().err
+    assert main(["rules", "gellu"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "'gellu' in its name; nearest: gelu," in said
 
 
 def test_rules_under_a_policy_are_what_it_makes_of_them(capsys):
@@ -72,6 +74,19 @@ def test_the_demo_prints_its_table_and_profiles(capsys):
 def test_the_package_is_a_command():
     done = subprocess.run([sys.executable, "-m", "autocast", "--help"], capture_output=True, text=True, check=True)
     assert "demo" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("type_hints",), ("autocast", "rules"), ("autocast.frontend",), ("autocast.training.gradients",)],
+    ids=" ".join,
+)
+def test_a_reader_that_stops_reading_ends_a_command_without_a_word(command):
+    with subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()  # as `head` does, before it has read all
+        assert process.stderr.read() == b""
+    assert process.returncode == -signal.SIGPIPE
 
 
 @pytest.mark.parametrize("options", [["--rounds", "0"], ["--layers", "one"], ["--hidden", "100", "--heads", "3"]])

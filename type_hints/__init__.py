@@ -44,7 +44,7 @@ from type_hints.helpers import (
 )
 from type_hints.hints import Argument, Hint, PrimType, Rule, TupleType
 from type_hints.names import normalize_op_name
-from type_hints.overrides import CustomTypeHint
+from type_hints.overrides import CustomTypeHint, active_names
 from type_hints.registry import (
     Row,
     RuleTable,
@@ -71,6 +71,7 @@ __all__ = [
     "TableRule",
     "TupleType",
     "UnknownOperatorError",
+    "active_names",
     "cast",
     "check_dtype",
     "derived_name",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from itertools import groupby
 
 from type_hints import RuleTable, list_rules
@@ -29,4 +30,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
     main()

@@ -102,6 +102,11 @@ class CustomTypeHint:
 _active: ContextVar[tuple[CustomTypeHint, ...]] = ContextVar("type_hints_active", default=())
 
 
+def active_names() -> frozenset[str]:
+    """The full names of all operators that the active blocks name."""
+    return frozenset(name for block in _active.get() for name in block.rules)
+
+
 def active_rule(full_name: str) -> Rule | None:
     """The rule that the innermost active block gives an operator; None where no block names it."""
     for block in reversed(_active.get()):

@@ -80,6 +80,13 @@ _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
 )
 
 
+#: What to write instead of some operators that cannot be imported.
+_INSTEAD = {
+    "aten._local_scalar_dense.default": "; keep the number a tensor: leave out .item()",
+    "aten.nonzero.default": "; choose with torch.where(condition, a, b), whose shape does not depend on values",
+}
+
+
 def check_faithful(program: ExportedProgram) -> None:
     """ImportModelError if the program, as exported, holds operators that an import would silently turn into others."""
     rules = {name: (when, what, remedy) for name, when, what, remedy in _UNFAITHFUL}
@@ -100,11 +107,12 @@ def check_supported(program: ExportedProgram, supported: Callable[[fx.Node], boo
         if not supported(node):
             missing.setdefault(str(node.target), []).append(call_place(node))
     if missing:
-        lines = [f"  {name}: {_where(places)}" for name, places in sorted(missing.items())]
+        lines = [f"  {name}: {_where(places)}{_INSTEAD.get(name, '')}" for name, places in sorted(missing.items())]
         raise ImportModelError(
             "from_torch: these operators cannot be imported:\n"
             + "\n".join(lines)
-            + "\nWrite the submodules with other operators, or leave them out of the model that you import."
+            + "\nWrite the submodules with other operators, or leave them out of the model that you import; "
+            "`python -m autocast.frontend` lists what can be imported."
         )
 
 

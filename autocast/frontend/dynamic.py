@@ -100,7 +100,7 @@ def export_shapes(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], args: Seq
 
 def _nest(members: list[tuple[Leaf, Any]], args: Sequence[Any]) -> Any:
     """The shapes of one nested argument, in its own structure."""
-    if len(members[0][0].name.split(".")) > len(members[0][0].path):  # *args: one more level of names than of keys
+    if len(members[0][0].name.split(".")) >= len(members[0][0].path):  # *args: as many names as keys
         return tuple(shape for _, shape in members)
     depth = 2
     tree: dict[Any, Any] = {}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_faithful, check_signature, check_supported
 from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, input_leaves, parse
+from autocast.frontend.exporting import check_inputs, check_module, export
 from autocast.frontend.importer import Importer
 from autocast.frontend.normalize import normalize
 from autocast.frontend.parameters import parameters
@@ -62,16 +62,20 @@ def from_torch(
         from), or would not be imported faithfully (random numbers other than dropout's, inputs that it changes,
         outputs that are not tensors), or `dynamic` names what is not there.
     """
-    if not isinstance(module, torch.nn.Module):
-        remedy = " Pass its module()." if isinstance(module, torch.export.ExportedProgram) else ""
-        raise ImportModelError(f"from_torch: got a {type(module).__name__}; expected a torch.nn.Module.{remedy}")
+    check_module(module)
     if isinstance(example_args, torch.Tensor):
         example_args = (example_args,)
+    if not isinstance(example_args, Sequence) or isinstance(example_args, str):
+        raise ImportModelError(
+            f"from_torch: example_args is a {type(example_args).__name__}; expected a tuple of what the module is "
+            "called with, such as (tensor,). Inputs by name are example_kwargs={...}, with example_args=()."
+        )
     args, kwargs = tuple(example_args), dict(example_kwargs or {})
     leaves = input_leaves(module, args, kwargs)
+    check_inputs(module, args, kwargs, leaves)
     axes = parse(dynamic, leaves)
-    with _no_cache(module, kwargs), torch.no_grad():
-        program = _export(module, args, kwargs, export_shapes(axes, leaves, args), axes)
+    with torch.no_grad():
+        program = export(module, args, kwargs, export_shapes(axes, leaves, args), axes)
         check_faithful(program)
         program = decompose(program)
     check_signature(program)
@@ -84,40 +88,6 @@ def from_torch(
         kept[RANDOM_STATE] = random_state(seed)
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     return Model(mod, kept, output_names=_output_names(program), frozen=frozenset(kept.keys() - trained))
-
-
-def _export(module: torch.nn.Module, args: Any, kwargs: Any, shapes: Any, axes: Sequence[DynamicAxis]) -> Any:
-    try:
-        with warnings.catch_warnings():
-            # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
-            warnings.simplefilter("ignore")
-            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
-    except Exception as error:
-        text = "\n".join(str(error).strip().splitlines()[:12])
-        remedy = "Make sure that the module runs with the example inputs."
-        if axes:
-            names = ", ".join(sorted({axis.name for axis in axes}))
-            remedy = (
-                f"Either it does not run with the example inputs, or it does not allow {names} to vary freely: name "
-                "every input that has the dimension, or narrow its bounds."
-            )
-        raise ImportModelError(
-            f"from_torch: torch.export cannot export {type(module).__name__}: {text}\n{remedy}"
-        ) from error
-
-
-@contextlib.contextmanager
-def _no_cache(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Switch key/value caches off in the configurations of a Hugging Face model, and back on afterwards."""
-    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if c is not None}
-    changed = [c for c in configs.values() if getattr(c, "use_cache", False) is True and "use_cache" not in kwargs]
-    try:
-        for config in changed:
-            config.use_cache = False
-        yield
-    finally:
-        for config in changed:
-            config.use_cache = True
 
 
 def _symbol_names(program: Any, axes: Sequence[DynamicAxis], leaves: Sequence[Leaf]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from autocast.passes.cast_planner import Planner
 from autocast.passes.cast_report import CastReport
 from autocast.passes.cast_rewriter import CastRewriter
 from autocast.passes.cast_solver import solve, solve_greedily
-from autocast.policy import Decisions, Policy, as_policy
+from autocast.policy import Decisions, Policy, as_policy, warn_of_unused
 
 
 @tvm.transform.module_pass(opt_level=0, name="AutoCast")
@@ -52,6 +52,7 @@ class AutoCast:
     def transform_module(self, mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
         """`mod` with its casts; it is not changed itself."""
         result, self.report = auto_cast(mod, self.policy)
+        warn_of_unused(self.report.unused)
         return result
 
 
@@ -119,7 +120,6 @@ def _auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str]) -> tupl
         ) from error
     decisions = Decisions(policy, mod, params)
     plan = Planner(decisions).read(mod)
-    decisions.warn_of_unused()
     solution = solve(plan.problem)
     greedy = solve_greedily(plan.problem)
     greedy_casts = plan.problem.casts(greedy)
@@ -132,7 +132,7 @@ def _auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str]) -> tupl
         dtype=policy.dtype,
         objective=policy.objective,
         solver=policy.solver,
-        inserted=tuple(rewriter.casts),
+        inserted=tuple(rewriter.forms.casts),
         cost=cost,
         lower_bound=solution.lower_bound,
         greedy_casts=len(greedy_casts),
@@ -140,6 +140,7 @@ def _auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str]) -> tupl
         greedy_cost=greedy_cost,
         milliseconds=0.0,
         bindings=len(plan.calls),
+        unused=decisions.unused(),
         _plan=plan,
         _low=low,
     )

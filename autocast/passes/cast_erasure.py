@@ -16,7 +16,9 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.errors import CastErasureError
-from autocast.ir import identity, is_constant, op_name, relax_functions
+from autocast.ir import identity, is_constant, relax_functions
+
+_ASTYPE = identity(tvm.ir.Op.get("relax.astype"))
 
 
 def check_erasure(before: tvm.IRModule, after: tvm.IRModule, amp: str) -> None:
@@ -80,8 +82,8 @@ class _Comparison:
                 else:
                     yield binding
 
-    def is_cast(self, value: Any) -> bool:
-        if op_name(value) != "relax.astype":
+    def is_cast(self, value: relax.Call) -> bool:
+        if identity(value.op) != _ASTYPE:
             return False
         return str(value.args[0].ty.dtype) in self.family and str(value.attrs.dtype) in self.family
 

@@ -21,6 +21,8 @@ from autocast.passes.cast_results import has_out_dtype, inferred_dtypes
 
 #: Dtypes of the castable tensors among the arguments of a call, in the order of a left-to-right walk.
 Dtypes = tuple[str, ...]
+
+#: How often a rule is asked before it counts as one that never accepts its own answer.
 _ATTEMPTS = 8
 
 

@@ -10,13 +10,14 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import CastingRuleError
-from autocast.ir import FLOATS, fits, identity, is_constant, op_name, relax_functions
-from autocast.passes.cast_costs import CONVERTING, cast_weight, traffic_weight
-from autocast.passes.cast_leaves import Leaf, Tree, element_count, fold, leaves, signature
+from autocast.ir import identity, op_name, relax_functions
+from autocast.passes.cast_costs import CONVERTING, traffic_weight
+from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import dtype_attributes
-from autocast.passes.cast_solver import FORBIDDEN, FULL, LOW, CastTensor
+from autocast.passes.cast_solver import LOW, CastTensor
+from autocast.passes.cast_tensors import Tensors
 from autocast.policy import Decisions
 from autocast.policy.choices import LEAVE, Widest
 from type_hints.helpers import TableRule
@@ -31,15 +32,11 @@ class Planner:
         self.objective = policy.policy.objective
         self.plan = ModulePlan(self.amp)
         self.problem = self.plan.problem
+        self.tensors = Tensors(self.plan, self.objective)
         self.missing: dict[str, Counter] = defaultdict(Counter)
         self.decisions: dict[Any, Decision] = {}
-        self.stored_narrow: set[CastTensor] = set()
         self.narrowed: dict[CastTensor, list[Leaf]] = defaultdict(list)
-        self.stack: list[list] = []  # of [scope, block, the If being read]
         self.scopes = 0
-        self.function = ""
-        self.upper_bounds: dict[str, int] = {}
-        self.foreign: tuple[str, str] | None = None
 
     def read(self, mod: tvm.IRModule) -> ModulePlan:
         """The plan of a module; CastingRuleError where an operator has no rule."""
@@ -49,8 +46,8 @@ class Planner:
             self._function(global_var, function, None if global_var in called else self.out_dtype)
         if self.missing:
             raise CastingRuleError(_missing_rules(self.missing))
-        if self.foreign is not None:
-            dtype, where = self.foreign
+        if self.tensors.foreign is not None:
+            dtype, where = self.tensors.foreign
             raise CastingRuleError(
                 f"AutoCast: the module holds {dtype} tensors (first: {where}) and dtype={self.amp!r} was asked for. "
                 "A module that was autocast with another dtype cannot be autocast again; start from the float32 "
@@ -61,12 +58,12 @@ class Planner:
     # -- functions and sequences -------------------------------------------------------------------
 
     def _function(self, global_var: tvm.ir.GlobalVar, function: relax.Function, out_dtype: str | None) -> None:
-        self.function = global_var.name_hint
+        self.tensors.function = global_var.name_hint
         bounds = (function.attrs or {}).get("tir_var_upper_bound", {})
-        self.upper_bounds = {str(name): int(bound) for name, bound in bounds.items()}
+        self.tensors.upper_bounds = {str(name): int(bound) for name, bound in bounds.items()}
         body = function.body
         for param in function.params:
-            self.plan.trees[identity(param)] = self._tree(param.ty, self.scopes, param.name)
+            self.plan.trees[identity(param)] = self.tensors.grow(param.ty, self.scopes, param.name)
         self._sequence(body, self._results(body.ty, out_dtype, len((function.attrs or {}).get("updates", ()))))
 
     def _results(self, type: Any, out_dtype: str | None, updates: int) -> list[int]:
@@ -74,25 +71,25 @@ class Planner:
         fields = list(type.fields) if isinstance(type, tvm.ir.TupleType) else [type]
         results = len(fields) - updates
         return [
-            self._pin(out_dtype if out_dtype and number < results else leaf.dtype)
+            self.tensors.pin(out_dtype if out_dtype and number < results else leaf.dtype)
             for number, field in enumerate(fields)
-            for leaf in leaves(self._placeholders(field))
+            for leaf in leaves(self.tensors.placeholders(field))
         ]
 
     def _sequence(self, sequence: relax.SeqExpr, result_nodes: list[int]) -> None:
-        self.stack.append([self.scopes, 0, None])
+        self.tensors.stack.append([self.scopes, 0, None])
         self.plan.scopes[identity(sequence)] = self.scopes
         self.scopes += 1
         for number, block in enumerate(sequence.blocks[:]):
-            self.stack[-1][1] = number
+            self.tensors.stack[-1][1] = number
             for binding in block.bindings[:]:
                 self._binding(binding)
-        self.stack[-1][1] = END
-        tree = self._argument(sequence.body)
+        self.tensors.stack[-1][1] = END
+        tree = self.tensors.argument(sequence.body)
         self.plan.results[identity(sequence)] = [
-            self._demand(leaf, node) for leaf, node in zip(leaves(tree), result_nodes, strict=True)
+            self.tensors.demand(leaf, node) for leaf, node in zip(leaves(tree), result_nodes, strict=True)
         ]
-        self.stack.pop()
+        self.tensors.stack.pop()
 
     def _binding(self, binding: relax.Binding) -> None:
         var, value = binding.var, binding.value
@@ -101,54 +98,48 @@ class Planner:
         elif isinstance(value, relax.If):
             self._if(var, value)
         elif isinstance(value, relax.TupleGetItem):
-            tree = self._argument(value.tuple_value)
+            tree = self.tensors.argument(value.tuple_value)
             self.plan.trees[identity(var)] = tree[value.index] if isinstance(tree, list) else None
         elif isinstance(value, relax.Function):
             self._closure(var, value)
         elif isinstance(binding, relax.MatchCast):
             self._match_cast(var, value)
         else:
-            tree = self.plan.trees[identity(var)] = self._argument(value)
+            tree = self.plan.trees[identity(var)] = self.tensors.argument(value)
             for leaf in leaves(tree):
-                self._mention(leaf)
-
-    def _mention(self, leaf: Leaf) -> None:
-        """Note that this block renames or groups a leaf, in the dtype that it has."""
-        block = next((block for scope, block, _ in self.stack if scope == leaf.scope), None)
-        if block is not None:
-            leaf.uses.append((leaf.node, block))
+                self.tensors.mention(leaf)
 
     def _closure(self, var: relax.Var, function: relax.Function) -> None:
         """A local function is opaque: what it captures keeps its dtype."""
         for captured in relax.analysis.free_vars(function):
             for leaf in leaves(self.plan.trees.get(identity(captured))):
-                self._demand(leaf, self._pin(leaf.dtype))
+                self.tensors.demand(leaf, self.tensors.pin(leaf.dtype))
         self.plan.trees[identity(var)] = None
 
     def _match_cast(self, var: relax.Var, value: relax.Expr) -> None:
         """A check of a type: its result is as precise as its value, but a tensor of its own, of which more is known."""
-        source, target = self._argument(value), self._tree(var.ty, self.stack[-1][0], var.name)
+        source, target = self.tensors.argument(value), self.tensors.of(var)
         self.plan.trees[identity(var)] = target
         if signature([source]) == signature([target]):
             for leaf in leaves(target):
                 leaf.node = self.problem.new_node()
             nodes = [leaf.node for leaf in leaves(target)]
         else:
-            nodes = [self._pin(leaf.dtype) for leaf in leaves(source)]
-        demands = [self._demand(leaf, node) for leaf, node in zip(leaves(source), nodes, strict=True)]
+            nodes = [self.tensors.pin(leaf.dtype) for leaf in leaves(source)]
+        demands = [self.tensors.demand(leaf, node) for leaf, node in zip(leaves(source), nodes, strict=True)]
         self.plan.bindings[identity(var)] = MatchPlan(demands)
 
     def _if(self, var: relax.Var, value: relax.If) -> None:
-        tree = self._tree(var.ty, self.stack[-1][0], var.name)
+        tree = self.tensors.of(var)
         nodes = []
         for leaf in leaves(tree):
             nodes.append(self.problem.new_node())
             leaf.node = nodes[-1]
         plan = IfPlan(nodes)
-        self.stack[-1][2] = plan
+        self.tensors.stack[-1][2] = plan
         for branch in (value.true_branch, value.false_branch):
             self._sequence(branch, nodes)
-        self.stack[-1][2] = None
+        self.tensors.stack[-1][2] = None
         self.plan.bindings[identity(var)] = plan
         self.plan.trees[identity(var)] = tree
 
@@ -156,7 +147,7 @@ class Planner:
 
     def _call(self, var: relax.Var, call: relax.Call) -> None:
         args = call.args[:]
-        trees = [self._argument(arg) for arg in args]
+        trees = [self.tensors.argument(arg) for arg in args]
         name = op_name(call)
         derived = type_hints.derived_name(call) if name is not None else None
         ruling = self.policy.ruling(derived.name if derived else name, call, var) if name is not None else None
@@ -165,20 +156,20 @@ class Planner:
         if is_cast and isinstance(trees[0], Leaf) and not (row is not None and row.rule is LEAVE):
             self._existing_cast(var, trees[0])
             return
-        result = self._tree(var.ty, self.stack[-1][0], var.name)
+        result = self.tensors.of(var)
         self.plan.trees[identity(var)] = result
         if name is not None and row is None:
-            self.missing[name][self.function] += 1
+            self.missing[name][self.tensors.function] += 1
             return
         groups = [[tree] if type(tree) is Leaf else list(leaves(tree)) for tree in trees]
         decision = self._decision(var, call, args, trees, result, row, derived)
         low, full = decision.modes.low, decision.modes.full
-        node = self.problem.new_node() if low != full else self._pin(low[0] if low else "float32")
-        nodes = iter([node if a != b else self._pin(a) for a, b in zip(low, full, strict=True)])
-        demands = [[self._demand(leaf, next(nodes), name) for leaf in group] for group in groups]
+        node = self.problem.new_node() if low != full else self.tensors.pin(low[0] if low else "float32")
+        nodes = iter([node if a != b else self.tensors.pin(a) for a, b in zip(low, full, strict=True)])
+        demands = [[self.tensors.demand(leaf, next(nodes), name) for leaf in group] for group in groups]
         plan = CallPlan(args, demands, node, ruling=ruling)
         self.plan.bindings[identity(var)] = plan
-        self.plan.calls.append((self.function, var, plan))
+        self.plan.calls.append((self.tensors.function, var, plan))
         stored = [result] if type(result) is Leaf else list(leaves(result))
         if stored:
             self._result(name, stored, decision, plan)
@@ -210,7 +201,7 @@ class Planner:
 
             def where() -> str:
                 types = ", ".join(str(arg.ty) for arg in args)
-                return f"%{var.name} = {row.name if row else 'call'}({types}) in @{self.function}"
+                return f"%{var.name} = {row.name if row else 'call'}({types}) in @{self.tensors.function}"
 
             decision = decide(call, args, trees, (var.ty, result), row, derived, self.amp, where)
             if key is not None:
@@ -220,7 +211,7 @@ class Planner:
     def _result(self, name: str | None, stored: list[Leaf], decision: Decision, plan: CallPlan) -> None:
         """Say who produces the leaves of a call's result: TVM's inference, and what the rule asks of the result."""
         nodes = [
-            plan.node if low != full else self._pin(low)
+            plan.node if low != full else self.tensors.pin(low)
             for low, full in zip(decision.low_result, decision.full_result, strict=True)
         ]
         wanted = decision.modes.result
@@ -231,17 +222,17 @@ class Planner:
         elif wanted not in (None, "either"):
             if decision.has_out_dtype:
                 plan.free_result = True
-            elif self._pin(wanted) != nodes[0]:
+            elif self.tensors.pin(wanted) != nodes[0]:
                 first = stored[0]
                 plan.stored = Leaf(first.type, first.dtype, first.scope, first.name, first.elements)
-                self._register(plan.stored, nodes[0])
-                self._demand(plan.stored, self._pin(wanted))
-            nodes[0] = self._pin(wanted)
+                self.tensors.register(plan.stored, nodes[0])
+                self.tensors.demand(plan.stored, self.tensors.pin(wanted))
+            nodes[0] = self.tensors.pin(wanted)
         plan.result_node = nodes[0]
         for leaf, node in zip(stored, nodes, strict=True):
             leaf.node = node
             if name in CONVERTING and leaf.tensor is not None:
-                self.stored_narrow.add(leaf.tensor)
+                self.tensors.stored_narrow.add(leaf.tensor)
 
     def _existing_cast(self, var: relax.Var, source: Leaf) -> None:
         """A narrowing cast keeps the rounding its author asked for; one that changes no value is its operand."""
@@ -253,92 +244,13 @@ class Planner:
         else:
             # Equal values share a leaf, where it is visible.
             assert source.tensor is not None
-            known, visible = self.narrowed[source.tensor], {scope for scope, _, _ in self.stack}
-            known[:] = [leaf for leaf in known if leaf.scope in visible] or [
-                self._tree(var.ty, self.stack[-1][0], var.name)
-            ]
+            known, visible = self.narrowed[source.tensor], {scope for scope, _, _ in self.tensors.stack}
+            known[:] = [leaf for leaf in known if leaf.scope in visible] or [self.tensors.of(var)]
             target = known[0]
-            self._demand(source, LOW, "relax.astype")
+            self.tensors.demand(source, LOW, "relax.astype")
         self.plan.trees[identity(var)] = target
-        scope, block, _ = self.stack[-1]
+        scope, block, _ = self.tensors.stack[-1]
         self.plan.bindings[identity(var)] = CastPlan(source, target, block if source.scope == scope else None)
-
-    # -- leaves ------------------------------------------------------------------------------------
-
-    def _pin(self, dtype: str) -> int:
-        return LOW if dtype == self.amp else FULL
-
-    def _placeholders(self, type: Any) -> Tree:
-        """The tree of a type, as leaves that are no part of the problem."""
-        return self._grow(type, -1, "", False)
-
-    def _tree(self, type: Any, scope: int, name: str) -> Any:
-        """The tree of new tensors, pinned to the dtypes that they have until their producers are named."""
-        return self._grow(type, scope, name, True)
-
-    def _grow(self, type: Any, scope: int, name: str, register: bool) -> Tree:
-        if isinstance(type, relax.TensorType):
-            dtype = type.dtype.dtype if type.dtype is not None else None
-            if dtype == "float32" or dtype == self.amp:
-                leaf = Leaf(type, dtype, scope, name)
-                if register:
-                    leaf.elements = element_count(type, self.upper_bounds)
-                    self._register(leaf, self._pin(dtype))
-                return leaf
-            if dtype in FLOATS and self.foreign is None:
-                self.foreign = (str(dtype), f"%{name} in @{self.function}")
-        elif isinstance(type, tvm.ir.TupleType):
-            return [self._grow(field, scope, f"{name}[{at}]", register) for at, field in enumerate(type.fields)]
-        return None
-
-    def _register(self, leaf: Leaf, producer: int, *, literal: bool = False) -> None:
-        """Make a leaf a tensor of the cut problem; a literal is widened for nothing, and never narrowed by choice."""
-        absorbed = cast_weight(self.objective, leaf.elements, absorbed=True)
-        leaf.tensor = CastTensor(producer, *((0, FORBIDDEN) if literal else (absorbed, absorbed)))
-        self.problem.tensors.append(leaf.tensor)
-        self.plan.tensors.append(leaf)
-
-    def _argument(self, expr: Any) -> Tree:
-        """The tree of an argument: a variable's, a literal tuple's, or a constant's."""
-        key = identity(expr)
-        if key in self.plan.trees:
-            return self.plan.trees[key]
-        if isinstance(expr, relax.Tuple):
-            return [self._argument(field) for field in expr.fields]
-        if not is_constant(expr):
-            return None
-        if key not in self.plan.constants:
-            leaf = self._placeholders(expr.ty)
-            if isinstance(leaf, Leaf) and not fits(expr.value.numpy(), self.amp):
-                # It keeps its dtype: whoever is free to choose must not make it overflow or vanish.
-                self._register(leaf, self._pin(leaf.dtype), literal=True)
-            if isinstance(leaf, Leaf):
-                leaf.literal = expr
-            self.plan.constants[key] = leaf
-        return self.plan.constants[key]
-
-    def _demand(self, leaf: Leaf, node: int, operator: str | None = None) -> tuple[Leaf, int]:
-        """Note that `node` consumes `leaf`, from which block of the leaf's scope, and inside which conditional.
-
-        Where `operator` cannot load the leaf in the other precision, a cast for it is a kernel of its own.
-        """
-        if leaf.tensor is not None:
-            leaf.tensor.consumers.append(node)
-            if operator not in CONVERTING and leaf.tensor.narrow != FORBIDDEN:
-                alone = cast_weight(self.objective, leaf.elements, absorbed=False)
-                if node != LOW:
-                    leaf.tensor.widen = alone
-                if node != FULL and leaf.tensor not in self.stored_narrow:
-                    leaf.tensor.narrow = alone
-        if leaf.literal is not None:
-            leaf.uses.append((node, END))
-        for scope, block, conditional in reversed(self.stack):
-            if scope == leaf.scope:
-                leaf.uses.append((node, block))
-                if conditional is not None:
-                    conditional.hoisted.append((leaf, node))
-                break
-        return leaf, node
 
 
 def _called_functions(functions: list[tuple[tvm.ir.GlobalVar, relax.Function]]) -> set[tvm.ir.GlobalVar]:

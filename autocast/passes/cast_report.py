@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from autocast.passes.cast_costs import cast_bytes
+from autocast.passes.cast_forms import InsertedCast
 from autocast.passes.cast_plan import ModulePlan
-from autocast.passes.cast_rewriter import InsertedCast
 from autocast.passes.store_parameters import StoredParameters
+from autocast.policy import Unused
 
 _MEBIBYTE = 2**20
 
@@ -45,7 +46,8 @@ class CastReport:
     `cost` and `lower_bound` are in the objective's unit, casts or bytes: no valid choice of precisions costs less than
     `lower_bound`. `cast_bytes` counts what every
     cast would read and write if none were absorbed by a kernel. The `greedy` figures are those of one forward pass
-    over the same module and rules. `parameters` tells which are stored in low precision since, where any may be.
+    over the same module and rules. `unused` are the policy's entries that concern nothing in the module. `parameters`
+    tells which are stored in low precision since, where any may be.
     """
 
     dtype: str
@@ -59,6 +61,7 @@ class CastReport:
     greedy_cost: int
     milliseconds: float
     bindings: int
+    unused: tuple[Unused, ...]
     _plan: ModulePlan = field(repr=False)
     _low: list[bool] = field(repr=False)
     parameters: StoredParameters | None = None
@@ -97,9 +100,14 @@ class CastReport:
         return self.dtype if self._low[node] else "float32"
 
     def summary(self) -> str:
-        """One line: `casts: 234 (optimal; greedy: 367), 845.0 MiB (greedy: 1020.5 MiB)`, and then what is offline."""
+        """One line: `casts: 234 (optimal in bytes; greedy: 367), 845.0 MiB (greedy: 1020.5 MiB)`, and what is offline.
+
+        `optimal in bytes` names the objective: nothing else costs less of it. MiB are those of `cast_bytes`.
+        """
         stored = f"; {self.parameters.summary()}" if self.parameters is not None else ""
-        proof = "optimal" if self.is_optimal else f"lower bound {self.lower_bound} {self.objective}"
+        proof = (
+            f"optimal in {self.objective}" if self.is_optimal else f"lower bound {self.lower_bound} {self.objective}"
+        )
         return (
             f"casts: {self.casts} ({proof if self.solver == 'optimal' else self.solver}; greedy: {self.greedy_casts}), "
             f"{self.cast_bytes / _MEBIBYTE:.1f} MiB (greedy: {self.greedy_cast_bytes / _MEBIBYTE:.1f} MiB)"

@@ -4,6 +4,7 @@ from autocast.policy.policy import Policy, as_policy
 from autocast.policy.precedence import LEVELS, Decisions, Ruling, operator_rules
 from autocast.policy.presets import PRESETS, UNSUPPORTED
 from autocast.policy.regions import Region, disable_autocast, fp16_guard
+from autocast.policy.unused import Unused, warn_of_unused
 
 __all__ = [
     "LEVELS",
@@ -13,8 +14,10 @@ __all__ = [
     "Policy",
     "Region",
     "Ruling",
+    "Unused",
     "as_policy",
     "disable_autocast",
     "fp16_guard",
     "operator_rules",
+    "warn_of_unused",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 from collections.abc import Iterable
@@ -65,9 +64,3 @@ def with_parents(path: str) -> list[str]:
     """A dotted path and all that contain it: `a.b.c`, `a.b`, `a`. A pattern that selects a module selects its parts."""
     parts = path.split(".") if path else []
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
-
-
-def nearest(text: str, names: Iterable[str]) -> str:
-    """Up to three of `names` that look like `text`, for a message."""
-    found = difflib.get_close_matches(text.strip("/"), sorted(set(names)), n=3, cutoff=0.4)
-    return ", ".join(found) or "none that is alike"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NoReturn
 
 import type_hints
 from autocast.errors import PolicyError
+from autocast.messages import named_options
 from autocast.policy import presets
 from autocast.policy.choices import UNDECIDED
-from autocast.policy.patterns import compiled, nearest
+from autocast.policy.patterns import compiled
+from autocast.policy.text import fields_of, text_of
 from type_hints import UnknownOperatorError
 
 #: (operator, attribute, values): float32 where the call's attribute has one of the values, as text.
@@ -51,6 +51,7 @@ _OPPOSITES = (
 )
 
 
+@named_options(PolicyError, {}, positional='try Policy.parse("mp1, dtype=float16")')
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Policy:
     """What is low, what is float32, and how parameters and sums are kept.
@@ -128,15 +129,17 @@ class Policy:
         def store(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
+        _require("preset", self.preset, LEGAL["preset"])
         store("dtype", _dtype(self.dtype))
         store("out_dtype", None if self.out_dtype is None else _dtype(self.out_dtype))
         for name in _OPERATORS:
             store(name, _sorted(_operator(name, entry) for entry in _entries(name, getattr(self, name))))
-        store("conditional_float32_ops", _sorted(map(_condition, self.conditional_float32_ops)))
+        conditions = _several("conditional_float32_ops", self.conditional_float32_ops)
+        store("conditional_float32_ops", _sorted(map(_condition, conditions)))
         for name in _PATTERNS:
             store(name, _sorted(_pattern(name, entry) for entry in _entries(name, getattr(self, name))))
         store("mixed_ops", _sorted(_entries("mixed_ops", self.mixed_ops)))
-        if self.parameters is None and self.preset in presets.PRESETS:
+        if self.parameters is None:
             store("parameters", presets.PRESETS[self.preset].parameters)
         self._check()
 
@@ -144,7 +147,8 @@ class Policy:
         for name, legal in (*LEGAL.items(), ("out_dtype", (None, "float32", self.dtype))):
             _require(name, getattr(self, name), legal)
         for name in _SWITCHES:
-            _require(name, getattr(self, name), (True, False))
+            if not isinstance(getattr(self, name), bool):
+                _illegal(name, getattr(self, name), (True, False))
         for entry in self.mixed_ops:
             _require("mixed_ops", entry, tuple(MIXED_OPS))
         for first, second in _OPPOSITES:
@@ -171,35 +175,15 @@ class Policy:
     def parse(cls, text: str) -> Policy:
         """The policy that a text describes: what `str` prints, or its short form, as in `mp1, dtype=float16`.
 
-        A word alone is a preset or a dtype; quotes around a single word may be left out.
+        A word alone is a preset or a dtype; quotes may be left out around names, globs and regular expressions.
 
         Raises
         ------
         PolicyError
             The text is no such list, names a field that there is not, or the policy contradicts itself.
         """
-        inside = text.strip()
-        if inside.startswith("Policy(") and inside.endswith(")"):
-            inside = inside[len("Policy(") : -1]
-        try:
-            call = ast.parse(f"Policy({inside})", mode="eval").body
-            if not isinstance(call, ast.Call) or any(keyword.arg is None for keyword in call.keywords):
-                raise ValueError(ast.unparse(call))
-            given = [(_field_of(_value(node)), _value(node)) for node in call.args]
-            given += [(str(keyword.arg), _value(keyword.value)) for keyword in call.keywords]
-        except (SyntaxError, ValueError) as error:
-            raise PolicyError(
-                f"Policy.parse: {text!r} does not read as field=value, ...; try 'mp1, dtype=float16' or "
-                '\'Policy(preset="mp1", low_ops=("nn.relu",))\''
-            ) from error
-        names = [name for name, _ in given]
-        known = [field.name for field in fields(cls)]
-        for name in names:
-            if name not in known:
-                raise PolicyError(f"Policy.parse: {text!r} has a field {name!r}; nearest: {nearest(str(name), known)}")
-            if names.count(name) > 1:
-                raise PolicyError(f"Policy.parse: {text!r} says {name} twice; expected it once")
-        return cls(**dict(given))
+        words = {word: name for name in ("preset", "dtype") for word in LEGAL[name]}
+        return cls(**fields_of(text, words, [field.name for field in fields(cls)]))
 
     def __str__(self) -> str:
         said = []
@@ -207,7 +191,7 @@ class Policy:
             value = getattr(self, field.name)
             default = field.default if field.name != "parameters" else presets.PRESETS[self.preset].parameters
             if value != default:
-                said.append(f"{field.name}={_text(value)}")
+                said.append(f"{field.name}={text_of(value)}")
         return f"Policy({', '.join(said)})"
 
     __repr__ = __str__
@@ -224,14 +208,15 @@ def as_policy(policy: Policy | str | None, **short_forms: Any) -> Policy:
     given = {name: value for name, value in short_forms.items() if value is not None}
     if policy is None:
         return Policy(**given)
+    if not isinstance(policy, Policy | str):
+        raise PolicyError(f'policy={policy!r}: expected a Policy or a text such as "mp1"')
+    known = Policy.parse(policy) if isinstance(policy, str) else policy
     if given:
         names = ", ".join(f"{name}={value!r}" for name, value in given.items())
-        _contradiction(f"policy={str(policy)!r} and {names} are both given; say it in the policy alone")
-    if isinstance(policy, str):
-        return Policy.parse(policy)
-    if not isinstance(policy, Policy):
-        raise PolicyError(f'policy={policy!r}: expected a Policy or a text such as "mp1"')
-    return policy
+        both = str(replace(known, **given))
+        remedy = repr(both[len("Policy(") : -1]) if isinstance(policy, str) else both
+        raise PolicyError(f"policy={policy!r} and {names} are both given; expected one of them: try policy={remedy}")
+    return known
 
 
 def _contradiction(what: str) -> None:
@@ -240,14 +225,24 @@ def _contradiction(what: str) -> None:
 
 def _require(name: str, got: object, legal: tuple[object, ...]) -> None:
     if got not in legal:
-        raise PolicyError(f"Policy: {name}={got!r}; expected one of {', '.join(map(repr, legal))}")
+        _illegal(name, got, legal)
+
+
+def _illegal(name: str, got: object, legal: tuple[object, ...]) -> NoReturn:
+    raise PolicyError(f"Policy: {name}={got!r}; expected one of {', '.join(map(repr, legal))}")
+
+
+def _several(name: str, value: Any) -> Iterable[Any]:
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        raise PolicyError(f"Policy: {name}={value!r}; expected a tuple of entries")
+    return value
 
 
 def _entries(name: str, value: Any) -> tuple[str, ...]:
-    entries = (value,) if isinstance(value, str) else tuple(value)
+    entries = (value,) if isinstance(value, str) else tuple(_several(name, value))
     for entry in entries:
         if not isinstance(entry, str) or not entry:
-            raise PolicyError(f"Policy: {name} has the entry {entry!r}; expected a name")
+            raise PolicyError(f"Policy: {name} has the entry {entry!r}; expected a name, as text")
     return entries
 
 
@@ -272,13 +267,12 @@ def _operator(name: str, entry: str) -> str:
 
 
 def _condition(entry: Any) -> Condition:
-    try:
-        operator, attribute, values = entry
-    except (TypeError, ValueError) as error:
+    if not isinstance(entry, tuple | list) or len(entry) != 3 or not isinstance(entry[1], str):
         raise PolicyError(
             f"Policy: conditional_float32_ops has the entry {entry!r}; expected (operator, attribute, values), such "
             'as ("nn.softmax", "axis", (1,))'
-        ) from error
+        )
+    operator, attribute, values = entry
     values = (values,) if isinstance(values, str) or not isinstance(values, Iterable) else values
     return _operator("conditional_float32_ops", operator), attribute, _sorted(map(str, values))
 
@@ -286,29 +280,3 @@ def _condition(entry: Any) -> Condition:
 def _pattern(name: str, entry: str) -> str:
     compiled(entry)
     return entry
-
-
-def _field_of(word: object) -> str:
-    """The field that a word without a name before it sets."""
-    for name in ("preset", "dtype"):
-        if word in LEGAL[name]:
-            return name
-    raise PolicyError(
-        f"Policy.parse: {word!r} is neither a preset ({', '.join(LEGAL['preset'])}) nor a dtype "
-        f"({', '.join(LEGAL['dtype'])})"
-    )
-
-
-def _value(node: ast.expr) -> Any:
-    """A literal; a bare word is the text that it is."""
-    if isinstance(node, ast.Tuple | ast.List | ast.Set):
-        return tuple(map(_value, node.elts))
-    if isinstance(node, ast.Name | ast.Attribute):
-        return ast.unparse(node)
-    return ast.literal_eval(node)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_text, value))}{',' if len(value) == 1 else ''})"
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)

@@ -14,21 +14,22 @@ The first level that says anything decides. Whoever decides, it is a casting rul
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import tvm
 from tvm import relax
 
 import type_hints
-from autocast.errors import PolicyError, PolicyWarning
+from autocast.errors import PolicyError
 from autocast.ir import identity, op_name, place_of
+from autocast.messages import nearest
 from autocast.policy.choices import Choice, rule_for
 from autocast.policy.facts import after_float_conversions, literals_out_of_range, parameter_names
-from autocast.policy.patterns import Patterns, nearest, with_parents
+from autocast.policy.patterns import Patterns, with_parents
 from autocast.policy.policy import MIXED_OPS, Policy
 from autocast.policy.presets import PRESETS, UNSUPPORTED
+from autocast.policy.unused import Unused
 from type_hints import Row
 
 LEVELS = ("region", "name pattern", "custom hint", "operator list", "preset", "rule")
@@ -108,18 +109,28 @@ class Decisions:
             self._rulings[key] = self._operator(name, operator, why)
         return self._rulings[key]
 
-    def warn_of_unused(self) -> None:
-        """Warn of entries that concern nothing in the module, with names that are nearly theirs."""
-        policy, seen = self.policy, self._seen
-        operators = {name.removeprefix("relax.") for name in seen["operators"]}
-        listed = {name: getattr(policy, name) for name in ("low_ops", "float32_ops", "widest_ops")}
-        listed["conditional_float32_ops"] = tuple(operator for operator, _, _ in policy.conditional_float32_ops)
-        for field, entries in listed.items():
-            _warn(field, [entry for entry in entries if entry not in operators], operators, "operator")
-        for field, patterns in (("low_names", self._low_names), ("float32_names", self._float32_names)):
-            _warn(field, patterns.unmatched(seen["names"]), seen["names"], "name")
-        for field, patterns in (("low_regions", self._low_regions), ("float32_regions", self._float32_regions)):
-            _warn(field, patterns.unmatched(seen["regions"]), seen["regions"], "torch module")
+    def unused(self) -> tuple[Unused, ...]:
+        """The entries, of active `CustomTypeHint` blocks too, that concern nothing in the module."""
+        policy, names, regions = self.policy, self._seen["names"], self._seen["regions"]
+        operators = {name.removeprefix("relax.") for name in self._seen["operators"]}
+        conditional = {operator for operator, _, _ in policy.conditional_float32_ops}
+        custom = {name.removeprefix("relax.") for name in type_hints.active_names()}
+        rows = (
+            ("Policy: low_ops", "operator", {*policy.low_ops} - operators, operators),
+            ("Policy: float32_ops", "operator", {*policy.float32_ops} - operators, operators),
+            ("Policy: widest_ops", "operator", {*policy.widest_ops} - operators, operators),
+            ("Policy: conditional_float32_ops", "operator", conditional - operators, operators),
+            ("CustomTypeHint", "operator", custom - operators, operators),
+            ("Policy: low_names", "name", self._low_names.unmatched(names), names),
+            ("Policy: float32_names", "name", self._float32_names.unmatched(names), names),
+            ("Policy: low_regions", "torch module", self._low_regions.unmatched(regions), regions),
+            ("Policy: float32_regions", "torch module", self._float32_regions.unmatched(regions), regions),
+        )
+        return tuple(
+            Unused(field, entry, what, nearest(entry, known))
+            for field, what, entries, known in rows
+            for entry in sorted(entries)
+        )
 
     # -- the levels --------------------------------------------------------------------------------
 
@@ -235,12 +246,3 @@ def _attribute(call: relax.Call, attribute: str) -> str:
             f"{', '.join(known) or 'none'}"
         )
     return str(getattr(call.attrs, attribute))
-
-
-def _warn(field: str, unused: Iterable[str], seen: Iterable[str], what: str) -> None:
-    for entry in unused:
-        warnings.warn(
-            f"Policy: {field} has {entry!r}, and no {what} of the module is that; nearest: {nearest(entry, seen)}",
-            PolicyWarning,
-            stacklevel=2,
-        )

@@ -8,12 +8,15 @@ Source: Micikevicius et al., "Mixed Precision Training", 2018.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import relax
 
 from autocast.errors import TrainingError
+from autocast.messages import check_option, named_options
 
 op = relax.op
 
@@ -28,7 +31,7 @@ class StaticLossScaling:
     scale: float
 
     def __post_init__(self) -> None:
-        _check(self, "scale", self.scale > 0, "more than 0")
+        _check(self, "scale", lambda value: value > 0, "more than 0")
 
     @property
     def initial_state(self) -> dict[str, np.ndarray]:
@@ -40,6 +43,16 @@ class StaticLossScaling:
         return {}
 
 
+@named_options(
+    TrainingError,
+    {
+        "init_scale": "it is init_loss_scaling",
+        "growth_factor": "it is incr_ratio",
+        "backoff_factor": "it is decr_ratio",
+        "growth_interval": "it is incr_every_n_steps",
+    },
+    positional="try loss_scaling=1024.0 for a scale that stays",
+)
 @dataclass(frozen=True, kw_only=True)
 class DynamicLossScaling:
     """A scale that follows the gradients.
@@ -61,11 +74,11 @@ class DynamicLossScaling:
     decr_ratio: float = 0.8
 
     def __post_init__(self) -> None:
-        _check(self, "init_loss_scaling", self.init_loss_scaling >= _SMALLEST_SCALE, "1 or more")
-        _check(self, "incr_every_n_steps", self.incr_every_n_steps >= 1, "1 or more")
-        _check(self, "decr_every_n_nan_or_inf", self.decr_every_n_nan_or_inf >= 1, "1 or more")
-        _check(self, "incr_ratio", self.incr_ratio > 1, "more than 1")
-        _check(self, "decr_ratio", 0 < self.decr_ratio < 1, "0 to 1, both excluded")
+        _check(self, "init_loss_scaling", lambda value: value >= _SMALLEST_SCALE, "1 or more")
+        _check(self, "incr_every_n_steps", lambda value: value >= 1, "1 or more")
+        _check(self, "decr_every_n_nan_or_inf", lambda value: value >= 1, "1 or more")
+        _check(self, "incr_ratio", lambda value: value > 1, "more than 1")
+        _check(self, "decr_ratio", lambda value: 0 < value < 1, "0 to 1, both excluded")
 
     @property
     def initial_state(self) -> dict[str, np.ndarray]:
@@ -109,6 +122,5 @@ def parse(loss_scaling: float | LossScaling | None) -> LossScaling | None:
     )
 
 
-def _check(scaling: LossScaling, name: str, legal: bool, expected: str) -> None:
-    if not legal:
-        raise TrainingError(f"{type(scaling).__name__}: {name} is {getattr(scaling, name)}, expected {expected}")
+def _check(scaling: LossScaling, name: str, is_legal: Callable[[Any], bool], expected: str) -> None:
+    check_option(scaling, name, is_legal, TrainingError, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +14,28 @@ from tvm import relax
 from autocast import ir
 from autocast.errors import InputError, TrainingError
 from autocast.ir import operators
+from autocast.messages import check_option, named_options
 from autocast.model.value import Model
 from autocast.training.building import emit_body, new_function
 from autocast.training.randomness import seed_dropout
+from autocast.vm.signature import to_tvm
 
 op = relax.op
 
 _REDUCTIONS = ("mean", "sum")
 _KINDS = ("indices", "probabilities")
 
+_NO_WEIGHTS = "classes and labels have no weights here; a Loss of your own may compute anything"
 
+#: Decorates every loss: the keywords of torch's that there are not are errors that say what there is.
+loss_options = named_options(
+    TrainingError,
+    {"weight": _NO_WEIGHTS, "pos_weight": _NO_WEIGHTS},
+    positional="a loss is given to the trainer, which computes it: Trainer(model, CrossEntropy(), ...)",
+)
+
+
+@loss_options
 @dataclass(frozen=True, kw_only=True)
 class Loss:
     """Base class: a frozen value. Subclasses say what labels they take and compute a 0-d float32 tensor.
@@ -39,7 +52,7 @@ class Loss:
     reduction: str = "mean"
 
     def __post_init__(self) -> None:
-        self._check("reduction", self.reduction in _REDUCTIONS, "'mean' or 'sum'")
+        self._check("reduction", _REDUCTIONS.__contains__, "'mean' or 'sum'")
 
     def labels(self, prediction: relax.Expr) -> relax.TensorType:
         """The type of the labels for a prediction: its shape, float32, unless the subclass says otherwise."""
@@ -59,11 +72,11 @@ class Loss:
     def _reduce(self, losses: relax.Expr) -> relax.Expr:
         return op.mean(losses) if self.reduction == "mean" else op.sum(losses)
 
-    def _check(self, name: str, legal: bool, expected: str) -> None:
-        if not legal:
-            raise TrainingError(f"{type(self).__name__}: {name} is {getattr(self, name)!r}, expected {expected}")
+    def _check(self, name: str, is_legal: Callable[[Any], bool], expected: str) -> None:
+        check_option(self, name, is_legal, TrainingError, expected)
 
 
+@loss_options
 @dataclass(frozen=True, kw_only=True)
 class CrossEntropy(Loss):
     """Cross-entropy of logits of shape (..., classes) and labels, as torch's.
@@ -84,8 +97,8 @@ class CrossEntropy(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("kind", self.kind in _KINDS, "'indices' or 'probabilities'")
-        self._check("label_smoothing", 0 <= self.label_smoothing < 1, "0 to 1, 1 excluded")
+        self._check("kind", _KINDS.__contains__, "'indices' or 'probabilities'")
+        self._check("label_smoothing", lambda smoothing: 0 <= smoothing < 1, "0 to 1, 1 excluded")
 
     def labels(self, prediction: relax.Expr) -> relax.TensorType:
         return super().labels(prediction) if self.kind == "probabilities" else _indices(prediction)
@@ -113,6 +126,7 @@ class CrossEntropy(Loss):
         return op.negative(op.sum(op.multiply(labels, logs), axis=-1))
 
 
+@loss_options
 @dataclass(frozen=True, kw_only=True)
 class NLL(Loss):
     """The negative logarithm of the label's probability, of log-probabilities of shape (..., classes), as torch's.
@@ -133,6 +147,7 @@ class NLL(Loss):
         return op.nn.nll_loss(rows, labels, None, self.reduction, self.ignore_index)
 
 
+@loss_options
 @dataclass(frozen=True, kw_only=True)
 class MSE(Loss):
     """The square of the difference."""
@@ -141,6 +156,7 @@ class MSE(Loss):
         return op.square(op.subtract(prediction, labels))
 
 
+@loss_options
 @dataclass(frozen=True, kw_only=True)
 class SmoothL1(Loss):
     """`0.5 * d ** 2 / beta` for differences `d` smaller than `beta`, else `|d| - 0.5 * beta` (Girshick, 2015)."""
@@ -149,7 +165,7 @@ class SmoothL1(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("beta", self.beta > 0, "more than 0")
+        self._check("beta", lambda beta: beta > 0, "more than 0")
 
     def pointwise(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         difference = op.subtract(prediction, labels)
@@ -158,6 +174,7 @@ class SmoothL1(Loss):
         return op.where(op.less(size, _const(self.beta)), near, op.subtract(size, _const(0.5 * self.beta)))
 
 
+@loss_options
 @dataclass(frozen=True, kw_only=True)
 class BCEWithLogits(Loss):
     """Binary cross-entropy of logits and labels from 0 to 1: `log(1 + exp(x)) - x * label`, which cannot overflow."""
@@ -228,10 +245,9 @@ def _position(model: Model, loss: Loss) -> int:
 
 def check_labels(model: Model, loss: Loss, labels: Any) -> None:
     """Raise an InputError where labels are integers, but no class of `model`; what they are else is not looked at."""
-    array = np.from_dlpack(labels)
     classes = _shape(_prediction(model, _position(model, loss)))[-1]
-    if array.dtype == np.int64 and isinstance(classes, int):
-        loss.check_values(array, classes)
+    if str(getattr(labels, "dtype", "")).removeprefix("torch.") == "int64" and isinstance(classes, int):
+        loss.check_values(to_tvm(labels).numpy(), classes)
 
 
 def _prediction(model: Model, position: int) -> relax.Var:
@@ -259,7 +275,9 @@ def _check_indices(loss: Loss, labels: np.ndarray, classes: int, ignored: int) -
     if wrong.size:
         raise InputError(
             f"{type(loss).__name__}: {wrong.size} of {labels.size} labels are no class, {wrong[0]} the first, expected "
-            f"0 to {classes - 1}, or {ignored}, which counts for nothing"
+            f"labels: int64[{', '.join(map(str, labels.shape))}] from 0 to {classes - 1}, or {ignored}, which counts "
+            f"for nothing. Try {type(loss).__name__}(ignore_index={wrong[0]}) if that is what it should mean, or a "
+            "model with more classes"
         )
     if labels.size and not counted.size and loss.reduction == "mean":
         raise InputError(

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsFloat
 
 import numpy as np
 import tvm
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
 from autocast import amp as mixed
 from autocast import vm
-from autocast.errors import CheckpointError, DivergedError, InputError
+from autocast.errors import CheckpointError, DivergedError, InputError, TrainingError
+from autocast.messages import check_names
 from autocast.model import Model
-from autocast.policy import Policy, as_policy
+from autocast.policy import Policy, as_policy, warn_of_unused
 from autocast.training import checkpoint
+from autocast.training.batches import Batch, batches_until, tensors_of
 from autocast.training.evaluation import evaluation_form
 from autocast.training.loss_scaling import DynamicLossScaling
 from autocast.training.losses import Loss, append_loss, check_labels
 from autocast.training.optimizers import Optimizer
-from autocast.training.step import training_step
+from autocast.training.progress import divergence, progress_line
+from autocast.training.step import Options, training_step
+from autocast.vm.signature import Signature
 
-#: The tensors of one step: (inputs..., labels), or all of them by name.
-Batch = Sequence[Any] | Mapping[str, Any]
+#: What other names for options are called here.
+_ELSEWHERE = {name: f"it is {ours}" for name, ours in {"lr": "learning_rate", "policy": "amp", "dtype": "amp"}.items()}
 
 
 class Trainer:
@@ -71,6 +72,7 @@ class Trainer:
         amp: Policy | str | None = None,
         **options: Any,
     ) -> None:
+        check_names("Trainer", options, ("learning_rate", "amp", *Options._fields), TrainingError, _ELSEWHERE)
         self._model = model
         self._loss = loss
         self._optimizer = optimizer
@@ -80,6 +82,9 @@ class Trainer:
         if self.amp is not None and self.amp.dtype == "float16":
             options.setdefault("loss_scaling", DynamicLossScaling())
         self.step_model = self._mixed(training_step(model, loss, optimizer, **options))
+        *self._inputs, _learning_rate = Signature.of(self.step_model.main, self.step_model.num_input).inputs
+        if self.amp is not None and (unused := self.step_model.report.unused):
+            warn_of_unused(unused, self._evaluation.report.unused)
 
     @cached_property
     def executable(self) -> vm.Executable:
@@ -89,7 +94,7 @@ class Trainer:
     @property
     def input_names(self) -> tuple[str, ...]:
         """The names of a batch's tensors: those of the model's inputs, then `labels`."""
-        return self.step_model.input_names[:-1]  # the last one is the learning rate
+        return tuple(spec.name for spec in self._inputs)
 
     def rate(self) -> float:
         """The learning rate of the next step.
@@ -142,7 +147,8 @@ class Trainer:
             Batches for `step`; or a function from the number of steps done (from 0) to the next batch, so that a run
             that was interrupted goes on with the data that it would have seen.
         steps : int, optional
-            Where to stop, steps of earlier calls and of the checkpoint included; needed with a function.
+            Where to stop: how many are done then in all, by earlier calls and before the checkpoint, too; needed with
+            a function.
         save_to : path, optional
             A checkpoint. If it exists, training goes on from there; it is written every `save_every` steps and at
             the end, so the same call takes up where a killed process left off.
@@ -153,19 +159,26 @@ class Trainer:
         ------
         DivergedError
             The loss is not finite. The last checkpoint is from before that.
+        InputError
+            A batch does not fit, or `steps` are done already and there is no checkpoint that says so.
         """
         if save_every < 1:
             raise InputError(f"Trainer.fit: save_every is {save_every}, expected a number of steps: 1 or more")
         if save_to is not None and Path(save_to).exists():
-            self.load(save_to)
+            self.load(save_to)  # a finished run has no steps left, and that is well
+        elif steps is not None and steps <= self.steps:
+            raise InputError(
+                f"Trainer.fit: steps is {steps}, which counts all steps, and {self.steps} are done already; expected "
+                f"more: steps={self.steps + max(1, steps)} does {max(1, steps)} more"
+            )
         losses: list[float] = []
-        with _progress(progress) as show:
+        with progress_line(progress) as show:
             line = show.add_task("", total=steps, completed=self.steps, loss=math.nan, rate=self.rate())
-            for batch in self._batches(batches, steps):
+            for batch in batches_until(batches, steps, lambda: self.steps):
                 rate = self.rate()
                 losses.append(self.step(batch))
                 if not math.isfinite(losses[-1]):
-                    raise DivergedError(self._divergence(losses[-1], rate))
+                    raise DivergedError(divergence(self.steps, losses[-1], rate, self.amp))
                 show.update(line, completed=self.steps, loss=losses[-1], rate=rate)
                 if save_to is not None and self.steps % save_every == 0:
                     self.save(save_to)
@@ -181,9 +194,8 @@ class Trainer:
         InputError
             There is no batch, or one does not fit.
         """
-        model, executable = self._evaluated
-        params = self._reached(model).values()
-        losses = [float(executable(*self._arguments(batch), *params)) for batch in batches]
+        params = self._reached(self._evaluation).values()
+        losses = [float(self._evaluating(*self._arguments(batch), *params)) for batch in batches]
         if not losses:
             raise InputError("Trainer.evaluate: got no batches, expected at least one; is the iterator used up?")
         return math.fsum(losses) / len(losses)
@@ -265,61 +277,23 @@ class Trainer:
         return f"Trainer({self._optimizer!r}, {self.amp or 'in the precision of the model'}, {self.steps} steps done)"
 
     @cached_property
-    def _evaluated(self) -> tuple[Model, vm.Executable]:
-        """The loss in evaluation form, and its executable, whose inputs are the batch and then the parameters."""
-        model = self._mixed(append_loss(evaluation_form(self._model), self._loss))
-        return model, vm.compile(model.mod)
+    def _evaluation(self) -> Model:
+        """The loss in evaluation form: its inputs are the batch, then the parameters."""
+        return self._mixed(append_loss(evaluation_form(self._model), self._loss))
+
+    @cached_property
+    def _evaluating(self) -> vm.Executable:
+        return vm.compile(self._evaluation.mod)
 
     def _mixed(self, model: Model) -> Model:
-        return model if self.amp is None else mixed.cast_model(model, self.amp)
+        return model if self.amp is None else mixed.insert_casts(model, self.amp)
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
-        """The tensors of a batch, in order: as many as there are names. What they are like the executable checks."""
-        names = self.input_names
-        if isinstance(batch, Mapping):
-            if set(batch) != set(names):
-                raise InputError(
-                    f"Trainer: got a batch of {sorted(batch)}, expected each of {list(names)} exactly once"
-                )
-            batch = [batch[name] for name in names]
-        if not isinstance(batch, Sequence) or len(batch) != len(names):
-            got = f"{len(batch)} tensors" if isinstance(batch, Sequence) else f"type {type(batch).__name__}"
-            raise InputError(f"Trainer: got a batch of {got}, expected ({', '.join(names)})")
-        if hasattr(batch[-1], "__dlpack__"):
-            check_labels(self._model, self._loss, batch[-1])
-        return tuple(batch)
+        """The tensors of a batch, in order. What they are like the executable checks, but for the labels' values."""
+        tensors = tensors_of(batch, self._inputs)
+        check_labels(self._model, self._loss, tensors[-1])
+        return tensors
 
     def _reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
         """The parameters of `model`, one like that which is trained, as they are now."""
         return {name: self.executable.state.get(name, tensor) for name, tensor in model.params.items()}
-
-    def _batches(self, batches: Iterable[Batch] | Callable[[int], Batch], steps: int | None) -> Iterator[Batch]:
-        if not callable(batches):
-            # Not zip(range(...), batches): what it takes from an iterator to find out that it is done would be lost.
-            left = None if steps is None else max(0, steps - self.steps)
-            yield from itertools.islice(batches, left)
-            return
-        if steps is None:
-            raise InputError("Trainer.fit: batches come from a function, which never ends; expected steps=..., too")
-        while self.steps < steps:
-            yield batches(self.steps)
-
-    def _divergence(self, loss: float, rate: float) -> str:
-        overflows = self.amp is not None and self.amp.dtype == "float16"
-        remedy = 'or amp="bfloat16", which has the range of float32' if overflows else "or a warm-up"
-        return (
-            f"Trainer.fit: the loss of step {self.steps} is {loss} at a learning rate of {rate:g}, expected a finite "
-            "number. What is trained has diverged too: go on from a checkpoint, with a lower learning rate, "
-            f"clip_norm=1.0, {remedy}"
-        )
-
-
-def _progress(shown: bool) -> Progress:
-    columns = (
-        "step",
-        MofNCompleteColumn(),
-        BarColumn(),
-        "loss {task.fields[loss]:.4f}",
-        "rate {task.fields[rate]:.2e}",
-    )
-    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not shown)

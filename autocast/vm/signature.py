@@ -74,7 +74,10 @@ class Signature:
             raise InputError("main: got one tensor for the inputs, expected a sequence of tensors; try [tensor]")
         if len(args) != len(self.inputs):
             names = ", ".join(f"{spec.name}: {spec}" for spec in self.inputs)
-            raise InputError(f"main: got {len(args)} inputs, expected {len(self.inputs)} ({names})")
+            raise InputError(
+                f"main: got {len(args)} inputs, expected {len(self.inputs)} ({names}). "
+                "Pass these alone, in this order; other values were fixed when the model was imported"
+            )
         sizes: dict[tirx.Var, int] = {}
         later = []
         for spec, arg in zip(self.inputs, args, strict=True):
@@ -98,17 +101,32 @@ class Signature:
         upper = self.upper_bounds.get(var.name, sys.maxsize)
         lower = self.lower_bounds.get(var.name, 1)
         if not lower <= got <= upper:
-            until = "" if upper == sys.maxsize else f" to {upper}"
+            bounds = f"{lower}" if upper == sys.maxsize else f"{lower} to {upper}"
+            wider = f"{min(got, lower)}" if upper == sys.maxsize else f"{min(got, lower)}, {max(got, upper)}"
             raise InputError(
-                f"main: input {spec.name} has size {got} along axis {axis}, expected {var.name} in {lower}{until}. "
-                "Import the model with wider bounds"
+                f"main: input {spec.name} has size {got} along axis {axis}, expected {var.name} in {bounds}. "
+                f'Import the model with wider bounds: dynamic={{"{var.name}": ("{spec.name}", {axis}, {wider})}}'
             )
 
     @staticmethod
     def _mismatch(spec: Input, arg: Any, sizes: dict[tirx.Var, int] | None = None) -> InputError:
         known = ", ".join(f"{var.name} = {size}" for var, size in (sizes or {}).items())
         got = f"{_dtype_of(arg)}[{', '.join(str(size) for size in arg.shape)}]"
-        return InputError(f"main: input {spec.name} is {got}, expected {spec}{f' with {known}' if known else ''}")
+        expected = f"{spec} with {known}" if known else f"{spec}"
+        return InputError(f"main: input {spec.name} is {got}, expected {expected}. {_remedy(spec, arg)}")
+
+
+def _remedy(spec: Input, arg: Any) -> str:
+    """What to do about an input of another dtype or shape."""
+    if _dtype_of(arg) != spec.dtype:
+        return f"Convert it: {spec.name}.{f'to(torch.{spec.dtype})' if is_torch(arg) else f'astype({spec.dtype!r})'}"
+    if len(arg.shape) != len(spec.shape):
+        return f"Give it {len(spec.shape)} axes, or import the model with examples like this"
+    pairs = enumerate(zip(spec.shape, arg.shape, strict=True))
+    axis = next((axis for axis, (expected, got) in pairs if isinstance(expected, int) and expected != got), None)
+    if axis is None:
+        return "Inputs that share a dimension must have the same size along it"
+    return f'Where sizes vary along axis {axis}, import the model with it: dynamic={{"n": ("{spec.name}", {axis})}}'
 
 
 def _bounds(main: relax.Function, attribute: str) -> dict[str, int]:
@@ -126,7 +144,7 @@ def _shape_of(spec: Input, arg: Any) -> tuple[int, ...]:
     if not (is_torch(arg) or isinstance(arg, np.ndarray | tvm.runtime.Tensor)):
         raise InputError(
             f"main: input {spec.name} is a {type(arg).__name__}, expected a torch tensor, numpy array or TVM tensor "
-            f"of {spec}"
+            f"of {spec}. Try torch.as_tensor({spec.name}, dtype=torch.{spec.dtype})"
         )
     return tuple(int(size) for size in arg.shape)
 

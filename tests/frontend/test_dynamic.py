@@ -11,7 +11,7 @@ from torch.export import Dim
 
 from autocast.errors import ImportModelError
 from autocast.frontend import from_torch
-from tests.frontend.helpers import assert_close, runner
+from tests.frontend.helpers import Calls, assert_close, runner
 
 
 class Pair(nn.Module):
@@ -71,6 +71,12 @@ def test_two_dynamic_dimensions_vary_freely() -> None:
 def test_a_wrong_specification_is_an_error_that_says_what_is_wrong(dynamic: Any, message: str) -> None:
     with pytest.raises(ImportModelError, match=message):
         from_torch(Pair(), _EXAMPLE, dynamic=dynamic)
+
+
+def test_inputs_after_a_star_are_dynamic_too() -> None:
+    module = Calls(lambda x, y: x + y)
+    run = runner(from_torch(module, (torch.ones(3, 2), torch.ones(3, 2)), dynamic={"rows": ("*", 0)}))
+    assert_close(run(torch.ones(5, 2), torch.ones(5, 2)), (torch.full((5, 2), 2.0),))
 
 
 def test_an_example_of_size_one_along_a_dynamic_axis_is_refused() -> None:

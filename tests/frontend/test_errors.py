@@ -76,9 +76,77 @@ def test_what_a_model_may_not_do_is_an_error(function: Callable[..., Any], messa
         from_torch(Calls(function), (torch.randn(2, 3),))
 
 
-def test_what_is_not_a_module_is_refused() -> None:
-    with pytest.raises(ImportModelError, match=r"got a function; expected a torch\.nn\.Module"):
-        from_torch(_write, (torch.randn(2),))  # type: ignore[arg-type]
+def _branch(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x
+    return -x
+
+
+@pytest.mark.parametrize("function", [_branch, lambda x: x[: int(x.sum())], lambda x: x if bool(x.all()) else -x])
+def test_a_decision_by_values_is_an_error_that_names_the_line_and_what_to_write(function: Callable[..., Any]) -> None:
+    message = r"cannot export Calls \(.*test_errors\.py:\d+: .*x\..*\): .*\n.*choose with torch\.where"
+    with pytest.raises(ImportModelError, match=message) as error:
+        from_torch(Calls(function), (torch.ones(2, 3),))
+    assert "TORCH_LOGS" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda x: x * x.sum().item(), r"_local_scalar_dense.default: 1 call .*keep the number a tensor"),
+        (lambda x: x.nonzero(), r"aten.nonzero.default: 1 call .*choose with torch\.where"),
+        (lambda x: torch.from_numpy(x.numpy()), "Use torch's own operations inside of the module"),
+        (lambda x: x @ x, "must have same reduction dim.*\nMake sure that the module runs with the example inputs"),
+        (lambda x: torch.special.i0(x), "`python -m autocast.frontend` lists what can be imported"),
+    ],
+)
+def test_what_cannot_be_imported_comes_with_what_to_try(function: Callable[..., Any], message: str) -> None:
+    with pytest.raises(ImportModelError, match=message):
+        from_torch(Calls(function), (torch.ones(2, 3),))
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (_write, r"got a function; expected a torch\.nn\.Module\.$"),
+        (nn.Linear, r"got the class Linear; .* Pass an object of it: Linear\(\.\.\.\)"),
+        (nn.ReLU().state_dict(), r"got a OrderedDict; .* Load a state into its module first"),
+        (torch.export.export(nn.ReLU(), (torch.ones(2),)), r"got a ExportedProgram; .* Pass its module\(\)"),
+    ],
+    ids=["function", "class", "state", "program"],
+)
+def test_what_is_not_a_module_is_refused(module: Any, message: str) -> None:
+    with pytest.raises(ImportModelError, match=message):
+        from_torch(module, (torch.randn(2),))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torchscript_is_refused_with_the_module_that_is_expected() -> None:
+    for made in (torch.jit.trace(nn.ReLU(), torch.ones(2)), torch.jit.script(nn.ReLU())):
+        with pytest.raises(
+            ImportModelError, match=r"which is TorchScript; expected the torch.nn.Module that torch.jit"
+        ):
+            from_torch(made, (torch.ones(2),))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        (
+            (),
+            {},
+            r"ReLU.forward\(input\) cannot be called with the example inputs: missing a required argument: 'input'",
+        ),
+        ((torch.ones(2),), {"mask": torch.ones(2)}, "unexpected keyword argument 'mask'. Pass what you would call"),
+        ({"input": torch.ones(2)}, {}, r"example_args is a dict; expected a tuple .* by name are example_kwargs"),
+        (None, {}, "example_args is a NoneType; expected a tuple"),
+        ((torch.ones(2).numpy(),), {}, r"'input' is a numpy array; expected a torch tensor. Try torch.from_numpy"),
+    ],
+    ids=["too few", "keyword", "dictionary", "None", "numpy"],
+)
+def test_example_inputs_that_the_module_does_not_take_are_refused(args: Any, kwargs: Any, message: str) -> None:
+    with pytest.raises(ImportModelError, match=message):
+        from_torch(nn.ReLU(), args, example_kwargs=kwargs)
 
 
 def test_too_many_example_inputs_are_refused() -> None:

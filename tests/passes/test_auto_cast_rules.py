@@ -279,7 +279,7 @@ def test_the_greedy_solver_follows_the_majority_of_the_operands():
 
 def test_the_report_prints_a_line_with_the_proof_and_a_table_with_reasons():
     report = amp.autocast(Softmax).report
-    assert report.summary().startswith(f"casts: {report.casts} (optimal; greedy: {report.greedy_casts})")
+    assert report.summary().startswith(f"casts: {report.casts} (optimal in bytes; greedy: {report.greedy_casts})")
     assert report.summary() in str(report)
     assert "relax.nn.softmax" in str(report)
     assert "exponentials of a row" in str(report)

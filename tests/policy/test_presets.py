@@ -62,6 +62,24 @@ def test_every_operator_that_is_listed_as_unsupported_exists(name):
 
 
 @I.ir_module
+class Attention:
+    @R.function
+    def main(q: R.Tensor((2, 4, 2, 8), "float32"), k: R.Tensor((2, 4, 2, 8), "float32")):
+        with R.dataflow():
+            context = R.nn.attention(q, k, k)
+            gv = R.nn.relu(context)
+            R.output(gv)
+        return gv
+
+
+def test_mp1_widens_what_an_operator_stores_low():
+    out = amp.autocast(Attention, policy="mp1")
+    stored = [binding.var.ty.dtype for binding in out["main"].body.blocks[0].bindings]
+    assert stored == ["bfloat16", "bfloat16", "bfloat16", "float32", "float32"]
+    assert out.report.casts == 3
+
+
+@I.ir_module
 class TwoProducts:
     @R.function
     def main(a: R.Tensor((8, 8), "float32"), b: R.Tensor((8, 8), "float32"), c: R.Tensor((8, 8), "float32")):

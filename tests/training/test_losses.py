@@ -141,6 +141,10 @@ def test_a_batch_may_be_of_any_size():
         (lambda: CrossEntropy(kind="one-hot"), "kind is 'one-hot', expected 'indices' or 'probabilities'"),
         (lambda: CrossEntropy(label_smoothing=1.0), "label_smoothing is 1.0, expected 0 to 1, 1 excluded"),
         (lambda: SmoothL1(beta=0.0), "SmoothL1: beta is 0.0, expected more than 0"),
+        (lambda: SmoothL1(beta="1"), "SmoothL1: beta is '1', expected more than 0"),
+        (lambda: CrossEntropy(weight=torch.ones(3)), "CrossEntropy: got the option 'weight'; classes .* no weights"),
+        (lambda: CrossEntropy(ignored=0), "got the option 'ignored'; nearest: ignore_index"),
+        (lambda: MSE("mean"), "MSE: got a str without a name; a loss is given to the trainer"),
         (
             lambda: append_loss(append_loss(imported(network()), MSE()), MSE()),
             r"the model has an input 'labels' already \(input, labels\)",

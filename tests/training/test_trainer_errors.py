@@ -32,11 +32,13 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_checkpoint_before_it(tm
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (batch(0)[0], r"a batch of type Tensor, expected \(input, labels\)"),
-        (batch(0)[:1], r"a batch of 1 tensors, expected \(input, labels\)"),
+        (batch(0)[0], r"of type Tensor, expected \(input: float32\[6, 5\], labels: float32\[6, 3\]\), in this order"),
+        (batch(0)[:1], r"a batch of 1 tensor, expected \(input: float32\[6, 5\], labels.* tuples of them, or dict"),
         (None, r"a batch of type NoneType, expected"),
-        ({"input": batch(0)[0]}, r"a batch of \['input'\], expected each of \['input', 'labels'\]"),
+        ({"input": batch(0)[0]}, r"a batch of \['input'\], expected \(input: .*\), each exactly once"),
         ((batch(0)[0][:2], batch(0)[1]), r"input is float32\[2, 5\], expected float32\[6, 5\]"),
+        ((batch(0)[0], batch(0)[1].bfloat16()), r"labels is bfloat16.* expected float32.*labels.to\(torch.float32\)"),
+        ((batch(0)[0], 3), "input labels is a int, expected a torch tensor"),
     ],
 )
 def test_a_batch_that_does_not_fit_is_an_error_that_names_the_tensor(given, message):
@@ -53,6 +55,17 @@ def test_a_function_of_batches_needs_to_know_when_to_stop():
         make_trainer().fit(batch, progress=False)
 
 
+@pytest.mark.parametrize("batches", [batch, [batch(0)]], ids=["function", "list"])
+def test_steps_that_are_done_already_are_an_error_that_says_how_many_are(batches):
+    trainer = make_trainer()
+    trainer.fit(batch, 3, progress=False)
+    with pytest.raises(
+        InputError, match=r"steps is 3, which counts all steps, and 3 are done already.*steps=6 does 3 more"
+    ):
+        trainer.fit(batches, 3, progress=False)
+    assert len(trainer.fit(batch, 6, progress=False)) == 3
+
+
 def test_evaluating_no_batches_is_an_error():
     with pytest.raises(InputError, match="got no batches"):
         make_trainer().evaluate([])
@@ -61,7 +74,7 @@ def test_evaluating_no_batches_is_an_error():
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (3, "1 of 6 labels are no class, 3 the first, expected 0 to 2, or -100"),
+        (3, "1 of 6 labels are no class, 3 the first, expected labels: int64.6. from 0 to 2, or -100"),
         (-1, "1 of 6 labels are no class, -1 the first"),
         (10**12, "1 of 6 labels are no class, 1000000000000 the first"),
     ],
@@ -112,8 +125,10 @@ def test_saving_every_zero_steps_is_an_error(tmp_path):
         ({"loss": MSE}, r"got \(Model, <class .*MSE'>, Adam\)"),
         ({"optimizer": SGD}, r"got \(Model, MSE, <class .*SGD'>\)"),
         ({"recompute": "0"}, r"recompute is '0', expected a list of globs: \['0'\]"),
+        ({"policy": "mp1"}, "Trainer: got the option 'policy'; it is amp. Expected name=value, of learning_rate, amp"),
+        ({"clip": 1.0}, "Trainer: got the option 'clip'; nearest: clip_norm"),
     ],
-    ids=["model", "loss", "optimizer", "recompute"],
+    ids=["model", "loss", "optimizer", "recompute", "policy", "clip"],
 )
 def test_a_trainer_of_something_else_is_an_error(given, message):
     with pytest.raises(TrainingError, match=message):

@@ -96,16 +96,23 @@ def test_outputs_stay_as_they_were_when_the_model_runs_again():
         ),
         pytest.param(
             (torch.zeros(7, 16, dtype=torch.float64), torch.tensor(0.0)),
-            r"input x is float64\[7, 16\], expected float32\[rows, 16\]",
+            r"input x is float64\[7, 16\], expected float32\[rows, 16\]. Convert it: x.to\(torch.float32\)",
             id="dtype",
         ),
         pytest.param(
+            (np.zeros((7, 16)), np.float32(0.0)),
+            r"input x is float64\[7, 16\], .* Convert it: x.astype\('float32'\)",
+            id="dtype in numpy",
+        ),
+        pytest.param(
             (torch.zeros(7, 15), torch.tensor(0.0)),
-            r"input x is float32\[7, 15\], expected float32\[rows, 16\]",
+            r"input x is float32\[7, 15\], expected float32\[rows, 16\].* dynamic={\"n\": \(\"x\", 1\)}",
             id="size",
         ),
         pytest.param(
-            (torch.zeros(7), torch.tensor(0.0)), r"input x is float32\[7\], expected float32\[rows, 16\]", id="rank"
+            (torch.zeros(7), torch.tensor(0.0)),
+            r"input x is float32\[7\], expected float32\[rows, 16\]. Give it 2 axes, or import",
+            id="rank",
         ),
         pytest.param(
             (torch.zeros(7, 16), torch.zeros(1)), r"input n is float32\[1\], expected float32\[\]", id="second input"
@@ -113,7 +120,7 @@ def test_outputs_stay_as_they_were_when_the_model_runs_again():
         pytest.param(([[0.0] * 16], torch.tensor(0.0)), "input x is a list, expected a torch tensor", id="no tensor"),
         pytest.param(
             (torch.zeros(65, 16), torch.tensor(0.0)),
-            r"input x has size 65 along axis 0, expected rows in 1 to 64",
+            r"input x has size 65 along axis 0, expected rows in 1 to 64. .*dynamic={\"rows\": \(\"x\", 0, 1, 65\)}",
             id="bound",
         ),
         pytest.param(

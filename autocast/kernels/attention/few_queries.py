@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.attention.panel import LOG2_E, LOWEST, apply_step
+from autocast.kernels.attention.panel import LOWEST, apply_step
 from autocast.kernels.attention.spec import Step
+from autocast.kernels.vector.exponentials import LOG2_E
 from autocast.kernels.vector.unit import Extent, ceil_div, i32, i64, minimum
 
 if TYPE_CHECKING:

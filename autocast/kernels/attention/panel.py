@@ -12,12 +12,12 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.attention.spec import Step
 from autocast.kernels.products.pack import Source, Strip, pack_strip
 from autocast.kernels.products.tile import Sums, multiply_tile
+from autocast.kernels.vector.exponentials import LOG2_E
 from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i32, i64, minimum
 
 if TYPE_CHECKING:
     from autocast.kernels.attention.kernel import Generator
 
-LOG2_E = 1.4426950408889634
 #: Where nothing has been seen, the maximum is this rather than -inf: no difference of infinities.
 LOWEST = -3.4028234663852886e38
 

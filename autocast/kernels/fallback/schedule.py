@@ -24,6 +24,7 @@ SCHEDULED = "autocast.scheduled"
 #: Marks PrimFuncs that a module came with.
 EXISTING = "autocast.existing"
 
+#: TIR's kinds of axes: `IterVar.kDataPar` and `kCommReduce`.
 _SPATIAL, _REDUCTION = 0, 2
 
 

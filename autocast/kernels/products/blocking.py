@@ -30,6 +30,12 @@ _PACKED_ROWS = 128
 #: Up to so many rows of A, B is read as it lies instead of being packed: many where its rows run along k, or where its
 #: words are what is multiplied; few where they are pairs, which lie in two of its rows.
 _FEW_ROWS, _FEW_ROWS_OF_PAIRS = 16, 4
+#: Up to so many tiles of rows, packed B comes from memory as fast as it is multiplied. It is then read in the order in
+#: which it lies there, one panel at a time.
+_STREAMED_TILES = 4
+#: From so many rows on, multiplying takes longer than reading, which happens behind it. With fewer there is nothing
+#: to do but read, and the processor's own fetching does that best.
+_FETCHED_ROWS = 6
 #: Products smaller than this many multiplications are not worth waking another thread.
 _SMALL = 1 << 17
 
@@ -52,6 +58,8 @@ class Blocking:
         Tiles of rows that are packed together where A is packed.
     row_tasks, column_tasks
         How many tasks share one matrix product, by rows and by columns.
+    fetched
+        Whether a block of packed B is fetched from memory while the one before it is multiplied.
     """
 
     tile_rows: int
@@ -62,6 +70,7 @@ class Blocking:
     group: int
     row_tasks: int
     column_tasks: int
+    fetched: bool
 
 
 def panel_vectors(n: int | None, isa: InstructionSet) -> int:
@@ -92,9 +101,12 @@ def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bo
     panels = max(1, _PACKED_B_BYTES[mode if whole else "in place"] // (k_words * panel * 4))
     if spec.n is not None:
         panels = min(panels, math.ceil(math.ceil(spec.n / panel) / column_tasks))
-    return Blocking(
-        tile_rows, vectors, panel, k_words, panels, max(1, _PACKED_ROWS // tile_rows), row_tasks, column_tasks
-    )
+    streamed = spec.b_packed and a_in_place and row_tasks == 1 and (spec.m or math.inf) <= _STREAMED_TILES * tile_rows
+    fetched = streamed and (spec.m or 0) >= _FETCHED_ROWS
+    if streamed:
+        panels = 1
+    group = max(1, _PACKED_ROWS // tile_rows)
+    return Blocking(tile_rows, vectors, panel, k_words, panels, group, row_tasks, column_tasks, fetched)
 
 
 def has_few_rows(spec: Product, *, pairs: bool) -> bool:
@@ -112,7 +124,7 @@ def few_rows_blocking(spec: Product, isa: InstructionSet, cores: int) -> Blockin
     vectors = (1 if rows == 1 else 4) if spec.transpose_b else min(8, sums // height)
     panel = isa.lanes * (1 if spec.transpose_b else vectors)
     column_tasks = cores if (spec.n or 512) * (spec.k or 512) >= _SMALL // 4 and not spec.batch_dims else 1
-    return Blocking(height, vectors, panel, 0, 1, 1, 1, column_tasks)
+    return Blocking(height, vectors, panel, 0, 1, 1, 1, column_tasks, fetched=False)
 
 
 def _padded(extent: int, multiple: int) -> int:

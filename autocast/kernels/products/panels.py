@@ -13,6 +13,9 @@ from autocast.kernels.products.pack import Source, Strip, pack_strip
 from autocast.kernels.products.tile import AWord, Output, Sums, Tile, finish_rows, finish_tile
 from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i64, minimum
 
+#: Words in a cache line.
+_LINE = 16
+
 
 @dataclass(frozen=True)
 class Task:
@@ -182,8 +185,23 @@ class PanelWalk:
         registers = Tile(unit, blocking.tile_rows, blocking.panel)
         unit.fence(sums.buffer)
         _either(block.begins, registers.clear, lambda: registers.load(sums))
-        registers.multiply(a_word, block.b_buffer, T.bind(block.b_offset + panel * block.b_stride), block.words)
+        offset = T.bind(block.b_offset + panel * block.b_stride)
+        between = self._fetch_next(tile, offset, block) if blocking.fetched else None
+        registers.multiply(a_word, block.b_buffer, offset, block.words, between)
         self._settle(registers, sums, valid, row, column, block)
+
+    def _fetch_next(self, tile: tirx.Expr, offset: tirx.Expr, block: _Block) -> Callable[[tirx.Expr], None]:
+        """Emits, for each word of a tile, the tile's share of fetching the block of B that lies behind this one."""
+        width, tiles = self.blocking.panel, ceil_div(self.m, self.blocking.tile_rows)
+        lines = ceil_div(width, tiles * _LINE)
+        words = block.words * (lines * _LINE)
+        start = T.bind(offset + block.words * width + (tile - self.task.first_tile) * words)
+
+        def fetch(k: tirx.Expr) -> None:
+            for line in range(lines):
+                self.unit.prefetch(block.b_buffer, start + (k * lines + line) * _LINE)
+
+        return fetch
 
     def _settle(
         self, registers: Tile, sums: Sums, valid: Extent, row: tirx.Expr, column: tirx.Expr, block: _Block

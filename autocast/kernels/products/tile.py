@@ -68,7 +68,14 @@ class Tile:
             T.buffer_store(sums.buffer, self[row, vector], [self._in_memory(sums, row, vector)])
         self.unit.fence(sums.buffer)
 
-    def multiply(self, a_word: AWord, b_buffer: tirx.Buffer, b_offset: Extent, k_words: Extent) -> None:
+    def multiply(
+        self,
+        a_word: AWord,
+        b_buffer: tirx.Buffer,
+        b_offset: Extent,
+        k_words: Extent,
+        between: Callable[[tirx.Expr], None] | None = None,
+    ) -> None:
         """Emit code that adds the products of `k_words` words of A and of a packed panel of B.
 
         Parameters
@@ -77,8 +84,12 @@ class Tile:
             Gives the word of A at (row of the tile, word along k); None for rows that have no part in these products.
         b_buffer, b_offset
             A packed panel of B: word (k, column) at `b_offset + k * width + column`.
+        between
+            Emits what else is done for each word along k.
         """
         with T.serial(0, i64(k_words)) as k:
+            if between is not None:
+                between(k)
             self.step(lambda row: a_word(row, k), b_buffer, i64(b_offset) + k * self.width)
 
     def step(self, a_word: Callable[[int], tirx.Expr | None], b_buffer: tirx.Buffer, b_offset: Extent) -> None:

@@ -27,8 +27,10 @@ _PARALLEL_ELEMENTS = 1 << 14
 #: Bytes of a row of float32 that stays in the first cache beside what is loaded and stored.
 _NEAR_BYTES = 1 << 14
 
+#: Vectors that a reduction combines independently, so that no addition waits for the one before it.
 _SLOTS = 4
 
+#: Bytes that one prefetch fetches.
 _CACHE_LINE = 64
 
 

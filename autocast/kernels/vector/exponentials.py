@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from autocast.kernels.vector.function_body import Body, Definition, Value
 
-_LOG2_E = 1.44269504088896341
-_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first has 9 bits: n * high is exact for every n that occurs
+LOG2_E = 1.4426950408889634
+#: log(2) in two parts, of which the first has 9 bits: its product with any exponent is exact.
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 _SQRT_2_OVER_PI = 0.7978845608028654
 
 #: Activations of numbers below minus this are nothing beside what they are of it.
@@ -45,8 +46,8 @@ _NORMAL_LOGIT = (
 
 def _reduced(b: Body, x: Value) -> tuple[Value, Value]:
     """(r, n) with x = r + n log(2) and n an integer."""
-    whole = b.nearest(x * _LOG2_E)
-    return b.multiply_add(whole, -_LN2_LOW, b.multiply_add(whole, -_LN2_HIGH, x)), whole
+    whole = b.nearest(x * LOG2_E)
+    return b.multiply_add(whole, -LN2_LOW, b.multiply_add(whole, -LN2_HIGH, x)), whole
 
 
 def exp(b: Body, x: Value) -> Value:
@@ -134,7 +135,7 @@ def _times_logistic(b: Body, x: Value, t: Callable[[Value], Value]) -> Value:
 
 
 def _silu(b: Body, x: Value) -> Value:
-    return _times_logistic(b, x, lambda x: x * -_LOG2_E)
+    return _times_logistic(b, x, lambda x: x * -LOG2_E)
 
 
 def _gelu(b: Body, x: Value) -> Value:
@@ -144,7 +145,7 @@ def _gelu(b: Body, x: Value) -> Value:
 
 def _gelu_tanh(b: Body, x: Value) -> Value:
     """x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the same as the form with tanh."""
-    factor = -2 * _SQRT_2_OVER_PI * _LOG2_E
+    factor = -2 * _SQRT_2_OVER_PI * LOG2_E
     return _times_logistic(b, x, lambda x: x * b.multiply_add(x * x, factor * 0.044715, factor))
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from autocast.kernels.vector.exponentials import exp
+from autocast.kernels.vector.exponentials import LN2_HIGH, LN2_LOW, exp
 from autocast.kernels.vector.function_body import Body, Definition, Value
 
-_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # the first has 9 bits: e * high is exact for every exponent e
-_SQRT_HALF_BITS = 0x3F3504F3
-_MANTISSA_BITS = 23
+#: sqrt(1/2) as the bits of a float32, and how many of these are the mantissa's.
+_SQRT_HALF_BITS, _MANTISSA_BITS = 0x3F3504F3, 23
 
 #: (log(1 + f) - f + f^2 / 2) / f^3 between sqrt(1/2) - 1 and sqrt(2) - 1, the highest power first; error 2^-30.
 _LOG_TAIL = (
@@ -27,9 +26,9 @@ def _log_of_product(b: Body, fraction: Value, exponent: Value) -> Value:
     """log((1 + fraction) * 2^exponent) for 1 + fraction from sqrt(1/2) to sqrt(2)."""
     square = fraction * fraction
     tail = b.polynomial(fraction, *_LOG_TAIL) * fraction
-    tail = b.multiply_add(square, tail, exponent * _LN2_LOW)
+    tail = b.multiply_add(square, tail, exponent * LN2_LOW)
     tail = b.multiply_add(square, -0.5, tail)
-    return b.multiply_add(exponent, _LN2_HIGH, fraction + tail)
+    return b.multiply_add(exponent, LN2_HIGH, fraction + tail)
 
 
 def _exponent(b: Body, x: Value) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from itertools import groupby
 
 from autocast.training.gradients import list_gradients
@@ -52,4 +53,5 @@ def _table(rows: list[GradientRow]) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
     print(page(), end="")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tvm import relax
 
-from autocast.training.optimizers.optimizer import Operands, Optimizer, number
+from autocast.training.optimizers.optimizer import Operands, Optimizer, number, optimizer_options
 
 op = relax.op
 
 
+@optimizer_options
 @dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015), as torch's: `weight_decay * parameter` is added to the gradient.
@@ -31,8 +33,8 @@ class Adam(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("betas", all(0 <= beta < 1 for beta in self.betas), "two numbers from 0 to 1, 1 excluded")
-        self._check("eps", self.eps >= 0, "0 or more")
+        self._check("betas", _are_two_factors, "two numbers from 0 to 1, 1 excluded, as (0.9, 0.999)")
+        self._check("eps", lambda eps: eps >= 0, "0 or more")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -69,6 +71,7 @@ class Adam(Optimizer):
         return mean / (deviation + number(self.eps)), exp_avg, exp_avg_sq
 
 
+@optimizer_options
 @dataclass(frozen=True, kw_only=True)
 class AdamW(Adam):
     """Adam whose weight decay shrinks the parameter itself (Loshchilov and Hutter, 2019), as torch's.
@@ -79,3 +82,7 @@ class AdamW(Adam):
     weight_decay: float = 0.01
 
     decoupled: ClassVar[bool] = True
+
+
+def _are_two_factors(betas: Sequence[float]) -> bool:
+    return len(betas) == 2 and all(0 <= beta < 1 for beta in betas)

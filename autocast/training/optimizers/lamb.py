@@ -8,11 +8,12 @@ from typing import ClassVar
 from tvm import relax
 
 from autocast.training.optimizers.adam import Adam
-from autocast.training.optimizers.optimizer import Operands, number
+from autocast.training.optimizers.optimizer import Operands, number, optimizer_options
 
 op = relax.op
 
 
+@optimizer_options
 @dataclass(frozen=True, kw_only=True)
 class LAMB(Adam):
     """LAMB (You et al., 2020): Adam whose step is as long as the parameter is, tensor by tensor.

@@ -10,11 +10,23 @@ from typing import Any, NamedTuple, TypeVar
 from tvm import relax
 
 from autocast.errors import TrainingError
+from autocast.messages import check_option, named_options
 
 #: Binds an expression to a variable of the function that is being built.
 Emit = Callable[..., relax.Var]
 
 Self = TypeVar("Self", bound="Optimizer")
+
+
+#: Decorates every optimizer: the keywords of torch's that stand elsewhere here are errors that say where.
+optimizer_options = named_options(
+    TrainingError,
+    {
+        "lr": "the learning rate belongs to the trainer: Trainer(..., learning_rate=...)",
+        "params": "what is trained is the model that the trainer is given",
+    },
+    positional='what is trained is the model that the trainer is given, and groups=(Group("*.bias", ...),) differ',
+)
 
 
 class Operands(NamedTuple):
@@ -69,6 +81,7 @@ class Group:
         return f"Group({', '.join([*map(repr, self.patterns), *changes])})"
 
 
+@optimizer_options
 @dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """Base class: a frozen value whose `repr` says everything about it.
@@ -88,6 +101,7 @@ class Optimizer:
     groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check("groups", lambda groups: all(isinstance(group, Group) for group in groups), "a tuple of Groups")
         known = {field.name for field in fields(self)} - {"groups"}
         for group in self.groups:
             unknown = sorted(group.changes.keys() - known)
@@ -96,7 +110,7 @@ class Optimizer:
                     f"{type(self).__name__}: {group} changes {unknown or 'no parameters'}; expected patterns of names, "
                     f"then some of {', '.join(sorted(known))}"
                 )
-        self._check("weight_decay", self.weight_decay >= 0, "0 or more")
+        self._check("weight_decay", lambda decay: decay >= 0, "0 or more")
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -127,9 +141,8 @@ class Optimizer:
                         f"trained parameters ({', '.join(names[:4])}, ...); expected a shell pattern, as '*.bias' is"
                     )
 
-    def _check(self, name: str, legal: bool, expected: str) -> None:
-        if not legal:
-            raise TrainingError(f"{type(self).__name__}: {name} is {getattr(self, name)}, expected {expected}")
+    def _check(self, name: str, is_legal: Callable[[Any], bool], expected: str) -> None:
+        check_option(self, name, is_legal, TrainingError, expected)
 
 
 def number(value: float) -> relax.Expr:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from tvm import relax
 
-from autocast.training.optimizers.optimizer import Operands, Optimizer, number
+from autocast.training.optimizers.optimizer import Operands, Optimizer, number, optimizer_options
 
 
+@optimizer_options
 @dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
     """Stochastic gradient descent, with momentum if it is not 0. As torch's, without dampening.
@@ -26,8 +27,8 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("momentum", 0 <= self.momentum < 1, "0 to 1, 1 excluded")
-        self._check("nesterov", not self.nesterov or self.momentum > 0, "a momentum above 0 with it")
+        self._check("momentum", lambda momentum: 0 <= momentum < 1, "0 to 1, 1 excluded")
+        self._check("nesterov", lambda nesterov: not nesterov or self.momentum > 0, "a momentum above 0 with it")
 
     @property
     def slots(self) -> tuple[str, ...]:

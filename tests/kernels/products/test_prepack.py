@@ -52,6 +52,21 @@ def test_any_packed_weight_equals_float64(
     Case(spec, cpu=cpu, m=19).check()
 
 
+@pytest.mark.parametrize("rows", [1, 5, 6, 8, 9, 17, 32, 33])
+@pytest.mark.parametrize(("dtype", "k"), [("float32", 1600), ("bfloat16", 1600), ("bfloat16", 1601)])
+def test_a_packed_weight_multiplies_any_number_of_rows_while_more_of_it_is_fetched(
+    rows: int, dtype: str, k: int
+) -> None:
+    epilogue = Epilogue(bias="float32", residual="float32")
+    Case(Product(rows, 200, k, dtype, dtype, "float32", b_packed=True, epilogue=epilogue), cpu=here).check()
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_packed_weight_is_fetched_in_panels_of_any_width(cpu: str, dtype: str) -> None:
+    Case(Product(8, 30, 4098, dtype, "float32", "float32", b_packed=True, compute=dtype), cpu=cpu).check()
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_long_packed_weight_is_summed_block_by_block(dtype: str) -> None:
     Case(Product(19, 50, 4097, dtype, dtype, "float32", b_packed=True), cpu=here).check()

@@ -133,6 +133,12 @@ def test_an_optimizer_prints_as_what_makes_it():
             r"changes \['beta'\]; expected patterns of names, then some of learning_rate_factor, momentum",
         ),
         (lambda: SGD(groups=(Group(weight_decay=0.0),)), "changes no parameters"),
+        (lambda: SGD(groups=("*.bias",)), r"SGD: groups is \('\*.bias',\), expected a tuple of Groups"),
+        (lambda: AdamW(betas=0.9), r"AdamW: betas is 0.9, expected two numbers .* as \(0.9, 0.999\)"),
+        (lambda: Adam(eps="1e-8"), "Adam: eps is '1e-8', expected 0 or more"),
+        (lambda: AdamW(lr=1e-3), r"AdamW: got the option 'lr'; the learning rate .* Trainer\(..., learning_rate=...\)"),
+        (lambda: LAMB(beta=0.9), "LAMB: got the option 'beta'; nearest: betas"),
+        (lambda: SGD(iter(())), "SGD: got a .*iterator without a name; what is trained is the model"),
     ],
 )
 def test_hyperparameters_out_of_range_are_refused(build, message):

@@ -1,0 +1,143 @@
+"""`torch.export`, with errors that say which line of the model it stopped at and what to write there instead."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+import traceback
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from autocast.errors import ImportModelError
+from autocast.frontend.dynamic import DynamicAxis, Leaf
+
+_INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+
+#: (what torch's message has in it, what to try).
+_REMEDIES = (
+    (
+        r"data-dependent",
+        "The module decides by the values of a tensor (if, while, bool(), int(), item()), and an imported model does "
+        "the same for all values: compute both ways and choose with torch.where, or decide outside of the module.",
+    ),
+    (r"\.numpy\(\) is not supported", "Use torch's own operations inside of the module."),
+    (
+        r"Unsupported input type",
+        "Example inputs are tensors, plain Python values, and tuples and dictionaries of them.",
+    ),
+)
+
+
+def check_module(module: Any) -> None:
+    """ImportModelError unless `module` is one that torch.export reads."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ImportModelError(
+            f"from_torch: got a {type(module).__name__}, which is TorchScript; expected the torch.nn.Module that "
+            "torch.jit.trace or torch.jit.script was given. Pass that one."
+        )
+    if isinstance(module, torch.nn.Module):
+        return
+    got, remedy = f"a {type(module).__name__}", ""
+    if isinstance(module, torch.export.ExportedProgram):
+        remedy = " Pass its module()."
+    elif isinstance(module, Mapping):
+        remedy = " Load a state into its module first: module.load_state_dict(...)."
+    elif isinstance(module, type):
+        got, remedy = f"the class {module.__name__}", f" Pass an object of it: {module.__name__}(...)."
+    raise ImportModelError(f"from_torch: got {got}; expected a torch.nn.Module.{remedy}")
+
+
+def check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: Any, leaves: Sequence[Leaf]) -> None:
+    """ImportModelError unless the example inputs are what the module's `forward` takes."""
+    try:
+        inspect.signature(module.forward).bind(*example_args, **example_kwargs)
+    except TypeError as error:
+        names = ", ".join(inspect.signature(module.forward).parameters)
+        raise ImportModelError(
+            f"from_torch: {type(module).__name__}.forward({names}) cannot be called with the example inputs: {error}. "
+            "Pass what you would call the module with, as example_args=(...) and example_kwargs={...}."
+        ) from error
+    for leaf in leaves:
+        if isinstance(leaf.value, np.ndarray):
+            raise ImportModelError(
+                f"from_torch: the example input {leaf.name!r} is a numpy array; expected a torch tensor. Try "
+                "torch.from_numpy(array)."
+            )
+
+
+def export(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    shapes: dict[str, Any] | None,
+    axes: Sequence[DynamicAxis],
+) -> torch.export.ExportedProgram:
+    """The exported program of a module, without key/value caches.
+
+    Parameters
+    ----------
+    module, args, kwargs
+        What is exported, and its example inputs.
+    shapes
+        `dynamic_shapes` of torch.export.export.
+    axes
+        The dynamic axes that they stand for.
+
+    Raises
+    ------
+    ImportModelError
+        torch cannot export it.
+    """
+    try:
+        with _no_cache(module, kwargs), warnings.catch_warnings():
+            # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
+            warnings.simplefilter("ignore")
+            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
+        raise ImportModelError(
+            f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
+            f"{_remedy(text, axes)}"
+        ) from error
+
+
+def _place(error: Exception) -> str:
+    """The innermost line of the model that led to an error, where it is not torch's own."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_INSIDE)]
+    return f" ({frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
+
+
+def _remedy(text: str, axes: Sequence[DynamicAxis]) -> str:
+    for pattern, remedy in _REMEDIES:
+        if re.search(pattern, text):
+            return remedy
+    if axes:
+        names = ", ".join(sorted({axis.name for axis in axes}))
+        return (
+            f"Either it does not run with the example inputs, or it does not allow {names} to vary freely: name "
+            "every input that has the dimension, or narrow its bounds."
+        )
+    return (
+        "Make sure that the module runs with the example inputs; if it does, write this part of it with other "
+        "operations, or leave it out of the module that you import."
+    )
+
+
+@contextlib.contextmanager
+def _no_cache(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Switch key/value caches off in the configurations of a Hugging Face model, and back on afterwards."""
+    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if c is not None}
+    changed = [c for c in configs.values() if getattr(c, "use_cache", False) is True and "use_cache" not in kwargs]
+    try:
+        for config in changed:
+            config.use_cache = False
+        yield
+    finally:
+        for config in changed:
+            config.use_cache = True

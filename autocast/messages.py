@@ -1,0 +1,87 @@
+"""What errors and warnings share: names that may have been meant, and the line of the user's that they are about."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from autocast.errors import AutocastError
+
+Class = TypeVar("Class", bound=type)
+
+#: Packages whose frames lie between a user's line and a warning.
+_PACKAGES = frozenset({"autocast", "type_hints", "tvm", "tvm_ffi"})
+
+
+def nearest(text: str, names: Iterable[str]) -> str:
+    """Up to three of `names` that look like `text`, for a message."""
+    found = difflib.get_close_matches(text.strip("/"), sorted(set(names)), n=3, cutoff=0.4)
+    return ", ".join(found) or "none that is alike"
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the line that led here: the innermost one outside of this project and of TVM."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def check_names(
+    owner: str, given: Iterable[str], names: Collection[str], error: type[AutocastError], elsewhere: Mapping[str, str]
+) -> None:
+    """Raise `error` unless all keywords that `owner` was given are among `names`; `elsewhere` says what else to do."""
+    if unknown := sorted(set(given) - set(names)):
+        remedy = elsewhere.get(unknown[0], f"nearest: {nearest(unknown[0], names)}")
+        raise error(f"{owner}: got the option {unknown[0]!r}; {remedy}. Expected name=value, of {', '.join(names)}")
+
+
+def named_options(
+    error: type[AutocastError], elsewhere: Mapping[str, str], positional: str
+) -> Callable[[Class], Class]:
+    """Decorate a dataclass of keywords: `error`, and not a TypeError, where it is given what it has no field for.
+
+    Parameters
+    ----------
+    error
+        What is raised.
+    elsewhere
+        What to do instead of passing a keyword that users of other libraries try, by its name.
+    positional
+        What to do instead of passing an argument without its name.
+    """
+
+    def decorate(cls: Class) -> Class:
+        names = [field.name for field in fields(cls)]
+        init = cls.__init__  # type: ignore[misc]
+
+        @functools.wraps(init)
+        def checked(self: Any, *args: Any, **options: Any) -> None:
+            if args:
+                got = f"a {type(args[0]).__name__} without a name"
+                raise error(f"{cls.__name__}: got {got}; {positional}. Expected name=value, of {', '.join(names)}")
+            check_names(cls.__name__, options, names, error, elsewhere)
+            init(self, **options)
+
+        setattr(cls, "__init__", checked)  # noqa: B010
+        return cls
+
+    return decorate
+
+
+def check_option(
+    owner: object, name: str, is_legal: Callable[[Any], bool], error: type[AutocastError], expected: str
+) -> None:
+    """Raise `error` unless the field `name` of `owner` is legal; a value of a wrong type is not."""
+    value = getattr(owner, name)
+    try:
+        legal = is_legal(value)
+    except TypeError:
+        legal = False
+    if not legal:
+        raise error(f"{type(owner).__name__}: {name} is {value!r}, expected {expected}")

@@ -1,0 +1,114 @@
+"""The tensors of a cut problem: who produces each, who wants it and from where, and what a cast of it costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from autocast.ir import FLOATS, fits, identity, is_constant
+from autocast.passes.cast_costs import CONVERTING, cast_weight
+from autocast.passes.cast_leaves import Leaf, Tree, element_count
+from autocast.passes.cast_plan import END, ModulePlan
+from autocast.passes.cast_solver import FORBIDDEN, FULL, LOW, CastTensor
+
+
+class Tensors:
+    """The tensors of `plan`, while the planner reads the module.
+
+    `stack` has the sequences that are being read, outermost first: [scope, block, the plan of the If being read].
+    `foreign` is the first tensor of another 16-bit dtype: its dtype, and where it is.
+    """
+
+    def __init__(self, plan: ModulePlan, objective: str) -> None:
+        self.plan, self.amp, self.objective = plan, plan.amp, objective
+        self.stored_narrow: set[CastTensor] = set()
+        self.stack: list[list] = []
+        self.function = ""
+        self.upper_bounds: dict[str, int] = {}
+        self.foreign: tuple[str, str] | None = None
+
+    def pin(self, dtype: str) -> int:
+        """The node that always is in `dtype`."""
+        return LOW if dtype == self.amp else FULL
+
+    def of(self, var: relax.Var) -> Any:
+        """The tree of a variable of the innermost sequence, pinned to its dtypes until their producers are named."""
+        return self.grow(var.ty, self.stack[-1][0], var.name)
+
+    def placeholders(self, type: Any) -> Tree:
+        """The tree of a type, as leaves that are no part of the problem."""
+        return self.grow(type, -1, "", register=False)
+
+    def grow(self, type: Any, scope: int, name: str, register: bool = True) -> Tree:
+        """The tree of a type: a leaf for each tensor that may be cast."""
+        if isinstance(type, relax.TensorType):
+            element = type.dtype
+            dtype = element.dtype if element is not None else None
+            if dtype == "float32" or dtype == self.amp:
+                leaf = Leaf(type, dtype, scope, name)
+                if register:
+                    leaf.elements = element_count(type, self.upper_bounds)
+                    self.register(leaf, self.pin(dtype))
+                return leaf
+            if dtype in FLOATS and self.foreign is None:
+                self.foreign = (str(dtype), f"%{name} in @{self.function}")
+        elif isinstance(type, tvm.ir.TupleType):
+            return [self.grow(field, scope, f"{name}[{at}]", register) for at, field in enumerate(type.fields)]
+        return None
+
+    def register(self, leaf: Leaf, producer: int, *, literal: bool = False) -> None:
+        """Make a leaf a tensor of the cut problem; a literal is widened for nothing, and never narrowed by choice."""
+        absorbed = cast_weight(self.objective, leaf.elements, absorbed=True)
+        leaf.tensor = CastTensor(producer, *((0, FORBIDDEN) if literal else (absorbed, absorbed)))
+        self.plan.problem.tensors.append(leaf.tensor)
+        self.plan.tensors.append(leaf)
+
+    def argument(self, expr: Any) -> Tree:
+        """The tree of an argument: a variable's, a literal tuple's, or a constant's."""
+        key = identity(expr)
+        if key in self.plan.trees:
+            return self.plan.trees[key]
+        if isinstance(expr, relax.Tuple):
+            return [self.argument(field) for field in expr.fields]
+        if not is_constant(expr):
+            return None
+        if key not in self.plan.constants:
+            leaf = self.placeholders(expr.ty)
+            if isinstance(leaf, Leaf) and not fits(expr.value.numpy(), self.amp):
+                # It keeps its dtype: whoever is free to choose must not make it overflow or vanish.
+                self.register(leaf, self.pin(leaf.dtype), literal=True)
+            if isinstance(leaf, Leaf):
+                leaf.literal = expr
+            self.plan.constants[key] = leaf
+        return self.plan.constants[key]
+
+    def demand(self, leaf: Leaf, node: int, operator: str | None = None) -> tuple[Leaf, int]:
+        """Note that `node` consumes `leaf`, from which block of the leaf's scope, and inside which conditional.
+
+        Where `operator` cannot load the leaf in the other precision, a cast for it is a kernel of its own.
+        """
+        if leaf.tensor is not None:
+            leaf.tensor.consumers.append(node)
+            if operator not in CONVERTING and leaf.tensor.narrow != FORBIDDEN:
+                alone = cast_weight(self.objective, leaf.elements, absorbed=False)
+                if node != LOW:
+                    leaf.tensor.widen = alone
+                if node != FULL and leaf.tensor not in self.stored_narrow:
+                    leaf.tensor.narrow = alone
+        if leaf.literal is not None:
+            leaf.uses.append((node, END))
+        for scope, block, conditional in reversed(self.stack):
+            if scope == leaf.scope:
+                leaf.uses.append((node, block))
+                if conditional is not None:
+                    conditional.hoisted.append((leaf, node))
+                break
+        return leaf, node
+
+    def mention(self, leaf: Leaf) -> None:
+        """Note that this block renames or groups a leaf, in the dtype that it has."""
+        block = next((block for scope, block, _ in self.stack if scope == leaf.scope), None)
+        if block is not None:
+            leaf.uses.append((leaf.node, block))
