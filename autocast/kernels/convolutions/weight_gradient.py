@@ -187,6 +187,7 @@ class _Generator:
     def _pack_row(self, line: tirx.Expr, column: tirx.Expr, channel: tirx.Expr, valid: Extent, to: tirx.Expr) -> None:
         """What a column of the kernel sees of the row of pixels that begins at `line`."""
         spec, blocking = self.spec, self.blocking
+        assert spec.width is not None
         step, per_word = spec.strides[1], blocking.per_word
         first = T.bind(column * spec.dilation[1] - spec.padding[1])
         apart = per_word * step  # pixels from a word to the next
