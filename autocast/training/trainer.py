@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -240,7 +241,7 @@ class Trainer:
         return {"tensors": tensors, "facts": {"steps": self.steps, "optimizer": repr(self._optimizer)}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, here or in another process, in any precision.
+        """Go on from what `state_dict` returned, here or in another process, in any precision that stores the same.
 
         Raises
         ------
@@ -286,7 +287,7 @@ class Trainer:
         return vm.compile(self._evaluation.mod)
 
     def _mixed(self, model: Model) -> Model:
-        return model if self.amp is None else mixed.insert_casts(model, self.amp)
+        return model if self.amp is None else mixed.apply_policy(model, replace(self.amp, parameters="float32"))
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         """The tensors of a batch, in order. What they are like the executable checks, but for the labels' values."""
@@ -295,5 +296,13 @@ class Trainer:
         return tensors
 
     def _reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
-        """The parameters of `model`, one like that which is trained, as they are now."""
-        return {name: self.executable.state.get(name, tensor) for name, tensor in model.params.items()}
+        """The parameters of `model`, one like that which is trained, as they are now, in its dtypes."""
+        state = self.executable.state
+        return {name: _in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}
+
+
+def _in_dtype_of(tensor: tvm.runtime.Tensor, other: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    """`tensor`, a copy of it if it has another dtype than `other`: a step may store its parameters low."""
+    if tensor.dtype == other.dtype:
+        return tensor
+    return tvm.runtime.tensor(tensor.numpy().astype(other.numpy().dtype))

@@ -13,6 +13,7 @@ from autocast.kernels.convolutions.shapes import as_image, image, known, pair, s
 from autocast.kernels.graph.operators import CONVOLUTION_GRADIENTS, PRODUCTS
 from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
 from autocast.kernels.products.epilogue import Chain, EpilogueRewriter
+from autocast.kernels.target import instruction_set
 
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
@@ -46,9 +47,13 @@ class _Convolutions(EpilogueRewriter):
         return viewed(self, relax.call_tir(kernel, arguments, out_type), dims(chain.end))
 
     def before_narrowing(self, operand: relax.Expr) -> relax.Expr:
-        """`operand` without a cast that the kernel can do while it reads, where the wide tensor has to exist anyway."""
+        """`operand` without a cast that the kernel can do while it reads, where the wide tensor has to exist anyway.
+
+        Kernels round what they read to bfloat16 only where that is what they multiply.
+        """
         value = self.value_of(operand)
-        if not is_op(value, "relax.astype") or self.uses[operand] > 1 or storage(operand) != "bfloat16":
+        narrows = instruction_set(self.target).bf16_dot and storage(operand) == "bfloat16"
+        if not narrows or not is_op(value, "relax.astype") or self.uses[operand] > 1:
             return operand
         source = value.args[0]
         exists = source not in self.bound or self.uses[source] > 1

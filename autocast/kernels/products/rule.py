@@ -98,7 +98,8 @@ class _Products(EpilogueRewriter):
     # ---- the kernel ----
 
     def lowered(self, chain: Chain) -> relax.Expr:
-        narrows = all(storage(factor) == "bfloat16" for factor in chain.call.args)
+        # Where nothing multiplies bfloat16, packing does not round either: a cast is then a kernel's work of its own.
+        narrows = self.isa.bf16_dot and all(storage(factor) == "bfloat16" for factor in chain.call.args)
         first, second = chain.call.args
         left, right = self.operand(first, narrows), self.operand(second, narrows)
         if len(dims(second)) == 1:  # a matrix times a vector is the vector times the transposed matrix

@@ -17,6 +17,7 @@ from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.channels_last import channels_last
 from autocast.kernels.graph.widen import compute_in_float32
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
+from tests.kernels.products.cases import has_pairs
 
 op = relax.op
 
@@ -56,6 +57,7 @@ def test_a_residual_is_added_before_or_after_the_activation(first: bool) -> None
     assert calls == ["convolution0_2x9x7x5x6_k3x3_f32_f32_f32_bias_relu_residual"]
 
 
+@has_pairs
 def test_a_rounding_before_an_activation_is_the_kernels() -> None:
     def body(x: relax.Expr, w: relax.Expr, bias: relax.Expr) -> relax.Expr:
         low = op.nn.conv2d(op.astype(x, "bfloat16"), op.astype(w, "bfloat16"), out_dtype="float32")
@@ -65,6 +67,7 @@ def test_a_rounding_before_an_activation_is_the_kernels() -> None:
     assert calls == ["relax.astype", "convolution0_2x9x7x5x6_k3x3_bf16_f32_bf16_bias_relu"]
 
 
+@has_pairs
 def test_data_with_other_readers_is_narrowed_while_it_is_read() -> None:
     builder = relax.BlockBuilder()
     x, w, v = (

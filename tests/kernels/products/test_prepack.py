@@ -15,9 +15,8 @@ from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.products.kernel import Epilogue, Product
 from autocast.kernels.products.rule import lower_products
-from autocast.kernels.target import instruction_set
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
-from tests.kernels.products.cases import CPUS, Case, runs_here
+from tests.kernels.products.cases import CPUS, Case, has_pairs, runs_here
 
 op = relax.op
 sizes = st.sampled_from([1, 2, 3, 15, 16, 17, 33, 47, 48, 49, 65, 97, 130])
@@ -77,11 +76,6 @@ def _with_parameters(count: int, body: Callable[..., relax.Expr], *arguments: tu
     mod = canonicalize(module(body, *arguments))
     mod["main"] = mod["main"].with_attr("num_input", len(arguments) - count)
     return lower_products(compute_in_float32(mod), detect_target())
-
-
-has_pairs = pytest.mark.skipif(
-    not instruction_set(detect_target()).bf16_dot, reason="weights stay float32 where pairs are not multiplied"
-)
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=has_pairs)])

@@ -14,6 +14,7 @@ from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.products.rule import lower_products
 from tests.kernels.modules import EPSILON, error, module, operators, random, run, scheduled
+from tests.kernels.products.cases import CPUS, has_pairs, runs_here
 
 op = relax.op
 
@@ -40,6 +41,7 @@ def test_a_bias_may_come_first() -> None:
     assert calls == ["product0_5x6x8_nn_f32_f32_f32_bias"]
 
 
+@has_pairs
 @pytest.mark.parametrize("cast_first", [True, False])
 def test_a_weight_is_narrowed_while_it_is_packed(cast_first: bool) -> None:
     def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
@@ -48,6 +50,18 @@ def test_a_weight_is_narrowed_while_it_is_packed(cast_first: bool) -> None:
         return op.matmul(x, op.astype(op.permute_dims(w), "bfloat16"))
 
     assert _lowered(body, ((5, 8), "bfloat16"), ((6, 8), "float32")) == ["product0_5x6x8_nt_bf16_f32_bf16"]
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_a_narrowed_weight_is_rounded_on_every_target(cpu: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return op.matmul(x, op.permute_dims(op.astype(w, "bfloat16")), out_dtype="float32")
+
+    monkeypatch.setenv("AUTOCAST_TARGET", cpu)
+    x, w = random((rows, 64), "bfloat16"), random((50, 64), "float32", 1)
+    got = run(module(body, ((rows, 64), "bfloat16"), ((50, 64), "float32")), x, w)[0]
+    assert error(got, x.astype("float64") @ w.astype(x.dtype).astype("float64").T) < 1e-6
 
 
 def test_a_cast_with_two_readers_is_computed_once() -> None:
