@@ -12,6 +12,7 @@ from autocast.errors import AutocastError, PolicyWarning, SlowDtypeWarning
 from autocast.kernels.target import detect_target, slow_dtype
 from autocast.messages import nearest, warn
 from autocast.passes.auto_cast import AutoCast, auto_cast
+from autocast.passes.stochastic_rounding import round_stochastically
 from autocast.passes.store_parameters import store_parameters
 from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard, warn_of_unused
 from autocast.policy.patterns import Patterns
@@ -67,7 +68,8 @@ def autocast(
     Returns
     -------
     The same kind as `model_or_module`, with a `CastReport` in its attribute `report`. The parameters of a Model are
-    stored in low precision where the policy's `parameters` says so; an IRModule has no values to store.
+    stored in low precision where the policy's `parameters` and `fp32_params` say so; an IRModule has no values to
+    store.
 
     Raises
     ------
@@ -95,15 +97,13 @@ def autocast(
             "becomes a Model with autocast.from_torch(module, example_args)"
         )
     policy = as_policy(policy, dtype=dtype, out_dtype=out_dtype, objective=objective, solver=solver, **fields)
-    result = insert_casts(model_or_module, policy)
+    result = apply_policy(model_or_module, policy)
     warn_of_unused(result.report.unused)
-    if isinstance(result, tvm.IRModule) or policy.parameters == "float32":
-        return result
-    return _store(result, None, policy.parameters == "offline_shared")
+    return result
 
 
-def insert_casts(subject: Subject, policy: Policy) -> Subject:
-    """What `autocast` does before it stores parameters, without a warning of unused entries: `report.unused` has them.
+def apply_policy(subject: Subject, policy: Policy) -> Subject:
+    """What `autocast` does, without a warning of unused entries: `report.unused` has them.
 
     Where several modules are trained or run together, an entry may concern one of them only.
     """
@@ -115,10 +115,16 @@ def insert_casts(subject: Subject, policy: Policy) -> Subject:
     if line is not None and line not in _warned:
         _warned.add(line)
         warn(f"autocast: {line}", SlowDtypeWarning)
-    if not is_module:
-        return subject.replace(mod=result, report=report)
-    result.report = report
-    return result
+    if is_module:
+        result = round_stochastically(result, policy)
+        result.report = report
+        return result
+    model = subject.replace(mod=result, report=report)
+    masters = policy.fp32_params or not model.updated
+    if policy.parameters != "float32" or not masters:
+        names = () if policy.parameters == "float32" else None
+        model = _store(model, names, shared=policy.parameters == "offline_shared", masters=masters)
+    return model.replace(mod=round_stochastically(model.mod, policy))
 
 
 def cast_model(model: Model, policy: Policy | str | None = None) -> Model:
@@ -126,7 +132,7 @@ def cast_model(model: Model, policy: Policy | str | None = None) -> Model:
 
     Paddle's `cast_model_to_fp16`. `cast_parameters` is the other half.
     """
-    return autocast(model, policy=replace(as_policy(policy), parameters="float32"))
+    return autocast(model, policy=replace(as_policy(policy), parameters="float32", fp32_params=True))
 
 
 def cast_parameters(model: Model, names: str | Iterable[str] | None = None, *, shared: bool = False) -> Model:
@@ -162,18 +168,18 @@ def cast_parameters(model: Model, names: str | Iterable[str] | None = None, *, s
             "read in low precision; try amp.autocast(model), or amp.cast_model(model, policy), first"
         )
     if names is None:
-        return _store(model, None, shared)
+        return _store(model, None, shared=shared)
     patterns = Patterns([names] if isinstance(names, str) else names)
     for pattern in patterns.unmatched(model.params):
         warn(
             f"cast_parameters: {pattern!r} matches no parameter; nearest: {nearest(pattern, model.params)}",
             PolicyWarning,
         )
-    return _store(model, [name for name in model.params if patterns.first([name])], shared)
+    return _store(model, [name for name in model.params if patterns.first([name])], shared=shared)
 
 
-def _store(model: Model, names: Iterable[str] | None, shared: bool) -> Model:
-    stored, parameters = store_parameters(model, model.report.dtype, names, shared=shared)
+def _store(model: Model, names: Iterable[str] | None, **options: bool) -> Model:
+    stored, parameters = store_parameters(model, model.report.dtype, names, **options)
     for name, reason in parameters.out_of_range.items():
         warn(
             f"autocast: the parameter {name} stays float32, as {parameters.dtype} cannot store it: {reason}. It is "

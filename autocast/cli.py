@@ -12,6 +12,7 @@ from dataclasses import fields
 from functools import partial
 
 from rich.console import Console
+from rich.markup import escape
 
 from autocast.errors import AutocastError, InputError
 from autocast.messages import nearest
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except AutocastError as error:
-        console.print(f"[bold red]error:[/] {type(error).__name__}: {error}", highlight=False)
+        console.print(f"[bold red]error:[/] {type(error).__name__}: {escape(str(error))}", highlight=False)
         return 2
 
 
@@ -111,7 +112,7 @@ def _demo(options: argparse.Namespace) -> int:
         failures += half.failures(result)
     progress.print(f"  everything: {time.perf_counter() - started:.1f} s", highlight=False, style="dim")
     for failure in failures:
-        progress.print(f"[bold red]wrong:[/] {failure}", highlight=False)
+        progress.print(f"[bold red]wrong:[/] {escape(failure)}", highlight=False)
     return 1 if failures else 0
 
 

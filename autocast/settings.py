@@ -32,7 +32,7 @@ class Setting:
 SETTINGS = (
     Setting("AUTOCAST_DEBUG", int, 0, "1 passes and their times, 2 cast decisions, 3 IR differences, 4 kernels"),
     Setting("AUTOCAST_DUMP", str, "", "directory that receives the IR after each phase of lowering"),
-    Setting("AUTOCAST_NUM_THREADS", int, 0, "threads of the kernels' pool; 0: one for each core"),
+    Setting("AUTOCAST_NUM_THREADS", int, 0, "threads that run kernels and compile them; 0: one for each core"),
     Setting("AUTOCAST_TARGET", str, "", "LLVM CPU name to compile for, such as x86-64-v3; empty: this machine's"),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}

@@ -22,6 +22,7 @@ BENCHMARKS = (
     "runtime",
     "models",
     "training",
+    "presets",
 )
 
 #: The most important ones.

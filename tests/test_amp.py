@@ -30,6 +30,21 @@ def test_a_dtype_in_the_place_of_the_inputs_is_an_error_that_says_where_it_belon
         amp.autocast(model, mistaken)
 
 
+def test_any_field_of_a_policy_may_be_given_by_itself(model):
+    short, whole = (
+        amp.autocast(model, preset="mp1", low_names="weight"),
+        amp.autocast(model, policy="mp1, low_names=weight"),
+    )
+    assert short.report.decisions == whole.report.decisions
+
+
+def test_a_field_that_there_is_not_is_an_error_with_the_nearest(model):
+    with pytest.raises(AutocastError, match=r"got the option 'prest'; nearest: preset"):
+        amp.autocast(model, prest="mp1")
+    with pytest.raises(AutocastError, match=r"try policy='preset=\"mp1\", low_ops=\(\"nn.relu\",\)'"):
+        amp.autocast(model, policy="mp1", low_ops="relu")
+
+
 def test_a_torch_module_is_refused_with_the_way_to_import_it():
     with pytest.raises(AutocastError, match=r"got a Linear.*autocast\.from_torch"):
         amp.autocast(nn.Linear(4, 3))

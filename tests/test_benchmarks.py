@@ -8,7 +8,11 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+import torch
+from rich.console import Console
 
+from autocast.policy import PRESETS
+from benchmarks import presets
 from benchmarks.harness import Case, Outcome, run
 from benchmarks.sides import Side, SideError
 
@@ -85,3 +89,13 @@ def test_a_quick_run_measures_the_quick_cases_and_prints_who_won(capsys: pytest.
     printed = capsys.readouterr().out
     assert "nap" in printed and "met" in printed and "roofline measured here" in printed
     assert "--quick left out: torch.compile" in printed
+
+
+def test_presets_are_measured_on_the_same_model(capsys: pytest.CaptureFixture[str]) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)).eval()
+    figures = presets.measure(module, (torch.randn(2, 16),), rounds=1)
+    assert list(figures) == list(PRESETS)
+    assert figures["mp0"]["casts"] == 0 < figures["pure"]["casts"] < figures["mp4"]["casts"]
+    assert figures["mp0"]["error"] < 1e-6 < 1e-4 < figures["mp4"]["error"] < 1e-2
+    Console().print(presets.table("two layers", figures))
+    assert "two layers" in capsys.readouterr().out

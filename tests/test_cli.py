@@ -45,6 +45,7 @@ def test_rules_under_a_policy_are_what_it_makes_of_them(capsys):
     ("options", "message"),
     [
         (["rules", "--policy", "mp2"], "'mp2' is neither a preset"),
+        (["rules", "--policy", "head.[abc]"], "'head.[abc]' is neither a preset"),
         (["demo", "--policy", "mp1", "--dtype", "float16"], "are both given"),
     ],
 )

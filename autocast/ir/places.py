@@ -82,7 +82,8 @@ class PlacedMutator(PyExprMutator):
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind a part of the new value of the binding that is visited."""
         value = self.builder_.normalize(expr)
-        var = relax.DataflowVar(self.builder_.get_unique_name("lv"), value.ty, self.place.span())
+        kind = relax.DataflowVar if self.builder_.current_block_is_dataflow() else relax.Var
+        var = kind(self.builder_.get_unique_name("lv"), value.ty, self.place.span())
         self.builder_.emit_normalized(relax.VarBinding(var, value))
         return var
 

@@ -1,6 +1,7 @@
 """How operators become fast code on a target."""
 
+from autocast.kernels.generate import load
 from autocast.kernels.pipeline import Plan, build, finish, lower, plan
 from autocast.kernels.target import detect_target
 
-__all__ = ["Plan", "build", "detect_target", "finish", "lower", "plan"]
+__all__ = ["Plan", "build", "detect_target", "finish", "load", "lower", "plan"]

@@ -15,6 +15,7 @@ from autocast import settings
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
+from autocast.kernels.generate import generate
 from autocast.kernels.graph.accumulate import accumulate_gradients
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.carry import carry_casts
@@ -29,7 +30,7 @@ from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
 from autocast.kernels.graph.repeat import repeat_cheap
 from autocast.kernels.graph.state import inline_functions, separate_state
-from autocast.kernels.graph.translate import DROPOUT
+from autocast.kernels.graph.translate import SEEDED
 from autocast.kernels.graph.widen import accumulate_in_float32, compute_in_float32
 from autocast.kernels.rules import RULES, Rule
 
@@ -81,7 +82,7 @@ LOWERING = (
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
-    Phase("expand_operators", lambda mod, target: expand_operators(mod, keep=(DROPOUT,))),
+    Phase("expand_operators", lambda mod, target: expand_operators(mod, keep=SEEDED)),
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("fold_scales", lambda mod, target: fold_scales(mod)),
     Phase("channels_last", lambda mod, target: channels_last(mod)),
@@ -102,7 +103,8 @@ LOWERING = (
 )
 
 #: What TVM's own build pipeline does after fusion, up to and including the memory plan; outputs may be views, and
-#: state is replaced in place.
+#: state is replaced in place. Kernels whose every call became a view, or a call of their copy that writes in place, go:
+#: they are a third of a training step's.
 PLANNING = (
     ViewOutputs(),
     relax.transform.RewriteDataflowReshape(),
@@ -111,6 +113,7 @@ PLANNING = (
     relax.transform.RemovePurityChecking(),
     relax.transform.CallTIRRewrite(),
     WriteInPlace(),
+    relax.transform.DeadCodeElimination(),
     relax.transform.StaticPlanBlockMemory(),
 )
 
@@ -167,10 +170,10 @@ def plan(mod: tvm.IRModule, target: tvm.target.Target) -> Plan:
     return Plan(lowered, _sequence(*PLANNING)(lowered, target))
 
 
-def finish(planned: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
-    """Compile a planned module (`Plan.planned`) to an executable for the virtual machine."""
+def finish(planned: tvm.IRModule, target: tvm.target.Target, threads: int = 1) -> tvm.runtime.Executable:
+    """Compile a planned module (`Plan.planned`) to an executable for the virtual machine, by this many threads."""
     with _as_allocated(planned):
-        return tvm.compile(planned, target, relax_pipeline=tvm.transform.Sequential(list(FINISHING)))
+        return generate(_sequence(*FINISHING)(planned, target), target, threads)
 
 
 def _as_allocated(planned: tvm.IRModule) -> tvm.transform.PassContext:

@@ -15,14 +15,14 @@ import tvm
 from tvm import relax
 
 from autocast import settings
-from autocast.errors import IllFormedModuleError, UnsupportedError
-from autocast.ir import relax_functions
+from autocast.errors import IllFormedModuleError
 from autocast.passes.cast_costs import cast_bytes
 from autocast.passes.cast_erasure import check_erasure
 from autocast.passes.cast_planner import Planner
 from autocast.passes.cast_report import CastReport
 from autocast.passes.cast_rewriter import CastRewriter
 from autocast.passes.cast_solver import solve, solve_greedily
+from autocast.passes.stochastic_rounding import round_stochastically
 from autocast.policy import Decisions, Policy, as_policy, warn_of_unused
 
 
@@ -53,7 +53,7 @@ class AutoCast:
         """`mod` with its casts; it is not changed itself."""
         result, self.report = auto_cast(mod, self.policy)
         warn_of_unused(self.report.unused)
-        return result
+        return round_stochastically(result, self.policy)
 
 
 def auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str] = ()) -> tuple[tvm.IRModule, CastReport]:
@@ -77,33 +77,13 @@ def auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str] = ()) -> 
         The module has no Relax function, or is not well formed.
     PolicyError
         The policy asks for an attribute that an operator does not have.
-    UnsupportedError
-        The policy asks for stochastic rounding, or for a training step without float32 masters.
     """
-    _refuse(policy, mod)
     start = time.perf_counter()
     with _no_garbage_collection():
         result, report = _auto_cast(mod, policy, params)
     report = replace(report, milliseconds=1e3 * (time.perf_counter() - start))
     _debug(mod, result, report)
     return result, report
-
-
-def _refuse(policy: Policy, mod: tvm.IRModule) -> None:
-    """Raise where a policy asks for what no kernel and no optimizer does yet."""
-    for name in ("accumulation", "weight_gradients"):
-        if getattr(policy, name) != "fp32":
-            raise UnsupportedError(
-                f"AutoCast: the policy says {name}={getattr(policy, name)!r}, and no kernel rounds stochastically yet; "
-                f"expected {name}='fp32'"
-            )
-    if not policy.fp32_params:
-        for global_var, function in relax_functions(mod):
-            if (function.attrs or {}).get("updates"):
-                raise UnsupportedError(
-                    f"AutoCast: the policy says fp32_params=False, and @{global_var.name_hint} is a training step, "
-                    "whose parameters have float32 masters always, so far; expected fp32_params=True"
-                )
 
 
 def _auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str]) -> tuple[tvm.IRModule, CastReport]:

@@ -45,12 +45,16 @@ class CastTensor:
 class CastProblem:
     """Tensors and free nodes of one module.
 
+    A cast costs more where some consumer that wants it cannot convert what it loads: `surcharges` has what that is, for
+    these consumers alone. Its entries weigh as tensors do, and are no casts.
+
     `traffic[node]` says how much more a free node reads and writes in float32 than in low precision: it decides between
     assignments whose casts weigh the same. `follows` lists pairs (a, b): where a is low, b must be low too.
     """
 
     traffic: list[int] = field(default_factory=lambda: [0, 0])
     tensors: list[CastTensor] = field(default_factory=list)
+    surcharges: list[CastTensor] = field(default_factory=list)
     follows: list[tuple[int, int]] = field(default_factory=list)
 
     def new_node(self, traffic: int = 0) -> int:
@@ -60,24 +64,20 @@ class CastProblem:
 
     def casts(self, low: list[bool]) -> list[int]:
         """The tensors (by their index) that an assignment casts."""
-        found = []
-        for index, tensor in enumerate(self.tensors):
-            if tensor.narrow == FORBIDDEN:
-                continue  # a constant: folded
-            produced = low[tensor.producer]
-            for consumer in tensor.consumers:
-                if low[consumer] is not produced:
-                    found.append(index)
-                    break
-        return found
+        # A forbidden one is a constant, which is folded.
+        return [at for at, tensor in enumerate(self.tensors) if tensor.narrow != FORBIDDEN and _is_cast(tensor, low)]
 
     def cost(self, low: list[bool], casts: list[int] | None = None) -> int:
         """The total weight of an assignment's `casts`."""
-        total = 0
-        for index in self.casts(low) if casts is None else casts:
-            tensor = self.tensors[index]
-            total += tensor.widen if low[tensor.producer] else max(tensor.narrow, 0)
-        return total
+        paid = [self.tensors[at] for at in (self.casts(low) if casts is None else casts)]
+        paid += [surcharge for surcharge in self.surcharges if _is_cast(surcharge, low)]
+        return sum([tensor.widen if low[tensor.producer] else tensor.narrow for tensor in paid])
+
+
+def _is_cast(tensor: CastTensor, low: list[bool]) -> bool:
+    """Whether some consumer wants a tensor in another precision than it is produced in."""
+    produced = low[tensor.producer]
+    return any(low[consumer] is not produced for consumer in tensor.consumers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ def _edges(problem: CastProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, in
 
     for low_node, followed in problem.follows:
         add(low_node, followed, -1)
-    for tensor in problem.tensors:
+    for tensor in problem.tensors + problem.surcharges:
         producer = tensor.producer
         consumers = set(tensor.consumers)
         consumers.discard(producer)

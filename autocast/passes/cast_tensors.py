@@ -24,6 +24,7 @@ class Tensors:
     def __init__(self, plan: ModulePlan, objective: str) -> None:
         self.plan, self.amp, self.objective = plan, plan.amp, objective
         self.stored_narrow: set[CastTensor] = set()
+        self.surcharges: dict[CastTensor, CastTensor] = {}
         self.stack: list[list] = []
         self.function = ""
         self.upper_bounds: dict[str, int] = {}
@@ -92,11 +93,7 @@ class Tensors:
         if leaf.tensor is not None:
             leaf.tensor.consumers.append(node)
             if operator not in CONVERTING and leaf.tensor.narrow != FORBIDDEN:
-                alone = cast_weight(self.objective, leaf.elements, absorbed=False)
-                if node != LOW:
-                    leaf.tensor.widen = alone
-                if node != FULL and leaf.tensor not in self.stored_narrow:
-                    leaf.tensor.narrow = alone
+                self._surcharge(leaf, leaf.tensor).consumers.append(node)
         if leaf.literal is not None:
             leaf.uses.append((node, END))
         for scope, block, conditional in reversed(self.stack):
@@ -106,6 +103,16 @@ class Tensors:
                     conditional.hoisted.append((leaf, node))
                 break
         return leaf, node
+
+    def _surcharge(self, leaf: Leaf, tensor: CastTensor) -> CastTensor:
+        """What a cast costs more where it is a kernel of its own; a producer that converts narrows for nothing."""
+        if tensor not in self.surcharges:
+            alone = cast_weight(self.objective, leaf.elements, absorbed=False)
+            more = alone - cast_weight(self.objective, leaf.elements, absorbed=True)
+            new = CastTensor(tensor.producer, more, 0 if tensor in self.stored_narrow else more)
+            self.surcharges[tensor] = new
+            self.plan.problem.surcharges.append(new)
+        return self.surcharges[tensor]
 
     def mention(self, leaf: Leaf) -> None:
         """Note that this block renames or groups a leaf, in the dtype that it has."""

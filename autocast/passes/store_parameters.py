@@ -6,6 +6,7 @@
         y = matmul(x, w2)
 
 A cast of another layout of a parameter counts as its cast: moving data and rounding it commute.
+What a training step updates stays float32, the optimizer's master, unless a policy wants none (`masters.py`).
 Source: `cast_params_offline` of MXNet.
 """
 
@@ -21,7 +22,9 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.ir import all_bindings, dtype_of, identity, op_name, out_of_range
+from autocast.ir.places import canonicalize_bindings
 from autocast.model import Model
+from autocast.passes.masters import trained_parameters, without_masters
 from autocast.policy.facts import moves_data
 
 _MEBIBYTE = 2**20
@@ -74,7 +77,12 @@ def copy_name(name: str, dtype: str) -> str:
 
 
 def store_parameters(
-    model: Model, dtype: str, names: Iterable[str] | None = None, *, shared: bool = False
+    model: Model,
+    dtype: str,
+    names: Iterable[str] | None = None,
+    *,
+    shared: bool = False,
+    masters: bool = True,
 ) -> tuple[Model, StoredParameters]:
     """`model` with parameters in low precision wherever only that is read; main's signature changes accordingly.
 
@@ -88,16 +96,20 @@ def store_parameters(
         The only parameters to store; None: all.
     shared : bool
         Store a parameter twice that is read in both precisions; the copies come after all other parameters.
+    masters : bool
+        Whether all parameters stay float32 that a training step updates; if not, those of which low precision is read
+        are stored in nothing else, and updates compute in float32 what they round then.
 
     Returns
     -------
     Model
-        It shares every parameter that is stored as it was. What a call updates is among these: an optimizer's masters
-        are float32.
+        It shares every parameter that is stored as it was.
     StoredParameters
     """
-    chosen = set(model.params if names is None else names) - set(model.updated)
     variables = dict(zip(model.params, model.main.params[model.num_input :], strict=True))
+    chosen = set(model.params if names is None else names) - set(model.updated)
+    trained = set() if masters else trained_parameters(model)
+    chosen |= trained
     candidates = {name: variables[name] for name in model.params if name in chosen and _is_float32(variables[name])}
     reads = _Reads(model.main, candidates.values(), dtype)
     groups: dict[str, list[str]] = defaultdict(list)
@@ -107,7 +119,7 @@ def store_parameters(
         low, wide = reads.of(variable)
         if not low:
             groups["unread"].append(name)
-        elif wide and not shared:
+        elif wide and not shared and name not in trained:
             groups["mixed"].append(name)
         else:
             value = model.params[name].numpy()
@@ -115,7 +127,7 @@ def store_parameters(
             if reason is not None:
                 reasons[name] = reason
             else:
-                groups["shared" if wide else "stored"].append(name)
+                groups["shared" if wide and name not in trained else "stored"].append(name)
                 values[name] = value.astype(dtype)
     low_forms = {
         identity(variables[name]): _low_parameter(variables[name], dtype, name in groups["shared"]) for name in values
@@ -126,8 +138,12 @@ def store_parameters(
     for name, value in values.items():
         key = copy_name(name, dtype) if name in groups["shared"] else name
         params[key], trailing[key] = tvm.runtime.tensor(value), low_forms[identity(variables[name])]
-    main = rewriter.function(model.main, [*model.main.params[: model.num_input], *trailing.values()])
+    replaced = {name: low_forms[identity(variables[name])] for name in model.updated if name in values}
+    main = without_masters(model, replaced) if replaced else model.main
+    main = rewriter.function(main, [*model.main.params[: model.num_input], *trailing.values()])
     mod = _with_main(model.mod, main)
+    if replaced:
+        mod = canonicalize_bindings(mod)  # masters are no parameters and no results any more
     frozen = model.frozen | {copy_name(name, dtype) for name in groups["shared"]}
     report = StoredParameters(
         dtype,

@@ -12,6 +12,7 @@ from tvm import relax
 
 from autocast import ir
 from autocast.errors import TrainingError
+from autocast.model.step import STEP
 from autocast.model.value import Model
 from autocast.training import loss_scaling as scaling
 from autocast.training.building import emit_body, new_function, parameter, zeros
@@ -160,7 +161,7 @@ class _State:
         trained: Mapping[str, relax.Var],
         loss_scaling: scaling.LossScaling | None,
     ) -> None:
-        arrays = {"optimizer_step": np.array(0, "int64")}
+        arrays = {STEP: np.array(0, "int64")}
         self.values = {name: tvm.runtime.tensor(array) for name, array in arrays.items()}
         for name, var in trained.items():
             for slot in optimizer.of(name).slots:
@@ -233,8 +234,8 @@ def _update(
     """Emit the updates, in float32 whatever the policy; what replaces each parameter and each state, by name."""
     builder.place = ir.Place("", "float32")
     guards, new = _guards(builder, gradients, state, options)
-    step = builder.emit(state["optimizer_step"] + relax.const(1, "int64"), "step")
-    new["optimizer_step"] = step if guards.finite is None else op.where(guards.finite, step, state["optimizer_step"])
+    step = builder.emit(state[STEP] + relax.const(1, "int64"), "step")
+    new[STEP] = step if guards.finite is None else op.where(guards.finite, step, state[STEP])
     scalars = optimizer.scalars(builder.emit(op.astype(step, "float64")))
     scalars = {name: builder.emit(value, name) for name, value in scalars.items()}
     functions: dict[str, tvm.ir.GlobalVar] = {}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 import tvm
@@ -25,6 +26,7 @@ from autocast.training.loss_scaling import DynamicLossScaling
 from autocast.training.losses import Loss, append_loss, check_labels
 from autocast.training.optimizers import Optimizer
 from autocast.training.progress import divergence, progress_line
+from autocast.training.schedules import rate_at
 from autocast.training.step import Options, training_step
 from autocast.vm.signature import Signature
 
@@ -97,20 +99,8 @@ class Trainer:
         return tuple(spec.name for spec in self._inputs)
 
     def rate(self) -> float:
-        """The learning rate of the next step.
-
-        Raises
-        ------
-        InputError
-            It is no finite number, or below 0.
-        """
-        rate = self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate
-        if not isinstance(rate, SupportsFloat) or not 0 <= float(rate) < math.inf:
-            raise InputError(
-                f"Trainer: the learning rate of step {self.steps} is {rate!r}, expected a finite number of 0 or more, "
-                "or a schedule that returns one: Linear(0.01, warmup=10, steps=100)"
-            )
-        return float(rate)
+        """The learning rate of the next step; an InputError where it is no finite number of 0 or more."""
+        return rate_at(self.learning_rate, self.steps)
 
     def step(self, batch: Batch) -> float:
         """Train on one batch; returns its loss, as it was before the update.
@@ -240,7 +230,7 @@ class Trainer:
         return {"tensors": tensors, "facts": {"steps": self.steps, "optimizer": repr(self._optimizer)}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned, here or in another process, in any precision.
+        """Go on from what `state_dict` returned, here or in another process, in any precision that stores the same.
 
         Raises
         ------
@@ -286,7 +276,7 @@ class Trainer:
         return vm.compile(self._evaluation.mod)
 
     def _mixed(self, model: Model) -> Model:
-        return model if self.amp is None else mixed.insert_casts(model, self.amp)
+        return model if self.amp is None else mixed.apply_policy(model, replace(self.amp, parameters="float32"))
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         """The tensors of a batch, in order. What they are like the executable checks, but for the labels' values."""
@@ -295,5 +285,13 @@ class Trainer:
         return tensors
 
     def _reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
-        """The parameters of `model`, one like that which is trained, as they are now."""
-        return {name: self.executable.state.get(name, tensor) for name, tensor in model.params.items()}
+        """The parameters of `model`, one like that which is trained, as they are now, in its dtypes."""
+        state = self.executable.state
+        return {name: _in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}
+
+
+def _in_dtype_of(tensor: tvm.runtime.Tensor, other: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    """`tensor`, a copy of it if it has another dtype than `other`: a step may store its parameters low."""
+    if tensor.dtype == other.dtype:
+        return tensor
+    return tvm.runtime.tensor(tensor.numpy().astype(other.numpy().dtype))

@@ -14,6 +14,7 @@ from tvm.ir.instrument import pass_instrument
 
 from autocast import kernels, settings
 from autocast.kernels.contexts import changed_context
+from autocast.kernels.target import wanted_threads
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Program:
         What `tvm.relax.VirtualMachine` runs.
     seconds : dict[str, float]
         Compile time by phase: "lower" (to planned kernels), "generate" (LLVM's IR), "load" (machine code).
+        The last two run on several threads.
     """
 
     planned: tvm.IRModule
@@ -40,14 +42,19 @@ class Program:
 
 @pass_instrument
 class _Snapshots:
-    """Remembers the module as it was before the passes named in `before`, the last time each ran."""
+    """Remembers the modules as they were before the passes named in `before`: the parts of one, where it is split."""
 
     def __init__(self, *before: str) -> None:
-        self.mods = {name: tvm.IRModule({}) for name in before}
+        self.parts: dict[str, list[tvm.IRModule]] = {name: [] for name in before}
 
     def run_before_pass(self, mod: tvm.IRModule, info: Any) -> None:
-        if info.name in self.mods:
-            self.mods[info.name] = mod
+        if info.name in self.parts:
+            self.parts[info.name].append(mod)
+
+    def whole(self, name: str) -> tvm.IRModule:
+        """The module before pass `name`."""
+        parts = self.parts[name]
+        return tvm.IRModule({var: function for part in parts for var, function in part.functions.items()})
 
 
 #: The pass that first hides allocations and releases in calls of the VM.
@@ -95,15 +102,17 @@ def _is_watched() -> bool:
 
 def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Program:
     snapshots = _Snapshots(_PLAN_ENDS, _KERNELS_END)
+    # Instruments of the caller's may not be made for several threads.
+    threads = 1 if len(tvm.transform.PassContext.current().instruments) else wanted_threads()
     times = [time.perf_counter()]
     with changed_context(opt_level=opt_level):
         planned = kernels.plan(mod, target).planned
     times.append(time.perf_counter())
     with changed_context(opt_level=opt_level, instruments=[snapshots]):
-        code = kernels.finish(planned, target)
+        code = kernels.finish(planned, target, threads)
     times.append(time.perf_counter())
-    tvm.relax.VirtualMachine(code, tvm.cpu())
+    kernels.load(code, threads)
     times.append(time.perf_counter())
     phases = zip(("lower", "generate", "load"), times, times[1:], strict=False)
     seconds = {phase: ended - started for phase, started, ended in phases}
-    return Program(snapshots.mods[_PLAN_ENDS], snapshots.mods[_KERNELS_END], code, seconds)
+    return Program(snapshots.whole(_PLAN_ENDS), snapshots.whole(_KERNELS_END), code, seconds)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 import tvm
 from tvm import relax
+from tvm.relax.analysis import post_order_visit
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
@@ -17,6 +19,7 @@ from autocast.kernels import build, detect_target, finish, lower, plan
 from autocast.kernels.fallback.schedule import SCHEDULED
 from autocast.kernels.graph.prepare import PREPARE
 from autocast.model import Model
+from autocast.training import SGD, CrossEntropy, training_step
 from tests.architectures import ARCHITECTURES
 from tests.kernels.modules import error, module, random, run, scheduled
 
@@ -161,3 +164,15 @@ def test_only_buffers_of_functions_that_came_with_the_module_are_shrunk(
     monkeypatch.setattr(tvm, "compile", compiled)
     finish(planned, detect_target())
     assert ("s_tir.CompactBufferAllocation" in seen) != owns_a_function
+
+
+def test_only_kernels_that_are_called_are_planned() -> None:
+    model = from_torch(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(24, 8)), (torch.randn(4, 2, 12),))
+    step = training_step(model, CrossEntropy(), SGD(momentum=0.9))
+    planned = plan(step.mod, detect_target()).planned
+    called: set[str] = set()
+    for function in planned.functions.values():
+        if isinstance(function, relax.Function):
+            post_order_visit(function, lambda e: called.add(e.name_hint) if isinstance(e, tvm.ir.GlobalVar) else None)
+    assert any(name.endswith("_in_place") for name in called)
+    assert set(scheduled(planned)) == called

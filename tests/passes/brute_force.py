@@ -53,11 +53,12 @@ class _Tensor:
         self.asked.append(choice)
         self.readers.append(reader)
 
-    def is_absorbed(self, low: bool) -> bool:
-        """Whether a cast of the tensor, stored low or not, is done by the kernels around it."""
-        same = "low" if low else "full"
-        readers = [reader for choice, reader in zip(self.asked, self.readers, strict=True) if choice != same]
-        return (not low and self.stored_by in _CONVERTING) or all(reader in _CONVERTING for reader in readers)
+    def is_absorbed(self, low: tuple[bool, ...]) -> bool:
+        """Whether a cast of the tensor is done by the kernels around it, under the choices `low`."""
+        stored = is_low(self.choice, low)
+        asked = zip(self.asked, self.readers, strict=True)
+        readers = [reader for choice, reader in asked if is_low(choice, low) != stored]
+        return (not stored and self.stored_by in _CONVERTING) or all(reader in _CONVERTING for reader in readers)
 
 
 @dataclass
@@ -84,7 +85,7 @@ class Prices:
                 if tensor.constant and any(isinstance(choice, int) and low[choice] for choice in tensor.asked):
                     return float("inf"), 0
                 if not tensor.constant:
-                    each = 1 if tensor.is_absorbed(is_low(tensor.choice, low)) else 6
+                    each = 1 if tensor.is_absorbed(low) else 6
                     cost += 1 if self.objective == "casts" else each * tensor.elements
         return cost, sum(moved for choice, moved in self.traffic.items() if not low[choice])
 

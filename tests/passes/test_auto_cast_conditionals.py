@@ -143,3 +143,23 @@ def test_a_cast_that_stands_in_an_earlier_block_is_seen_by_both_branches():
     after = amp.autocast(Before)
     relax.analysis.well_formed(after)
     assert after.report.casts == 1
+
+
+def test_a_result_that_is_narrowed_for_both_branches_stays_what_it_is_when_it_is_cast_again():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(c: R.Tensor((), "bool"), x: R.Tensor((8, 8), "float32"), b: R.Tensor((8,), "float32")):
+            y = R.matmul(x, x)
+            if c:
+                a = R.nn.relu(y)
+                r = a
+            else:
+                n = R.nn.layer_norm(y, b, b, axes=[-1])
+                _p = R.matmul(n, x)
+                r = y
+            z = R.matmul(r, x)
+            return z
+
+    once = amp.autocast(Before)
+    tvm.ir.assert_structural_equal(amp.autocast(once), once)

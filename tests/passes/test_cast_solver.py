@@ -26,6 +26,10 @@ def problems(draw, weights=_SMALL, traffic=_NONE, forbidden: bool = False, follo
     for _ in range(draw(st.integers(1, 8))):
         consumers = draw(st.lists(nodes, max_size=4))
         problem.tensors.append(CastTensor(draw(nodes), draw(weights), draw(weights), consumers))
+        if consumers and draw(st.booleans()):
+            dear = draw(st.lists(st.sampled_from(consumers), min_size=1))
+            producer = problem.tensors[-1].producer
+            problem.surcharges.append(CastTensor(producer, draw(weights), draw(weights), dear))
     if forbidden:
         for _ in range(draw(st.integers(1, 3))):
             problem.tensors.append(CastTensor(FULL, 0, FORBIDDEN, draw(st.lists(nodes, max_size=3))))
@@ -38,7 +42,7 @@ def problems(draw, weights=_SMALL, traffic=_NONE, forbidden: bool = False, follo
 def price(problem: CastProblem, low: tuple[bool, ...]) -> tuple[int, int, int]:
     """What an assignment costs, then what it moves, then how many nodes are low: the order of preference."""
     cost = 0
-    for tensor in problem.tensors:
+    for tensor in problem.tensors + problem.surcharges:
         produced = low[tensor.producer]
         if produced and not all(low[consumer] for consumer in tensor.consumers):
             cost += tensor.widen

@@ -29,6 +29,14 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_checkpoint_before_it(tm
     assert again.steps == 3
 
 
+@pytest.mark.parametrize(("options", "unharmed"), [({}, False), ({"loss_scaling": 1.0}, True)])
+def test_a_batch_that_is_not_finite_ends_in_the_parameters_unless_the_loss_is_scaled(options, unharmed):
+    trainer = make_trainer(**options)
+    x, labels = batch(0)
+    assert math.isnan(trainer.step((x * math.nan, labels)))
+    assert math.isfinite(trainer.step((x, labels))) is unharmed
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -205,6 +205,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.split": lambda: op.split(tensor(4, 6), 2),
     "relax.squeeze": lambda: op.squeeze(tensor(1, 3)),
     "relax.stack": lambda: op.stack([tensor(2), tensor(2)]),
+    "relax.nn.stochastic_round": lambda: operators.stochastic_round(tensor(4, 6), tensor(2, dtype="int32"), stream=3),
     "relax.strided_slice": lambda: op.strided_slice(tensor(4, 3), [0], [1], [3]),
     "relax.take": lambda: op.take(tensor(4, 3), index(2), 0),
     "relax.tile": lambda: op.tile(tensor(2), 2),

@@ -31,6 +31,7 @@ from autocast.ir.operators.normalization import (
 )
 from autocast.ir.operators.operator import OPERATORS, Expanded, Expansion, Operator, define, like
 from autocast.ir.operators.softmax import log_softmax_backward, softmax_backward
+from autocast.ir.operators.stochastic_round import stochastic_round
 
 __all__ = [
     "OPERATORS",
@@ -65,5 +66,6 @@ __all__ = [
     "silu_backward",
     "softmax_backward",
     "softplus_backward",
+    "stochastic_round",
     "tanh_backward",
 ]

@@ -49,8 +49,8 @@ def _word(value: int) -> relax.Expr:
     return relax.const(value, "uint32")
 
 
-def _expand(e: Expansion) -> relax.Expr:
-    x, state = e.operands
+def expand_bits(e: Expansion, x: relax.Expr, state: relax.Expr) -> relax.Expr:
+    """The random bits of each element of `x`, in uint32: of its position, `state`, and the call's `stream`."""
 
     def scramble(a: relax.Expr, b: relax.Expr) -> relax.Expr:
         x = e.emit(op.bitwise_xor(a, b))
@@ -67,7 +67,12 @@ def _expand(e: Expansion) -> relax.Expr:
         size = size * dim
     position = e.emit(op.reshape(op.arange(relax.prim_value(size), dtype="int64"), x.ty.shape))
     position = e.emit(op.astype(position, "uint32"))
-    bits = random_bits(scramble, position, seed, step, _word(int(e.call.attrs["stream"])), _word)
+    return random_bits(scramble, position, seed, step, _word(int(e.call.attrs["stream"])), _word)
+
+
+def _expand(e: Expansion) -> relax.Expr:
+    x, state = e.operands
+    bits = expand_bits(e, x, state)
     rate, dtype = float(e.call.attrs["rate"]), dtype_of(x)
     uniform = op.astype(op.right_shift(bits, _word(UNIFORM_SHIFT)), dtype) * relax.const(UNIFORM_SCALE, dtype)
     kept = op.greater_equal(uniform, relax.const(rate, dtype))

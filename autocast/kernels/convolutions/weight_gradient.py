@@ -8,8 +8,8 @@ Sums stay in registers for all pixels of a band, and in the result from band to 
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Sequence
 
 import tvm
 from tvm import tirx
@@ -165,45 +165,45 @@ class _Generator:
         """A block of channels of what all taps see of a band."""
         spec, blocking, taps = self.spec, self.blocking, self.taps
         step, top = spec.strides[0], spec.padding[0]
-        # In the order of memory: what is written beyond the channels of a row is overwritten by the next.
-        with T.serial(0, i64(blocking.images)) as i:
-            for remainder, column in itertools.product(taps.classes, range(spec.kernel[1])):
-                with T.serial(0, rows + (taps.rows(remainder) - blocking.rows)) as y:
-                    source = T.bind((row + y) * step + (remainder - top))
-                    line = T.bind(((image + i) * spec.height + source) * spec.width)
-                    to = T.bind(i * taps.image + taps.begin(remainder, column) + y * taps.pitch)
-                    with T.If(tirx.all(source >= 0, source < spec.height)):
-                        with T.Then():
-                            self._pack_row(line, column, channel, valid, to)
-                        with T.Else():
-                            address = T.address_of(self.packed_data[to])
-                            zero = tirx.const(0, "int32")
-                            T.evaluate(tirx.call_extern("handle", "memset", address, zero, i64(taps.pitch * 4)))
+        kinds = range(len(taps.classes))
+        # In the order of memory: what is written beyond the channels of a row is overwritten by the next. Loops in the
+        # generated code, not here: a kernel of 7 x 7 would be a hundred copies, and LLVM's time adds up.
+        with T.serial(0, i64(blocking.images)) as i, T.serial(0, i64(len(kinds))) as kind:
+            class_rows = T.bind(_chosen(kind, [taps.rows(taps.classes[k]) for k in kinds]))
+            remainder = T.bind(_chosen(kind, taps.classes))
+            begin = T.bind(i * taps.image + _chosen(kind, [taps.begin(taps.classes[k], 0) for k in kinds]))
+            with T.serial(0, i64(spec.kernel[1])) as column, T.serial(0, rows + class_rows - blocking.rows) as y:
+                source = T.bind((row + y) * step + (remainder - top))
+                line = T.bind(((image + i) * spec.height + source) * spec.width)
+                to = T.bind(begin + (column * class_rows + y) * taps.pitch)
+                with T.If(tirx.all(source >= 0, source < spec.height)):
+                    with T.Then():
+                        self._pack_row(line, column, channel, valid, to)
+                    with T.Else():
+                        address = T.address_of(self.packed_data[to])
+                        zero = tirx.const(0, "int32")
+                        T.evaluate(tirx.call_extern("handle", "memset", address, zero, i64(taps.pitch * 4)))
 
-    def _pack_row(self, line: tirx.Expr, column: int, channel: tirx.Expr, valid: Extent, to: tirx.Expr) -> None:
+    def _pack_row(self, line: tirx.Expr, column: tirx.Expr, channel: tirx.Expr, valid: Extent, to: tirx.Expr) -> None:
         """What a column of the kernel sees of the row of pixels that begins at `line`."""
         spec, blocking = self.spec, self.blocking
         assert spec.width is not None
-        step, first, per_word = spec.strides[1], column * spec.dilation[1] - spec.padding[1], blocking.per_word
-        words = range(blocking.row_words)
-        inside = [
-            word
-            for word in words
-            if first + word * per_word * step >= 0
-            and first + (word * per_word + per_word - 1) * step < spec.width
-            and (word + 1) * per_word <= self.width
-        ]
+        step, per_word = spec.strides[1], blocking.per_word
+        first = T.bind(column * spec.dilation[1] - spec.padding[1])
+        apart = per_word * step  # pixels from a word to the next
+        last = (per_word - 1) * step  # from a word's first to its last
+        inside = T.bind(tirx.truncdiv(tirx.max(-first, i64(0)) + (apart - 1), i64(apart)))
+        beyond = tirx.truncdiv(tirx.max(spec.width - last - first, i64(0)) + (apart - 1), i64(apart))
+        outside = T.bind(tirx.min(beyond, i64(self.width // per_word)))
         whole = isinstance(valid, int) and valid % self.unit.lanes == 0
-        begin, end = (inside[0], inside[-1] + 1) if inside and whole else (0, 0)
-        for start, stop, at_edge in ((0, begin, True), (begin, end, False), (end, len(words), True)):
-            if start == stop:
-                continue
-            with T.serial(i64(start), i64(stop)) as word:
-                pixel = T.bind(word * (per_word * step) + first)
-                at = T.bind((line + pixel) * spec.channels + channel)
+        with T.serial(0, i64(blocking.row_words)) as word:
+            pixel = T.bind(word * apart + first)
+            at = T.bind((line + pixel) * spec.channels + channel)
+
+            def pack(is_whole: bool) -> None:
                 for skip in range(0, blocking.block, self.unit.lanes):
                     place = T.bind(to + word * blocking.block + skip)
-                    if not at_edge:
+                    if is_whole:
                         self._whole_word(self.data, at + skip, step * spec.channels, self.packed_data, place)
                         continue
                     left = i64(valid) - skip
@@ -214,6 +214,8 @@ class _Generator:
                     self._edge_word(
                         self.data, at + skip, count, step * spec.channels, next_count, self.packed_data, place
                     )
+
+            where_whole(tirx.all(word >= inside, word < outside) if whole else False, pack)
 
     def _whole_word(
         self, source: tirx.Buffer, at: tirx.Expr, stride: int, target: tirx.Buffer, place: tirx.Expr
@@ -310,3 +312,11 @@ class _Generator:
 def _part(count: int, part: tirx.Expr, parts: int) -> tuple[tirx.Expr, tirx.Expr]:
     """The first of `count` things that belong to a part, and the one after the last."""
     return T.bind(part * count // parts), T.bind((part + 1) * count // parts)
+
+
+def _chosen(index: tirx.Expr, values: Sequence[int]) -> tirx.Expr:
+    """The number of `values` at `index`."""
+    chosen = i64(values[-1])
+    for number in reversed(range(len(values) - 1)):
+        chosen = tirx.Select(index.equal(number), i64(values[number]), chosen)
+    return chosen

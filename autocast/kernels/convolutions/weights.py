@@ -15,7 +15,7 @@ from autocast.kernels.convolutions.spec import Convolution
 from autocast.kernels.products.pack import Source, Strip, pack_strip
 from autocast.kernels.target import InstructionSet, cores, instruction_set
 from autocast.kernels.vector import llvm_ir, llvm_pack
-from autocast.kernels.vector.unit import VectorUnit, flat, i64, importing, kernel_function
+from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, importing, kernel_function
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,19 @@ class PackedWeights:
     def words(self) -> int:
         """Words along k of a panel, of all kinds of outputs one after the other."""
         return sum(self.blocking.words(kind, self.channels) for kind in self.blocking.kinds())
+
+    def runs(self) -> list[tuple[int, int]]:
+        """(How many, elements of each) of the runs of neighbouring weights, in the order in which they are packed.
+
+        Where none ends within a word, they follow each other like one.
+        """
+        runs = [
+            (high * wide, run)
+            for high, wide, run in (self.blocking.loops(kind, self.channels) for kind in self.blocking.kinds())
+        ]
+        if any(run % self.blocking.per_word for _, run in runs):
+            return runs
+        return [(1, sum(count * run for count, run in runs))]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -120,35 +133,36 @@ class _Packing:
         with T.parallel(0, i64(layout.panels)) as panel:
             group = T.bind(panel // layout.group_panels)
             first = T.bind((panel - group * layout.group_panels) * panel_size)
-            count = T.bind(tirx.min(i64(panel_size), i64(layout.features) - first))
+            count: Extent = panel_size
+            if layout.features % panel_size:
+                count = T.bind(tirx.min(i64(panel_size), i64(layout.features) - first))
             view, base = self.weights, T.bind((group * layout.features + first) * per_feature)
             if math.prod(self.spec.kernel) > 1 or self.spec.transposed:
                 view, base = self._ordered(group, first, count), i64(0)
             words = unit.scratch((layout.words + unit.lanes) * panel_size, layout.word)
             word = element = 0
-            for kind in self.blocking.kinds():
-                high, wide, run = self.blocking.loops(kind, layout.channels)
+            for count_of_runs, run in layout.runs():
                 run_words = math.ceil(run / self.blocking.per_word)
-                with T.serial(0, i64(high * wide)) as tap:
-                    at = T.bind(base + element + tap * run)
+                with T.serial(0, i64(count_of_runs)) as index:
+                    at = T.bind(base + element + index * run)
                     source = Source(view, at, count, run, per_feature, along_k=True, pairs=self.blocking.pairs)
                     # What is written beyond a run is overwritten by the next.
-                    strip = Strip(words, T.bind((tap * run_words + word) * panel_size), panel_size)
-                    pack_strip(unit, source, 0, strip, 0, run_words, exact=False)
-                word += high * wide * run_words
-                element += high * wide * run
+                    strip = Strip(words, T.bind((index * run_words + word) * panel_size), panel_size)
+                    pack_strip(unit, source, 0, strip, 0, run_words, exact=isinstance(count, int))
+                word += count_of_runs * run_words
+                element += count_of_runs * run
             size = layout.words * panel_size
             addresses = T.address_of(self.packed[panel * size]), T.address_of(words[i64(0)])
             T.evaluate(tirx.call_extern("handle", "memcpy", *addresses, i64(size * 4)))
 
-    def _ordered(self, group: tirx.Expr, first: tirx.Expr, count: tirx.Expr) -> tirx.Buffer:
+    def _ordered(self, group: tirx.Expr, first: tirx.Expr, count: Extent) -> tirx.Buffer:
         """Weights of `count` features of a group, feature by feature, in the order in which a pixel is summed."""
         spec, layout = self.spec, self.layout
         (high, wide), channels = spec.kernel, layout.channels
         per_feature = high * wide * channels
         ordered = self.unit.scratch(self.blocking.panel * per_feature, spec.weight_dtype)
         to, source = _bits(ordered), _bits(self.weights)
-        with T.serial(0, count) as feature:
+        with T.serial(0, i64(count)) as feature:
             element = 0
             for row, column in self.blocking.kinds():
                 if row.count * column.count == 0:

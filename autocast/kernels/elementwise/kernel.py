@@ -58,21 +58,32 @@ def _kernel(program: Program, unit: VectorUnit, name: str, far: frozenset[int]) 
 
 
 def _emit(evaluator: Evaluator, outputs: list[tirx.Buffer], far: frozenset[int]) -> None:
+    evaluator.columns = evaluator.unit.opaque(evaluator.columns)
     lines, columns = evaluator.rows, evaluator.columns
     aligned = (
         isinstance(lines, int) and isinstance(columns, int) and (lines == 1 or columns % evaluator.unit.lanes == 0)
     )
     far = far if aligned else frozenset()
     chunks = ceil_div(columns, _CHUNK)
-    work = lines * columns * len(evaluator.program.steps)
     count = i64(lines * chunks)
-    small = isinstance(work, int) and work < _PARALLEL_WORK
-    with T.serial(0, count) if small else shared_loop(count, streams=bool(far)) as task:
-        line = T.bind(task // i64(chunks))
-        evaluator.at(line)
-        begin = T.bind(task % i64(chunks) * _CHUNK)
-        length = columns if chunks == 1 else minimum(columns - begin, _CHUNK)
-        _chunk(evaluator, outputs, line, begin, length, far)
+
+    def emit(alone: bool) -> None:
+        with T.serial(0, count) if alone else shared_loop(count, streams=bool(far)) as task:
+            line = T.bind(task // i64(chunks))
+            evaluator.at(line)
+            begin = T.bind(task % i64(chunks) * _CHUNK)
+            length = columns if chunks == 1 else minimum(columns - begin, _CHUNK)
+            _chunk(evaluator, outputs, line, begin, length, far)
+
+    is_small = lines * columns * len(evaluator.program.steps) < _PARALLEL_WORK
+    if isinstance(is_small, bool):
+        emit(is_small)
+        return
+    with T.If(is_small):
+        with T.Then():
+            emit(True)
+        with T.Else():
+            emit(False)
 
 
 def _chunk(

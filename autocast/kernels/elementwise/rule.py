@@ -11,12 +11,14 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, op_name, relax_functions, shape_of
 from autocast.kernels.elementwise.kernel import elementwise_kernel
+from autocast.kernels.elementwise.sizes import shared
 from autocast.kernels.explain import explain
 from autocast.kernels.graph.canonicalize import same_shape
 from autocast.kernels.graph.clusters import Clusters
 from autocast.kernels.graph.operators import ELEMENTWISE, LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, reads_of, rewrite_functions, storage
 from autocast.kernels.graph.translate import Translation, declined
+from autocast.kernels.target import instruction_set
 from autocast.kernels.vector.expression import operation
 from autocast.kernels.vector.program import Program
 
@@ -101,6 +103,8 @@ class _Elementwise(BindingRewriter):
         super().__init__(mod)
         self.target = target
         self.group_of = {member: group for group in groups for member in group.outputs}
+        programs = [group.program for group in groups if group.program is not None and group.outputs]
+        self.programs = shared(programs, instruction_set(target).lanes)
         self.kernels: dict[Program, tvm.ir.GlobalVar] = {}
         self.results: dict[relax.Var, relax.Expr] = {}
 
@@ -114,8 +118,8 @@ class _Elementwise(BindingRewriter):
 
     def compute(self, group: _Group) -> None:
         """Emit the call of the kernel of `group`."""
-        program = group.program
-        assert program is not None
+        assert group.program is not None
+        program = self.programs[group.program]
         if program not in self.kernels:
             unnamed = ("load", "constant", "round_bfloat16", "round_float16")
             functions = [step[0] for step in program.steps if step[0] not in unnamed] or ["cast"]

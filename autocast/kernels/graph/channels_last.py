@@ -252,7 +252,7 @@ _RULES: dict[str, Callable[[_ChannelsLast, Any], Answer]] = {
     **dict.fromkeys(_names("nn.conv1d_transpose nn.conv2d_transpose"), _transposed),
     **dict.fromkeys(CONVOLUTION_GRADIENTS, _weight_gradient),
     **dict.fromkeys(_names("grad.avg_pool2d_backward grad.max_pool2d_backward"), _together),
-    **dict.fromkeys(ELEMENTWISE - _names("nn.prelu nn.seeded_dropout"), _elementwise),
+    **dict.fromkeys(ELEMENTWISE - _names("nn.prelu nn.seeded_dropout nn.stochastic_round"), _elementwise),
     **dict.fromkeys(
         _names("""
         astype equal greater greater_equal isfinite isinf isnan less less_equal logical_and logical_not logical_or

@@ -17,8 +17,8 @@ from autocast.kernels.vector.expression import operation
 from autocast.kernels.vector.llvm_ir import LOADED
 from autocast.kernels.vector.program import ProgramBuilder, Shape
 
-#: An operator whose elements depend on where they are, so that only a space of its own shape computes it.
-DROPOUT = "relax.nn.seeded_dropout"
+#: Operators whose elements depend on where they are, so that only a space of their own shape computes them.
+SEEDED = ("relax.nn.seeded_dropout", "relax.nn.stochastic_round")
 
 #: Dtypes whose values vectors of float32 hold exactly.
 EXACT = ("float32", *LOW, "bool")
@@ -37,7 +37,7 @@ def declined(var: relax.Var, value: relax.Expr) -> str | None:
             return f"it casts {source} to {result}"
         exact = source in EXACT or result in EXACT
         return None if exact else f"float32 cannot hold every {source}"
-    known = ("dropout", (value.args[0],)) if is_op(value, DROPOUT) else operation(value)
+    known = ("random", (value.args[0],)) if is_op(value, *SEEDED) else operation(value)
     if known is None:
         return "no function of vectors computes it"
     operands = [operand for operand in known[1] if not isinstance(operand, float)]
@@ -101,15 +101,15 @@ class Translation:
         value = self.bound[var]
         if is_op(value, "relax.astype"):
             return self.rounded(self.value(value.args[0]), storage(value.args[0]), storage(var))
-        if is_op(value, DROPOUT):
-            return self.dropout(value)
+        if is_op(value, *SEEDED):
+            return self.seeded(value)
         known = operation(value)
         assert known is not None
         function, operands = known
         return self.step(function, *[self.constant(o) if isinstance(o, float) else self.value(o) for o in operands])
 
-    def dropout(self, call: relax.Call) -> int:
-        """The step of seeded dropout."""
+    def seeded(self, call: relax.Call) -> int:
+        """The step of an operator of random numbers."""
         state = self.argument(call.args[1])
 
         def word(value: int) -> int:
@@ -118,8 +118,11 @@ class Translation:
         seed, step = (self.builder.step("word", state, index) for index in (0, 1))
         stream = word(int(call.attrs["stream"]))
         bits = random_bits(partial(self.step, "scramble"), self.builder.step("position"), seed, step, stream, word)
+        x = self.value(call.args[0])
+        if is_op(call, "relax.nn.stochastic_round"):
+            return self.step("stochastic_round", x, bits)
         rate = float(call.attrs["rate"])
-        return self.step("dropout", self.value(call.args[0]), bits, self.constant(rate), self.constant(1 / (1 - rate)))
+        return self.step("dropout", x, bits, self.constant(rate), self.constant(1 / (1 - rate)))
 
     def rounded(self, step: int, source: str, result: str) -> int:
         """A value as it is after it was stored in another dtype."""

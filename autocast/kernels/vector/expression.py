@@ -29,7 +29,7 @@ FUNCTIONS: dict[str, Callable[..., tirx.Expr]] = {
 #: Functions that are operators of Relax's `nn`, and those that are none, or take more than tensors.
 _OF_NN = ("relu", "gelu", "gelu_tanh", "silu")
 _OTHERS = (*_OF_NN, "clip", "leakyrelu", "softplus", "cube", "fourth", "reciprocal", "log1p", "exp_nonpositive")
-_OF_BITS = ("scramble", "dropout")
+_OF_BITS = ("scramble", "dropout", "stochastic_round")
 
 #: Elementwise Relax operators of tensors alone, and the function that computes each.
 OPERATORS: dict[str, str] = {

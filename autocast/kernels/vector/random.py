@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autocast.ir.operators.dropout import LAST_SHIFT, ROUNDS, UNIFORM_SCALE, UNIFORM_SHIFT
+from autocast.ir.operators.stochastic_round import DROPPED_BITS
 from autocast.kernels.vector.function_body import Body, Definition, Value
 
 
@@ -21,4 +22,14 @@ def _dropout(b: Body, x: Value, bits: Value, rate: Value, scale: Value) -> Value
     return b.where("olt", uniform, rate, 0.0, x * scale)
 
 
-FUNCTIONS: dict[str, Definition] = {"scramble": _scramble, "dropout": _dropout}
+def _stochastic_round(b: Body, x: Value, bits: Value) -> Value:
+    """The bfloat16 above or below `x`, as float32: its upper half, after some bits were added to the lower one."""
+    noisy = b.int_op("add", b.bits(x), b.int_op("lshr", b.bits(bits), DROPPED_BITS))
+    return b.where("uno", x, x, x, b.from_bits(b.int_op("and", noisy, -1 << DROPPED_BITS)))
+
+
+FUNCTIONS: dict[str, Definition] = {
+    "scramble": _scramble,
+    "dropout": _dropout,
+    "stochastic_round": _stochastic_round,
+}

@@ -1,7 +1,10 @@
-"""Dropout: a linear function whose factors are random numbers that can be computed again."""
+"""Dropout, a linear function whose factors are random numbers that can be computed again, and random rounding."""
 
 from __future__ import annotations
 
+from tvm.relax import op
+
+from autocast.ir import dtype_of
 from autocast.ir.operators import seeded_dropout
 from autocast.training.gradients.registry import Adjoint, Backward, gradient, not_differentiable
 
@@ -10,8 +13,13 @@ def _seeded_dropout(b: Backward) -> list[Adjoint]:
     return [seeded_dropout(b.adjoint, b.call.args[1], attrs=b.call.attrs), None]
 
 
+def _stochastic_round(b: Backward) -> list[Adjoint]:
+    return [op.astype(b.adjoint, dtype_of(b.call.args[0])), None]
+
+
 RULES = (
     gradient("relax.nn.seeded_dropout", _seeded_dropout, why="the same dropout of the adjoint: its mask is not stored"),
+    gradient("relax.nn.stochastic_round", _stochastic_round, why="the adjoint in the dtype that it had: 1 in the mean"),
     not_differentiable(
         "relax.nn.dropout", why="it drops nothing: autocast.training.seed_dropout gives it random numbers"
     ),

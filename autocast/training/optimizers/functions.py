@@ -7,6 +7,7 @@ from typing import NamedTuple
 from tvm import relax
 
 from autocast import ir
+from autocast.model.step import GRADIENT, PARAMETER
 from autocast.training.optimizers.optimizer import Operands, Optimizer
 
 op = relax.op
@@ -56,7 +57,7 @@ def update_function(
         `(parameter, gradient, slots..., learning_rate, scalars..., guards...) -> (parameter', slots'...)`, all float32
         but `finite`. It reads and writes each element once, so it can work in place.
     """
-    names = ("parameter", "gradient", *optimizer.slots)
+    names = (PARAMETER, GRADIENT, *optimizer.slots)
     tensors = {name: relax.Var(name, parameter) for name in names}
     numbers = {name: relax.Var(name, SCALAR) for name in ("learning_rate", *scalars)}
     factor = None if guards.factor is None else relax.Var("factor", SCALAR)
@@ -67,7 +68,7 @@ def update_function(
     builder.place = ir.Place("", "float32")
     with builder.function("update", params, private=True):
         with builder.dataflow():
-            gradient = tensors["gradient"]
+            gradient = tensors[GRADIENT]
             if factor is not None:
                 gradient = builder.emit(op.multiply(gradient, factor), "scaled")
             rate = numbers["learning_rate"]
@@ -76,15 +77,15 @@ def update_function(
             slots = {name: tensors[name] for name in optimizer.slots}
             new = optimizer.update(
                 Operands(
-                    tensors["parameter"], gradient, slots, rate, numbers, lambda expr, name: builder.emit(expr, name)
+                    tensors[PARAMETER], gradient, slots, rate, numbers, lambda expr, name: builder.emit(expr, name)
                 )
             )
             if finite is not None:
-                old = (tensors["parameter"], *slots.values())
+                old = (tensors[PARAMETER], *slots.values())
                 new = tuple(op.where(finite, after, before) for after, before in zip(new, old, strict=True))
             outputs = [
                 builder.emit_output(value, f"new_{name}")
-                for value, name in zip(new, ("parameter", *optimizer.slots), strict=True)
+                for value, name in zip(new, (PARAMETER, *optimizer.slots), strict=True)
             ]
         builder.emit_func_output(outputs)
     return builder.get()["update"]

@@ -1,4 +1,4 @@
-"""Dropout in kernels: the same elements on every target, in every dtype and shape, however many threads there are."""
+"""Random numbers in kernels: the same on every target, in every dtype and shape, however many threads there are."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 import tvm
 from tvm import relax
 
-from autocast.ir.operators import seeded_dropout
+from autocast.ir.operators import seeded_dropout, stochastic_round
 from autocast.kernels.pipeline import LOWERING, build, lower
 from tests.ir.operators.dropout_reference import kept
+from tests.ir.operators.rounding_reference import rounded
 from tests.kernels.products.cases import CPUS, runs_here, target_of
 
 every_cpu = pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
@@ -47,6 +48,36 @@ def test_every_target_keeps_the_elements_of_the_definition(cpu: str, dtype: str,
     exact = values.astype(np.float64) / 0.7
     step = {"bfloat16": 2.0**-8, "float16": 2.0**-11}.get(dtype, 2.0**-22)
     np.testing.assert_allclose(got, np.where(mask, exact, 0), rtol=step)
+
+
+@every_cpu
+@pytest.mark.parametrize("shape", [(1,), (17, 33), (64, 5003)])
+def test_every_target_rounds_as_the_definition_does(cpu: str, shape: tuple[int, ...]) -> None:
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    state = relax.Var("state", relax.TensorType((2,), "int32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, state], attrs={"num_input": 2}):
+        with builder.dataflow():
+            result = builder.emit_output(stochastic_round(x, state, stream=5))
+        builder.emit_func_output(result)
+    values = np.random.default_rng(0).standard_normal(shape, "float32")
+    values.flat[::7] = np.resize(np.array([np.nan, np.inf, -np.inf, -0.0, 1.0], "float32"), values.flat[::7].shape)
+    got = _run(builder.get(), cpu, values).astype("float32")
+    np.testing.assert_array_equal(got, rounded(values, -7, 123, 5).astype("float32"))
+
+
+def test_rounding_is_part_of_the_kernel_around_it() -> None:
+    x = relax.Var("x", relax.TensorType((16, 64), "float32"))
+    state = relax.Var("state", relax.TensorType((2,), "int32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, state], attrs={"num_input": 2}):
+        with builder.dataflow():
+            y = builder.emit(stochastic_round(relax.op.nn.gelu(x), state, stream=0))
+            result = builder.emit_output(relax.op.add(y, y))
+        builder.emit_func_output(result)
+    lowered = lower(builder.get(), target_of("x86-64-v3"))
+    kernels = [gv.name_hint for gv, f in lowered.functions.items() if isinstance(f, tvm.tirx.PrimFunc)]
+    assert len(kernels) == 1, kernels
 
 
 def test_a_kernel_of_many_threads_keeps_the_same_elements() -> None:
