@@ -43,6 +43,7 @@ ARITHMETIC = (
     rule("relax.subtract", follow(2), why=_ONE_ROUNDING),
     rule("relax.multiply", follow(2), why=_ONE_ROUNDING),
     rule("relax.ewise_fma", follow(3), why=_ONE_ROUNDING),
+    rule("relax.nn.gated_add", full(3), why="the state of a recurrent cell: rounded at every step, it would drift"),
     rule("relax.outer", follow(2), why="products without a sum: one rounding each; the dtypes must agree"),
     rule(
         "relax.divide",

@@ -25,6 +25,7 @@ RULES = (
     rule("relax.grad.softplus_backward", follow(2), why=f"{_SLOPE} between 0 and 1, a sigmoid"),
     rule("relax.grad.sigmoid_backward", follow(2), why=f"{_SLOPE}, at most 1/4, of a result that was stored rounded"),
     rule("relax.grad.tanh_backward", follow(2), why=f"{_SLOPE}, at most 1, of a result that was stored rounded"),
+    rule("relax.grad.gated_add_backward", full(3), why="the adjoint of a recurrent cell's state, as gated_add"),
     rule("relax.grad.layer_norm_backward", full(3), why=f"{_STATISTICS}; sums over the batch for scale and offset"),
     rule("relax.grad.group_norm_backward", full(3), why=f"{_STATISTICS}; sums over the batch for scale and offset"),
     rule("relax.grad.instance_norm_backward", full(3), why=f"{_STATISTICS}; sums over the batch for scale and offset"),

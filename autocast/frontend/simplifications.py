@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 
 from autocast.ir import dtype_of, is_constant, same_shape, shape_of
+from autocast.ir.operators import gated_add
 
 if TYPE_CHECKING:
     from autocast.frontend.normalize import Simplifier
@@ -209,6 +210,17 @@ def _rms_norm(simplifier: Simplifier, call: relax.Call) -> relax.Expr | None:
     return None
 
 
+def _gated_add(simplifier: Simplifier, call: relax.Call) -> relax.Expr | None:
+    """`gate * x + y`, where `gate` is a sigmoid: the next state of LSTM, GRU, and cells like them."""
+    for gated, y in (call.args, reversed(call.args)):
+        product = simplifier.bound(gated, "multiply") if simplifier.only_use(gated) else None
+        for gate, x in (product.args, reversed(product.args)) if product is not None else ():
+            same = all(same_shape(shape_of(arg), shape_of(call)) for arg in (gate, x, y))
+            if same and simplifier.bound(gate, "sigmoid") is not None:
+                return gated_add(gate, x, y)
+    return None
+
+
 def _scaled(simplifier: Simplifier, expr: relax.Expr, name: str, number: float) -> relax.Expr | None:
     """x, if `expr` is `x * number` (or `x + number`)."""
     call = simplifier.bound(expr, name)
@@ -238,6 +250,7 @@ _MOVES: dict[str, tuple[Rule, ...]] = {
     "relax.nn.attention_bias": (_broadcast_bias,),
     "relax.where": (_where, _implicit_broadcast),
     "relax.logical_and": (_true_and, _implicit_broadcast),
+    "relax.add": (_gated_add, _implicit_broadcast),
     "relax.multiply": (_gelu_tanh, _rms_norm, _implicit_broadcast),
 }
 

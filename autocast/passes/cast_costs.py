@@ -29,13 +29,14 @@ CONVERTING = _names("""
     matmul nn.conv1d nn.conv2d nn.conv1d_transpose nn.conv2d_transpose nn.attention nn.attention_bias
     nn.softmax nn.log_softmax nn.layer_norm nn.rms_norm nn.group_norm nn.batch_norm sum mean max min variance std
     add bias_add subtract multiply divide maximum minimum negative abs square sqrt rsqrt exp log erf tanh sigmoid sin
-    cos clip power where nn.relu nn.gelu nn.gelu_tanh nn.silu nn.leakyrelu nn.softplus
+    cos clip power where nn.relu nn.gelu nn.gelu_tanh nn.silu nn.leakyrelu nn.softplus nn.gated_add
     astype permute_dims concat split strided_slice take broadcast_to stack tile repeat nn.pad
     nn.max_pool2d nn.avg_pool2d nn.adaptive_avg_pool2d
     nn.cross_entropy grad.cross_entropy_backward grad.softmax_backward grad.log_softmax_backward grad.attention_backward
     grad.layer_norm_backward grad.rms_norm_backward grad.group_norm_backward grad.instance_norm_backward
     grad.relu_backward grad.gelu_backward grad.gelu_tanh_backward grad.silu_backward grad.selu_backward
     grad.broadcast_backward grad.leakyrelu_backward grad.softplus_backward grad.sigmoid_backward grad.tanh_backward
+    grad.gated_add_backward
 """)
 
 

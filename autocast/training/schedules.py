@@ -6,9 +6,11 @@ The learning rate is an input of a training step, so a schedule is plain Python:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import SupportsFloat
 
-from autocast.errors import TrainingError
+from autocast.errors import InputError, TrainingError
 
 
 @dataclass(frozen=True)
@@ -75,3 +77,20 @@ class Cosine(Linear):
 
     def decay(self, step: int) -> float:
         return self._between((1 + math.cos(math.pi * self._done(step))) / 2)
+
+
+def rate_at(learning_rate: float | Callable[[int], float], step: int) -> float:
+    """The learning rate after `step` steps, of a number or a schedule.
+
+    Raises
+    ------
+    InputError
+        It is no finite number, or below 0.
+    """
+    rate = learning_rate(step) if callable(learning_rate) else learning_rate
+    if not isinstance(rate, SupportsFloat) or not 0 <= float(rate) < math.inf:
+        raise InputError(
+            f"Trainer: the learning rate of step {step} is {rate!r}, expected a finite number of 0 or more, "
+            "or a schedule that returns one: Linear(0.01, warmup=10, steps=100)"
+        )
+    return float(rate)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import Any
 
 import numpy as np
 import tvm
@@ -26,6 +26,7 @@ from autocast.training.loss_scaling import DynamicLossScaling
 from autocast.training.losses import Loss, append_loss, check_labels
 from autocast.training.optimizers import Optimizer
 from autocast.training.progress import divergence, progress_line
+from autocast.training.schedules import rate_at
 from autocast.training.step import Options, training_step
 from autocast.vm.signature import Signature
 
@@ -98,20 +99,8 @@ class Trainer:
         return tuple(spec.name for spec in self._inputs)
 
     def rate(self) -> float:
-        """The learning rate of the next step.
-
-        Raises
-        ------
-        InputError
-            It is no finite number, or below 0.
-        """
-        rate = self.learning_rate(self.steps) if callable(self.learning_rate) else self.learning_rate
-        if not isinstance(rate, SupportsFloat) or not 0 <= float(rate) < math.inf:
-            raise InputError(
-                f"Trainer: the learning rate of step {self.steps} is {rate!r}, expected a finite number of 0 or more, "
-                "or a schedule that returns one: Linear(0.01, warmup=10, steps=100)"
-            )
-        return float(rate)
+        """The learning rate of the next step; an InputError where it is no finite number of 0 or more."""
+        return rate_at(self.learning_rate, self.steps)
 
     def step(self, batch: Batch) -> float:
         """Train on one batch; returns its loss, as it was before the update.

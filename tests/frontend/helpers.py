@@ -12,6 +12,7 @@ from torch import nn
 from tvm import relax
 
 from autocast.ir import op_name
+from autocast.kernels.graph.expand import expand_operators
 from autocast.model.value import Model
 
 
@@ -28,9 +29,9 @@ class Calls(nn.Module):
 
 
 def runner(model: Model) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """A function of the model's inputs: compiled with TVM's default pipeline, independent of our own kernels."""
+    """A function of the model's inputs: compiled with TVM's default pipeline, without our operators and kernels."""
     target = tvm.target.Target({"kind": "llvm", "opt-level": 0})  # small models: compiling takes longer than running
-    machine = relax.VirtualMachine(tvm.compile(model.mod, target), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(expand_operators(model.mod), target), tvm.cpu())
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         tensors = [tvm.runtime.from_dlpack(x.detach().contiguous()) for x in inputs]

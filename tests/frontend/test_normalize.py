@@ -210,6 +210,60 @@ def test_a_mean_over_another_axis_is_no_root_mean_square_norm() -> None:
     _assert_becomes(before, before)
 
 
+def test_what_a_sigmoid_lets_through_of_a_tensor_added_to_another_is_one_operator() -> None:
+    """The states of LSTM, and of GRU, whose candidate is on both sides."""
+
+    @R.function(private=True)
+    def before(
+        x: R.Tensor((n, 4), "float32"), c: R.Tensor((n, 4), "float32"), h: R.Tensor((n, 4), "float32")
+    ) -> R.Tensor((n, 4), "float32"):
+        with R.dataflow():
+            forget = R.sigmoid(x)
+            candidate = R.tanh(x)
+            kept = R.multiply(c, forget)
+            state = R.add(candidate, kept)
+            change = R.subtract(h, state)
+            moved = R.multiply(forget, change)
+            y = R.add(moved, state)
+            R.output(y)
+        return y
+
+    @R.function(private=True)
+    def expected(
+        x: R.Tensor((n, 4), "float32"), c: R.Tensor((n, 4), "float32"), h: R.Tensor((n, 4), "float32")
+    ) -> R.Tensor((n, 4), "float32"):
+        with R.dataflow():
+            forget = R.sigmoid(x)
+            candidate = R.tanh(x)
+            state = R.nn.gated_add(forget, c, candidate)
+            change = R.subtract(h, state)
+            y = R.nn.gated_add(forget, change, state)
+            R.output(y)
+        return y
+
+    _assert_becomes(before, expected, num_input=3)
+
+
+def test_a_gate_that_is_broadcast_or_read_elsewhere_too_adds_as_it_did() -> None:
+    @R.function(private=True)
+    def before(
+        x: R.Tensor((n, 1), "float32"), c: R.Tensor((n, 4), "float32"), y: R.Tensor((n, 4), "float32")
+    ) -> R.Tensor((n, 4), "float32"):
+        with R.dataflow():
+            gate = R.sigmoid(x)
+            scaled = R.multiply(gate, c)
+            added = R.add(scaled, y)
+            full = R.sigmoid(added)
+            kept = R.multiply(full, c)
+            state = R.add(kept, y)
+            z = R.exp(kept)
+            both = R.multiply(state, z)
+            R.output(both)
+        return both
+
+    _assert_becomes(before, before, num_input=3)
+
+
 def test_repeated_heads_are_one_repeat() -> None:
     @R.function(private=True)
     def before(x: R.Tensor((2, 3, 5, 4), "float32")) -> R.Tensor((2, 6, 5, 4), "float32"):

@@ -14,16 +14,10 @@ from torch.nn import functional as F
 from autocast import training, vm
 from autocast.frontend import from_torch
 from autocast.ir import op_name, place_of
-from autocast.kernels.graph.expand import expand_operators
 from autocast.model.value import Model
 from tests.architectures import ARCHITECTURES
 from tests.frontend.helpers import Calls, assert_close, operators, runner
 from tests.ir.operators.dropout_reference import kept
-
-
-def _expanded(model: Model) -> Model:
-    """The model without operators of our own, for TVM's own pipeline."""
-    return model.replace(mod=expand_operators(model.mod))
 
 
 def _mask(shape: tuple[int, ...], rate: float, stream: int = 0, seed: int = 0) -> torch.Tensor:
@@ -34,7 +28,7 @@ def test_dropout_drops_and_counts_its_steps() -> None:
     x = torch.randn(5, 7)
     model = from_torch(nn.Dropout(0.3).train(), (x,), seed=9)
     assert model.updated == ("random_state",) and model.num_results == 1
-    result, state = runner(_expanded(model))(x)
+    result, state = runner(model)(x)
     assert_close([result], [torch.where(_mask((5, 7), 0.3, seed=9), x / 0.7, 0)])
     assert state.tolist() == [9, 1]
 
@@ -51,7 +45,7 @@ def test_a_compiled_model_draws_anew_at_every_call() -> None:
 def test_equal_dropouts_of_one_tensor_stay_two() -> None:
     x = torch.ones(32, 32)
     module = Calls(lambda x: (F.dropout(x, 0.5), F.dropout(x, 0.5)))
-    a, b, _ = runner(_expanded(from_torch(module, (x,))))(x)
+    a, b, _ = runner(from_torch(module, (x,)))(x)
     assert_close([a, b], [2.0 * _mask((32, 32), 0.5, stream) for stream in (0, 1)])
 
 
@@ -65,7 +59,7 @@ def test_a_rate_of_nothing_or_all_needs_no_random_numbers(rate: float) -> None:
 
 def test_whole_channels_are_dropped_together() -> None:
     x = torch.randn(3, 4, 5, 5)
-    result, _ = runner(_expanded(from_torch(nn.Dropout2d(0.4).train(), (x,))))(x)
+    result, _ = runner(from_torch(nn.Dropout2d(0.4).train(), (x,)))(x)
     assert_close([result], [torch.where(_mask((3, 4, 1, 1), 0.4), x / 0.6, 0)])
 
 
@@ -85,7 +79,7 @@ def test_attention_drops_probabilities(attend: Callable[..., torch.Tensor]) -> N
     q, k, v = torch.randn(2, 4, 3, 8), torch.randn(2, 4, 3, 8), torch.randn(2, 4, 3, 8)
     model = from_torch(Calls(attend), (q, k, v))
     assert "nn.attention" not in operators(model)
-    result, _ = runner(_expanded(model))(q, k, v)
+    result, _ = runner(model)(q, k, v)
 
     # torch's probabilities are its attention of an identity matrix.
     identity = torch.eye(3).expand(2, 4, 3, 3)

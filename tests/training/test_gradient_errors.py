@@ -7,14 +7,8 @@ import pytest
 from benchmarks.gradient_errors import TOLERANCE, measure
 from tests.architectures import ARCHITECTURES
 
-_CELLS = pytest.mark.xfail(
-    strict=True, reason="unrolled in time, the additions of gates and cell states are rounded to bfloat16 at every step"
-)
 
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[_CELLS] if name == "lstm" else []) for name in ARCHITECTURES]
-)
+@pytest.mark.parametrize("name", ARCHITECTURES)
 def test_gradients_in_bfloat16_are_as_exact_as_those_of_torch_autocast(name: str) -> None:
     found = measure(name, (("ours", "bfloat16"), ("torch", "bfloat16")))
     assert found["ours bfloat16"].total <= TOLERANCE * found["torch bfloat16"].total

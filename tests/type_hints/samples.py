@@ -124,6 +124,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.grad.instance_norm_backward": lambda: operators.instance_norm_backward(
         _images(), tensor(4), _images(), channel_axis=1, axes=[2, 3], epsilon=1e-5, center=True, scale=True
     ),
+    "relax.grad.gated_add_backward": lambda: operators.gated_add_backward(*(tensor(4, 6) for _ in range(3))),
     "relax.grad.log_softmax_backward": lambda: operators.log_softmax_backward(tensor(4, 6), tensor(4, 6), axis=-1),
     "relax.grad.softmax_backward": lambda: operators.softmax_backward(tensor(4, 6), tensor(4, 6), axis=-1),
     "relax.grad.layer_norm_backward": lambda: operators.layer_norm_backward(
@@ -178,6 +179,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.nn.conv3d_transpose": lambda: nn.conv3d_transpose(tensor(1, 4, 8, 8, 8), tensor(4, 5, 3, 3, 3)),
     "relax.nn.cross_entropy": lambda: operators.cross_entropy(tensor(4, 3), index(4), **_CROSS_ENTROPY),
     "relax.nn.cross_entropy_with_logits": lambda: nn.cross_entropy_with_logits(tensor(4, 3), tensor(4, 3)),
+    "relax.nn.gated_add": lambda: operators.gated_add(*(tensor(4, 6) for _ in range(3))),
     "relax.nn.group_norm": lambda: nn.group_norm(_images(), tensor(4), tensor(4), 2, 1, [2, 3]),
     "relax.nn.instance_norm": lambda: nn.instance_norm(_images(), tensor(4), tensor(4), 1, [2, 3]),
     "relax.nn.layer_norm": lambda: nn.layer_norm(tensor(4, 6), tensor(6), tensor(6), -1),

@@ -1,4 +1,4 @@
-"""Operators of our own: what differentiation needs, and losses, each one operator of the IR.
+"""Operators of our own: what differentiation needs, losses, and recurrent states, each one operator of the IR.
 
 A gradient of more than two primitive operators is one operator here, so that programs stay readable, AutoCast decides
 one precision for it, and kernels see one pattern. `OPERATORS` has them all; `autocast.kernels.graph.expand` replaces
@@ -21,6 +21,7 @@ from autocast.ir.operators.batch_norm import batch_norm_backward, normalize_batc
 from autocast.ir.operators.broadcast import broadcast_backward
 from autocast.ir.operators.convolutions import conv1d_weight_backward, conv2d_weight_backward, conv3d_weight_backward
 from autocast.ir.operators.dropout import seeded_dropout
+from autocast.ir.operators.gated_add import gated_add, gated_add_backward
 from autocast.ir.operators.losses import cross_entropy, cross_entropy_backward
 from autocast.ir.operators.normalization import (
     group_norm_backward,
@@ -46,6 +47,8 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "define",
+    "gated_add",
+    "gated_add_backward",
     "gelu_backward",
     "gelu_tanh_backward",
     "group_norm_backward",

@@ -70,6 +70,12 @@ def _fma(b: Backward) -> list[Adjoint]:
     return [b.adjoint * y, b.adjoint * x, b.adjoint]
 
 
+def _gated_add(b: Backward) -> list[Adjoint]:
+    gate, x, _ = b.call.args
+    both = b.emit(operators.gated_add_backward(gate, x, b.adjoint))
+    return [relax.TupleGetItem(both, 0), relax.TupleGetItem(both, 1), b.adjoint]
+
+
 def _outer(b: Backward) -> list[Adjoint]:
     x, y = b.call.args
     return [
@@ -98,6 +104,7 @@ ARITHMETIC = (
         why="1 / y, -(x / y) / y",
     ),
     gradient("relax.ewise_fma", _fma, why="y, x, 1"),
+    gradient("relax.nn.gated_add", _gated_add, why="x, gate, 1"),
     gradient("relax.outer", _outer, why="adjoint y, x adjoint"),
     gradient("relax.power", partials(_power_of_base, _power_of_exponent), why="y x^(y-1), x^y log x; 0 where y is 0"),
     gradient("relax.floor_mod", _modulo(op.floor), why="1, -floor(x / y)"),

@@ -10,6 +10,7 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
+from autocast.ir import operators
 from tests.training.gradients.checking import arguments, check_gradients
 
 
@@ -52,6 +53,8 @@ ELEMENTWISE = {
     "power of zero": Case(lambda x: op.power(x, relax.const(0.0, "float64")), ((2, 3),)),
     "divide by a literal": Case(lambda x: op.divide(x, relax.const(3.0, "float64")), ((2, 3),)),
     "clip": Case(lambda x: op.clip(x, -1.0, 0.8), ((3, 4),)),
+    "nn.gated_add": Case(operators.gated_add, ((2, 3), (2, 3), (2, 3))),
+    "nn.gated_add of one to itself": Case(lambda x: operators.gated_add(x, x, x), ((2, 3),)),
     "outer": Case(op.outer, ((2,), (3,))),
     "add of one to itself": Case(lambda x: op.add(x, x), ((2, 3),)),
     "multiply of one by itself": Case(lambda x: op.multiply(x, x), ((2, 3),)),
