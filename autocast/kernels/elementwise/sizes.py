@@ -31,7 +31,8 @@ def shared(programs: Iterable[Program], lanes: int) -> dict[Program, Program]:
 def of_any_size(program: Program, lanes: int) -> Program | None:
     """The same program with a name for each dimension; None where it depends on them, or is stored past the caches.
 
-    It does not depend on them where each tensor is either as large as the space or one number for all elements.
+    It does not depend on them where each tensor has either as many elements as the space, whatever its shape, or one
+    number for all of them.
     """
     space = program.space
     names: Shape = tuple(f"d{i}" for i in range(len(space)))
@@ -48,9 +49,11 @@ def of_any_size(program: Program, lanes: int) -> Program | None:
         if step[0] == "load":
             _, number, view = step
             shape, dtype = program.arguments[number]
-            if view not in general or (view == space and shape != space):
+            if view not in general:
                 return None
-            arguments[number] = (names if view == space else shape, dtype)
+            if view == space:
+                seen = names if shape == space else tuple(f"x{number}d{i}" for i in range(len(shape)))
+                arguments[number] = (seen, dtype)
             step = ("load", number, general[view])
         steps.append(step)
     if any(shape != space for _, shape, _ in program.outputs):

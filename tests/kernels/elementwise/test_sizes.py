@@ -46,10 +46,9 @@ def test_two_sizes_are_less_code_as_two_kernels() -> None:
         update(("n", 4)),
         update((4096, 4096)),
         Program((((4,), "float32"),), (3, 4), (("load", 0, (1, 4)),), ((0, (3, 4), "float32"),)),
-        Program((((12,), "float32"),), (3, 4), (("load", 0, (3, 4)),), ((0, (3, 4), "float32"),)),
         Program((((3, 4), "float32"),), (3, 4), (("load", 0, (3, 4)), ("column",)), ((1, (3, 4), "float32"),)),
     ],
-    ids=["one number", "a size of the model's", "stored past the caches", "broadcast", "another view", "columns"],
+    ids=["one number", "a size of the model's", "stored past the caches", "broadcast", "columns"],
 )
 def test_what_depends_on_its_size_has_a_kernel_of_its_own(program: Program) -> None:
     assert of_any_size(program, 16) is None
@@ -58,12 +57,13 @@ def test_what_depends_on_its_size_has_a_kernel_of_its_own(program: Program) -> N
 def test_one_kernel_computes_every_size() -> None:
     def body(rate: relax.Expr, *tensors: relax.Expr) -> relax.Expr:
         pairs = zip(tensors[::2], tensors[1::2], strict=True)
-        return relax.Tuple([op.subtract(x, op.multiply(rate, y)) for x, y in pairs])
+        return relax.Tuple([op.subtract(x, op.multiply(rate, op.reshape(y, x.ty.shape))) for x, y in pairs])
 
-    mod = module(body, ((), "float32"), *((shape, "float32") for shape in SHAPES for _ in range(2)))
+    mod = module(body, ((), "float32"), *((s, "float32") for m, n in SHAPES for s in [(m, n), (m * n,)]))
     names = operators(lower_elementwise(mod, detect_target()))
     assert names.count("elementwise_multiply_subtract_d0xd1_float32") == len(SHAPES) - 1  # not the one number
     rate = np.array(0.1, "float32")
-    tensors = [random(shape, "float32", seed) for shape in SHAPES for seed in (1, 2)]
+    tensors = [random(shape, "float32", seed) for m, n in SHAPES for seed, shape in enumerate([(m, n), (m * n,)])]
     for result, x, y in zip(run(mod, rate, *tensors), tensors[::2], tensors[1::2], strict=True):
-        assert error(result, x.astype("float64") - float(rate) * y.astype("float64")) < 4 * EPSILON["float32"]
+        expected = x.astype("float64") - float(rate) * y.astype("float64").reshape(x.shape)
+        assert error(result, expected) < 4 * EPSILON["float32"]
