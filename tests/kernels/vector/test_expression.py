@@ -84,7 +84,7 @@ REFERENCES: dict[str, Callable[..., np.ndarray]] = {
     **{name: _vanishing(ACTIVATIONS[name]) for name in ("gelu", "gelu_tanh", "silu")},
 }
 #: Functions of bits, which test_random.py tests.
-ON_BITS = {"scramble", "dropout"}
+ON_BITS = {"scramble", "dropout", "stochastic_round"}
 EXTREMES = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, 0.5, 1.5, 2.5, -0.5], np.float32)
 
 
