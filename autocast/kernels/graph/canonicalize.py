@@ -114,6 +114,36 @@ def _batch_norm(
     return relax.Tuple([result, mean, variance])
 
 
+def _group_norm(
+    rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, scale: relax.Expr, offset: relax.Expr
+) -> relax.Expr | None:
+    """Where channels are last: sums over space for each channel, from which small ones make those of the groups."""
+    shape, attributes = dims(data), call.attrs
+    *space, channel = range(len(shape))
+    batch, *space = space
+    axes = sorted(int(axis) % len(shape) for axis in attributes.axes)
+    if int(attributes.channel_axis) % len(shape) != channel or axes != space or storage(data) != "float32":
+        return None
+    emit, op = rewriter.emit, relax.op
+    groups = relax.ShapeExpr([shape[batch], attributes.num_groups, shape[channel] // attributes.num_groups])
+    by_channel = relax.ShapeExpr([dim if axis in (batch, channel) else 1 for axis, dim in enumerate(shape)])
+
+    def mean(value: relax.Expr) -> relax.Expr:
+        in_groups = emit(op.reshape(emit(op.mean(value, space)), groups))
+        return emit(op.mean(in_groups, 2, keepdims=True))
+
+    def for_channels(value: relax.Expr) -> relax.Expr:
+        return emit(op.reshape(emit(op.broadcast_to(value, groups)), by_channel))
+
+    centered = emit(op.subtract(data, for_channels(mean(data))))
+    variance = mean(emit(op.multiply(centered, centered)))
+    epsilon = relax.const(float(attributes.epsilon), "float32")
+    result = op.multiply(centered, for_channels(emit(op.rsqrt(emit(op.add(variance, epsilon))))))
+    if attributes.scale:
+        result = op.multiply(emit(result), scale)
+    return op.add(emit(result), offset) if attributes.center else result
+
+
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.reshape": _reshape,
     "relax.expand_dims": _reshape,
@@ -124,6 +154,7 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.permute_dims": _permute_dims,
     "relax.matmul": _matmul,
     "relax.nn.batch_norm": _batch_norm,
+    "relax.nn.group_norm": _group_norm,
 }
 
 
@@ -160,7 +191,8 @@ def canonicalize(mod: tvm.IRModule) -> tvm.IRModule:
         d = R.expand_dims(R.permute_dims(c), 0)
         e = R.permute_dims(R.squeeze(d), axes)
 
-    Batch normalization for inference becomes a factor and an offset for each channel. Chains are shortened before
+    Batch normalization for inference becomes a factor and an offset for each channel, group normalization of data whose
+    channels are last reductions over space. Chains are shortened before
     common subexpressions are looked for, because that makes more of them equal.
     """
     mod = rewrite_functions(mod, _Canonicalize)

@@ -74,7 +74,7 @@ class _Generator:
         row_loads = frozenset(load for load in self.evaluator.loads if self.evaluator.per_row(load))
         near = static and 4 * columns * segments <= _NEAR_BYTES
         self.far = static and not near and segments == 1
-        self.plan = plan_sweeps(program, row_loads, near)
+        self.plan = plan_sweeps(program, row_dims, row_loads, near)
         #: Few enough vectors to hold two of each in registers.
         self.unrolled = static and segments == 1 and columns <= unit.lanes * unit.isa.registers // 2
 
@@ -114,9 +114,10 @@ class _Generator:
         for sweep in self.plan.sweeps:
             self.sweep(sweep)
             self.row_values(sweep.row_values)
-        for output, (number, _, _) in zip(self.outputs, self.program.outputs, strict=True):
-            if self.plan.per_row[number]:
-                self.unit.store(output, row, evaluator.vector(number, 0, 1, {}), 1)
+        for position in self.plan.row_outputs:
+            self.unit.store(
+                self.outputs[position], row, evaluator.vector(self.program.outputs[position][0], 0, 1, {}), 1
+            )
 
     def row_values(self, steps: list[int]) -> None:
         """Emit values that are the same for the whole row."""

@@ -43,14 +43,14 @@ class Sweep:
 
 @dataclass
 class Plan:
-    """The sweeps of a kernel; `first` are the row values that need none."""
+    """The sweeps of a kernel; `first` are the row values that need none, `row_outputs` have one element for a row."""
 
     sweeps: list[Sweep]
     first: list[int]
-    per_row: list[bool]
+    row_outputs: list[int]
 
 
-def plan_sweeps(program: Program, row_loads: frozenset[int], near: bool) -> Plan:
+def plan_sweeps(program: Program, row_dims: int, row_loads: frozenset[int], near: bool) -> Plan:
     """Plan `program`, of whose loads `row_loads` have one value for a row; `near`: a row of float32 fits the L1 cache.
 
     The stage of a step is the number of sweeps that must be over before it can be computed; a reduction's sweep is the
@@ -64,7 +64,10 @@ def plan_sweeps(program: Program, row_loads: frozenset[int], near: bool) -> Plan
         alike = bool(operands) and head not in SCANS and all(per_row[operand] for operand in operands)
         per_row[number] = head in (*REDUCTIONS, PICK, "constant", "length") or number in row_loads or alike
     wanted = sorted(_needed(program))
-    whole = {position: step for position, (step, _, _) in enumerate(program.outputs) if not per_row[step]}
+    rows = program.space[:-row_dims]
+    row_shapes = (rows, (*rows, *[1] * row_dims))
+    row_outputs = [at for at, (step, shape, _) in enumerate(program.outputs) if per_row[step] and shape in row_shapes]
+    whole = {at: step for at, (step, _, _) in enumerate(program.outputs) if at not in row_outputs}
     count = max((stages[step] for step in wanted if heads[step] in REDUCTIONS), default=0)
     sweeps = [Sweep() for _ in range(max([count, *(stages[step] + 1 for step in whole.values())]))]
     first: list[int] = []
@@ -76,7 +79,7 @@ def plan_sweeps(program: Program, row_loads: frozenset[int], near: bool) -> Plan
     for position, step in whole.items():
         sweeps[stages[step]].outputs.append(position)
     _keep(program, sweeps, per_row, _WORTH_KEEPING if near else _WORTH_KEEPING_FAR)
-    return Plan(sweeps, first, per_row)
+    return Plan(sweeps, first, row_outputs)
 
 
 def _needed(program: Program) -> set[int]:

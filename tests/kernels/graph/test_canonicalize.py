@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from tvm import relax
 
 from autocast.kernels.graph.canonicalize import canonicalize
@@ -88,3 +89,18 @@ def test_batch_normalization_is_a_factor_and_an_offset() -> None:
         :, None
     ]
     assert error(run(mod, x, gamma, beta, mean, variance)[0], expected) < 1e-6
+
+
+@pytest.mark.parametrize(("scale", "center"), [(True, True), (False, False)])
+def test_group_normalization_sums_each_channel_where_channels_are_last(scale: bool, center: bool) -> None:
+    def body(x: relax.Expr, gamma: relax.Expr, beta: relax.Expr) -> relax.Expr:
+        return op.nn.group_norm(x, gamma, beta, 2, 3, [1, 2], scale=scale, center=center)
+
+    mod = module(body, (("n", 50, 60, 6), "float32"), *[((6,), "float32")] * 2)
+    assert "relax.nn.group_norm" not in operators(canonicalize(mod))
+    x, (gamma, beta) = random((3, 50, 60, 6), "float32") + 7, random((2, 6), "float32", 1)
+    grouped = x.astype("float64").reshape(3, 50, 60, 2, 3)
+    expected = grouped - grouped.mean((1, 2, 4), keepdims=True)
+    expected /= np.sqrt((expected**2).mean((1, 2, 4), keepdims=True) + 1e-5)
+    expected = expected.reshape(x.shape) * (gamma if scale else 1) + (beta if center else 0)
+    assert error(run(mod, x, gamma, beta)[0], expected) < 1e-6

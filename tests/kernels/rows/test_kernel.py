@@ -83,7 +83,7 @@ def test_labels_that_name_no_column_pick_zero() -> None:
 
 
 def test_sweeps_end_where_results_of_reductions_are_needed() -> None:
-    plan = plan_sweeps(_softmax_and_place((8, 1000), "float32"), frozenset(), near=True)
+    plan = plan_sweeps(_softmax_and_place((8, 1000), "float32"), 1, frozenset(), near=True)
     heads = [step[0] for step in _softmax_and_place((8, 1000), "float32").steps]
     assert [[heads[step] for step in sweep.reductions] for sweep in plan.sweeps] == [
         ["row_highest", "row_argmax"],

@@ -54,6 +54,18 @@ def test_a_norm_written_out_is_one_kernel() -> None:
     assert _calls(body, ((4, 40), "float32")) == ["mean0_4x40_float32"]
 
 
+def test_values_of_rows_are_repeated_along_them() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        mean = op.mean(x, axis=[-1], keepdims=True)
+        return relax.Tuple([op.broadcast_to(mean, (5, 40)), op.multiply(op.ones((5, 40), "float32"), mean)])
+
+    mod = module(body, ((5, 40), "float32"))
+    assert "mean0_5x40_float32" in " ".join(_lowered(mod))
+    x = random((5, 40), "float32")
+    for got in run(mod, x):
+        assert error(got, np.broadcast_to(x.astype("float64").mean(1, keepdims=True), (5, 40))) < 1e-6
+
+
 def test_the_gradients_of_softmax_and_of_a_norm_are_one_kernel_each() -> None:
     def body(y: relax.Expr, dy: relax.Expr, factor: relax.Expr) -> relax.Expr:
         weighted = op.multiply(dy, y)
