@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from tvm import relax
 
+from autocast.ir import shape_of
 from tests.kernels.programs.writer import Writer
 
 op = relax.op
@@ -27,6 +28,17 @@ def reduction(writer: Writer) -> None:
     name = writer.one_of(table)
     made, reference = table[name]
     writer.add(name, (i,), lambda x: made(x, axes, keep), lambda x: reference(x, dim=axes, keepdim=keep))
+
+
+def repeated(writer: Writer) -> None:
+    """A number of each row, in the place of all of its elements."""
+    i = writer.pick(lambda x: x.ndim >= 1 and x.numel() > 0)
+    writer.add(
+        "repeated mean",
+        (i,),
+        lambda x: op.broadcast_to(op.mean(x, [-1], keepdims=True), relax.ShapeExpr(shape_of(x))),
+        lambda x: x.mean(-1, keepdim=True).expand(x.shape),
+    )
 
 
 def row(writer: Writer) -> None:

@@ -18,7 +18,7 @@ _TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 _STEPS = (
     *(elementwise.unary, elementwise.unary, elementwise.scalar, elementwise.binary, elementwise.binary),
     *(elementwise.with_parameter, products.matmul, products.matmul, products.attention),
-    *(rows.reduction, rows.row, rows.norm),
+    *(rows.reduction, rows.repeated, rows.row, rows.norm),
     *(layout.permute, layout.reshape, layout.concat, layout.strided_slice, layout.split, layout.take),
     *(elementwise.where, products.image),
 )
