@@ -29,9 +29,7 @@ BENCHMARKS = (
 QUICK = (
     "kernels.products",
     "kernels.attention",
-    "kernels.rows",
     "models",
-    "training",
 )
 
 if __name__ == "__main__":
