@@ -17,7 +17,7 @@ from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.channels_last import channels_last
 from autocast.kernels.graph.widen import compute_in_float32
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
-from tests.kernels.products.cases import has_pairs
+from tests.kernels.products.cases import CPUS, has_pairs, runs_here
 
 op = relax.op
 
@@ -166,3 +166,15 @@ def test_convolutions_of_every_kind_match_torch(name: str, dtype: str, dynamic: 
         x, torch_options = F.pad(x, (0, 1, 1, 2)), {"stride": (2, 1)}
     expected = F.relu(torch_operator(x, w, bias, **torch_options)).numpy()
     assert error(run(mod, *arrays)[0], expected) < EPSILON[dtype] * np.sqrt(np.prod(shapes[1][1:]))
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
+def test_narrowed_operands_are_rounded_on_every_target(cpu: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return op.nn.conv2d(op.astype(x, "bfloat16"), op.astype(w, "bfloat16"), padding=1, out_dtype="float32")
+
+    monkeypatch.setenv("AUTOCAST_TARGET", cpu)
+    x, w = random(IMAGE, "float32"), random(WEIGHTS, "float32", 1)
+    got = run(module(body, *_each("float32", IMAGE, WEIGHTS)), x, w)[0]
+    rounded = [torch.from_numpy(value).bfloat16().double() for value in (x, w)]
+    assert error(got, F.conv2d(*rounded, padding=1).numpy()) < 1e-6
