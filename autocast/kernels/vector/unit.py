@@ -155,9 +155,11 @@ class VectorUnit:
 @contextmanager
 def shared_loop(count: Extent, *, streams: bool = False) -> Iterator[tirx.Var]:
     """A loop whose steps the cores share; each lets the others see what it stored past the caches, if it `streams`."""
-    # What is around the loop runs on every core.
-    with T.attr(tirx.const(0, "int32"), "pragma_parallel_launch_point", True) if streams else nullcontext():
-        with T.parallel(0, i64(count)) as index:
+    # What is around the loop runs on every core. TVM takes a loop of one step apart, and then finds none to launch.
+    shared = not (isinstance(count, int) and count == 1)
+    launches = streams and shared
+    with T.attr(tirx.const(0, "int32"), "pragma_parallel_launch_point", True) if launches else nullcontext():
+        with (T.parallel if shared else T.serial)(0, i64(count)) as index:
             yield index
         if streams:
             T.evaluate(tirx.call_extern("void", "autocast_drain"))

@@ -6,8 +6,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from scipy import stats
 from tvm import relax
 
 from autocast.ir import dtype_of, static_shape
@@ -19,17 +20,22 @@ SIZE = 1 << 16
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3.0e38, -1.0e-30, 1.0], "float32")
 
 
+#: How unlikely a count of roundings up must be to be an error. The random bits are those of seed 0 in every run, and
+#: all 65,536 fractions that a number can have pass with them, so that no run fails by chance.
+UNLIKELY = 1e-9
+
+
 @given(st.floats(-1e30, 1e30).map(np.float32).filter(lambda number: number == 0 or abs(number) > 1e-30))
-def test_a_number_becomes_one_of_its_two_neighbours_and_is_right_in_the_mean(number: np.float32) -> None:
-    x, number = np.full(SIZE, number), float(number)
-    found = rounded(x).astype("float64")
-    below, above = found.min(), found.max()
-    nearest = float(x[:1].astype(ml_dtypes.bfloat16)[0])
-    assert below <= number <= above
-    assert nearest in (below, above)
-    error = abs(found.mean() - number)
-    share = (number - below) / (above - below) if above > below else 0.0
-    assert error <= 5 * (above - below) * (share * (1 - share) / SIZE) ** 0.5 + abs(number) * 1e-12
+@example(np.uint32(0x3F800001).view("float32"))  # one element is expected to round up, and often none does
+@example(np.uint32(0x3F80FFFF).view("float32"))
+def test_a_number_becomes_one_of_its_two_neighbours_as_often_as_it_is_near_to_it(number: np.float32) -> None:
+    bits = number.view("uint32")
+    inner, outer = (np.uint32(word).view("float32") for word in (bits >> 16 << 16, (bits >> 16) + 1 << 16))
+    found = rounded(np.full(SIZE, number)).astype("float32")
+    assert np.isin(found, (inner, outer)).all()
+    share = float(bits & 0xFFFF) / (1 << 16)
+    count = (found == outer).sum()
+    assert min(stats.binom.cdf(count, SIZE, share), stats.binom.sf(count - 1, SIZE, share)) > UNLIKELY
 
 
 def test_the_errors_of_many_numbers_cancel():

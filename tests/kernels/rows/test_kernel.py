@@ -49,7 +49,7 @@ def test_every_element_is_written_and_none_beyond(
     if streams:
         monkeypatch.setattr(streaming, "FAR_BYTES", 0)
     target = target_of(cpu)
-    shapes = [(40, 512), (40, 1000)] if streams else [(3, 1), (5, 21), (1, 64), (2, 257), (40, 1000)]
+    shapes = [(1, 512), (40, 512), (40, 1000)] if streams else [(3, 1), (5, 21), (1, 64), (2, 257), (40, 1000)]
     kernels = {f"f{i}": row_kernel(_softmax_and_place(s, dtype), 1, target, f"f{i}") for i, s in enumerate(shapes)}
     module = tvm.compile(tvm.IRModule(kernels), target=target)
     far = streaming.streamed([((40, 1000), dtype)], instruction_set(target).lanes)
