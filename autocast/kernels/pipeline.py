@@ -24,6 +24,7 @@ from autocast.kernels.graph.checkpoints import remove_checkpoints
 from autocast.kernels.graph.expand import expand_operators
 from autocast.kernels.graph.fold_scales import fold_scales
 from autocast.kernels.graph.in_place import WriteInPlace
+from autocast.kernels.graph.literals import write_out_literals
 from autocast.kernels.graph.order import OrderForMemory
 from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.output_views import ViewOutputs
@@ -82,6 +83,7 @@ LOWERING = (
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
+    Phase("write_out_literals", lambda mod, target: write_out_literals(mod)),
     Phase("expand_operators", lambda mod, target: expand_operators(mod, keep=SEEDED)),
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("fold_scales", lambda mod, target: fold_scales(mod)),

@@ -128,7 +128,7 @@ def operands(value: relax.Expr) -> list[relax.Expr]:
     """The tensors that an operator of `JOINS` or `VIEWS` moves."""
     name = op_name(value)
     if name in ("relax.concat", "relax.stack"):
-        return list(value.args[0].fields) if isinstance(value.args[0], relax.Tuple) else []
+        return list(value.args[0].fields)
     if name in JOINS:
         return [] if JOINS[name] is _full else [value.args[0]]
     return [value.args[0]]

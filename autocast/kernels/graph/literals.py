@@ -1,0 +1,73 @@
+"""Write out the tuples, shapes and numbers that operators take, wherever they were bound to variables."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import is_tensor, op_name
+from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
+
+
+@mutator
+class _Literals(BindingRewriter):
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if op_name(call) is None or not any(map(_is_unwritten, call.args)):
+            return None
+        operands = [self.literal(self.new(operand)) for operand in call.args]
+        return self.builder_.normalize(relax.Call(call.op, operands, call.attrs, call.ty_args))
+
+    def literal(self, operand: relax.Expr) -> relax.Expr:
+        """An operand of the new function, written out as far as it is known."""
+        value = self.value(operand)
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self.literal(field) for field in value.fields])
+        if isinstance(value.ty, tvm.ir.TupleType):
+            fields = range(len(value.ty.fields))
+            return relax.Tuple([self.literal(self.emit(relax.TupleGetItem(operand, i))) for i in fields])
+        if isinstance(value.ty, relax.ShapeType) and value.ty.values is not None:
+            return relax.ShapeExpr(value.ty.values)
+        return value if isinstance(value.ty, tvm.ir.PrimType) else operand
+
+    def value(self, expr: relax.Expr) -> relax.Expr:
+        """What `expr` is bound to, through variables that only rename it and fields of tuples that are written out."""
+        while isinstance(expr, relax.Var):
+            bound = self.lookup_binding(expr)
+            if isinstance(bound, relax.TupleGetItem):
+                whole = self.value(bound.tuple_value)
+                bound = whole.fields[bound.index] if isinstance(whole, relax.Tuple) else None
+            if bound is None or (_reads_inside(bound) and not isinstance(expr, relax.DataflowVar)):
+                return expr
+            expr = bound
+        return expr
+
+
+def _is_unwritten(operand: relax.Expr) -> bool:
+    """Whether `operand` is a variable that stands for more than a tensor, or a tuple that has such variables."""
+    if isinstance(operand, relax.Tuple):
+        return any(map(_is_unwritten, operand.fields))
+    return isinstance(operand, relax.Var) and not is_tensor(operand)
+
+
+def _reads_inside(value: relax.Expr) -> bool:
+    """Whether `value`, a variable or a tuple of them, is known only in a dataflow block."""
+    fields = value.fields if isinstance(value, relax.Tuple) else [value]
+    return any(isinstance(field, relax.DataflowVar) for field in fields)
+
+
+def write_out_literals(mod: tvm.IRModule) -> tvm.IRModule:
+    """Give operators their tuples, shapes and numbers as literals, so that patterns need not follow variables.
+
+    Before::                                After::
+
+        t = (x, y)                              a = R.concat((x, y), axis=0)
+        a = R.concat(t, axis=0)                 p0, p1 = pair[0], pair[1]
+        b = R.stack(pair, axis=0)               b = R.stack((p0, p1), axis=0)
+        s = R.shape([2, 16])                    c = R.reshape(x, R.shape([2, 16]))
+        c = R.reshape(x, s)
+
+    A type that was vague, because an operator's axes were in a variable, becomes exact.
+    """
+    return rewrite_functions(mod, _Literals)
