@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from autocast.errors import AutocastError
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One environment variable: its name, the type its text is parsed to, its default, and what it does."""
+    """One environment variable: its name, what its text must be, what parses it, its default, and what it does."""
 
     name: str
-    type: type
+    kind: str
+    parse: Callable[[str], object]
     default: object
     help: str
 
@@ -24,16 +27,40 @@ class Setting:
         if not text:
             return self.default
         try:
-            return self.type(text)
+            return self.parse(text)
         except ValueError:
-            raise AutocastError(f"{self.name}={text!r}: expected {self.type.__name__} ({self.help})") from None
+            raise AutocastError(f"{self.name}={text!r}: expected {self.kind} ({self.help})") from None
+
+
+class Debug(NamedTuple):
+    """What AUTOCAST_DEBUG asks for."""
+
+    level: int = 0
+    poison: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.level},poison" if self.poison else str(self.level)
+
+
+def _parse_debug(text: str) -> Debug:
+    levels = [word for word in text.split(",") if word.strip() != "poison"]
+    (level,) = levels or ["0"]
+    return Debug(int(level), len(levels) < len(text.split(",")))
 
 
 SETTINGS = (
-    Setting("AUTOCAST_DEBUG", int, 0, "1 passes and their times, 2 cast decisions, 3 IR differences, 4 kernels"),
-    Setting("AUTOCAST_DUMP", str, "", "directory that receives the IR after each phase of lowering"),
-    Setting("AUTOCAST_NUM_THREADS", int, 0, "threads that run kernels and compile them; 0: one for each core"),
-    Setting("AUTOCAST_TARGET", str, "", "LLVM CPU name to compile for, such as x86-64-v3; empty: this machine's"),
+    Setting(
+        "AUTOCAST_DEBUG",
+        "int, poison, or both with a comma",
+        _parse_debug,
+        Debug(),
+        "1 passes and their times, 2 cast decisions, 3 IR differences, 4 kernels; poison: memory is NaN before its use",
+    ),
+    Setting("AUTOCAST_DUMP", "path", str, "", "directory that receives the IR after each phase of lowering"),
+    Setting("AUTOCAST_NUM_THREADS", "int", int, 0, "threads that run kernels and compile them; 0: one for each core"),
+    Setting(
+        "AUTOCAST_TARGET", "name", str, "", "LLVM CPU name to compile for, such as x86-64-v3; empty: this machine's"
+    ),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
@@ -42,6 +69,13 @@ def integer(name: str) -> int:
     """The current value of the whole-number setting `name`."""
     value = _BY_NAME[name].value
     assert isinstance(value, int)
+    return value
+
+
+def debug() -> Debug:
+    """The current value of AUTOCAST_DEBUG."""
+    value = _BY_NAME["AUTOCAST_DEBUG"].value
+    assert isinstance(value, Debug)
     return value
 
 

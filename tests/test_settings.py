@@ -11,16 +11,18 @@ from autocast.errors import AutocastError
 def test_an_unset_or_empty_variable_has_its_default(monkeypatch):
     monkeypatch.delenv("AUTOCAST_DEBUG", raising=False)
     monkeypatch.setenv("AUTOCAST_DUMP", "")
-    assert settings.integer("AUTOCAST_DEBUG") == 0
+    assert settings.debug() == (0, False)
     assert settings.text("AUTOCAST_DUMP") == ""
 
 
 def test_a_variable_is_read_when_it_is_asked_for(monkeypatch):
-    monkeypatch.setenv("AUTOCAST_DEBUG", "3")
-    assert settings.integer("AUTOCAST_DEBUG") == 3
+    for text, expected in {"3": (3, False), "poison": (0, True), "2, poison": (2, True)}.items():
+        monkeypatch.setenv("AUTOCAST_DEBUG", text)
+        assert settings.debug() == expected
 
 
-def test_text_that_is_no_number_is_an_error_that_names_the_variable(monkeypatch):
-    monkeypatch.setenv("AUTOCAST_DEBUG", "yes")
-    with pytest.raises(AutocastError, match=r"AUTOCAST_DEBUG='yes': expected int"):
-        settings.integer("AUTOCAST_DEBUG")
+@pytest.mark.parametrize("text", ["yes", "1,2", "poison,"])
+def test_text_that_cannot_be_parsed_is_an_error_that_names_the_variable(monkeypatch, text):
+    monkeypatch.setenv("AUTOCAST_DEBUG", text)
+    with pytest.raises(AutocastError, match=f"AUTOCAST_DEBUG='{text}': expected int, poison"):
+        settings.debug()

@@ -20,7 +20,7 @@ class Declined(Exception):
 
 def explain(rule: str, var: relax.Var, reason: str, *, taken: bool) -> None:
     """With AUTOCAST_DEBUG=4, print whether kernel rule `rule` takes the binding of `var`, and the reason."""
-    if settings.integer("AUTOCAST_DEBUG") >= 4:
+    if settings.debug().level >= 4:
         print(
             f"kernels: {rule} {'takes' if taken else 'declines'} {var.name}{reason and ': '}{reason}", file=sys.stderr
         )
@@ -38,7 +38,7 @@ def credit(before: tvm.IRModule, after: tvm.IRModule, rule: str) -> tvm.IRModule
 
 def summarize(mod: tvm.IRModule) -> None:
     """With AUTOCAST_DEBUG=4, print each call of the lowered module `mod`: what it calls, and the rule that made it."""
-    if settings.integer("AUTOCAST_DEBUG") >= 4:
+    if settings.debug().level >= 4:
         for rule, kernel, result in _calls(mod):
             print(f"kernels: {rule:<12} {kernel:<60} {result}", file=sys.stderr)
 

@@ -33,6 +33,7 @@ from autocast.kernels.graph.repeat import repeat_cheap
 from autocast.kernels.graph.state import inline_functions, separate_state
 from autocast.kernels.graph.translate import SEEDED
 from autocast.kernels.graph.widen import accumulate_in_float32, compute_in_float32
+from autocast.kernels.poison import PoisonMemory
 from autocast.kernels.rules import RULES, Rule
 
 
@@ -121,6 +122,7 @@ PLANNING = (
 
 #: The rest of TVM's build pipeline: from planned storage to what the virtual machine executes.
 FINISHING = (
+    PoisonMemory(),
     relax.transform.LowerAllocTensor(),
     relax.transform.KillAfterLastUse(),
     relax.transform.LowerRuntimeBuiltin(),
@@ -194,7 +196,7 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executabl
 
 
 def _report(name: str, mod: tvm.IRModule, seconds: float) -> None:
-    if settings.integer("AUTOCAST_DEBUG") >= 1:
+    if settings.debug().level >= 1:
         print(f"kernels: {name} {seconds * 1e3:.1f} ms", file=sys.stderr)
     directory = settings.text("AUTOCAST_DUMP")
     if directory:

@@ -140,7 +140,7 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _debug(before: tvm.IRModule, after: tvm.IRModule, report: CastReport) -> None:
     """Print what AUTOCAST_DEBUG asks for: 1 the pass and its time, 2 its decisions, 3 the difference it made."""
-    level = settings.integer("AUTOCAST_DEBUG")
+    level = settings.debug().level
     if level >= 1:
         print(f"AutoCast: {report.milliseconds:.1f} ms, {report.summary()}", file=sys.stderr)
     if level >= 2:

@@ -80,7 +80,7 @@ def settings_table() -> Table:
     for name in ("name", "type", "default", "now", "meaning"):
         table.add_column(name, overflow="fold")
     for setting in settings.SETTINGS:
-        table.add_row(setting.name, setting.type.__name__, repr(setting.default), repr(setting.value), setting.help)
+        table.add_row(setting.name, setting.kind, str(setting.default), str(setting.value), setting.help)
     return table
 
 

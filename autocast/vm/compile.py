@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 import tvm
 
-from autocast import kernels
+from autocast import kernels, settings
 from autocast.errors import IllFormedModuleError, UnsupportedError
 from autocast.model.value import Model, updates_of
 from autocast.vm import threads
@@ -20,7 +20,7 @@ from autocast.vm.signature import Signature, to_tvm
 #: The devices that models can be compiled for.
 DEVICES = ("cpu",)
 
-_cache: WeakKeyDictionary[Model, dict[tuple[str, str, int], Executable]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[Model, dict[tuple[str, str, int, bool], Executable]] = WeakKeyDictionary()
 _cache_lock = threading.RLock()
 
 
@@ -68,7 +68,7 @@ def compile(
         return _compile(model_or_module.mod, model_or_module.params, device, target, opt_level)
     with _cache_lock:
         executables = _cache.setdefault(model_or_module, {})
-        key = (device, str(target), opt_level)
+        key = (device, str(target), opt_level, settings.debug().poison)
         if key not in executables:
             executables[key] = _compile(model_or_module.mod, model_or_module.params, device, target, opt_level)
         return executables[key]

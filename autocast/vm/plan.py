@@ -13,6 +13,7 @@ from tvm import relax, tirx
 
 from autocast import ir
 from autocast.kernels.graph.tensors import VIEWS
+from autocast.kernels.poison import is_poisoning
 from autocast.vm.sizes import evaluate_all, tensor_bytes
 from autocast.vm.workspace import sizes_of_call, workspace_bytes
 
@@ -129,7 +130,7 @@ class Replay:
             result = self._allocate(None if shape is None else evaluate_all(shape, sizes), call.ty.dtype)
         if name == "relax.vm.call_tir_dyn":  # a kernel that also takes sizes
             self._record(call.args[0], call.args[1].fields, sizes)
-        elif name is None:
+        elif name is None and not is_poisoning(call):
             self._record(call.op, call.args, sizes)
         return result
 

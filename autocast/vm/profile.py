@@ -12,6 +12,7 @@ from typing import Any, overload
 import tvm
 
 from autocast.errors import InputError
+from autocast.kernels.poison import POISON
 from autocast.model.value import Model
 from autocast.vm.compile import compile
 from autocast.vm.executable import Executable
@@ -20,6 +21,9 @@ from autocast.vm.sizes import tensor_bytes
 
 #: The name of the row that holds what the VM itself does between kernels: allocations, checks, releases.
 VM_ROW = "(virtual machine)"
+
+#: How the names of calls begin that are no kernels.
+_OWN_CALLS = ("vm.builtin.", POISON)
 
 #: Instrumented runs are for shares, not for latencies: a few are enough.
 _MAX_INSTRUMENTED_RUNS = 5
@@ -233,13 +237,13 @@ def _time_operators(
     kernels = {name: function for name, function in functions.items() if isinstance(function, tvm.tirx.PrimFunc)}
     rows = []
     for name, nanoseconds in instrument.nanoseconds.items():
-        if not name.startswith("vm.builtin.") and (name in kernels or name not in functions):
+        if not name.startswith(_OWN_CALLS) and (name in kernels or name not in functions):
             calls = instrument.shapes[name]
             counts = [kernel_flops(kernels[name], shapes) if name in kernels else None for shapes in calls]
             flops = None if None in counts else sum(counts)  # type: ignore[arg-type]
             spent = nanoseconds / runs
             rows.append(OperatorTime(name, len(calls), spent / 1e6, spent / total, instrument.bytes[name], flops))
     rest = max(0.0, total - sum(row.total for row in rows) * 1e6)
-    steps = sum(len(calls) for name, calls in instrument.shapes.items() if name.startswith("vm.builtin."))
+    steps = sum(len(calls) for name, calls in instrument.shapes.items() if name.startswith(_OWN_CALLS))
     rows.append(OperatorTime(VM_ROW, steps, rest / 1e6, rest / total, 0, None))
     return tuple(sorted(rows, key=lambda row: -row.total)), total / 1e6

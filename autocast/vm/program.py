@@ -81,7 +81,8 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Progr
     """
     if _is_watched():
         return _build(mod, target, opt_level)
-    key = (tvm_ffi.StructuralKey(tvm.IRModule(mod.functions, attrs=mod.attrs)), str(target), opt_level)
+    whole = tvm_ffi.StructuralKey(tvm.IRModule(mod.functions, attrs=mod.attrs))
+    key = (whole, str(target), opt_level, settings.debug().poison)
     with _programs_lock:
         program = _programs.get(key)
         if program is None:
@@ -95,9 +96,7 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Progr
 def _is_watched() -> bool:
     current = tvm.transform.PassContext.current()
     changed = (current.instruments, current.config, current.required_pass, current.disabled_pass)
-    return any(len(part) for part in changed) or bool(
-        settings.integer("AUTOCAST_DEBUG") or settings.text("AUTOCAST_DUMP")
-    )
+    return any(len(part) for part in changed) or bool(settings.debug().level or settings.text("AUTOCAST_DUMP"))
 
 
 def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Program:

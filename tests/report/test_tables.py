@@ -51,7 +51,7 @@ def test_the_settings_table_shows_every_setting_and_its_value(monkeypatch):
     monkeypatch.setenv("AUTOCAST_DEBUG", "2")
     rows = {row[0]: row for row in cells(tables.settings_table())}
     assert list(rows) == [setting.name for setting in settings.SETTINGS]
-    assert rows["AUTOCAST_DEBUG"][1:4] == ["int", "0", "2"]
+    assert rows["AUTOCAST_DEBUG"][1:4] == ["int, poison, or both with a comma", "0", "2"]
 
 
 def test_text_is_plain_and_as_wide_as_asked():

@@ -62,7 +62,7 @@ def _schedule(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
         for block in sch.get_child_blocks(root):
             _schedule_nest(sch, block)
     except (s_tir.ScheduleError, RuntimeError, ValueError) as error:
-        if settings.integer("AUTOCAST_DEBUG") >= 4:
+        if settings.debug().level >= 4:
             print(f"kernels: schedule of {name} stopped: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
     return sch.mod["main"]
 

@@ -10,17 +10,15 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import is_op, main_of
-from autocast.kernels.graph.rewriting import reads_of
+from autocast.ir import main_of
 from autocast.kernels.graph.state import num_state
-from autocast.kernels.graph.tensors import Tensor, Tensors, is_alias, returned
+from autocast.kernels.graph.tensors import Lifetimes, returned
 from autocast.kernels.vector.streaming import OVERWRITING
 
 #: The attribute of a PrimFunc that lists [result, argument] pairs, each counted from 0: the result may take the place
 #: of the argument, because no element is written before the last time that it is read.
 IN_PLACE = "autocast.in_place"
 
-_ALLOCATE = "relax.builtin.alloc_tensor"
 _COPY = "runtime.TVMTensorCopyFromTo"
 
 
@@ -34,7 +32,7 @@ def sharing(kernel: tirx.PrimFunc, pairs: Sequence[tuple[int, int]]) -> tirx.Pri
     return kernel.specialize({kernel.params[written]: kernel.params[read] for written, read in pairs})
 
 
-class _Places:
+class _Places(Lifetimes):
     """What each result of a function's kernels is written over.
 
     Attributes
@@ -52,58 +50,26 @@ class _Places:
     """
 
     def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
+        super().__init__(mod, function)
         self.mod = mod
         self.of: dict[relax.Var, relax.Var] = {}
         self.shared: defaultdict[relax.Var, list[tuple[int, int]]] = defaultdict(list)
         self.copies: list[tuple[relax.Expr, relax.Var]] = []
-        self.bindings = [binding for block in function.body.blocks for binding in block.bindings]
-        self.end = len(self.bindings)
-        self.tensors = Tensors(function)
-        self.allocated: set[relax.Var] = set()
-        self.first: dict[Tensor, int] = {}
-        self.last: dict[Tensor, int] = {}
-        for number, binding in enumerate(self.bindings):
-            self._read(number, binding)
         count = num_state(function)
         outputs = returned(self.bindings, function.body.body)
         kept = len(outputs) - count
         self.results = outputs[:kept]
         inputs = int(function.attrs["num_input"]) if count else 0
         self.state = list(function.params[inputs - count : inputs])
-        self._keep([*self.results, *(new for new in outputs[kept:] if not self._is_allocated(new))])
+        self.keep([*self.results, *(new for new in outputs[kept:] if not self._is_allocated(new))])
         for old, new in zip(self.state, outputs[kept:], strict=True):
             self._replace(old, new)
         for number, binding in enumerate(self.bindings):
             for result, argument in self._pairs(binding.value):
                 self._reuse(number, result, argument)
 
-    def _read(self, number: int, binding: relax.Binding) -> None:
-        value = binding.value
-        self.tensors.bind(binding)
-        if is_op(value, _ALLOCATE):
-            self.allocated.add(binding.var)
-        if is_alias(value):
-            return
-        # What is not known to be a kernel may give back an operand.
-        until = number if self._is_kernel(value) else self.end
-        for tensor in {tensor for var in reads_of(value) for tensor in self.tensors.of(var)}:
-            self.first.setdefault(tensor, number)
-            self.last[tensor] = until
-
-    def _is_kernel(self, value: relax.Expr) -> bool:
-        if is_op(value, "relax.vm.call_tir_dyn"):
-            return True
-        is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
-        return is_call and isinstance(self.mod[value.op], tirx.PrimFunc)
-
     def _is_allocated(self, value: relax.Expr) -> bool:
         return [var in self.allocated for var, _ in self.tensors.of(value)] == [True]
-
-    def _keep(self, values: Sequence[relax.Expr]) -> None:
-        """Note that tensors are read when all calls are done."""
-        for value in values:
-            for tensor in self.tensors.of(value):
-                self.last[tensor] = self.end
 
     def _replace(self, old: relax.Var, new: relax.Expr) -> None:
         """Let the kernel that computes `new` write it to the state `old`; a copy where it cannot."""
@@ -113,7 +79,7 @@ class _Places:
                 return
         if not (isinstance(new, relax.Var) and self.tensors.of(new) == [(old, 0)]):
             self.copies.append((new, old))
-            self._keep([new])
+            self.keep([new])
 
     def _write_over(self, old: relax.Var, new: relax.Var) -> bool:
         """Whether `new` takes the place of the state `old`; then so does what becomes `new` in place, if it can."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from autocast.ir import is_op
+from autocast.kernels.graph.rewriting import reads_of
 
 #: Operators whose result is their first operand, looked at in another way.
 VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
+
+#: Operators that allocate a tensor: in storage of its own, or in storage that the memory plan gives it.
+ALLOCATIONS = ("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor")
+
+_RELEASES = ("relax.memory.kill_storage", "relax.memory.kill_tensor")
 
 #: One tensor: the variable that is bound to the call that makes it, and which of its results it is.
 Tensor = tuple[relax.Var, int]
@@ -48,10 +54,64 @@ class Tensors:
 
     def _renamed(self, value: relax.Expr) -> list[Tensor]:
         if isinstance(value, relax.TupleGetItem):
-            fields = self.of(value.tuple_value)
-            flat = len(fields) == len(value.tuple_value.ty.fields)
+            fields, types = self.of(value.tuple_value), value.tuple_value.ty.fields
+            flat = len(fields) == len(types) and not any(isinstance(ty, tvm.ir.TupleType) for ty in types)
             return [fields[value.index]] if flat else fields
         return self.of(value.args[0] if isinstance(value, relax.Call) else value)
+
+
+class Lifetimes:
+    """When each tensor of a planned function is read first and last, counted in bindings.
+
+    Attributes
+    ----------
+    bindings : list of Binding
+        Those of the function, in order.
+    end : int
+        Their number: when what is returned is read.
+    tensors : Tensors
+        All bindings are told.
+    allocated : set of Var
+        What holds a tensor that the function allocates.
+    first, last : dict of Tensor to int
+        The bindings that read a tensor; one that is read by what may give it back is read until the end.
+    """
+
+    def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
+        self._mod = mod
+        self.bindings = [binding for block in function.body.blocks for binding in block.bindings]
+        self.end = len(self.bindings)
+        self.tensors = Tensors(function)
+        self.allocated: set[relax.Var] = set()
+        self.first: dict[Tensor, int] = {}
+        self.last: dict[Tensor, int] = {}
+        for number, binding in enumerate(self.bindings):
+            self._read(number, binding)
+
+    def keep(self, values: Sequence[relax.Expr]) -> None:
+        """Note that tensors are read when all calls are done."""
+        for value in values:
+            for tensor in self.tensors.of(value):
+                self.last[tensor] = self.end
+
+    def _read(self, number: int, binding: relax.Binding) -> None:
+        value = binding.value
+        self.tensors.bind(binding)
+        if is_op(value, *ALLOCATIONS):
+            self.allocated.add(binding.var)
+        if is_alias(value) or is_op(value, *_RELEASES):
+            return
+        # What is not known to be a kernel may give back an operand.
+        until = number if self._is_kernel(value) else self.end
+        for tensor in {tensor for var in reads_of(value) for tensor in self.tensors.of(var)}:
+            self.first.setdefault(tensor, number)
+            self.last[tensor] = until
+
+    def _is_kernel(self, value: relax.Expr) -> bool:
+        if is_op(value, "relax.vm.call_tir_dyn"):
+            return True
+        is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
+        return is_call and isinstance(self._mod[value.op], tirx.PrimFunc)
 
 
 def is_alias(value: relax.Expr) -> bool:

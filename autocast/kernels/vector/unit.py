@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
 
+import tvm
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from autocast import settings
 from autocast.kernels.target import InstructionSet
 
 Extent: TypeAlias = int | tirx.Expr
@@ -129,6 +131,9 @@ class VectorUnit:
         """
         buffer = T.alloc_buffer((size,), dtype)
         T.evaluate(tirx.call_extern("void", "autocast_touch", buffer.data))
+        if settings.debug().poison:
+            size_bytes = i64(size) * tvm.DataType(dtype).itemsize
+            T.evaluate(tirx.call_extern("void", "autocast_poison", buffer.data, size_bytes))
         return T.decl_buffer((size,), dtype, data=buffer.data)
 
     def opaque(self, extent: Extent) -> Extent:
