@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import main_of
+from autocast.ir import main_of, shape_of
 from autocast.kernels.graph.state import num_state
 from autocast.kernels.graph.tensors import Lifetimes, returned
 from autocast.kernels.vector.streaming import OVERWRITING
@@ -47,6 +47,8 @@ class _Places(Lifetimes):
         What the function returns apart from its new state.
     state : list of Var
         The arguments that are state.
+    given : set of Var
+        The arguments that the caller gives anew with each call: neither state nor parameters.
     """
 
     def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
@@ -59,8 +61,9 @@ class _Places(Lifetimes):
         outputs = returned(self.bindings, function.body.body)
         kept = len(outputs) - count
         self.results = outputs[:kept]
-        inputs = int(function.attrs["num_input"]) if count else 0
+        inputs = int((function.attrs or {}).get("num_input", len(function.params)))
         self.state = list(function.params[inputs - count : inputs])
+        self.given = set(function.params[: inputs - count])
         self.keep([*self.results, *(new for new in outputs[kept:] if not self._is_allocated(new))])
         for old, new in zip(self.state, outputs[kept:], strict=True):
             self._replace(old, new)
@@ -70,6 +73,11 @@ class _Places(Lifetimes):
 
     def _is_allocated(self, value: relax.Expr) -> bool:
         return [var in self.allocated for var, _ in self.tensors.of(value)] == [True]
+
+    def is_callers(self, value: relax.Expr) -> bool:
+        """Whether a result is all made by kernels for this call, or given by the caller."""
+        held = [self.of.get(var, var) for var, _ in self.tensors.of(value)]
+        return bool(held) and all(var in self.allocated or var in self.given for var in held)
 
     def _replace(self, old: relax.Var, new: relax.Expr) -> None:
         """Let the kernel that computes `new` write it to the state `old`; a copy where it cannot."""
@@ -195,18 +203,36 @@ class _Writer(PyExprMutator):
         for value, state in [(self.spare(value) if value in overwritten else value, state) for value, state in copies]:
             self.copy(value, state)
         blocks.append(self.builder_._end_block())
-        result = fields[0] if len(fields) == 1 else relax.Tuple(fields)
+        alone = len(fields) == 1 and (self.places.state or not isinstance(function.ret_ty, tvm.ir.TupleType))
+        result = fields[0] if alone else relax.Tuple(fields)
         body = self.builder_.normalize(relax.SeqExpr([block for block in blocks if block.bindings], result))
         return relax.Function(function.params, body, None, function.is_pure, function.attrs)
 
     def result(self, value: relax.Expr) -> relax.Expr:
-        """What is returned for a result: never the state itself, which later calls change."""
-        held = [self.places.of.get(var, var) for var, _ in self.places.tensors.of(value)]
-        is_state = any(var in self.places.state for var in held)
-        return self.spare(self.visit_expr(value)) if is_state else self.visit_expr(value)
+        """What is returned for a result: never state, a parameter or a constant itself, which the caller could change.
 
-    def spare(self, value: relax.Expr) -> relax.Var:
-        """Emit a copy of a tensor."""
+        Nor is what a branch or a function of the module returned, which may be any of them.
+        """
+        new = self.visit_expr(value)
+        if self.places.is_callers(value):
+            return new
+        if isinstance(value, relax.Tuple):
+            return relax.Tuple([self.result(field) for field in value.fields])
+        if isinstance(value.ty, tvm.ir.TupleType):
+            return relax.Tuple([self.owned(new, i) for i in range(len(value.ty.fields))])
+        return self.spare(new)
+
+    def owned(self, whole: relax.Expr, index: int) -> relax.Expr:
+        """A copy of all tensors in field `index` of a tuple."""
+        field = self.builder_.emit(relax.TupleGetItem(whole, index))
+        if isinstance(field.ty, tvm.ir.TupleType):
+            return relax.Tuple([self.owned(field, i) for i in range(len(field.ty.fields))])
+        return self.spare(field)
+
+    def spare(self, value: relax.Expr) -> relax.Expr:
+        """Emit a copy of a tensor; what is none, or has a shape that only running tells, stays as it is."""
+        if shape_of(value) is None:
+            return value
         shape = relax.ShapeExpr(value.ty.shape.values)
         copied = self.builder_.emit(relax.op.builtin.alloc_tensor(shape, str(value.ty.dtype), 0))
         self.copy(value, copied)
@@ -228,7 +254,8 @@ class WriteInPlace:
         return (y, q)
 
     A kernel says by its attribute `autocast.in_place` whose place a result may take while it reads it. New state that
-    cannot be written in place, because the old one is read later, say, is copied at the end.
+    cannot be written in place, because the old one is read later, say, is copied at the end. So is a result that is a
+    parameter or a constant: what the caller does with it must not change the model.
     """
 
     def transform_module(self, mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
@@ -237,7 +264,7 @@ class WriteInPlace:
         if main is None:
             return mod
         places = _Places(mod, main)
-        if not places.of and not num_state(main):
+        if not places.of and not places.state and all(map(places.is_callers, places.results)):
             return mod
         writer = _Writer(mod, places)
         function = writer.written(main)

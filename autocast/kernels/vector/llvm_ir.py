@@ -52,11 +52,6 @@ define linkonce_odr <L x float> @autocast_once(<L x float> %x) alwaysinline {
 define linkonce_odr void @autocast_touch(ptr %p) alwaysinline {
   ret void
 }
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
-define linkonce_odr void @autocast_poison(ptr %p, i64 %n) alwaysinline {
-  call void @llvm.memset.p0.i64(ptr %p, i8 -1, i64 %n, i1 false)
-  ret void
-}
 define linkonce_odr i64 @autocast_same(i64 %n) alwaysinline {
   ret i64 %n
 }

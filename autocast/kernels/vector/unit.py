@@ -133,7 +133,7 @@ class VectorUnit:
         T.evaluate(tirx.call_extern("void", "autocast_touch", buffer.data))
         if settings.debug().poison:
             size_bytes = i64(size) * tvm.DataType(dtype).itemsize
-            T.evaluate(tirx.call_extern("void", "autocast_poison", buffer.data, size_bytes))
+            T.evaluate(tirx.call_extern("handle", "memset", buffer.data, i32(0xFF), size_bytes))
         return T.decl_buffer((size,), dtype, data=buffer.data)
 
     def opaque(self, extent: Extent) -> Extent:

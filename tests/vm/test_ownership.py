@@ -1,0 +1,69 @@
+"""What a caller does with results changes neither the model nor other calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import autocast
+from autocast import vm
+
+
+@I.ir_module
+class _Aliases:
+    """Parameters and constants among the results: as they are, in tuples, viewed, from a branch, through a function."""
+
+    @R.function(private=True)
+    def with_square(q: R.Tensor((8,), "float32")) -> R.Tuple(R.Tensor((8,), "float32"), R.Tensor((8,), "float32")):
+        b = R.square(q)
+        t = (q, b)
+        return t
+
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32"), flag: R.Tensor((), "bool"), p: R.Tensor((8,), "float32")):
+        cls = _Aliases
+        a = R.exp(x)
+        c = R.const(np.arange(3), "float32")
+        if flag:
+            branch = p
+        else:
+            branch = R.negative(p)
+        through = cls.with_square(p)
+        view = R.reshape(p, R.shape([2, 4]))
+        pair = (p, a)
+        nested = (pair, c)
+        return (a, p, c, branch, through, view, nested)
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    return [tensor for field in value for tensor in _flat(field)] if isinstance(value, list | tuple) else [value]
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_results_that_are_overwritten_come_out_whole_again(flag: bool) -> None:
+    parameter = np.linspace(1, 2, 8, dtype="float32")
+    executable = vm.compile(autocast.from_relax(_Aliases, params={"p": parameter}))
+    x = torch.zeros(4, 8)
+    first = _flat(executable(x, torch.tensor(flag)))
+    expected = [tensor.clone() for tensor in first]
+    for tensor in first:
+        tensor.fill_(float("nan"))
+    for got, want in zip(_flat(executable(x, torch.tensor(flag))), expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+def test_a_tuple_of_one_result_stays_a_tuple() -> None:
+    @I.ir_module
+    class Single:
+        @R.function
+        def main(x: R.Tensor((3,), "float32"), p: R.Tensor((3,), "float32")):
+            t = (p,)
+            return t
+
+    (result,) = vm.compile(autocast.from_relax(Single, params={"p": np.ones(3, "float32")}))(np.zeros(3, "float32"))
+    np.testing.assert_array_equal(result, np.ones(3))
