@@ -11,7 +11,7 @@ from tvm import relax
 
 from autocast.errors import ImportModelError
 from autocast.frontend.names import variable_name
-from autocast.ir import relax_functions
+from autocast.ir import first_order, relax_functions
 from autocast.model.value import Model
 
 
@@ -45,6 +45,7 @@ def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | S
         relax.analysis.well_formed(mod)
     except Exception as error:
         raise ImportModelError(f"from_relax: the module is not well formed: {error}") from error
+    mod = first_order(mod)
     main = mod["main"]
     values = _values(main, params)
     num_input = len(main.params) - len(values)

@@ -1,5 +1,6 @@
 """Typed views of expressions, the only place that spells what depends on TVM's version, and operators of our own."""
 
+from autocast.ir.first_order import first_order
 from autocast.ir.literals import fits, out_of_range
 from autocast.ir.places import Place, PlacedBuilder, place_of
 from autocast.ir.views import (
@@ -20,6 +21,7 @@ from autocast.ir.views import (
     same_shape,
     shape_of,
     static_shape,
+    with_captured,
 )
 
 # Registers them, so that whoever holds a module can read it. It needs the views above.
@@ -33,6 +35,7 @@ __all__ = [
     "PlacedBuilder",
     "all_bindings",
     "dtype_of",
+    "first_order",
     "fits",
     "identity",
     "is_constant",
@@ -49,4 +52,5 @@ __all__ = [
     "same_shape",
     "shape_of",
     "static_shape",
+    "with_captured",
 ]

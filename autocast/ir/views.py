@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import tvm
 from tvm import relax
@@ -122,3 +122,11 @@ def all_bindings(sequence: relax.SeqExpr) -> Iterator[relax.Binding]:
                 for branch in (binding.value.true_branch, binding.value.false_branch):
                     yield from all_bindings(branch)
             yield binding
+
+
+def with_captured(function: relax.Function, captured: Mapping[relax.Var, relax.Expr]) -> relax.Function:
+    """A nested function that captures other values in place of variables."""
+    opened = relax.Function(
+        [*function.params, *captured], function.body, function.ret_ty, function.is_pure, function.attrs
+    )
+    return opened.bind_params(captured)

@@ -12,6 +12,7 @@ import tvm
 from tvm import relax
 
 from autocast import settings
+from autocast.ir import first_order
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
@@ -80,6 +81,8 @@ _BEFORE = {
 #: What depends on parameters alone leaves main twice: small factors before a rule can make them part of a kernel, the
 #: rest, with the packing that rules add, before fusion could.
 LOWERING = (
+    Phase("first_order", lambda mod, target: first_order(mod)),
+    Phase("fuse_existing", _sequence(relax.transform.FuseTIR())),
     Phase("separate_state", lambda mod, target: separate_state(mod)),
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),

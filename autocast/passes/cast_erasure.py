@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.errors import CastErasureError
-from autocast.ir import identity, is_constant, relax_functions
+from autocast.ir import identity, is_constant, relax_functions, with_captured
 
 _ASTYPE = identity(tvm.ir.Op.get("relax.astype"))
 
@@ -145,8 +145,21 @@ class _Comparison:
             self.require(name, "condition", self.look(old.cond, self.old), self.look(new.cond, self.new))
             self.sequences(old.true_branch, new.true_branch)
             self.sequences(old.false_branch, new.false_branch)
+        elif isinstance(old, relax.Function) and isinstance(new, relax.Function):
+            self.closures(name, old, new)
         else:
             self.require(name, "value", self.look(old, self.old), self.look(new, self.new))
+
+    def closures(self, name: str, old: relax.Function, new: relax.Function) -> None:
+        """Nested functions are the same but for the names of what they capture."""
+        captured = [(var, self.look(var, self.old)) for var in relax.analysis.free_vars(old)]
+
+        def first(value: Any, otherwise: relax.Var) -> relax.Var:
+            return next((var for var, known in captured if self.equal(known, value)), otherwise)
+
+        was = {var: first(value, var) for var, value in captured}
+        now = {var: first(self.look(var, self.new), var) for var in relax.analysis.free_vars(new)}
+        self.require(name, "value", with_captured(old, was), with_captured(new, now))
 
     def attributes(self, name: str, old: Any, new: Any) -> None:
         """Attributes may differ in the dtype that the result is stored in, and in nothing else."""

@@ -53,6 +53,13 @@ class MatchPlan:
 
 
 @dataclass(slots=True)
+class ClosurePlan:
+    """A nested function: what it captures, each with (leaf, node) of its leaves, in the dtypes that the body reads."""
+
+    captured: list[tuple[relax.Var, list[tuple[Leaf, int]]]]
+
+
+@dataclass(slots=True)
 class IfPlan:
     """A conditional: its result and both branches' results are in `node`'s dtype; `hoisted` are wanted from outside."""
 
@@ -68,7 +75,7 @@ class ModulePlan:
     problem: CastProblem = field(default_factory=CastProblem)
     trees: dict[int, Tree] = field(default_factory=dict)
     constants: dict[int, Tree] = field(default_factory=dict)
-    bindings: dict[int, CallPlan | CastPlan | MatchPlan | IfPlan] = field(default_factory=dict)
+    bindings: dict[int, CallPlan | CastPlan | MatchPlan | ClosurePlan | IfPlan] = field(default_factory=dict)
     results: dict[int, list[tuple[Leaf, int]]] = field(default_factory=dict)
     scopes: dict[int, int] = field(default_factory=dict)
     tensors: list[Leaf] = field(default_factory=list)

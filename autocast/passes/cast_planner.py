@@ -14,7 +14,7 @@ from autocast.ir import identity, op_name, relax_functions
 from autocast.passes.cast_costs import CONVERTING, traffic_weight
 from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
-from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan, ModulePlan
+from autocast.passes.cast_plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import dtype_attributes
 from autocast.passes.cast_solver import LOW, CastTensor
 from autocast.passes.cast_tensors import Tensors
@@ -111,9 +111,11 @@ class Planner:
 
     def _closure(self, var: relax.Var, function: relax.Function) -> None:
         """A local function is opaque: what it captures keeps its dtype."""
-        for captured in relax.analysis.free_vars(function):
-            for leaf in leaves(self.plan.trees.get(identity(captured))):
-                self.tensors.demand(leaf, self.tensors.pin(leaf.dtype))
+        captured = []
+        for free in relax.analysis.free_vars(function):
+            found = leaves(self.plan.trees.get(identity(free)))
+            captured.append((free, [self.tensors.demand(leaf, self.tensors.pin(leaf.dtype)) for leaf in found]))
+        self.plan.bindings[identity(var)] = ClosurePlan(captured)
         self.plan.trees[identity(var)] = None
 
     def _match_cast(self, var: relax.Var, value: relax.Expr) -> None:

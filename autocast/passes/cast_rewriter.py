@@ -10,10 +10,10 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from autocast.ir import identity, is_constant
+from autocast.ir import identity, is_constant, with_captured
 from autocast.passes.cast_forms import Forms, is_local, same
 from autocast.passes.cast_leaves import Leaf, Tree
-from autocast.passes.cast_plan import END, CallPlan, CastPlan, IfPlan, MatchPlan, ModulePlan
+from autocast.passes.cast_plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import with_out_dtype
 from autocast.passes.cast_solver import LOW
 
@@ -91,6 +91,8 @@ class CastRewriter:
             self._match_cast(binding, plan)
         elif isinstance(plan, IfPlan):
             self._if(var, value, plan)
+        elif isinstance(plan, ClosurePlan):
+            self._closure(binding, value, plan)
         else:
             self._alias(binding)
 
@@ -98,11 +100,12 @@ class CastRewriter:
         var = binding.var
         args = [self.forms.argument(arg, demands) for arg, demands in zip(plan.args, plan.demands, strict=True)]
         attrs = self._out_dtype(call, plan) if plan.free_result else None
-        if attrs is None and all(map(same, args, plan.args)):
+        op = self.forms.variables.get(identity(call.op), call.op)  # what is called may be a variable
+        if attrs is None and same(op, call.op) and all(map(same, args, plan.args)):
             self.builder.emit_normalized(binding)
             new = var
         else:
-            new_call = relax.Call(call.op, args, attrs or call.attrs, call.ty_args)
+            new_call = relax.Call(op, args, attrs or call.attrs, call.ty_args)
             tree = self.plan.trees[identity(var)]
             if type(tree) is Leaf and plan.stored is None and self.forms.dtype(tree.node) == tree.dtype:
                 # Its type is what it was, so its variable stays, and with it every binding that only reads such ones.
@@ -159,6 +162,18 @@ class CastRewriter:
             branches.append(self._sequence(branch))
             self.forms.forget_since(outside)
         self.forms.name(var, self.forms.emit(relax.If(self.forms.renamed(value.cond), *branches), var))
+
+    def _closure(self, binding: relax.VarBinding, function: relax.Function, plan: ClosurePlan) -> None:
+        """A nested function that captures what stands now for what it captured, in the dtypes of before."""
+        captured = {}
+        for old, demands in plan.captured:
+            new = self.forms.use(old, demands)
+            if not same(new, old):
+                captured[old] = new if isinstance(new, relax.Var) else self.builder.emit(new)
+        if captured:
+            binding = relax.VarBinding(binding.var, with_captured(function, captured))
+        self.builder.emit_normalized(binding)
+        self.forms.name(binding.var, binding.var)
 
     def _alias(self, binding: relax.Binding) -> None:
         """Bindings that rename, group or project keep the dtypes of their value."""
