@@ -84,6 +84,8 @@ ACTIVATIONS = (
 TRANSCENDENTAL = (
     rule("relax.exp", full(1), why="float16 overflows for x > 11.09, and x's absolute rounding becomes relative"),
     rule("relax.log", full(1), why="float16 makes probabilities below 3e-8 zero, whose logarithm is -inf"),
+    rule("relax.nn.expm1", full(1), why="grows as exp: float16 overflows for x > 11.09"),
+    rule("relax.nn.log1p", full(1), why="unbounded slope at -1, where rounding can leave the domain"),
     rule("relax.log_add_exp", full(2), why="the logarithm of a sum of exponentials: has the dangers of both"),
     rule("relax.power", full(2), why="float16 overflows, and the exponent multiplies the base's rounding"),
     rule("relax.square", full(1), why="float16 overflows for |x| >= 256 and makes |x| < 1.7e-4 zero"),

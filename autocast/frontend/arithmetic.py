@@ -11,23 +11,36 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import ImportModelError
+from autocast.frontend.helpers import cast
 from autocast.ir import dtype_of
 
 if TYPE_CHECKING:
     from autocast.frontend.importer import Importer
 
 
-def _operands(importer: Importer, node: fx.Node) -> tuple[relax.Expr, relax.Expr]:
-    """Both operands in the dtype that torch computes in: that of the result, or their common one for comparisons."""
+def _operands(importer: Importer, node: fx.Node, *, numbers_are_wide: bool = False) -> tuple[relax.Expr, relax.Expr]:
+    """Both operands in the dtype that torch computes in: that of the result, or their common one for comparisons.
+
+    Where `numbers_are_wide` and a Python number would lose digits in a 16-bit dtype, that is float32.
+    """
     metas = [value.meta["val"] if isinstance(value, fx.Node) else value for value in node.args[:2]]
     result = node.meta["val"].dtype
     common = torch.result_type(*metas) if result is torch.bool else result
+    alpha = node.kwargs.get("alpha", 1)
+    if numbers_are_wide and any(_loses_digits(value, common) for value in (*node.args[:2], alpha)):
+        common = torch.float32
     dtype = str(importer._convert_data_type(common))
     left, right = (_operand(importer, importer.arg(node, i, ""), dtype) for i in range(2))
-    alpha = node.kwargs.get("alpha", 1)
     if alpha != 1:
         right = importer.emit(relax.op.multiply(right, relax.const(alpha, dtype)))
     return left, right
+
+
+def _loses_digits(value: Any, dtype: torch.dtype) -> bool:
+    """Whether `value` is a number that a 16-bit floating-point dtype rounds."""
+    if dtype not in (torch.bfloat16, torch.float16) or not isinstance(value, int | float):
+        return False
+    return float(torch.tensor(value, dtype=torch.float64).to(dtype)) != value
 
 
 def _operand(importer: Importer, value: Any, dtype: str) -> relax.Expr:
@@ -41,7 +54,8 @@ def _operand(importer: Importer, value: Any, dtype: str) -> relax.Expr:
 def _binary(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
     if node.meta["val"].dtype is torch.bool:
         operator = {relax.op.add: relax.op.logical_or, relax.op.multiply: relax.op.logical_and}.get(operator, operator)
-    return importer.emit(operator(*_operands(importer, node)))
+    computed = importer.emit(operator(*_operands(importer, node, numbers_are_wide=operator in _WITH_WIDE_NUMBERS)))
+    return computed if dtype_of(computed) == "bool" else cast(importer, computed, importer.dtype(node))
 
 
 def _power(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -61,13 +75,10 @@ def _divide(importer: Importer, node: fx.Node) -> relax.Expr:
     left, right = _operands(importer, node)
     if mode is None:
         return importer.emit(relax.op.divide(left, right))
-    floating = node.meta["val"].dtype.is_floating_point
-    if mode == "floor" and not floating:
+    if mode == "floor":
         return importer.emit(relax.op.floor_divide(left, right))
-    if mode == "trunc" and not floating:
-        return importer.emit(relax.op.divide(left, right))
     quotient = importer.emit(relax.op.divide(left, right))
-    return importer.emit(relax.op.floor(quotient) if mode == "floor" else relax.op.trunc(quotient))
+    return importer.emit(relax.op.trunc(quotient)) if node.meta["val"].dtype.is_floating_point else quotient
 
 
 def _logical(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
@@ -96,17 +107,6 @@ def _bitwise(
     return _binary(importer, node, logical if node.meta["val"].dtype is torch.bool else operator)
 
 
-def _elu(importer: Importer, node: fx.Node) -> relax.Expr:
-    """`scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))`; SELU is one of these."""
-    x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
-    alpha, scale, input_scale = (importer.arg(node, i, "", 1) for i in (1, 2, 3))
-    inner = importer.emit(relax.op.exp(relax.op.multiply(x, relax.const(input_scale, dtype))))
-    low = importer.emit(relax.op.subtract(inner, relax.const(1, dtype)))
-    low = importer.emit(relax.op.multiply(low, relax.const(alpha, dtype)))
-    result = importer.emit(relax.op.where(relax.op.greater(x, relax.const(0, dtype)), x, low))
-    return result if scale == 1 else importer.emit(relax.op.multiply(result, relax.const(scale, dtype)))
-
-
 def _extreme(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
     axes = list(importer.arg(node, 1, "dim", [])) or None
     return importer.emit(operator(importer.arg(node, 0, "self"), axes, bool(importer.arg(node, 2, "keepdim", False))))
@@ -120,6 +120,9 @@ def _vector_norm(importer: Importer, node: fx.Node) -> relax.Expr:
     total = relax.op.sum(relax.op.square(x), axes, bool(importer.arg(node, 3, "keepdim", False)))
     return importer.emit(relax.op.sqrt(total))
 
+
+#: Where torch takes a Python number as it is; elsewhere it rounds it to the dtype of the tensor.
+_WITH_WIDE_NUMBERS = (relax.op.add, relax.op.subtract, relax.op.multiply, relax.op.divide)
 
 _SIMPLE: dict[str, tuple[Callable[..., relax.Expr], str]] = {
     "add": (relax.op.add, "Tensor Scalar"),
@@ -135,6 +138,8 @@ _SIMPLE: dict[str, tuple[Callable[..., relax.Expr], str]] = {
     "maximum": (relax.op.maximum, "default"),
     "minimum": (relax.op.minimum, "default"),
     "atan2": (relax.op.atan2, "default"),
+    "fmod": (relax.op.mod, "Tensor Scalar"),
+    "logaddexp": (relax.op.log_add_exp, "default"),
     "remainder": (relax.op.floor_mod, "Tensor Scalar"),
 }
 
@@ -156,7 +161,6 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
     "amax.default": partial(_extreme, operator=relax.op.max),
     "amin.default": partial(_extreme, operator=relax.op.min),
     "bitwise_not.default": _bitwise_not,
-    "elu.default": _elu,
     "linalg_vector_norm.default": _vector_norm,
     "logical_not.default": partial(_logical, operator=relax.op.logical_not),
     "logical_and.default": partial(_logical, operator=relax.op.logical_and),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autocast.frontend.arithmetic import ARITHMETIC
 from autocast.frontend.attention import attention
+from autocast.frontend.functions import FUNCTIONS
 from autocast.frontend.helpers import Converter
 from autocast.frontend.layers import LAYERS
 from autocast.frontend.movement import MOVEMENT
@@ -12,6 +13,7 @@ from autocast.frontend.noise import NOISE
 #: Our converters, by the name of the overload.
 CONVERTERS: dict[str, Converter] = {
     **ARITHMETIC,
+    **FUNCTIONS,
     **LAYERS,
     **MOVEMENT,
     **NOISE,
@@ -23,7 +25,7 @@ TRUSTED = frozenset(
     f"{name}.{overload}"
     for overload, names in {
         "default": "abs acos acosh argmax argmin asin asinh atan atanh ceil constant_pad_nd cos cosh "
-        "erf exp expm1 flip floor gather gelu hardtanh isinf isnan leaky_relu log log10 log1p log2 max mean "
+        "erf exp flip floor gather gelu hardtanh isinf isnan leaky_relu log max mean "
         "min neg permute prod reciprocal relu relu6 repeat round rsqrt scalar_tensor sigmoid sign silu "
         "sin sinh sort split_with_sizes sqrt square stack tan tanh topk tril triu trunc adaptive_avg_pool1d "
         "adaptive_avg_pool2d",

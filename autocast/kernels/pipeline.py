@@ -32,7 +32,7 @@ from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
 from autocast.kernels.graph.repeat import repeat_cheap
 from autocast.kernels.graph.state import inline_functions, separate_state
-from autocast.kernels.graph.translate import SEEDED
+from autocast.kernels.graph.translate import VECTOR_OPERATORS
 from autocast.kernels.graph.widen import accumulate_in_float32, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
 from autocast.kernels.rules import RULES, Rule
@@ -88,7 +88,7 @@ LOWERING = (
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
     Phase("write_out_literals", lambda mod, target: write_out_literals(mod)),
-    Phase("expand_operators", lambda mod, target: expand_operators(mod, keep=SEEDED)),
+    Phase("expand_operators", lambda mod, target: expand_operators(mod, keep=VECTOR_OPERATORS)),
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("fold_scales", lambda mod, target: fold_scales(mod)),
     Phase("channels_last", lambda mod, target: channels_last(mod)),

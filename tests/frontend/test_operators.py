@@ -16,7 +16,22 @@ from tests.frontend.helpers import Calls, relative_error, runner
 Sample = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _ANYWHERE = (
-    *("abs", "atan", "asinh", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor", "isfinite", "isinf", "isnan"),
+    *(
+        "abs",
+        "atan",
+        "asinh",
+        "ceil",
+        "cos",
+        "cosh",
+        "erf",
+        "exp",
+        "exp2",
+        "expm1",
+        "floor",
+        "isfinite",
+        "isinf",
+        "isnan",
+    ),
     *("neg", "relu", "round", "sigmoid", "sign", "sin", "sinh", "square", "tan", "tanh", "trunc"),
 )
 _POSITIVE = ("acos", "asin", "atanh", "log", "log2", "log10", "log1p", "reciprocal", "rsqrt", "sqrt")
@@ -73,6 +88,9 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "compare integers with a number": lambda x, p, i: i > 0.5,
         "compare with another": lambda x, p, i: ((x >= p) ^ (x > p)) & ((x <= p) | (x != p) | (i <= 1) | (i < 2)),
         "clamp by a tensor": lambda x, p, i: x.clamp(max=p),
+        "fmod": lambda x, p, i: torch.fmod(x, 0.7),
+        "fmod of tensors": lambda x, p, i: torch.fmod(x, p),
+        "logaddexp": lambda x, p, i: torch.logaddexp(x, p),
         "remainder of tensors": lambda x, p, i: torch.remainder(x, p),
         "product of booleans": lambda x, p, i: (x > 0) * (p > 0.5) + (i > 2),
         "detach": lambda x, p, i: x.detach() * 2,

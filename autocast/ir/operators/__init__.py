@@ -1,4 +1,4 @@
-"""Operators of our own: what differentiation needs, losses, and recurrent states, each one operator of the IR.
+"""Operators of our own: what differentiation needs, losses, recurrent states, and functions that keep small numbers.
 
 A gradient of more than two primitive operators is one operator here, so that programs stay readable, AutoCast decides
 one precision for it, and kernels see one pattern. `OPERATORS` has them all; `autocast.kernels.graph.expand` replaces
@@ -23,6 +23,7 @@ from autocast.ir.operators.convolutions import conv1d_weight_backward, conv2d_we
 from autocast.ir.operators.dropout import seeded_dropout
 from autocast.ir.operators.gated_add import gated_add, gated_add_backward
 from autocast.ir.operators.losses import cross_entropy, cross_entropy_backward
+from autocast.ir.operators.near_zero import expm1, log1p
 from autocast.ir.operators.normalization import (
     group_norm_backward,
     instance_norm_backward,
@@ -47,6 +48,7 @@ __all__ = [
     "cross_entropy",
     "cross_entropy_backward",
     "define",
+    "expm1",
     "gated_add",
     "gated_add_backward",
     "gelu_backward",
@@ -56,6 +58,7 @@ __all__ = [
     "layer_norm_backward",
     "leakyrelu_backward",
     "like",
+    "log1p",
     "log_softmax_backward",
     "normalize_batch",
     "relu_backward",

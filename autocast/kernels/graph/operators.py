@@ -48,9 +48,9 @@ ATTENTION = _names("nn.attention nn.attention_bias nn.attention_var_len")
 #: Operators that work element by element, so that fusion keeps a float32 value between them in registers.
 ELEMENTWISE = _names("""
     abs acos acosh add asin asinh atan atan2 atanh ceil clip cos cosh divide erf ewise_fma exp floor floor_divide
-    floor_mod log log_add_exp maximum minimum mod multiply negative nn.gelu nn.gelu_tanh nn.leakyrelu nn.prelu
-    nn.relu nn.seeded_dropout nn.selu nn.silu nn.softplus nn.stochastic_round power round rsqrt sigmoid sign sin
-    sinh sqrt square subtract tan tanh trunc
+    floor_mod log log_add_exp maximum minimum mod multiply negative nn.expm1 nn.gelu nn.gelu_tanh nn.leakyrelu
+    nn.log1p nn.prelu nn.relu nn.seeded_dropout nn.selu nn.silu nn.softplus nn.stochastic_round power round
+    rsqrt sigmoid sign sin sinh sqrt square subtract tan tanh trunc
 """)
 
 #: Reductions, whose results are small: keeping them in float32 costs little, wherever they go.

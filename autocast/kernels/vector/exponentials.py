@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
 from autocast.kernels.vector.function_body import Body, Definition, Value
 
-LOG2_E = 1.4426950408889634
+LOG2_E, LN2 = 1.4426950408889634, 0.6931471805599453
 #: log(2) in two parts, of which the first has 9 bits: its product with any exponent is exact.
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 _SQRT_2_OVER_PI = 0.7978845608028654
 
-#: Activations of numbers below minus this are nothing beside what they are of it.
-_LEAST = 2.0**80
+#: scale (e^x - 1) below zero, scale x above, so that deep networks keep their mean and variance (Klambauer, 2017).
+_SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 #: (exp(x) - 1 - x) / x^2 for |x| <= log(2) / 2, the highest power first; relative error of exp(x) - 1: 2^-26.
 _EXP_TAIL = (
@@ -31,6 +31,9 @@ _EXP2 = (
     0.24022240458850144,
     0.6931469763819306,
 )
+
+#: The same polynomial for e^x, |x| <= log(2) / 2.
+_EXP_SHORT = tuple(c * LOG2_E**power for power, c in zip((5, 4, 3, 2, 1), _EXP2, strict=True))
 
 #: log2((1 - P(x)) / P(x)) / x as a polynomial of x^2, P being the normal distribution; error of P: 2^-25.
 _NORMAL_LOGIT = (
@@ -67,12 +70,19 @@ def exp_of_negative(b: Body, x: Value) -> Value:
     return b.scale_normal(b.polynomial(rest, *_EXP_TAIL, 1.0, 1.0), whole)
 
 
-def expm1(b: Body, x: Value) -> Value:
-    """e^x - 1 for -30 <= x <= 88, or NaN."""
+def growth(b: Body, x: Value, factor: float = 1.0) -> Value:
+    """`factor` (e^x - 1), where the factor is a power of two, for -30 <= x <= 88, or NaN."""
     rest, whole = _reduced(b, x)
     fraction = b.multiply_add(rest * rest, b.polynomial(rest, *_EXP_TAIL), rest)
-    scale = b.scale_normal(1.0, whole)
-    return b.multiply_add(fraction, scale, scale - 1.0)
+    scale = b.scale_normal(1.0, whole if factor == 1.0 else whole + math.log2(factor))
+    return b.multiply_add(fraction, scale, scale - factor)
+
+
+def expm1(b: Body, x: Value) -> Value:
+    """e^x - 1: half of it, which is finite wherever the result is, and the identity near zero."""
+    bounded = b.where("olt", x, -30.0, -30.0, x)
+    half = growth(b, b.where("ogt", bounded, 89.0, 89.0, bounded), 0.5)
+    return b.where("olt", b.absolute(x), 2.0**-25, x, half + half)
 
 
 def _sigmoid(b: Body, x: Value) -> Value:
@@ -84,24 +94,8 @@ def _tanh(b: Body, x: Value) -> Value:
     """t / (t + 2) with t = exp(2 |x|) - 1; from 9.1 on the result is 1 in float32."""
     size = b.absolute(x)
     size = b.where("ogt", size, 9.1, 9.1, size)
-    growth = expm1(b, size + size)
-    return b.with_sign_of(b.divide(growth, growth + 2.0), x)
-
-
-def _cosh(b: Body, x: Value) -> Value:
-    """By the root of e^|x|, which is finite wherever the result is."""
-    root = exp(b, b.absolute(x) * 0.5)
-    return b.multiply_add(root * 0.5, root, 0.5 / root / root)
-
-
-def _sinh(b: Body, x: Value) -> Value:
-    """The same, and from e^|x| - 1 near zero, where two powers would cancel."""
-    size = b.absolute(x)
-    root = exp(b, size * 0.5)
-    far = b.multiply_add(root * 0.5, root, -(0.5 / root / root))
-    growth = expm1(b, size)
-    near = b.multiply_add(growth, 0.5, b.divide(growth * 0.5, growth + 1.0))
-    return b.with_sign_of(b.where("olt", size, 1.0, near, far), x)
+    grown = growth(b, size + size)
+    return b.with_sign_of(b.divide(grown, grown + 2.0), x)
 
 
 def _erf(b: Body, x: Value) -> Value:
@@ -123,41 +117,47 @@ def _erf(b: Body, x: Value) -> Value:
     return b.where("ogt", size, 0.927734375, b.with_sign_of(far, x), near)
 
 
-def _times_logistic(b: Body, x: Value, t: Callable[[Value], Value]) -> Value:
-    """x / (1 + 2^t(x)), as exact as x: the exponent needs no second part, since its error enters a sum with 1."""
-    x = b.where("olt", x, -_LEAST, -_LEAST, x)
-    exponent = t(x)
-    exponent = b.where("ogt", exponent, 120.0, 120.0, exponent)
-    exponent = b.where("olt", exponent, -120.0, -120.0, exponent)
-    whole = b.nearest(exponent)
-    power = b.scale_normal(b.polynomial(exponent - whole, *_EXP2, 1.0), whole)
-    return b.divide(x, power + 1.0)
+def _logistic_share(b: Body, x: Value, decay: Value) -> Value:
+    """x / (1 + decay) where x grows, x decay / (1 + decay) where it vanishes: nothing is larger than the result."""
+    return b.divide(b.where("oge", x, 0.0, x, x * decay), decay + 1.0)
 
 
 def _silu(b: Body, x: Value) -> Value:
-    return _times_logistic(b, x, lambda x: x * -LOG2_E)
+    rest, whole = _reduced(b, b.negative_size(x, 105.0))
+    return _logistic_share(b, x, b.scale(b.polynomial(rest, *_EXP_SHORT, 1.0), whole))
+
+
+def _times_normal(b: Body, x: Value, logit: Value) -> Value:
+    """x / (1 + 2^logit), as exact as x: the exponent has one part only."""
+    size = b.negative_size(logit, 151.0)
+    whole = b.nearest(size)
+    return _logistic_share(b, x, b.scale(b.polynomial(size - whole, *_EXP2, 1.0), whole))
 
 
 def _gelu(b: Body, x: Value) -> Value:
     """x times the normal distribution, as a logistic function of an odd polynomial."""
-    return _times_logistic(b, x, lambda x: x * b.polynomial(x * x, *_NORMAL_LOGIT))
+    return _times_normal(b, x, x * b.polynomial(x * x, *_NORMAL_LOGIT))
 
 
 def _gelu_tanh(b: Body, x: Value) -> Value:
     """x * sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)), the same as the form with tanh."""
     factor = -2 * _SQRT_2_OVER_PI * LOG2_E
-    return _times_logistic(b, x, lambda x: x * b.multiply_add(x * x, factor * 0.044715, factor))
+    return _times_normal(b, x, x * b.multiply_add(x * x, factor * 0.044715, factor))
+
+
+def _selu(b: Body, x: Value) -> Value:
+    return b.where("ogt", x, 0.0, x, expm1(b, x) * _SELU_ALPHA) * _SELU_SCALE
 
 
 FUNCTIONS: dict[str, Definition] = {
     "exp": exp,
     "exp_nonpositive": _exp,
+    "expm1": expm1,
     "erf": _erf,
     "tanh": _tanh,
-    "sinh": _sinh,
-    "cosh": _cosh,
     "sigmoid": _sigmoid,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "silu": _silu,
+    "selu": _selu,
 }

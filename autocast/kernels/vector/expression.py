@@ -27,8 +27,9 @@ FUNCTIONS: dict[str, Callable[..., tirx.Expr]] = {
 }
 
 #: Functions that are operators of Relax's `nn`, and those that are none, or take more than tensors.
-_OF_NN = ("relu", "gelu", "gelu_tanh", "silu")
-_OTHERS = (*_OF_NN, "clip", "leakyrelu", "softplus", "cube", "fourth", "reciprocal", "log1p", "exp_nonpositive")
+_OF_NN = ("relu", "gelu", "gelu_tanh", "silu", "selu", "log1p", "expm1")
+_WITH_NUMBERS = ("clip", "leakyrelu", "softplus", "softplus_scaled")
+_OTHERS = (*_OF_NN, *_WITH_NUMBERS, "cube", "fourth", "reciprocal", "exp_nonpositive")
 _OF_BITS = ("scramble", "dropout", "stochastic_round")
 
 #: Elementwise Relax operators of tensors alone, and the function that computes each.
@@ -53,8 +54,9 @@ def operation(call: relax.Expr) -> tuple[str, tuple[relax.Expr | float, ...]] | 
     if name == "relax.nn.leakyrelu":
         return "leakyrelu", (call.args[0], float(call.attrs.alpha))
     if name == "relax.nn.softplus":
-        plain = float(call.attrs.beta) == 1.0 and float(call.attrs.threshold) >= _SOFTPLUS_THRESHOLD
-        return ("softplus", (call.args[0],)) if plain else None
+        beta, threshold = float(call.attrs.beta), float(call.attrs.threshold)
+        plain = beta == 1.0 and threshold >= _SOFTPLUS_THRESHOLD
+        return ("softplus", (call.args[0],)) if plain else ("softplus_scaled", (call.args[0], beta, threshold))
     if name == "relax.clip":
         return "clip", (call.args[0], *[float(bound.value) for bound in call.args[1:]])
     if name == "relax.power" and (exponent := number_of(call.args[1])) is not None:

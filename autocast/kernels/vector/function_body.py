@@ -16,6 +16,9 @@ Definition: TypeAlias = Callable[..., "Value"]
 #: Functions of more constants than this read them from a table.
 _FEW_CONSTANTS = 4
 
+#: What vrangeps is asked for: the operand of the smaller magnitude, with the sign bit set.
+_NEGATIVE_SMALLER_SIZE = 0b1110
+
 _ROUND_MAGIC = 12582912.0  # 1.5 * 2^23: the sum with it has no room for a fraction
 
 
@@ -164,6 +167,16 @@ class Body:
     def with_sign_of(self, magnitude: Value | float, x: Value) -> Value:
         """`magnitude` with the sign of `x`."""
         return self.intrinsic("copysign", magnitude, x)
+
+    def negative_size(self, x: Value, bound: float) -> Value:
+        """-min(|x|, bound); minus the bound for NaN on some targets."""
+        if not self.has_avx512:
+            size = self.absolute(x)
+            return -self.where("ogt", size, bound, bound, size)
+        name, vector = "@llvm.x86.avx512.mask.range.ps.512", self.float
+        self.declarations.add(f"declare {vector} {name}({vector}, {vector}, i32, {vector}, i16, i32)\n")
+        smaller = f"{vector} {x.name}, {vector} {self.operand(bound)}, i32 {_NEGATIVE_SMALLER_SIZE}"
+        return self.emit(f"call {vector} {name}({smaller}, {vector} zeroinitializer, i16 -1, i32 4)")
 
     def power_of_two(self, n: Value) -> Value:
         """2^n for int32 -127 < n < 128."""

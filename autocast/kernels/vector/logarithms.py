@@ -1,4 +1,4 @@
-"""log and what is made of it: log of 1 + x, softplus, powers."""
+"""log and what is made of it: log of 1 + x, of sums of exponentials."""
 
 from __future__ import annotations
 
@@ -66,8 +66,25 @@ def log1p(b: Body, x: Value) -> Value:
 def _softplus(b: Body, x: Value) -> Value:
     """log(1 + exp(x)) as max(x, 0) + log(1 + exp(-|x|)), which neither overflows nor cancels."""
     decay = exp(b, -b.absolute(x))
-    fraction_only = log1p(b, decay)
-    return b.where("olt", x, 0.0, 0.0, x) + fraction_only
+    return b.where("olt", x, 0.0, 0.0, x) + log1p(b, decay)
 
 
-FUNCTIONS: dict[str, Definition] = {"log": _log, "log1p": log1p, "softplus": _softplus}
+def _softplus_scaled(b: Body, x: Value, beta: Value, threshold: Value) -> Value:
+    """softplus(beta x) / beta, which is x where beta x is above the threshold."""
+    scaled = x * beta
+    return b.where("ogt", scaled, threshold, x, _softplus(b, scaled) / beta)
+
+
+def _log_add_exp(b: Body, x: Value, y: Value) -> Value:
+    """The larger, plus log(1 + exp(-|x - y|)); equal infinities have no difference."""
+    distance = b.where("oeq", x, y, 0.0, b.absolute(x - y))
+    return b.where("ogt", x, y, x, y) + log1p(b, exp(b, -distance))
+
+
+FUNCTIONS: dict[str, Definition] = {
+    "log": _log,
+    "log1p": log1p,
+    "softplus": _softplus,
+    "softplus_scaled": _softplus_scaled,
+    "log_add_exp": _log_add_exp,
+}

@@ -1,4 +1,4 @@
-"""sin and cos, for arguments of any size.
+"""sin, cos and tan, for arguments of any size.
 
 Arguments are reduced in float64, which holds enough of pi for |x| < 2^20. Vectors with a larger element branch to a
 reduction after Payne and Hanek (1983), whose products with pieces of 2 / pi are exact in float64.
@@ -134,4 +134,14 @@ def _cos(b: Body, x: Value) -> Value:
     return _wave(b, rest, b.int_op("add", quarters, 1))
 
 
-FUNCTIONS: dict[str, Definition] = {"sin": _sin, "cos": _cos}
+def _tan(b: Body, x: Value) -> Value:
+    """sin / cos of what is left of the argument, or -cos / sin after an odd number of quarter turns."""
+    rest, quarters = _reduced(b, x)
+    square = rest * rest
+    odd = b.emit(f"icmp ne {b.int} {b.int_op('and', quarters, 1).name}, {b.integer(0)}")
+    sine, cosine = _sine(b, rest, square), _cosine(b, square)
+    slope = b.select(odd, -cosine, sine) / b.select(odd, sine, cosine)
+    return b.where("oeq", x, 0.0, x, slope)
+
+
+FUNCTIONS: dict[str, Definition] = {"sin": _sin, "cos": _cos, "tan": _tan}

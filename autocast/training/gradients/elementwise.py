@@ -130,6 +130,8 @@ TRANSCENDENTAL = (
     gradient("relax.sigmoid", lambda b: [operators.sigmoid_backward(b.result, b.adjoint)], why="y (1 - y)"),
     gradient("relax.tanh", lambda b: [operators.tanh_backward(b.result, b.adjoint)], why="1 - y²"),
     gradient("relax.exp", slope(lambda x, y: y), why="y"),
+    gradient("relax.nn.expm1", slope(lambda x, y: op.exp(x)), why="exp(x): y + 1 has lost the digits of a small one"),
+    gradient("relax.nn.log1p", lambda b: [b.adjoint / (number(1, b.result) + b.call.args[0])], why="1 / (1 + x)"),
     gradient("relax.log", lambda b: [b.adjoint / b.call.args[0]], why="1 / x"),
     gradient(
         "relax.log_add_exp",

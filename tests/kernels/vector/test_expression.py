@@ -9,6 +9,7 @@ from functools import cache
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 import tvm
 from scipy import special
 from tvm import relax
@@ -17,16 +18,13 @@ from autocast.kernels.elementwise.kernel import elementwise_kernel
 from autocast.kernels.vector.expression import FUNCTIONS, OPERATORS, operation
 from autocast.kernels.vector.program import ProgramBuilder
 from tests.kernels.products.cases import ACTIVATIONS, CPUS, runs_here, target_of
+from tests.kernels.vector.test_vector_math import selu
 
 SIZE = 1003
 
 
 def _rounded(dtype: type) -> Callable:
     return lambda x: x.astype(np.float32).astype(dtype).astype(np.float64)
-
-
-def _vanishing(function: Callable) -> Callable:
-    return lambda x: np.where(x == -np.inf, 0.0, function(x))
 
 
 #: The same functions in float64.
@@ -53,7 +51,7 @@ REFERENCES: dict[str, Callable[..., np.ndarray]] = {
     "minimum": np.minimum,
     "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
     "leakyrelu": lambda x, slope: np.where(x < 0, x * slope, x),
-    "sign": np.sign,
+    "sign": lambda x: np.where(np.isnan(x), 0.0, np.sign(x)),
     "negative": np.negative,
     "abs": np.abs,
     "sqrt": np.sqrt,
@@ -71,17 +69,26 @@ REFERENCES: dict[str, Callable[..., np.ndarray]] = {
     "round_float16": _rounded(np.float16),
     "exp": np.exp,
     "exp_nonpositive": np.exp,
+    "expm1": np.expm1,
+    "selu": selu,
     "erf": special.erf,
     "sinh": np.sinh,
     "cosh": np.cosh,
+    "asinh": np.arcsinh,
+    "acosh": np.arccosh,
+    "atanh": np.arctanh,
+    "tan": np.tan,
+    "mod": np.fmod,
+    "floor_mod": lambda x, y: torch.remainder(*map(torch.from_numpy, (x, y))).numpy(),
+    "floor_divide": lambda x, y: torch.floor_divide(*map(torch.from_numpy, (x, y))).numpy(),
+    "log_add_exp": lambda x, y: np.logaddexp(x, y),
     "log": np.log,
     "log1p": np.log1p,
     "softplus": lambda x: np.logaddexp(x, 0),
+    "softplus_scaled": lambda x, beta, threshold: np.where(x * beta > threshold, x, np.logaddexp(x * beta, 0) / beta),
     "sin": np.sin,
     "cos": np.cos,
     **{name: function for name, function in ACTIVATIONS.items() if name is not None},
-    # Their limit at -infinity is 0; the formulas say infinity times 0.
-    **{name: _vanishing(ACTIVATIONS[name]) for name in ("gelu", "gelu_tanh", "silu")},
 }
 #: Functions of bits, which test_random.py tests.
 ON_BITS = {"scramble", "dropout", "stochastic_round"}
@@ -100,6 +107,8 @@ def _operands(name: str) -> list[np.ndarray]:
         operand[len(pairs) : 400] = np.round(operand[len(pairs) : 400])
     if name == "clip":
         operands[1], operands[2] = np.full(SIZE, -1.5, np.float32), np.full(SIZE, 1.25, np.float32)
+    if name == "softplus_scaled":
+        operands[1], operands[2] = np.full(SIZE, 0.5, np.float32), np.full(SIZE, 4.0, np.float32)
     if name == "exp_nonpositive":
         operands[0] = -np.abs(operands[0])
     return operands
@@ -132,7 +141,8 @@ def test_functions_match_float64(name: str, cpu: str) -> None:
         exact = np.where(np.abs(exact) > np.finfo(np.float32).max, np.sign(exact) * np.inf, exact)
         same = (got == exact) | (np.isnan(got) & np.isnan(exact))
         # Activations are as exact as their argument, and a sum as what is added.
-        terms = sum(np.abs(operand) for operand in operands[1:]) if name == "ewise_fma" else 0.0
+        sums = ("ewise_fma", "log_add_exp")
+        terms = sum(np.abs(operand) for operand in operands[1:]) if name in sums else 0.0
         relative_to = np.abs(operands[0]) if name in ("gelu", "gelu_tanh", "silu") else np.abs(exact) + terms
         near = np.abs(got - exact) <= 4 * 2.0**-23 * relative_to + 2.0**-147
     # The instruction that narrows to bfloat16 takes subnormal numbers for 0.
@@ -149,9 +159,9 @@ def test_operators_with_numbers_name_them_as_operands() -> None:
     assert operation(op.clip(x, -1, 6)) == ("clip", (x, -1.0, 6.0))
     assert operation(op.power(x, relax.const(-0.5, "float32"))) == ("rsqrt", (x,))
     assert operation(op.nn.softplus(x)) == ("softplus", (x,))
-    assert operation(op.nn.softplus(x, beta=2.0)) is None
+    assert operation(op.nn.softplus(x, beta=2.0)) == ("softplus_scaled", (x, 2.0, 20.0))
     assert operation(op.power(x, x)) is None
-    assert operation(op.floor_mod(x, x)) is None
+    assert operation(op.floor_mod(x, x)) == ("floor_mod", (x, x))
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -45,6 +45,8 @@ ELEMENTWISE = {
     **_unary("abs atan asinh cos cosh erf exp negative sigmoid sin sinh square tan tanh", -1.4, 1.4),
     **_unary("log sqrt rsqrt", 0.3, 3.0),
     **_unary("asin acos atanh", -0.9, 0.9),
+    "nn.expm1": Case(operators.expm1, ((2, 3),)),
+    "nn.log1p": Case(operators.log1p, ((2, 3),), -0.9, 2.0),
     **_unary("acosh", 1.2, 3.0),
     **_binary("add subtract multiply maximum minimum log_add_exp atan2"),
     **_binary("divide power mod floor_mod", 0.6, 3.1),

@@ -1,0 +1,89 @@
+"""Functions of one element whose small results need operators of their own, or whose constants need digits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import fx
+from tvm import relax
+
+from autocast.frontend.helpers import Converter, cast
+from autocast.ir import dtype_of, operators
+
+if TYPE_CHECKING:
+    from autocast.frontend.importer import Importer
+
+op = relax.op
+
+#: A function of a node's tensors, already emitted in the dtype that is computed in.
+_Function = Callable[["Importer", fx.Node, relax.Expr], relax.Expr]
+
+
+def wide(dtype: str) -> str:
+    """The dtype that torch computes functions of `dtype` in, numbers included."""
+    return "float32" if dtype in ("bfloat16", "float16") else dtype
+
+
+def _computed_wide(function: _Function) -> Converter:
+    """A converter that computes a function of one tensor with numbers of full precision, and rounds its result once."""
+
+    def convert(importer: Importer, node: fx.Node) -> relax.Expr:
+        dtype = importer.dtype(node)
+        x = cast(importer, importer.arg(node, 0, "self"), wide(dtype))
+        return cast(importer, importer.emit(function(importer, node, x)), dtype)
+
+    return convert
+
+
+def _simple(operator: Callable[[relax.Expr], relax.Expr]) -> Converter:
+    def convert(importer: Importer, node: fx.Node) -> relax.Expr:
+        return importer.emit(operator(cast(importer, importer.arg(node, 0, "self"), importer.dtype(node))))
+
+    return convert
+
+
+def _number(value: float, like: relax.Expr) -> relax.Expr:
+    return relax.const(value, dtype_of(like))
+
+
+def _elu(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
+    """`scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))`; CELU and SELU are two of these."""
+    alpha, scale, input_scale = (float(importer.arg(node, i, "", 1)) for i in (1, 2, 3))
+    zero = _number(0.0, x)
+    positive = importer.emit(op.greater(x, zero))
+    # The branch that is not taken is differentiated too, and must not overflow.
+    low = operators.expm1(op.multiply(op.where(positive, zero, x), _number(input_scale, x)))
+    low = op.multiply(low, _number(alpha * scale, x))
+    return op.where(positive, op.multiply(x, _number(scale, x)), low)
+
+
+def _softplus(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
+    beta, threshold = importer.arg(node, 1, "beta", 1.0), importer.arg(node, 2, "threshold", 20.0)
+    return op.nn.softplus(x, float(beta), float(threshold))
+
+
+def _mish(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
+    return op.multiply(x, op.tanh(op.nn.softplus(x)))
+
+
+def _logarithm(base: float) -> _Function:
+    return lambda importer, node, x: op.multiply(op.log(x), _number(1 / math.log(base), x))
+
+
+def _exp2(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
+    return op.power(_number(2.0, x), x)
+
+
+#: Converters by the name of the overload.
+FUNCTIONS: dict[str, Converter] = {
+    "elu.default": _computed_wide(_elu),
+    "exp2.default": _computed_wide(_exp2),
+    "expm1.default": _simple(operators.expm1),
+    "log10.default": _computed_wide(_logarithm(10.0)),
+    "log1p.default": _simple(operators.log1p),
+    "log2.default": _computed_wide(_logarithm(2.0)),
+    "mish.default": _computed_wide(_mish),
+    "softplus.default": _computed_wide(_softplus),
+}
