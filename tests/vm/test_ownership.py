@@ -67,3 +67,20 @@ def test_a_tuple_of_one_result_stays_a_tuple() -> None:
 
     (result,) = vm.compile(autocast.from_relax(Single, params={"p": np.ones(3, "float32")}))(np.zeros(3, "float32"))
     np.testing.assert_array_equal(result, np.ones(3))
+
+
+def test_a_tuple_from_a_branch_stays_that_tuple() -> None:
+    @I.ir_module
+    class Branches:
+        @R.function
+        def main(flag: R.Tensor((), "bool"), p: R.Tensor((3,), "float32")):
+            if flag:
+                t = (p, flag)
+            else:
+                t = (R.negative(p), flag)
+            return t
+
+    executable = vm.compile(autocast.from_relax(Branches, params={"p": np.ones(3, "float32")}))
+    negated, flag = executable(np.array(False))
+    np.testing.assert_array_equal(negated, -np.ones(3))
+    assert not flag

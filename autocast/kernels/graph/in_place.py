@@ -203,7 +203,8 @@ class _Writer(PyExprMutator):
         for value, state in [(self.spare(value) if value in overwritten else value, state) for value, state in copies]:
             self.copy(value, state)
         blocks.append(self.builder_._end_block())
-        alone = len(fields) == 1 and (self.places.state or not isinstance(function.ret_ty, tvm.ir.TupleType))
+        whole = [value.ty for value in self.places.results]
+        alone = len(fields) == 1 and (self.places.state or tvm_ffi.structural_equal(whole[0], function.ret_ty))
         result = fields[0] if alone else relax.Tuple(fields)
         body = self.builder_.normalize(relax.SeqExpr([block for block in blocks if block.bindings], result))
         return relax.Function(function.params, body, None, function.is_pure, function.attrs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from autocast.ir import op_name
+from autocast.ir import dtype_of, op_name
 
 #: Storage dtypes that are never computed in.
 LOW = ("bfloat16", "float16")
@@ -57,7 +57,29 @@ ELEMENTWISE = _names("""
 REDUCTIONS = _names("max mean median min prod std sum variance")
 
 
+#: What TVM's sorting functions do not take, and what they compare instead. Given bfloat16, they read something else.
+SORTED_AS = {"bfloat16": "float32", "uint32": "int64"} | dict.fromkeys(
+    ("bool", "int8", "uint8", "int16", "uint16"), "int32"
+)
+SORTS = _names("argsort median sort topk")
+
+#: Operators that look for extremes, of which TVM knows none for booleans.
+EXTREMES = _names("argmax argmin max min")
+
+
+def compared_as(call: relax.Expr) -> str | None:
+    """The dtype that the operand of an operator which compares elements has to be widened to, if it has to."""
+    name = op_name(call)
+    if name in SORTS:
+        return SORTED_AS.get(dtype_of(call.args[0]) or "")
+    return "int32" if name in EXTREMES and dtype_of(call.args[0]) == "bool" else None
+
+
 def computes(call: relax.Expr) -> bool:
     """Whether `call` does arithmetic (rather than moving data, or calling code that is not ours)."""
     name = op_name(call)
+    if name == "relax.scatter_elements" and call.attrs.reduction != "update":
+        return True
+    if name == "relax.index_put" and call.attrs.accumulate:
+        return True
     return name is not None and name not in MOVES and not name.startswith(OPAQUE_PREFIXES)

@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_constant, is_op, op_name
-from autocast.kernels.graph.operators import ATTENTION, ELEMENTWISE, LOW, PRODUCTS, REDUCTIONS, computes
+from autocast.kernels.graph.operators import ATTENTION, ELEMENTWISE, LOW, PRODUCTS, REDUCTIONS, compared_as, computes
 from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
 
 
@@ -39,6 +39,9 @@ class _Widen(BindingRewriter):
         call, var = binding.value, binding.var
         if is_op(call, "relax.astype") and call.args[0] in self.wide and not self.ends_product(call.args[0]):
             return self.narrowed(self.wide[call.args[0]], call.ty)
+        if compared_as(call) is not None:
+            operand = self.emit(relax.op.astype(self.new(call.args[0]), compared_as(call)))
+            return self.narrowed(self.emit(with_operands(call, [operand])), call.ty)
         if not computes(call) or op_name(call) in ATTENTION | PRODUCTS or not any(map(_is_low, call.args)):
             return None
         result = self.emit(with_operands(call, [self.widened(operand) for operand in call.args]))
@@ -98,7 +101,8 @@ def compute_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
                                                   c: bf16 = R.matmul(b, w)
 
     Two neighbours of which the first has no other reader keep the value between them in float32; what a cast of the
-    model narrows is rounded. Data movement stays in its storage dtype. Products and attention are left to their
+    model narrows is rounded. So do operators that compare elements, where TVM cannot compare them as they are stored.
+    Data movement stays in its storage dtype. Products and attention are left to their
     kernels, which multiply low operands as they are and accumulate in float32.
     """
     return rewrite_functions(mod, _Widen)

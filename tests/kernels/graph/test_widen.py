@@ -10,7 +10,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from autocast.kernels.graph.widen import accumulate_in_float32, compute_in_float32
-from tests.kernels.modules import EPSILON, error, module, random, run
+from tests.kernels.modules import EPSILON, NUMPY, error, module, random, run
 
 LOW = ("bfloat16", "float16")
 
@@ -95,6 +95,44 @@ def test_data_movement_and_float32_are_left_alone() -> None:
             return (b, c)
 
     tvm.ir.assert_structural_equal(compute_in_float32(Before), Before, map_free_vars=True)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "uint8", "bool"])
+def test_every_dtype_can_be_sorted(dtype: str) -> None:
+    numbers = random((3, 7), "float32", scale=9)
+    x = (np.abs(numbers) if dtype == "uint8" else numbers).astype(NUMPY.get(dtype, dtype))
+    wide = x.astype("float64")
+    order = np.argsort(wide, 1, kind="stable")
+    op = relax.op
+    sort, where, best, middle, largest = (
+        lambda x: op.sort(x, 1),
+        lambda x: op.argsort(x, 1, dtype="int64"),
+        lambda x: op.topk(x, 2, 1, largest=False),
+        lambda x: relax.TupleGetItem(op.median(x, [1]), 0),
+        lambda x: op.argmax(x, 1),
+    )
+    (got,) = run(module(sort, ((3, 7), dtype)), x)
+    assert got.dtype == x.dtype
+    np.testing.assert_array_equal(got.astype("float64"), np.sort(wide, 1))
+    np.testing.assert_array_equal(run(module(where, ((3, 7), dtype)), x)[0], order)
+    values, indices = run(module(best, ((3, 7), dtype)), x)
+    np.testing.assert_array_equal(values.astype("float64"), np.sort(wide, 1)[:, :2])
+    np.testing.assert_array_equal(indices, order[:, :2])
+    np.testing.assert_array_equal(run(module(middle, ((3, 7), dtype)), x)[0].astype("float64"), np.sort(wide, 1)[:, 3])
+    np.testing.assert_array_equal(run(module(largest, ((3, 7), dtype)), x)[0], wide.argmax(1))
+
+
+@pytest.mark.parametrize("dtype", LOW)
+def test_what_is_scattered_to_one_place_is_summed_in_float32(dtype: str) -> None:
+    x, index = random((2000,), dtype, scale=0.01), np.zeros(2000, "int64")
+    data = np.ones(1, x.dtype)
+    for made in (
+        lambda data, index, x: relax.op.scatter_elements(data, index, x, 0, "add"),
+        lambda data, index, x: relax.op.index_put(data, (index,), x, accumulate=True),
+    ):
+        (got,) = run(module(made, ((1,), dtype), ((2000,), "int64"), ((2000,), dtype)), data, index, x)
+        assert str(got.dtype) == dtype
+        assert error(got, 1 + x.astype("float64").sum(keepdims=True)) < 2 * EPSILON[dtype]
 
 
 @pytest.mark.parametrize("dtype", LOW)
