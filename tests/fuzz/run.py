@@ -1,0 +1,212 @@
+"""Runs seeds in processes of their own: what crashes takes one module with it, not the run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from random import Random
+
+import tvm
+
+from tests.fuzz.check import Outcome, check
+from tests.fuzz.generator import Case, generate
+from tests.fuzz.shrink import shrink
+
+#: A process is replaced after so many modules: machine code is not given back.
+_MODULES = 400
+#: A module that takes so long, in seconds, hangs.
+_LONGEST = 120.0
+
+
+@cache
+def target(seed: int) -> tvm.target.Target:
+    """What a module of this seed is compiled for: mostly quickly, at times as a user does."""
+    from autocast.kernels import detect_target
+
+    machine = detect_target()
+    chosen = Random(seed).randrange(10)
+    if chosen == 0:
+        return machine
+    cpu = "x86-64-v3" if chosen == 1 and "x86" in tvm.target.codegen.llvm_get_system_triple() else machine.attrs["mcpu"]
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": 1, "opt-level": 0})
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of one seed, of its module as it is and after AutoCast."""
+
+    seed: int
+    outcomes: tuple[tuple[str | None, Outcome], ...]
+    written: str = ""
+
+
+def policy(case: Case) -> dict[str, str]:
+    """More of AutoCast's policy: a preset, now and then."""
+    random = Random(case.seed + 1)
+    return {"preset": random.choice(["mp0", "mp1", "mp4", "rules", "pure"])} if random.randrange(6) == 0 else {}
+
+
+def outcome(case: Case, amp: str | None) -> Outcome:
+    """What comes of a case."""
+    try:
+        mod = case.module()
+    except Exception as error:
+        return Outcome("ill-formed", f"{type(error).__name__}: {error}")
+    dtypes = [argument.dtype for argument in case.arguments]
+    try:
+        return check(mod, case.values(), dtypes, case.parameters, amp, target(case.seed % 10), policy(case))
+    except Exception:
+        return Outcome("raw", traceback.format_exc(), "interpret")
+
+
+def run_seed(seed: int, directory: Path | None, seconds: float) -> Report:
+    """Generate, check, and shrink what fails."""
+    case = generate(seed)
+    outcomes: list[tuple[str | None, Outcome]] = []
+    written = ""
+    for amp in dict.fromkeys((None, case.amp)):
+        found = outcome(case, amp)
+        outcomes.append((amp, found))
+        if found.bad and directory is not None and not written:
+            small = shrink(case, same_failure(found, amp), seconds)
+            written = str(write(small, amp, outcome(small, amp), directory))
+        if found.kind in ("ill-formed", "unknown"):
+            break
+    return Report(seed, tuple(outcomes), written)
+
+
+def same_failure(found: Outcome, amp: str | None) -> Callable[[Case], bool]:
+    """Whether a case fails as `found` says."""
+
+    def fails(case: Case) -> bool:
+        again = outcome(case, amp)
+        return again.bad and again.signature == found.signature
+
+    return fails
+
+
+def write(case: Case, amp: str | None, found: Outcome, directory: Path) -> Path:
+    """A file that shows a failure, and repeats it when it is run."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"seed_{case.seed}{'_' + amp if amp else ''}.py"
+    comment = "\n".join(f"# {line}" for line in f"{found.stage} {found.detail}".strip().splitlines()[-30:])
+    numbers = (v.astype("float64" if "float" in str(v.dtype) else v.dtype).ravel().tolist() for v in case.values())
+    arguments = ",\n    ".join(
+        f"({a.name!r}, {a.dtype!r}, {tuple(d.value for d in a.dims)}, {values})"
+        for a, values in zip(case.arguments, numbers, strict=True)
+    )
+    path.write_text(
+        f"# Seed {case.seed}, AutoCast to {amp}, {policy(case)}; {found.kind}:\n{comment}\n\n"
+        f'MODULE = """\n{case.text}"""\nARGUMENTS = [\n    {arguments}\n]\n\n'
+        f"from tests.fuzz.run import repeat\n\n"
+        f'if __name__ == "__main__":\n'
+        f"    print(repeat(MODULE, ARGUMENTS, seed={case.seed}, parameters={case.parameters}, amp={amp!r}))\n"
+    )
+    return path
+
+
+def repeat(text: str, arguments: list, *, seed: int, parameters: int, amp: str | None) -> Outcome:
+    """What comes of a failure that `write` wrote."""
+    import ml_dtypes
+    import numpy as np
+
+    from tests.fuzz.generator.writer import Dim, Var
+
+    variables = tuple(Var(name, tuple(map(Dim.of, shape)), dtype) for name, dtype, shape, _ in arguments)
+    values = tuple(
+        np.array(numbers, np.float64 if "float" in dtype else dtype)
+        .astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        .reshape(shape)
+        for _, dtype, shape, numbers in arguments
+    )
+    return outcome(Case(seed, text, variables, parameters, amp, values), amp)
+
+
+def _work(pipe: Connection, directory: Path | None, seconds: float) -> None:
+    sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM prints every module that it does not take
+    while (seed := pipe.recv()) is not None:
+        try:
+            pipe.send(run_seed(seed, directory, seconds))
+        except Exception:
+            pipe.send(Report(seed, ((None, Outcome("raw", traceback.format_exc(), "fuzz")),)))
+
+
+@dataclass
+class _Worker:
+    process: multiprocessing.process.BaseProcess
+    pipe: Connection
+    seed: int
+    done: int = 0
+
+    def ask(self, seed: int) -> None:
+        self.seed = seed
+        self.pipe.send(seed)
+
+    def stop(self) -> None:
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+
+
+def run(seeds: Iterator[int], jobs: int, directory: Path | None, shrink_seconds: float = 60.0) -> Iterator[Report]:
+    """The reports of some seeds, in the order in which they are done.
+
+    Parameters
+    ----------
+    directory
+        Where failures are written, shrunk; None: nowhere.
+    """
+    context = multiprocessing.get_context("spawn")
+
+    def start(seed: int) -> _Worker:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, directory, shrink_seconds), daemon=True)
+        process.start()
+        theirs.close()
+        worker = _Worker(process, ours, seed)
+        worker.ask(seed)
+        return worker
+
+    workers = [start(seed) for seed, _ in zip(seeds, range(jobs), strict=False)]
+    while workers:
+        ready = wait([worker.pipe for worker in workers], _LONGEST + shrink_seconds)
+        for worker in [w for w in workers if w.pipe in ready] or workers[:1]:
+            workers.remove(worker)
+            try:
+                if worker.pipe not in ready:
+                    raise TimeoutError
+                yield worker.pipe.recv()
+            except (EOFError, ConnectionError, TimeoutError) as error:
+                worker.stop()
+                how = "hangs" if isinstance(error, TimeoutError) else f"exit code {worker.process.exitcode}"
+                yield Report(worker.seed, ((None, Outcome("crashed", how, "run")),))
+                worker.done = _MODULES
+            worker.done += 1
+            seed = next(seeds, None)
+            if seed is None:
+                worker.stop()
+            elif worker.done >= _MODULES:
+                worker.stop()
+                workers.append(start(seed))
+            else:
+                worker.ask(seed)
+                workers.append(worker)
+
+
+def summary_key(found: Outcome) -> str:
+    """What outcomes are counted by."""
+    if found.bad or found.kind in ("refused", "unknown"):
+        return found.signature if found.kind != "unknown" else f"unknown: {re.sub('[0-9]+', '#', found.detail)[:80]}"
+    return found.kind
+
+
+__all__ = ["Report", "outcome", "repeat", "run", "run_seed", "same_failure", "summary_key", "target", "write"]

@@ -1,0 +1,200 @@
+"""The interpreter agrees with torch in float64, with bounds that are not wider than roundings make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.fuzz.generator import parse
+from tests.fuzz.interpreter import Interpreter, Unknown
+from tests.fuzz.values import Tensor
+
+Row = tuple[str, dict[str, tuple[int, ...]], Callable[..., Any]]
+
+#: An expression of Relax, its operands' shapes (those whose names begin with i are indices below 3, with c conditions),
+#: and the same in torch.
+ROWS: list[Row] = [
+    ("R.nn.gelu(x)", {"x": (3, 4)}, F.gelu),
+    ("R.nn.gelu_tanh(x)", {"x": (3, 4)}, lambda x: F.gelu(x, approximate="tanh")),
+    ("R.nn.silu(x)", {"x": (3, 4)}, F.silu),
+    ("R.nn.selu(x)", {"x": (3, 4)}, F.selu),
+    ("R.nn.softplus(x)", {"x": (3, 4)}, F.softplus),
+    ("R.nn.leakyrelu(x, alpha=0.2)", {"x": (3, 4)}, lambda x: F.leaky_relu(x, 0.2)),
+    ("R.nn.prelu(x, a, axis=1)", {"x": (3, 4), "a": (4,)}, F.prelu),
+    ("R.erf(x)", {"x": (3, 4)}, torch.erf),
+    ("R.tan(x)", {"x": (3, 4)}, torch.tan),
+    ("R.atan2(x, y)", {"x": (3, 4), "y": (4,)}, torch.atan2),
+    ("R.log_add_exp(x, y)", {"x": (3, 4), "y": (4,)}, torch.logaddexp),
+    ("R.floor_mod(x, y)", {"x": (3, 4), "y": (4,)}, torch.remainder),
+    ("R.mod(x, y)", {"x": (3, 4), "y": (4,)}, torch.fmod),
+    ("R.where(c, x, y)", {"c": (3, 4), "x": (3, 4), "y": (4,)}, torch.where),
+    ("R.clip(x, R.prim_value(-0.5), R.prim_value(0.5))", {"x": (3, 4)}, lambda x: x.clamp(-0.5, 0.5)),
+    ("R.sum(x, axis=[0, 2])", {"x": (2, 3, 4)}, lambda x: x.sum((0, 2))),
+    ("R.variance(x, axis=[1], keepdims=True)", {"x": (2, 3)}, lambda x: x.var(1, correction=0, keepdim=True)),
+    ("R.std(x, axis=[-1])", {"x": (2, 3)}, lambda x: x.std(-1, correction=0)),
+    ("R.prod(x)", {"x": (2, 3)}, torch.prod),
+    ("R.cumsum(x, axis=1)", {"x": (2, 3)}, lambda x: x.cumsum(1)),
+    ("R.cumprod(x, axis=0)", {"x": (2, 3)}, lambda x: x.cumprod(0)),
+    ("R.median(x, axis=[1])", {"x": (2, 5)}, lambda x: tuple(x.median(1))),
+    ("R.argmax(x, axis=1)", {"x": (2, 5)}, lambda x: x.argmax(1)),
+    ("R.topk(x, k=2, axis=1, dtype='int64')", {"x": (2, 5)}, lambda x: tuple(x.topk(2))),
+    ("R.sort(x, axis=0, descending=True)", {"x": (4, 2)}, lambda x: x.sort(0, descending=True)[0]),
+    ("R.argsort(x, axis=0, dtype='int64')", {"x": (4, 2)}, lambda x: x.argsort(0)),
+    ("R.take(x, i, axis=1)", {"x": (2, 3), "i": (4,)}, lambda x, i: x[:, i]),
+    ("R.gather_elements(x, i, axis=0)", {"x": (3, 4), "i": (2, 4)}, lambda x, i: x.gather(0, i)),
+    ("R.gather_nd(x, i)", {"x": (3, 3, 2), "i": (4, 2)}, lambda x, i: x[i[:, 0], i[:, 1]]),
+    (
+        "R.scatter_elements(x, i, y, axis=0, reduction='add')",
+        {"x": (3, 4), "i": (2, 4), "y": (2, 4)},
+        lambda x, i, y: x.scatter_add(0, i, y),
+    ),
+    ("R.strided_slice(x, [1], [-1], [-9], [-2])", {"x": (2, 5)}, lambda x: x.flip(1)[:, ::2]),
+    ("R.split(x, [1, 3], axis=1)", {"x": (2, 5)}, lambda x: x.tensor_split([1, 3], 1)),
+    ("R.tile(x, (2, 1, 3))", {"x": (2, 3)}, lambda x: x.tile(2, 1, 3)),
+    ("R.repeat(x, 2, axis=1)", {"x": (2, 3)}, lambda x: x.repeat_interleave(2, 1)),
+    ("R.triu(x, 1)", {"x": (3, 4)}, lambda x: x.triu(1)),
+    ("R.flip(x, axis=1)", {"x": (2, 3)}, lambda x: x.flip(1)),
+    ("R.nn.pad(x, [1, 0, 2, 1], 'constant', 2.0)", {"x": (2, 3)}, lambda x: F.pad(x, (2, 1, 1, 0), value=2.0)),
+    ("R.nn.pad(x, [0, 0, 2, 1], 'reflect')", {"x": (2, 3)}, lambda x: F.pad(x, (2, 1), mode="reflect")),
+    ("R.nn.pixel_shuffle(x, 2)", {"x": (1, 8, 2, 3)}, lambda x: F.pixel_shuffle(x, 2)),
+    ("R.matmul(x, y)", {"x": (2, 3, 4), "y": (4, 5)}, torch.matmul),
+    ("R.matmul(x, y)", {"x": (4,), "y": (2, 4, 3)}, torch.matmul),
+    ("R.einsum((x, y), 'bij,bkj->bik')", {"x": (2, 3, 4), "y": (2, 5, 4)}, lambda x, y: x @ y.mT),
+    (
+        "R.nn.conv2d(x, w, strides=[2, 1], padding=[1, 0, 2, 1], dilation=[1, 2], groups=2)",
+        {"x": (2, 4, 6, 7), "w": (6, 2, 3, 2)},
+        lambda x, w: F.conv2d(F.pad(x, (0, 1, 1, 2)), w, stride=(2, 1), dilation=(1, 2), groups=2),
+    ),
+    (
+        "R.nn.conv1d_transpose(x, w, strides=[3], padding=[1, 1], output_padding=[2], groups=2)",
+        {"x": (2, 4, 5), "w": (4, 3, 3)},
+        lambda x, w: F.conv_transpose1d(x, w, stride=3, padding=1, output_padding=2, groups=2),
+    ),
+    (
+        "R.nn.conv3d(x, w, padding=[1] * 6)",
+        {"x": (1, 2, 3, 4, 3), "w": (2, 2, 3, 3, 3)},
+        lambda x, w: F.conv3d(x, w, padding=1),
+    ),
+    (
+        "R.nn.max_pool2d(x, [3, 2], [2, 2], [1, 1, 1, 1], ceil_mode=True)",
+        {"x": (1, 2, 6, 5)},
+        lambda x: F.max_pool2d(x, (3, 2), 2, 1, ceil_mode=True),
+    ),
+    (
+        "R.nn.avg_pool1d(x, [3], [2], [1, 1], count_include_pad=True)",
+        {"x": (1, 2, 7)},
+        lambda x: F.avg_pool1d(x, 3, 2, 1),
+    ),
+    (
+        "R.nn.avg_pool2d(x, [3, 3], [2, 2], [1, 1, 1, 1], count_include_pad=False)",
+        {"x": (1, 2, 7, 6)},
+        lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    ),
+    (
+        "R.nn.adaptive_avg_pool2d(x, [3, 2])",
+        {"x": (1, 2, 7, 5)},
+        lambda x: F.adaptive_avg_pool2d(x, (3, 2)),
+    ),
+    ("R.nn.softmax(x, axis=1)", {"x": (2, 3, 4)}, lambda x: x.softmax(1)),
+    ("R.nn.log_softmax(x, axis=-1)", {"x": (2, 3)}, lambda x: x.log_softmax(-1)),
+    (
+        "R.nn.layer_norm(x, a, b, axes=[-1], epsilon=0.01)",
+        {"x": (2, 3), "a": (3,), "b": (3,)},
+        lambda x, a, b: F.layer_norm(x, (3,), a, b, 0.01),
+    ),
+    (
+        "R.nn.rms_norm(x, a, axes=[-1], epsilon=0.01)",
+        {"x": (2, 3), "a": (3,)},
+        lambda x, a: F.rms_norm(x, (3,), a, 0.01),
+    ),
+    (
+        "R.nn.group_norm(x, a, b, num_groups=2, channel_axis=1, axes=[2], epsilon=0.01)",
+        {"x": (2, 4, 3), "a": (4,), "b": (4,)},
+        lambda x, a, b: F.group_norm(x, 2, a, b, 0.01),
+    ),
+    (
+        "R.nn.instance_norm(x, a, b, channel_axis=1, axes=[2], epsilon=0.01)",
+        {"x": (2, 4, 3), "a": (4,), "b": (4,)},
+        lambda x, a, b: F.instance_norm(x, weight=a, bias=b, eps=0.01),
+    ),
+    (
+        "R.nn.batch_norm(x, a, b, m, R.abs(v), axis=1, epsilon=0.01, training=False)[0]",
+        {"x": (2, 4, 3), "a": (4,), "b": (4,), "m": (4,), "v": (4,)},
+        lambda x, a, b, m, v: F.batch_norm(x, m, v.abs(), a, b, eps=0.01),
+    ),
+    (
+        "R.nn.nll_loss(x, i, y, reduction='mean')",
+        {"x": (4, 3), "i": (4,), "y": (3,)},
+        lambda x, i, y: F.nll_loss(x, i, y),
+    ),
+    (
+        "R.nn.attention(q, k, v, causal_mask='TopLeft')",
+        {"q": (1, 3, 2, 4), "k": (1, 3, 2, 4), "v": (1, 3, 2, 4)},
+        lambda q, k, v: F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
+        ).transpose(1, 2),
+    ),
+    ("R.one_hot(i, R.prim_value(1.0), R.prim_value(0.0), depth=3)", {"i": (4,)}, lambda i: F.one_hot(i, 3).double()),
+    ("R.collapse_sum_to(x, R.shape([3, 1]))", {"x": (2, 3, 4)}, lambda x: x.sum_to_size(3, 1)),
+]
+
+
+def evaluated(expression: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Any, list[torch.Tensor]]:
+    """What the interpreter says of an expression of float64 tensors, and the operands."""
+    generator = torch.Generator().manual_seed(0)
+    operands, types = [], []
+    for name, shape in shapes.items():
+        dtype = {"i": "int64", "c": "bool"}.get(name[0], "float64")
+        types.append(f'{name}: R.Tensor({shape!r}, "{dtype}")')
+        if dtype == "float64":
+            operands.append(torch.randn(shape, generator=generator, dtype=torch.float64))
+        else:
+            operands.append(torch.randint(0, 3, shape, generator=generator).to(getattr(torch, dtype)))
+    mod = parse(
+        "@I.ir_module\nclass Module:\n    @R.function\n"
+        f"    def main({', '.join(types)}):\n        y = {expression}\n        return y\n"
+    )
+    tensors = [Tensor.exact(x.numpy(), str(x.dtype).removeprefix("torch.")) for x in operands]
+    return Interpreter(mod).main(tensors), operands
+
+
+@pytest.mark.parametrize(("expression", "shapes", "reference"), ROWS, ids=[row[0] for row in ROWS])
+def test_the_interpreter_agrees_with_torch(
+    expression: str, shapes: dict[str, tuple[int, ...]], reference: Callable[..., Any]
+) -> None:
+    got, operands = evaluated(expression, shapes)
+    expected = reference(*operands)
+    pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
+    for tensor, value in pairs:
+        assert tensor.shape == tuple(value.shape)
+        np.testing.assert_allclose(tensor.value, value.numpy(), rtol=1e-12, atol=1e-12)
+        assert (tensor.error <= 1e-5 * (1 + tensor.value.astype(float) ** 2)).all()
+
+
+def test_what_rounding_decides_is_not_compared() -> None:
+    mod = parse(
+        "@I.ir_module\nclass Module:\n    @R.function\n"
+        '    def main(x: R.Tensor((3,), "float32"), y: R.Tensor((3,), "float32")):\n'
+        "        a = R.floor(R.divide(x, y))\n        return (a, R.less(R.divide(x, y), R.const(1.0)))\n"
+    )
+    x, y = np.array([3.0, 1.0, 2.0]), np.array([3.0, 3.0, 1.0])
+    whole, less = Interpreter(mod).main([Tensor.exact(v, "float32") for v in (x, y)])
+    np.testing.assert_array_equal(whole.error, [1, 0, 1])
+    np.testing.assert_array_equal(less.error, [1, 0, 0])
+
+
+def test_a_condition_that_rounding_decides_has_no_result() -> None:
+    mod = parse(
+        "@I.ir_module\nclass Module:\n    @R.function\n"
+        '    def main(x: R.Tensor((), "float32")):\n'
+        "        c = R.less(R.exp(x), R.const(1.0))\n"
+        "        if c:\n            y = R.tanh(x)\n        else:\n            y = R.exp(x)\n        return y\n"
+    )
+    assert Interpreter(mod).main([Tensor.exact(1.0, "float32")]).shape == ()
+    with pytest.raises(Unknown, match="rounding"):
+        Interpreter(mod).main([Tensor.exact(0.0, "float32")])
