@@ -12,6 +12,7 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_constant, is_op, op_name, same_shape, shape_of, static_shape
 from autocast.ir.operators import normalize_batch
+from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
 
 #: Constants of at most this many elements are computed now.
@@ -96,14 +97,20 @@ def _matmul(rewriter: _Canonicalize, call: relax.Call, left: relax.Expr, right: 
 
 def _batch_norm(
     rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, *statistics: relax.Expr
-) -> relax.Expr | None:
+) -> relax.Tuple | None:
     """Training: statistics of the batch, and the next running ones. Inference: a factor and an offset by channel."""
+    emit, op = rewriter.emit, relax.op
+    stored = storage(data)
+    if stored in LOW:
+        # Here, not where each operator is widened: statistics, and what is made of them, are never stored low.
+        wide = [emit(op.astype(operand, "float32")) for operand in (data, *statistics)]
+        whole = _batch_norm(rewriter, relax.Call(call.op, wide, call.attrs), *wide)
+        return whole if whole is None else relax.Tuple([emit(op.astype(field, stored)) for field in whole.fields])
     gamma, beta, mean, variance = statistics
     if call.attrs.training is None or call.attrs.training:
         return normalize_batch(rewriter.emit, call, data, *statistics)
     if not call.attrs.center or not call.attrs.scale:
         return None
-    emit, op = rewriter.emit, relax.op
     epsilon = relax.const(float(call.attrs.epsilon), dtype_of(variance))
     factor = emit(op.multiply(gamma, emit(op.rsqrt(emit(op.add(variance, epsilon))))))
     offset = emit(op.subtract(beta, emit(op.multiply(mean, factor))))

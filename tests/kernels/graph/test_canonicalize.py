@@ -7,7 +7,7 @@ import pytest
 from tvm import relax
 
 from autocast.kernels.graph.canonicalize import canonicalize
-from tests.kernels.modules import error, module, operators, random, run
+from tests.kernels.modules import EPSILON, error, module, operators, random, run
 
 op = relax.op
 
@@ -89,6 +89,26 @@ def test_batch_normalization_is_a_factor_and_an_offset() -> None:
         :, None
     ]
     assert error(run(mod, x, gamma, beta, mean, variance)[0], expected) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("training", [True, False])
+def test_statistics_of_a_low_batch_are_not_stored_low(training: bool, dtype: str) -> None:
+    def body(x: relax.Expr, *statistics: relax.Expr) -> relax.Expr:
+        return relax.TupleGetItem(op.nn.batch_norm(x, *statistics, axis=1, training=training), 0)
+
+    # Far from zero beside its deviation, so that a rounded mean would shift the result.
+    x, gamma, beta = (random(shape, dtype, i) for i, shape in enumerate([(64, 3, 4), (3,), (3,)]))
+    x, mean, variance = (x + 30).astype(x.dtype), np.full(3, 30.2, x.dtype), np.ones(3, x.dtype)
+    wide = x.astype("float64")
+    if training:
+        centre, spread = wide.mean((0, 2)), wide.var((0, 2))
+    else:
+        centre, spread = mean.astype("float64"), variance.astype("float64")
+    factor = gamma.astype("float64") / np.sqrt(spread + 1e-5)
+    expected = (wide - centre[:, None]) * factor[:, None] + beta.astype("float64")[:, None]
+    (got,) = run(module(body, ((64, 3, 4), dtype), *[((3,), dtype)] * 4), x, gamma, beta, mean, variance)
+    assert np.abs(got - expected).max() < 2 * EPSILON[dtype] * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(("scale", "center"), [(True, True), (False, False)])
