@@ -33,7 +33,7 @@ from autocast.kernels.graph.prepare import prepare_parameters
 from autocast.kernels.graph.repeat import repeat_cheap
 from autocast.kernels.graph.state import inline_functions, separate_state
 from autocast.kernels.graph.translate import VECTOR_OPERATORS
-from autocast.kernels.graph.widen import accumulate_in_float32, compute_in_float32
+from autocast.kernels.graph.widen import accumulate_wide, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
 from autocast.kernels.rules import RULES, Rule
 
@@ -70,7 +70,7 @@ def _by_rule(rule: Rule) -> Phase:
 #: Phases that come before a rule, by its name.
 _BEFORE = {
     "reductions": [Phase("repeat_cheap", lambda mod, target: repeat_cheap(mod))],
-    "elementwise": [Phase("accumulate_in_float32", lambda mod, target: accumulate_in_float32(mod))],
+    "elementwise": [Phase("accumulate_wide", lambda mod, target: accumulate_wide(mod))],
 }
 
 #: In this order, because: channels are scaled, and moved to be last, while operators are those of the model; kernels

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: At most so many keys' products with the queries are summed together.
 _KEYS = 4
 
+#: Keys whose values are summed in registers: the error of a longer sum would grow with its length.
+_BLOCK = 1024
+
 
 class FewQueries:
     """Emits the code of one head of keys and values, for the queries of all heads that share it.
@@ -161,20 +164,27 @@ class FewQueries:
         places = [T.ramp(vector * lanes, 1, lanes) for vector in range(vectors)]
         counts = [spec.value_depth - (first + vector) * lanes for vector in range(vectors)]
         parts = [count if count < lanes else None for count in counts]
-        for own in sums:
-            for place in places:
+        totals = [T.alloc_buffer((vectors * lanes,), "float32") for _ in self.rows]
+        buffers = [(own, total, place) for own, total in zip(sums, totals, strict=True) for place in places]
+        for _, total, place in buffers:
+            T.buffer_store(total, unit.splat(0.0), [place])
+        with T.serial(0, i64(ceil_div(self.keys, _BLOCK))) as block:
+            for own, _, place in buffers:
                 T.buffer_store(own, unit.splat(0.0), [place])
-        with T.serial(0, i64(self.keys)) as key:
-            start = T.bind(self.values_base + key * stride + first * lanes)
-            values = [T.bind(unit.load(source, start + v * lanes, part)) for v, part in enumerate(parts)]
-            for number, own in enumerate(sums):
-                weight = T.bind(unit.splat(self.weights[number * self.stride + key]))
-                for place, value in zip(places, values, strict=True):
-                    T.buffer_store(own, unit.multiply_add(weight, value, own[place]), [place])
-        for (*_, result), own, factor in zip(self.rows, sums, factors, strict=True):
+            begin = T.bind(block * _BLOCK)
+            with T.serial(begin, T.bind(minimum(begin + _BLOCK, self.keys))) as key:
+                start = T.bind(self.values_base + key * stride + first * lanes)
+                values = [T.bind(unit.load(source, start + v * lanes, part)) for v, part in enumerate(parts)]
+                for number, own in enumerate(sums):
+                    weight = T.bind(unit.splat(self.weights[number * self.stride + key]))
+                    for place, value in zip(places, values, strict=True):
+                        T.buffer_store(own, unit.multiply_add(weight, value, own[place]), [place])
+            for own, total, place in buffers:
+                T.buffer_store(total, total[place] + own[place], [place])
+        for (*_, result), total, factor in zip(self.rows, totals, factors, strict=True):
             for v, (place, part) in enumerate(zip(places, parts, strict=True)):
                 at = result + (first + v) * lanes
-                unit.store(generator.flats[-1], at, own[place] * unit.splat(factor), part)
+                unit.store(generator.flats[-1], at, total[place] * unit.splat(factor), part)
 
 
 def is_few(queries: int | None, group: int | None) -> bool:

@@ -23,7 +23,7 @@ from autocast.kernels.convolutions.spec import Convolution
 from autocast.kernels.convolutions.store import Output, store_tile, where_whole
 from autocast.kernels.convolutions.taps import Taps
 from autocast.kernels.convolutions.weights import PackedWeights, pack_weights, packed_shape
-from autocast.kernels.products.tile import Tile
+from autocast.kernels.products.tile import BLOCK_WORDS, MOST_WORDS, BlockedSums, Tile
 from autocast.kernels.target import InstructionSet, cores, instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
 from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, importing, kernel_function, minimum
@@ -219,9 +219,9 @@ class _Generator:
         weights = T.bind((panel * self.layout.words + chunk.first_word) * blocking.panel)
         tile = Tile(unit, blocking.tile_rows, blocking.panel)
         unit.fence(self.output.view)
-        tile.clear()
         high, wide, run = blocking.loops(chunk.kind, self.layout.channels)
         words = math.ceil(run / blocking.per_word)
+        sums = BlockedSums(tile, high * wide * words)
         row_kind, column_kind = chunk.kind
         down, right = i64(band.row_pitch * row_kind.reach), column_kind.reach * self.spec.channels
 
@@ -229,9 +229,9 @@ class _Generator:
             starts = [T.bind(bases[row] + distance) for row in range(tile.rows)]
             begin = T.bind(weights + tap * (words * blocking.panel))
             if blocking.places is None:
-                self._run(band, tile, starts, range(tile.rows), begin, run)
+                self._run(band, sums, starts, range(tile.rows), begin, run)
             else:
-                self._trimmed_run(band, tile, starts, begin, tile_index)
+                self._trimmed_run(band, sums, starts, begin, tile_index)
 
         if high * wide == 1:
             multiply(channel, 0)
@@ -239,9 +239,12 @@ class _Generator:
             with T.serial(*kernel_rows) as i:
                 if wide == 1:
                     multiply(T.bind(channel + i * down), i)
+                    sums.end_run(i, words)
                 else:
                     with T.serial(0, i64(wide)) as j:
                         multiply(T.bind(channel + i * down + j * right), i * wide + j)
+                        sums.end_run(i * wide + j, words)
+        sums.finish()
         left = T.bind(i64(self.layout.features) - within * blocking.panel)
         where_whole(
             self.layout.features % blocking.panel == 0 or left >= blocking.panel,
@@ -249,11 +252,17 @@ class _Generator:
         )
 
     def _run(
-        self, band: Band, tile: Tile, starts: list[tirx.Expr], pixels: Collection[int], weights: tirx.Expr, run: int
+        self,
+        band: Band,
+        sums: BlockedSums,
+        starts: list[tirx.Expr],
+        pixels: Collection[int],
+        weights: tirx.Expr,
+        run: int,
     ) -> None:
         """Add the products of one run of neighbouring elements of `pixels`' data and of neighbouring weights."""
         per_word = self.blocking.per_word
-        words = run // per_word
+        words, tile = run // per_word, sums.tile
 
         def word(row: int, k: tirx.Expr) -> tirx.Expr | None:
             return self._word(band, starts[row] + k * per_word) if row in pixels else None
@@ -261,13 +270,21 @@ class _Generator:
         def last(row: int, k: tirx.Expr) -> tirx.Expr:
             return self._word(band, starts[row] + (run - 1), last=True)
 
-        if words:
-            tile.multiply(word, self.packed, weights, words)
+        if words > MOST_WORDS:
+            with T.serial(0, i64(words // BLOCK_WORDS)) as block:
+                first = T.bind(block * BLOCK_WORDS)
+                begin = T.bind(weights + first * self.blocking.panel)
+                tile.multiply(lambda row, k: word(row, first + k), self.packed, begin, BLOCK_WORDS)
+                sums.end_block()
+        rest = words % BLOCK_WORDS if words > MOST_WORDS else words
+        if rest:
+            begin = weights + (words - rest) * self.blocking.panel
+            tile.multiply(lambda row, k: word(row, words - rest + k), self.packed, begin, rest)
         if run % per_word:
             tile.multiply(last, self.packed, weights + words * self.blocking.panel, 1)
 
     def _trimmed_run(
-        self, band: Band, tile: Tile, starts: list[tirx.Expr], weights: tirx.Expr, tile_index: tirx.Expr
+        self, band: Band, sums: BlockedSums, starts: list[tirx.Expr], weights: tirx.Expr, tile_index: tirx.Expr
     ) -> None:
         """The run of a row of the kernel, without what lies beside the image; that depends on the tile's place."""
         assert self.blocking.places is not None
@@ -279,12 +296,12 @@ class _Generator:
         place = T.bind(tirx.truncmod(tile_index, i64(len(places))))
 
         def emit(taps: tuple[tuple[int, ...], ...]) -> None:
-            if all(len(pixels) == tile.rows for pixels in taps):
-                self._run(band, tile, starts, range(tile.rows), weights, len(taps) * channels)
+            if all(len(pixels) == sums.tile.rows for pixels in taps):
+                self._run(band, sums, starts, range(sums.tile.rows), weights, len(taps) * channels)
                 return
             for tap, pixels in enumerate(taps):
                 moved = [start + tap * channels for start in starts]
-                self._run(band, tile, moved, pixels, weights + tap * tap_words, channels)
+                self._run(band, sums, moved, pixels, weights + tap * tap_words, channels)
 
         def choose(kinds: list[tuple[tuple[tuple[int, ...], ...], list[int]]]) -> None:
             (taps, indices), *others = kinds

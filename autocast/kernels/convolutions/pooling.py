@@ -12,7 +12,11 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.convolutions.spec import Pooling
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
-from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, importing, kernel_function
+from autocast.kernels.vector.long_sums import add_block, corrected
+from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, flat, i64, importing, kernel_function
+
+#: Elements of a window whose sum is in float32 alone.
+_BLOCK_TAPS = 64
 
 #: Vectors of channels that are pooled together: the processor works on all of them at once.
 _VECTORS = 4
@@ -98,21 +102,55 @@ class _Generator:
         spec, unit, lanes = self.spec, self.unit, self.unit.lanes
         largest = spec.kind == "max"
         steps = (1, 1) if spec.adaptive else spec.dilation
-        result = T.alloc_buffer((self.block,), "float32")
+        result, total, lost = (T.alloc_buffer((self.block,), "float32") for _ in range(3))
         places = [(vector * lanes, T.ramp(vector * lanes, 1, lanes)) for vector in range(self.vectors)]
         counts: list[Extent | None] = [None if valid is None else T.bind(valid - skip) for skip, _ in places]
-        for _, at in places:
-            T.buffer_store(result, unit.splat(-math.inf if largest else 0.0), [at])
-        with T.serial(0, high) as y, T.serial(0, wide) as x:
+
+        def clear(*buffers: tirx.Buffer) -> None:
+            for buffer in buffers:
+                for _, at in places:
+                    T.buffer_store(buffer, unit.splat(-math.inf if largest else 0.0), [at])
+
+        def combine(y: tirx.Expr, x: tirx.Expr) -> None:
             element = T.bind(begin + (y * (steps[0] * self.shape[2]) + x * steps[1]) * spec.channels)
             for (skip, at), count in zip(places, counts, strict=True):
                 value = unit.load(self.data, element + skip, count)
                 kept = vector_math.call("maximum", value, result[at]) if largest else value + result[at]
                 T.buffer_store(result, kept, [at])
-        if not largest:
-            factor = self._factor(high, wide)
-        for (skip, at), count in zip(places, counts, strict=True):
-            unit.store(self.out, place + skip, result[at] if largest else result[at] * factor, count)
+
+        def stored(value: Callable[[tirx.Expr], tirx.Expr]) -> None:
+            factor = None if largest else self._factor(high, wide)
+            for (skip, at), count in zip(places, counts, strict=True):
+                unit.store(self.out, place + skip, value(at) if largest else value(at) * factor, count)
+
+        if largest or self._most_taps() <= 2 * _BLOCK_TAPS:
+            clear(result)
+            with T.serial(0, high) as y, T.serial(0, wide) as x:
+                combine(y, x)
+            stored(lambda at: result[at])
+            return
+        clear(total, lost)
+        rows = T.bind(tirx.max(tirx.truncdiv(i64(_BLOCK_TAPS), tirx.max(wide, i64(1))), i64(1)))
+        with (
+            T.serial(0, tirx.truncdiv(high + rows - 1, rows)) as down,
+            T.serial(0, i64(ceil_div(wide, _BLOCK_TAPS))) as right,
+        ):
+            clear(result)
+            first_y, first_x = T.bind(down * rows), T.bind(right * _BLOCK_TAPS)
+            last_y, last_x = tirx.min(high, first_y + rows), tirx.min(wide, first_x + _BLOCK_TAPS)
+            with T.serial(first_y, T.bind(last_y)) as y, T.serial(first_x, T.bind(last_x)) as x:
+                combine(y, x)
+            for _, at in places:
+                add_block(unit, total, lost, at, result[at])
+        stored(lambda at: corrected(unit, total[at], lost[at]))
+
+    def _most_taps(self) -> float:
+        """The most elements that a window has."""
+        spec = self.spec
+        if spec.adaptive is None:
+            return math.prod(spec.window)
+        extents = zip((spec.height, spec.width), spec.adaptive, strict=True)
+        return math.prod(math.inf if extent is None else -(-extent // outputs) + 1 for extent, outputs in extents)
 
     def _factor(self, high: tirx.Expr, wide: tirx.Expr) -> tirx.Expr:
         """What makes a mean of a window's sum."""

@@ -24,6 +24,8 @@ _KINDS = {
     "relax.nn.adaptive_avg_pool1d": "average",
     "relax.nn.adaptive_avg_pool2d": "average",
 }
+#: What no kernel of pooling computes, unless it is a mean.
+_VOLUMES = ("relax.nn.avg_pool3d", "relax.nn.adaptive_avg_pool3d")
 #: Gradients (of the result, the data), which are computed in float32.
 _GRADIENTS = {"relax.grad.max_pool2d_backward": "max", "relax.grad.avg_pool2d_backward": "average"}
 
@@ -41,9 +43,13 @@ class _Pooling(BindingRewriter):
         #: What a kernel defines -> the pooling that it computes: the pooling itself, or its result narrowed.
         self.ends: dict[relax.Var, relax.Call] = {}
         self.gradients: set[relax.Var] = set()
+        #: Means of whole images, of which no kernel of pooling computes: the axes.
+        self.means: dict[relax.Var, list[int]] = {}
         for var, value in self.bound.items():
             if op_name(value) in _KINDS:
                 reason = _declined(value, value.args[0], shape_of(value))
+                if reason is not None and (axes := _whole_image(value)):
+                    self.means[var], reason = axes, "it is the mean of the whole image"
                 end = var if reason is not None else self.narrowing(var)
                 if reason is None:
                     self.ends[end] = value
@@ -53,6 +59,8 @@ class _Pooling(BindingRewriter):
                 explain("pooling", var, reason or "", taken=reason is None)
                 if reason is None:
                     self.gradients.add(var)
+            elif op_name(value) in _VOLUMES and (axes := _whole_image(value)):
+                self.means[var] = axes
 
     def narrowing(self, var: relax.Var) -> relax.Var:
         """What narrows `var` and is all that reads it; `var` itself where there is no such thing."""
@@ -65,6 +73,8 @@ class _Pooling(BindingRewriter):
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         if binding.var in self.gradients:
             return self.gradient(binding.value)
+        if binding.var in self.means:
+            return relax.op.mean(self.new(binding.value.args[0]), self.means[binding.var], keepdims=True)
         call = self.ends.get(binding.var)
         if call is None:
             return None
@@ -122,6 +132,20 @@ def _declined(call: relax.Call, data: relax.Expr, pooled: tuple | None) -> str |
     spec, shape = _spec(call, data, storage(data), storage(data)), image(dims(data))
     extents = tuple(spec.output_extent(axis, shape[axis + 1]) for axis in (0, 1))
     return None if same_shape(image(pooled)[1:3], extents) else "its windows are counted in another way"
+
+
+def _whole_image(call: relax.Call) -> list[int]:
+    """The axes of the one window of an average pooling that has no padding; none where there are several windows."""
+    data, layout = call.args[0], str(call.attrs.layout)
+    axes = [axis for axis, name in enumerate(layout) if name in "DHW"]
+    if "avg" not in call.op.name or shape_of(data) is None or shape_of(call) is None or 0 in dims(data):
+        return []
+    single = call.attrs.out_layout == layout and all(same_shape(dims(call)[axis : axis + 1], (1,)) for axis in axes)
+    if "adaptive" not in call.op.name:
+        extents = tuple(dims(data)[axis] for axis in axes)
+        single = single and same_shape(extents, tuple(call.attrs.pool_size)) and not any(call.attrs.padding)
+        single = single and all(int(step) == 1 for step in call.attrs.dilation)
+    return axes if single else []
 
 
 def _spec(call: relax.Call, data: relax.Expr, data_dtype: str, out_dtype: str) -> Pooling:

@@ -279,11 +279,11 @@ class _Generator:
         unit.fence(self.out)
         skips = [vector * unit.lanes for vector in range(tile.vectors)]
 
-        def load(whole: bool) -> None:
+        def add(whole: bool) -> None:
             for row in range(tile.rows):
                 for vector, skip in enumerate(skips):
                     count = None if whole else left - skip
-                    tile[row, vector] = unit.load(self.out, places[row] + column + skip, count)
+                    tile[row, vector] = tile[row, vector] + unit.load(self.out, places[row] + column + skip, count)
 
         def store(whole: bool) -> None:
             for row in range(tile.rows):
@@ -292,11 +292,7 @@ class _Generator:
                     unit.store(self.out, places[row] + column + skip, tile[row, vector], count)
 
         is_whole = self.features % blocking.panel == 0 or left >= blocking.panel
-        with T.If(is_first):
-            with T.Then():
-                tile.clear()
-            with T.Else():
-                where_whole(is_whole, load)
+        tile.clear()
         image_words = blocking.rows * blocking.row_words
         with T.serial(0, i64(blocking.images)) as image:
             data = [T.bind(starts[row] + image * taps.image) for row in range(tile.rows)]
@@ -306,6 +302,8 @@ class _Generator:
                 T.bind(begin + image * (image_words * blocking.panel)),
                 rows * blocking.row_words,
             )
+        with T.If(tirx.Not(is_first)), T.Then():
+            where_whole(is_whole, add)
         where_whole(is_whole, store)
 
 

@@ -78,7 +78,11 @@ def _permute_dims(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -
 
 
 def _matmul(rewriter: _Canonicalize, call: relax.Call, left: relax.Expr, right: relax.Expr) -> relax.Expr | None:
-    """A product with a matrix that was first repeated for the whole batch."""
+    """A product with a matrix that was first repeated for the whole batch; one of two vectors is a sum."""
+    if len(shape_of(left) or ()) == len(shape_of(right) or ()) == 1:
+        if not dtype_of(left) == dtype_of(right) == dtype_of(call):
+            left, right = (rewriter.emit(relax.op.astype(vector, dtype_of(call))) for vector in (left, right))
+        return relax.op.sum(rewriter.emit(relax.op.multiply(left, right)))
     source = rewriter.producer(right)
     if not is_op(source, "relax.broadcast_to"):
         return None
@@ -199,7 +203,7 @@ def canonicalize(mod: tvm.IRModule) -> tvm.IRModule:
         e = R.permute_dims(R.squeeze(d), axes)
 
     Batch normalization for inference becomes a factor and an offset for each channel, group normalization of data whose
-    channels are last reductions over space. Chains are shortened before
+    channels are last reductions over space, and the product of two vectors a sum. Chains are shortened before
     common subexpressions are looked for, because that makes more of them equal.
     """
     mod = rewrite_functions(mod, _Canonicalize)

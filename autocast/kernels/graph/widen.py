@@ -112,18 +112,27 @@ def compute_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
 class _Accumulate(BindingRewriter):
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if op_name(call) not in PRODUCTS or dtype_of(call) not in LOW:
-            return None
-        product = self.emit(with_float32_result(call, [self.new(operand) for operand in call.args]))
-        return relax.op.astype(product, dtype_of(call))
+        if op_name(call) in PRODUCTS and dtype_of(call) in LOW:
+            product = self.emit(with_float32_result(call, [self.new(operand) for operand in call.args]))
+            return relax.op.astype(product, dtype_of(call))
+        if is_op(call, "relax.cumsum", "relax.cumprod") and dtype_of(call) == "float32":
+            build = getattr(relax.op, call.op.name.removeprefix("relax."))
+            data = self.emit(relax.op.astype(self.new(call.args[0]), "float64"))
+            scan = self.emit(build(data, call.attrs.axis, "float64", call.attrs.exclusive))
+            return relax.op.astype(scan, "float32")
+        return None
 
 
-def accumulate_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite low products that no kernel computes, so that TVM sums them in float32.
+def accumulate_wide(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite low products that no kernel computes, so that TVM sums them in float32, and scans, so that it does in
+    float64: in float32 the error of their last element would grow with its number.
 
     Before::                                          After::
 
         c: bf16 = R.matmul(b, w)                          p: f32 = R.matmul(b, w, out_dtype="float32")
                                                           c: bf16 = R.astype(p, "bfloat16")
+        s: f32 = R.cumprod(x, axis=0)                     y: f64 = R.astype(x, "float64")
+                                                          z: f64 = R.cumprod(y, axis=0)
+                                                          s: f32 = R.astype(z, "float32")
     """
     return rewrite_functions(mod, _Accumulate)

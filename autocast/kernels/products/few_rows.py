@@ -12,10 +12,13 @@ from autocast.kernels.products.blocking import Blocking
 from autocast.kernels.products.pack import Source
 from autocast.kernels.products.panels import Task
 from autocast.kernels.products.tile import Sums, Tile, finish_rows
-from autocast.kernels.vector.unit import VectorUnit, i64
+from autocast.kernels.vector.unit import VectorUnit, ceil_div, i64, minimum
 
 #: How far ahead of its use a row of B is fetched: hardware does not follow such steps, nor across pages.
 _ROWS_AHEAD = 12
+
+#: Products of a sum that is in registers all the time: the error of a longer one would grow with its length.
+_BLOCK = 512
 
 
 class FewRows:
@@ -106,10 +109,19 @@ class FewRows:
         per_line = 64 // tvm.DataType(str(b.view.dtype)).itemsize
 
         def add(part: bool) -> None:
+            if not (isinstance(b.k, int) and b.k <= 2 * _BLOCK):
+                T.evaluate(tirx.call_extern("void", "memset", sums.buffer.data, 0, self.rows * self.panel * 4))
+                with T.serial(0, i64(ceil_div(b.k, _BLOCK))) as block:
+                    first = T.bind(block * _BLOCK)
+                    add_block(part, first, T.bind(minimum(first + _BLOCK, b.k)), others=True)
+                return
+            add_block(part, i64(0), i64(b.k), others=False)
+
+        def add_block(part: bool, begin: tirx.Expr, end: tirx.Expr, *, others: bool) -> None:
             totals = Tile(unit, self.rows, self.panel)
             unit.fence(sums.buffer)
             totals.clear()
-            with T.serial(0, i64(b.k)) as k:
+            with T.serial(begin, end) as k:
                 start = T.bind(b.base + k * b.stride + column)
                 row_of_b = []
                 for skip in range(0, self.panel, unit.lanes):
@@ -121,6 +133,8 @@ class FewRows:
                     factor = T.bind(unit.splat(wide_a[(row + r) * i64(b.k) + k]))
                     for vector, other in enumerate(row_of_b):
                         totals[r, vector] = unit.multiply_add(factor, other, totals[r, vector])
+            if others:
+                totals.add(sums)
             totals.store(sums)
 
         if isinstance(b.columns, int) and b.columns % self.panel == 0:

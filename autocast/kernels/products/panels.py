@@ -54,8 +54,8 @@ class _Block:
         The panels, packed: where the block's words of the first one begin, and the distance between two.
     partial
         Sums of all tiles and panels from block to block; None where the block is the whole of k.
-    begins, ends
-        Whether there are no sums of an earlier block, and whether no later block follows.
+    follows, ends
+        Whether there are sums of an earlier block, and whether no later block follows; None for the whole of k.
     """
 
     first: Extent
@@ -66,7 +66,7 @@ class _Block:
     b_offset: Extent
     b_stride: Extent
     partial: tirx.Buffer | None
-    begins: tirx.Expr | None
+    follows: tirx.Expr | None
     ends: tirx.Expr | None
 
 
@@ -117,10 +117,8 @@ class PanelWalk:
             offset, stride = i64(0), self.blocking.k_words * panel
         else:
             offset, stride = first_panel * task.b_panel_words + first * panel, task.b_panel_words
-        begins, ends = (
-            (None, None) if partial is None else (i64(first).equal(0), i64(first + words).equal(self.k_words))
-        )
-        return _Block(first, words, first_panel, count, packed, offset, stride, partial, begins, ends)
+        follows, ends = (None, None) if partial is None else (i64(first) > 0, i64(first + words).equal(self.k_words))
+        return _Block(first, words, first_panel, count, packed, offset, stride, partial, follows, ends)
 
     def _k_block(self, block: _Block) -> None:
         """One block of k: pack the panels of B, then run over the tiles of A."""
@@ -184,10 +182,12 @@ class PanelWalk:
             sums = Sums(block.partial, at, blocking.panel)
         registers = Tile(unit, blocking.tile_rows, blocking.panel)
         unit.fence(sums.buffer)
-        _either(block.begins, registers.clear, lambda: registers.load(sums))
+        registers.clear()
         offset = T.bind(block.b_offset + panel * block.b_stride)
         between = self._fetch_next(tile, offset, block) if blocking.fetched else None
         registers.multiply(a_word, block.b_buffer, offset, block.words, between)
+        if block.follows is not None:
+            _either(block.follows, lambda: registers.add(sums))
         self._settle(registers, sums, valid, row, column, block)
 
     def _fetch_next(self, tile: tirx.Expr, offset: tirx.Expr, block: _Block) -> Callable[[tirx.Expr], None]:

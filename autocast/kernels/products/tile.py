@@ -12,6 +12,9 @@ from autocast.kernels.products.spec import Epilogue
 from autocast.kernels.vector import vector_math
 from autocast.kernels.vector.unit import Extent, VectorUnit, i64
 
+#: Words whose products are summed in registers alone, and those of a block where there are more.
+MOST_WORDS, BLOCK_WORDS = 1536, 1024
+
 #: Gives the word of A at (row of a tile, word along k).
 AWord = Callable[[int, tirx.Expr], tirx.Expr | None]
 
@@ -57,10 +60,10 @@ class Tile:
         for row, vector in self._places():
             self[row, vector] = self.unit.splat(0.0)
 
-    def load(self, sums: Sums) -> None:
-        """Emit code that goes on from sums in memory."""
+    def add(self, sums: Sums) -> None:
+        """Emit code that adds sums in memory: those of other blocks, so that errors grow with the size of a block."""
         for row, vector in self._places():
-            self[row, vector] = sums.buffer[self._in_memory(sums, row, vector)]
+            self[row, vector] = self[row, vector] + sums.buffer[self._in_memory(sums, row, vector)]
 
     def store(self, sums: Sums) -> None:
         """Emit code that puts the sums into memory."""
@@ -106,6 +109,35 @@ class Tile:
                 self[row, vector] = add(a, b[vector], self[row, vector])
 
 
+class BlockedSums:
+    """The sums of a tile over `words` words: where these are many, of blocks, whose size then decides on the error."""
+
+    def __init__(self, tile: Tile, words: int) -> None:
+        self.tile, self.sums = tile, None
+        tile.clear()
+        if words > MOST_WORDS:
+            self.sums = Sums(tile.unit.scratch(tile.rows * tile.width, "float32"), 0, tile.width)
+            tile.store(self.sums)
+
+    def end_block(self) -> None:
+        """Emit code that ends a block."""
+        if self.sums is not None:
+            self.tile.add(self.sums)
+            self.tile.store(self.sums)
+            self.tile.clear()
+
+    def end_run(self, index: tirx.Expr, words: int) -> None:
+        """Emit code that ends a block after the `index`-th run of `words` words, if enough of them make one."""
+        if self.sums is not None:
+            with T.If((index + 1) % max(1, BLOCK_WORDS // words) == 0), T.Then():
+                self.end_block()
+
+    def finish(self) -> None:
+        """Emit code that leaves the sums of all blocks in the tile."""
+        if self.sums is not None:
+            self.tile.add(self.sums)
+
+
 def multiply_tile(
     unit: VectorUnit,
     *,
@@ -123,11 +155,10 @@ def multiply_tile(
     """
     tile = Tile(unit, rows, sums.width)
     unit.fence(sums.buffer)
-    if accumulate:
-        tile.load(sums)
-    else:
-        tile.clear()
+    tile.clear()
     tile.multiply(a_word, b_buffer, b_offset, k_words)
+    if accumulate:
+        tile.add(sums)
     tile.store(sums)
 
 

@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.reductions.generator import Generator
+from autocast.kernels.vector.long_sums import add_block, corrected
 from autocast.kernels.vector.unit import ceil_div, i64, minimum
 
 #: Columns of a strip of sums: it stays in the first cache beside the rows that are added to it.
@@ -63,29 +64,37 @@ class Columns(Generator):
         unit = self.unit
         size = _STRIP + unit.lanes
         base = T.bind(i64(self.line(kept, False)))
-        blocks = [self.strip(size, self.reduction.neutral, count) for _ in self.steps]
+        if self.spec.moments:
+            shift = self.strip(size, lambda column, left: self.shift(first + column, left), count)
+            load = self.spec.program.steps[self.steps[0]][2]
+            self.evaluator.known[load] = lambda column, _: unit.load(shift, column - first)
+
+        def constant(value: float) -> Callable[[Any, Any], tirx.Expr]:
+            return lambda column, left: unit.splat(value)
+
+        blocks = [self.strip(size, constant(self.reduction.neutral), count) for _ in self.steps]
         rows = end - begin
         in_blocks = self.spec.function == "row_sum" and not (isinstance(rows, int) and rows <= 2 * _BLOCK)
         if not in_blocks:
             self.add_rows(blocks, base, first, count, begin, end)
             return [partial(unit.load, block) for block in blocks]
-        totals = [(self.strip(size, 0.0, count), self.strip(size, 0.0, count)) for _ in blocks]
+        totals = [(self.strip(size, constant(0.0), count), self.strip(size, constant(0.0), count)) for _ in blocks]
         with T.serial(0, i64(ceil_div(rows, _BLOCK))) as number:
             start = T.bind(begin + number * _BLOCK)
             self.add_rows(blocks, base, first, count, start, T.bind(minimum(end, start + _BLOCK)))
 
             def fold(column: Any, left: Any) -> None:
-                at = [unit.ramp(column)]
+                at = unit.ramp(column)
                 for block, (total, lost) in zip(blocks, totals, strict=True):
-                    self.fold(total, lost, at, unit.load(block, column))
-                    T.buffer_store(block, unit.splat(0.0), at)
+                    add_block(unit, total, lost, at, unit.load(block, column))
+                    T.buffer_store(block, unit.splat(0.0), [at])
 
             self.sweep(count, fold)
 
-        def corrected(total: tirx.Buffer, lost: tirx.Buffer, column: Any) -> tirx.Expr:
-            return self.corrected(unit.load(total, column), unit.load(lost, column))
+        def whole(total: tirx.Buffer, lost: tirx.Buffer, column: Any) -> tirx.Expr:
+            return corrected(unit, unit.load(total, column), unit.load(lost, column))
 
-        return [partial(corrected, total, lost) for total, lost in totals]
+        return [partial(whole, total, lost) for total, lost in totals]
 
     def prefetch(self, column: Any, lines: int) -> None:
         """Fetch what is read at a column some lines further on: the hardware does not see that far in short rows."""
@@ -93,9 +102,14 @@ class Columns(Generator):
             argument = self.evaluator.arguments[self.evaluator.program.steps[load][1]]
             self.unit.prefetch(argument, place + column + lines * i64(self.columns))
 
-    def strip(self, size: int, value: float, count: Any) -> tirx.Buffer:
+    def strip(self, size: int, value: Callable[[Any, Any], tirx.Expr], count: Any) -> tirx.Buffer:
+        """A strip of what `value` gives at a column, with the number of columns that are left."""
         buffer = self.unit.scratch(size, "float32")
-        self.sweep(count, lambda column, _: T.buffer_store(buffer, self.unit.splat(value), [self.unit.ramp(column)]))
+
+        def store(column: Any, left: Any) -> None:
+            T.buffer_store(buffer, value(column, left), [self.unit.ramp(column)])
+
+        self.sweep(count, store)
         return buffer
 
     def add_rows(self, strips: list[tirx.Buffer], base: Any, first: Any, count: Any, begin: Any, end: Any) -> None:

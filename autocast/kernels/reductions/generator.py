@@ -19,6 +19,9 @@ from autocast.kernels.vector.unit import Extent, i64
 _PARALLEL_ELEMENTS = 1 << 16
 _PARTS_PER_CORE = 4
 
+#: Lines whose mean is subtracted from all others before they are squared.
+_SHIFT_LINES = 8
+
 
 class Generator:
     """What both forms share: lines, along the last dimensions, of which each is one of the kept or the reduced ones."""
@@ -76,13 +79,25 @@ class Generator:
             divisor = float(count) if isinstance(count, int) else i64(count).astype("float32")
             vectors = [vector / self.unit.splat(divisor) for vector in vectors]
         if self.spec.moments:
-            offset = T.bind(vectors[0])
-            first_line = self.unit.load(self.evaluator.arguments[0], place, left)
-            variance = T.bind(vectors[1] - offset * offset)
-            zero = self.unit.splat(0.0)
-            vectors = [first_line + offset, tirx.Select(variance < zero, zero, variance)]
+            offset, square = T.bind(vectors[0]), T.bind(vectors[1])
+            zero, infinity = self.unit.splat(0.0), self.unit.splat(math.inf)
+            variance = T.bind(square - offset * offset)
+            # What is too large to be squared still is finite; an infinite element has no variance.
+            overflows = tirx.all(square == infinity, tirx.abs(offset) < infinity)
+            variance = tirx.Select(variance < zero, zero, tirx.Select(overflows, infinity, variance))
+            vectors = [self.shift(place, left) + offset, variance]
         for out, vector in zip(self.outs, vectors, strict=True):
             self.unit.store(out, place, vector, left)
+
+    def shift(self, column: Any, left: Any) -> tirx.Expr:
+        """The mean of some lines, far from each other: about what a column's elements are around; 0 if not finite."""
+        data, share = self.evaluator.arguments[0], self.unit.splat(1 / _SHIFT_LINES)
+        mean: tirx.Expr = self.unit.splat(0.0)
+        for i in range(_SHIFT_LINES):
+            line = self.line(i64(self.reduced) * i // _SHIFT_LINES, True)
+            mean = self.unit.multiply_add(self.unit.load(data, line * i64(self.columns) + column, left), share, mean)
+        mean = T.bind(self.unit.once(mean))
+        return tirx.Select(tirx.abs(mean) < self.unit.splat(math.inf), mean, self.unit.splat(0.0))
 
     def combined(self, shares: list[tirx.Buffer], parts: int) -> None:
         """Emit that the `parts` rows of each result's partial ones become that result."""
@@ -115,18 +130,3 @@ class Generator:
         left = T.bind(i64(count % lanes))
         with T.If(left > 0), T.Then():
             body(count - left, left)
-
-    def corrected(self, total: tirx.Expr, lost: tirx.Expr) -> tirx.Expr:
-        """A total with what rounding lost; that is not a number where the total is infinite."""
-        total, lost = T.bind(total), T.bind(lost)
-        infinity = tirx.const(float("inf"), "float32")
-        bound = infinity if str(lost.ty.dtype) == "float32" else self.unit.splat(infinity)
-        return tirx.Select(tirx.abs(lost) < bound, total + lost, total)
-
-    def fold(self, total: tirx.Buffer, lost: tirx.Buffer, at: list, value: tirx.Expr) -> None:
-        """Add a value to a total, and what rounding loses by that to `lost`."""
-        value, before = T.bind(value), T.bind(total[at[0]])
-        after = T.bind(before + value)
-        taken = T.bind(after - before)
-        T.buffer_store(lost, lost[at[0]] + ((before - (after - taken)) + (value - taken)), at)
-        T.buffer_store(total, after, at)

@@ -9,6 +9,7 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.reductions.generator import Generator
 from autocast.kernels.rows.reductions import Accumulator
+from autocast.kernels.vector.long_sums import add_block, corrected
 from autocast.kernels.vector.unit import ceil_div, i64, minimum
 
 #: Elements of a chunk of a line, whose sum is in float32 alone.
@@ -23,19 +24,21 @@ class Rows(Generator):
 
     def emit(self) -> None:
         """Emit the kernel's loops."""
+        lanes, here = self.unit.lanes, self.unit.ramp(0)
         chunks = ceil_div(self.columns, _CHUNK)
         units = self.reduced * chunks
         parts = self.parts(self.kept, units)
         single = parts == 1
-        size = parts * self.results + self.unit.lanes
+        size = parts * self.results + lanes
         shares = [] if single else [self.unit.scratch(size, "float32") for _ in self.outs]
         with self.loop(self.kept * parts) as task:
             kept, part = T.bind(task // i64(parts)), task % i64(parts)
             base = T.bind(i64(self.line(kept, False)))
-            totals = [[T.alloc_buffer((1,), "float32", scope="local") for _ in range(2)] for _ in self.outs]
+            # Numbers as vectors of equal lanes.
+            totals = [[T.alloc_buffer((lanes,), "float32", scope="local") for _ in range(2)] for _ in self.outs]
             for total, lost in totals:
-                T.buffer_store(total, tirx.const(self.reduction.neutral, "float32"), [0])
-                T.buffer_store(lost, tirx.const(0.0, "float32"), [0])
+                T.buffer_store(total, self.unit.splat(self.reduction.neutral), [here])
+                T.buffer_store(lost, self.unit.splat(0.0), [here])
             begin = 0 if single else part * i64(units) // i64(parts)
             end = units if single else (part + 1) * i64(units) // i64(parts)
             with T.serial(T.bind(i64(begin)), T.bind(i64(end))) as number:
@@ -48,25 +51,17 @@ class Rows(Generator):
                 )
                 for (total, lost), value in zip(totals, self.chunk(first, length), strict=True):
                     if self.spec.function == "row_sum":
-                        self.fold(total, lost, [0], value)
+                        add_block(self.unit, total, lost, here, self.unit.splat(value))
                     else:
-                        T.buffer_store(total, self.scalar(total[0], value), [0])
-            values = [T.bind(self.corrected(total[0], lost[0])) for total, lost in totals]
+                        combined = self.reduction.combine(total[here], self.unit.splat(value))
+                        T.buffer_store(total, combined, [here])
+            values = [T.bind(corrected(self.unit, total[here], lost[here])) for total, lost in totals]
             if single:
-                self.store(kept, [self.unit.splat(value) for value in values], 1)
+                self.store(kept, values, 1)
             for share, value in zip(shares, values, strict=False):
-                T.buffer_store(share, value, [part * i64(self.kept) + kept])
+                self.unit.store(share, part * i64(self.kept) + kept, value, 1)
         if shares:
             self.combined(shares, parts)
-
-    def scalar(self, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
-        """Two numbers, combined."""
-        vector = T.bind(self.reduction.combine(self.unit.splat(a), self.unit.splat(b)))
-        return (
-            tirx.call_pure_extern("float32", self.reduction.lanes, vector)
-            if self.spec.function != "row_product"
-            else a * b
-        )
 
     def chunk(self, first: Any, length: Any) -> list[tirx.Expr]:
         """Emit the reductions of `length` elements of a line, from column `first` on."""

@@ -172,7 +172,7 @@ class _Reductions(BindingRewriter):
     def moments(self, sweep: list[_Group], translation: Translation) -> list[relax.Expr]:
         """The variance of a stored tensor in one sweep, after its mean if the sweep has both.
 
-        Squares are those of the differences from the first line: it is no further from the mean than other lines are.
+        Squares are those of the differences from the mean of some lines, which is near that of all.
         """
         group = sweep[-1]
         start = translation.builder.load(0, translation.named(_kept(group)))
@@ -182,16 +182,23 @@ class _Reductions(BindingRewriter):
         return self.reduced(sweep, translation, steps, [mean, group.end], moments=True)[-len(sweep) :]
 
     def deviation(self, group: _Group, translation: Translation) -> relax.Expr:
-        """The variance of what is computed, or not in lines: the mean of the squares of what differs from the mean."""
-        mean = relax.Var("mean", relax.TensorType(_kept(group), "float32"))
+        """The variance of what is computed, or not in lines: the mean of the squares of what differs from the mean.
+
+        The mean was rounded, so what differs from it has a mean too.
+        """
+        mean, rest, square = (relax.Var(name, relax.TensorType(_kept(group), "float32")) for name in ("m", "d", "s"))
         (average,) = self.reduced([group], translation, [translation.value(group.data)], [mean])
         translation = self.translation([group])
         translation.arguments.append(self.emit(average))
         view = translation.named(_kept(group))
         load = translation.builder.load(translation.builder.argument(view, "float32"), view)
         centered = translation.step("subtract", translation.value(group.data), load)
-        square = translation.step("multiply", centered, centered)
-        return self.reduced([group], translation, [square], [group.end])[0]
+        steps = [centered, translation.step("multiply", centered, centered)]
+        off, squares = map(self.emit, self.reduced([group], translation, steps, [rest, square]))
+        variance = self.emit(relax.op.subtract(squares, self.emit(relax.op.multiply(off, off))))
+        variance = self.emit(relax.op.maximum(variance, relax.const(0.0, "float32")))
+        variance = self.emit(relax.op.reshape(variance, dims(group.end)))
+        return relax.op.astype(variance, storage(group.end)) if storage(group.end) in LOW else variance
 
     def reduced(
         self,

@@ -23,7 +23,7 @@ class Reduce:
         Whether results are divided by the number of elements that make them up.
     moments
         Whether the results are mean and variance of the program's first argument x, and the tensors that are reduced
-        x - s and (x - s)², where s is x's first line. Only dimensions before the kept ones are reduced.
+        x - s and (x - s)², where s, read as x's first line, is the mean of some. Only leading dimensions are reduced.
     """
 
     program: Program

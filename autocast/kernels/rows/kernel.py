@@ -19,7 +19,16 @@ from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
 from autocast.kernels.vector.program import Evaluator, Program, Sizes, Value, declare, in_place
 from autocast.kernels.vector.streaming import streamed, with_overwriting
-from autocast.kernels.vector.unit import Extent, VectorUnit, i64, importing, kernel_function, shared_loop
+from autocast.kernels.vector.unit import (
+    Extent,
+    VectorUnit,
+    ceil_div,
+    i64,
+    importing,
+    kernel_function,
+    minimum,
+    shared_loop,
+)
 
 #: Rows are independent; fewer elements than this are worked on by one core.
 _PARALLEL_ELEMENTS = 1 << 14
@@ -29,6 +38,9 @@ _NEAR_BYTES = 1 << 14
 
 #: Vectors that a reduction combines independently, so that no addition waits for the one before it.
 _SLOTS = 4
+
+#: Elements of a row whose sum is in float32 alone.
+_BLOCK = 8192
 
 #: Bytes that one prefetch fetches.
 _CACHE_LINE = 64
@@ -74,6 +86,8 @@ class _Generator:
         row_loads = frozenset(load for load in self.evaluator.loads if self.evaluator.per_row(load))
         near = static and 4 * columns * segments <= _NEAR_BYTES
         self.far = static and not near and segments == 1
+        #: Whether a row has, or may have, so many elements that sums are ones of blocks.
+        self.long = not static or columns * segments > 2 * _BLOCK
         self.plan = plan_sweeps(program, row_dims, row_loads, near)
         #: Few enough vectors to hold two of each in registers.
         self.unrolled = static and segments == 1 and columns <= unit.lanes * unit.isa.registers // 2
@@ -146,15 +160,16 @@ class _Generator:
 
     def running_sum(self, operand: int) -> Value:
         """The sums of each value of a row and those before it, for a reader that goes from the first to the last."""
-        carry = T.alloc_buffer((1,), "float32")
-        T.buffer_store(carry, tirx.const(0.0, "float32"), [0])
+        carry = T.alloc_buffer((1,), "float64")  # so that the error does not grow along the row
+        T.buffer_store(carry, tirx.const(0.0, "float64"), [0])
 
         def value(column: Extent, count: Extent | None) -> tirx.Expr:
-            vector = self.evaluator.vector(operand, column, count, {})
-            sums = tirx.call_pure_extern(self.unit.dtype, "autocast_running_sum", vector)
-            sums = T.bind(self.unit.once(sums + self.unit.splat(carry[0])))
-            T.buffer_store(carry, tirx.call_pure_extern("float32", "autocast_last", sums), [0])
-            return sums
+            vector, unit = self.evaluator.vector(operand, column, count, {}), self.unit
+            sums = T.bind(unit.once(tirx.call_pure_extern(unit.dtype, "autocast_running_sum", vector)))
+            result = T.bind(unit.once(sums + unit.splat(carry[0].astype("float32"))))
+            whole = tirx.call_pure_extern("float32", "autocast_last", sums)
+            T.buffer_store(carry, carry[0] + whole.astype("float64"), [0])
+            return result
 
         return value
 
@@ -162,7 +177,10 @@ class _Generator:
         """Emit one pass over the row."""
         vectors = self.columns // self.unit.lanes
         slots = max(1, min(_SLOTS, vectors)) if isinstance(vectors, int) else 1
-        sums = {number: Accumulator(self.program.steps[number][0], self.unit, slots) for number in sweep.reductions}
+        sums = {
+            number: Accumulator(self.program.steps[number][0], self.unit, slots, long=self.long)
+            for number in sweep.reductions
+        }
         kept = {} if self.unrolled else {number: self.scratch_row() for number in sweep.kept}
         fetches = self.far and len(self.plan.sweeps) > 2 and sweep is self.plan.sweeps[-2]
 
@@ -183,7 +201,11 @@ class _Generator:
             for position, value in zip(sweep.outputs, values, strict=True):
                 self.unit.store(self.outputs[position], place, value, count, streamed=position in self.streamed)
 
-        self.each_line(lambda: self.each_vector(at, slots))
+        def end_block() -> None:
+            for accumulator in sums.values():
+                accumulator.end_block()
+
+        self.each_line(lambda: self.each_vector(at, slots, end_block), end_block)
         for number, accumulator in sums.items():
             self.know(number, self.unit.splat(accumulator.finish()))
         for number, row in kept.items():
@@ -211,37 +233,61 @@ class _Generator:
         """Memory for one value of each element of a row."""
         return self.unit.scratch(self.segments * self.padded, "float32")
 
-    def each_line(self, body: Callable[[], None]) -> None:
-        """`body()` for each line of the row."""
+    def each_line(self, body: Callable[[], None], end_block: Callable[[], None]) -> None:
+        """`body()` for each line of the row; `end_block()` after as many of them as make a block."""
         if isinstance(self.segments, int) and self.segments == 1:
             body()
             return
         evaluator = self.evaluator
         outside = self.line, evaluator.places, evaluator.scalars
+        together = max(1, _BLOCK // self.columns) if isinstance(self.columns, int) else 1
         with T.serial(0, i64(self.segments)) as segment:
             self.segment, self.line = segment, T.bind(self.line + segment)
             evaluator.at(self.line)
             body()
+            if self.long:
+                with T.If((segment + 1) % together == 0), T.Then():
+                    end_block()
         self.segment, (self.line, evaluator.places, evaluator.scalars) = 0, outside
 
-    def each_vector(self, body: Callable[[Extent, Extent | None, int], None], slots: int) -> None:
+    def each_vector(
+        self, body: Callable[[Extent, Extent | None, int], None], slots: int, end_block: Callable[[], None]
+    ) -> None:
         """`body(column, count, slot)` for each vector of a line; a count is given for the last, incomplete one."""
         lanes, columns = self.unit.lanes, self.columns
-        if not isinstance(columns, int):
-            with T.serial(0, i64(columns // lanes)) as j:
-                body(j * lanes, None, 0)
-            body(columns // lanes * lanes, columns % lanes, 0)
-            return
         vectors = columns // lanes
+        if not isinstance(columns, int):
+            self.each_turn(vectors, _BLOCK // lanes, lambda j: body(j * lanes, None, 0), end_block)
+            body(vectors * lanes, columns % lanes, 0)
+            return
         rolled = 0 if self.unrolled else vectors // slots
+
+        def turn(j: Extent) -> None:
+            for slot in range(slots):
+                body((j * slots + slot) * lanes, None, slot)
+
         if rolled > 1:
-            with T.serial(0, i64(rolled)) as j:
-                for slot in range(slots):
-                    body((j * slots + slot) * lanes, None, slot)
+            self.each_turn(rolled, _BLOCK // (lanes * slots), turn, end_block)
         for j in range(rolled * slots if rolled > 1 else 0, vectors):
             body(j * lanes, None, j % slots)
         if columns % lanes:
             body(vectors * lanes, columns % lanes, vectors % slots)
+
+    def each_turn(
+        self, turns: Extent, together: int, body: Callable[[Extent], None], end_block: Callable[[], None]
+    ) -> None:
+        """`body(j)` for each of `turns`; `end_block()` after `together` of them, where there are more."""
+        if isinstance(turns, int) and turns <= 2 * together:
+            with T.serial(0, i64(turns)) as j:
+                body(j)
+            return
+        with T.serial(0, i64(ceil_div(turns, together))) as block:
+            first = T.bind(block * together)
+            last = T.bind(minimum(first + together, turns))
+            with T.serial(first, last) as j:
+                body(j)
+            with T.If(last < turns), T.Then():
+                end_block()
 
 
 def _lane(vector: tirx.Expr) -> tirx.Expr:

@@ -194,8 +194,11 @@ def _rms_norm(t: RowTranslation, call: relax.Call) -> int:
 
 
 def _variance(t: RowTranslation, call: relax.Call) -> int:
+    """The mean square of what differs from the mean, as it was rounded, less the square of its own mean."""
     centered = t.centered(t.whole(call.args[0]))
-    return t.mean(t.step("multiply", centered, centered))
+    rest = t.mean(centered)
+    variance = t.step("subtract", t.mean(t.step("multiply", centered, centered)), t.step("multiply", rest, rest))
+    return t.step("maximum", variance, t.constant(0.0))
 
 
 def _sum(t: RowTranslation, call: relax.Call) -> int:

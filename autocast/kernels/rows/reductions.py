@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.vector import llvm_ir, vector_math
+from autocast.kernels.vector.long_sums import add_block, corrected
 from autocast.kernels.vector.unit import Extent, VectorUnit, i32
 
 _INFINITY = float("inf")
@@ -122,16 +123,20 @@ CALLED = {
 
 
 class Accumulator:
-    """Emits one reduction of a row into `slots` independent vectors, so that additions need not wait for each other."""
+    """Emits one reduction of a row into `slots` independent vectors, so that additions need not wait for each other.
 
-    def __init__(self, function: str, unit: VectorUnit, slots: int) -> None:
+    A sum of a `long` row is one of blocks, each of which `end_block` ends.
+    """
+
+    def __init__(self, function: str, unit: VectorUnit, slots: int, *, long: bool = False) -> None:
         self.function, self.unit, self.slots = function, unit, slots
         self.reduction = PLACES[function][0] if function in PLACES else SIMPLE[function]
-        self.values = self._vectors(self.reduction.neutral)
-        self.places = self._vectors(_INFINITY) if function in PLACES else None
+        self.values = self._vectors(self.reduction.neutral, slots)
+        self.places = self._vectors(_INFINITY, slots) if function in PLACES else None
+        self.blocks = self._vectors(0.0, 2) if long and function == "row_sum" else None
 
-    def _vectors(self, initial: float) -> list[tirx.Buffer]:
-        buffers = [T.alloc_buffer((self.unit.lanes,), "float32") for _ in range(self.slots)]
+    def _vectors(self, initial: float, count: int) -> list[tirx.Buffer]:
+        buffers = [T.alloc_buffer((self.unit.lanes,), "float32") for _ in range(count)]
         for buffer in buffers:
             T.buffer_store(buffer, self.unit.splat(initial), [self.unit.ramp(0)])
         return buffers
@@ -158,9 +163,21 @@ class Accumulator:
         T.buffer_store(values, best, [at])
         T.buffer_store(places, found, [at])
 
+    def end_block(self) -> None:
+        """Emit that what was added so far is a block."""
+        if self.blocks is not None:
+            at, (total, lost) = self.unit.ramp(0), self.blocks
+            block = self._vector([buffer[at] for buffer in self.values], self.reduction)
+            add_block(self.unit, total, lost, at, block)
+            for buffer in self.values:
+                T.buffer_store(buffer, self.unit.splat(0.0), [at])
+
     def finish(self) -> tirx.Expr:
         """Emit what all slots and lanes combine to: a float32 number."""
         values = [buffer[self.unit.ramp(0)] for buffer in self.values]
+        if self.blocks is not None:
+            total, lost = (buffer[self.unit.ramp(0)] for buffer in self.blocks)
+            values.append(corrected(self.unit, total, lost))
         result = self._combined(values, self.reduction)
         if self.places is None:
             return result
@@ -173,11 +190,14 @@ class Accumulator:
         return self._combined(candidates, _MINIMUM)
 
     def _combined(self, vectors: list[tirx.Expr], reduction: Reduction) -> tirx.Expr:
+        return T.bind(tirx.call_extern("float32", reduction.lanes, self._vector(vectors, reduction)))
+
+    def _vector(self, vectors: list[tirx.Expr], reduction: Reduction) -> tirx.Expr:
         while len(vectors) > 1:
             pairs = zip(vectors[::2], vectors[1::2], strict=False)
             odd = vectors[-1:] if len(vectors) % 2 else []
             vectors = [reduction.combine(a, b) for a, b in pairs] + odd
-        return T.bind(tirx.call_extern("float32", reduction.lanes, vectors[0]))
+        return vectors[0]
 
 
 def _is_nan(vector: tirx.Expr) -> tirx.Expr:

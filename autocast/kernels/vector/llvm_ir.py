@@ -49,6 +49,15 @@ define linkonce_odr float @autocast_sum(<L x float> %x) alwaysinline {
 define linkonce_odr <L x float> @autocast_once(<L x float> %x) alwaysinline {
   ret <L x float> %x
 }
+define linkonce_odr <L x float> @autocast_rounded_off(<L x float> %a, <L x float> %b) alwaysinline {
+  %sum = fadd <L x float> %a, %b
+  %from_b = fsub <L x float> %sum, %a
+  %from_a = fsub <L x float> %sum, %from_b
+  %lost_a = fsub <L x float> %a, %from_a
+  %lost_b = fsub <L x float> %b, %from_b
+  %lost = fadd <L x float> %lost_a, %lost_b
+  ret <L x float> %lost
+}
 define linkonce_odr void @autocast_touch(ptr %p) alwaysinline {
   ret void
 }

@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from autocast.kernels.graph.widen import accumulate_in_float32, compute_in_float32
+from autocast.kernels.graph.widen import accumulate_wide, compute_in_float32
 from tests.kernels.modules import EPSILON, NUMPY, error, module, random, run
 
 LOW = ("bfloat16", "float16")
@@ -64,7 +64,7 @@ def test_a_low_product_that_no_kernel_computes_is_summed_in_float32() -> None:
                 R.output(c)
             return c
 
-    tvm.ir.assert_structural_equal(accumulate_in_float32(Before), Expected, map_free_vars=True)
+    tvm.ir.assert_structural_equal(accumulate_wide(Before), Expected, map_free_vars=True)
 
 
 def test_a_value_with_two_readers_is_stored_low() -> None:

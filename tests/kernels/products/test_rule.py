@@ -98,10 +98,14 @@ def test_a_batch_of_one_needs_no_reshape() -> None:
     assert _lowered(op.matmul, ((1, 5, 8), "float32"), ((8, 6), "float32")) == ["product0_1x5x6x8_nn_f32_f32_f32"]
 
 
-def test_a_scalar_product_is_declined(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_the_product_of_two_vectors_is_a_sum() -> None:
+    assert _lowered(op.matmul, ((8,), "float32"), ((8,), "float32")) == ["relax.multiply", "relax.sum"]
+
+
+def test_a_product_of_integers_is_declined(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setenv("AUTOCAST_DEBUG", "4")
-    assert _lowered(op.matmul, ((8,), "float32"), ((8,), "float32")) == ["relax.matmul"]
-    assert "declines" in (messages := capsys.readouterr().err) and "both operands are vectors" in messages
+    assert _lowered(op.matmul, ((4, 8), "int32"), ((8, 4), "int32")) == ["relax.matmul"]
+    assert "declines" in (messages := capsys.readouterr().err) and "int32" in messages
 
 
 def test_a_bias_of_a_matrix_times_a_vector_is_the_kernels() -> None:
