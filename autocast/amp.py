@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tvm
 
 from autocast.errors import AutocastError, PolicyWarning, SlowDtypeWarning
+from autocast.ir.failures import repeatable
 from autocast.kernels.target import detect_target, slow_dtype
 from autocast.messages import nearest, warn
 from autocast.passes.auto_cast import AutoCast, auto_cast
@@ -108,6 +109,12 @@ def apply_policy(subject: Subject, policy: Policy) -> Subject:
     Where several modules are trained or run together, an entry may concern one of them only.
     """
     is_module = isinstance(subject, tvm.IRModule)
+    mod, params = (subject, None) if is_module else (subject.mod, subject.params)
+    with repeatable("amp.autocast", mod, f"policy={str(policy)!r}", params):
+        return _apply(subject, policy, is_module)
+
+
+def _apply(subject: Subject, policy: Policy, is_module: bool) -> Subject:
     result, report = auto_cast(
         subject if is_module else subject.mod, policy, () if is_module else tuple(subject.params)
     )

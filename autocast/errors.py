@@ -9,6 +9,7 @@ __all__ = [
     "CastErasureError",
     "CastingRuleError",
     "CheckpointError",
+    "CompileError",
     "DivergedError",
     "GradientError",
     "IllFormedModuleError",
@@ -47,6 +48,22 @@ class UnsupportedError(AutocastError):
     """A device, dtype or operator that is not supported (yet)."""
 
 
+class CompileError(AutocastError):
+    """A phase of compilation failed on a module that was accepted: a fault of this project, of TVM, or of a PrimFunc.
+
+    Attributes
+    ----------
+    phase : str
+        Where it failed; its cause (`__cause__`) is what was raised there.
+    function : str
+        The function of the module that makes it fail; empty where no single one does.
+    path : str
+        The Python file that repeats the failure when it is run; empty where none was written.
+    """
+
+    phase = function = path = ""
+
+
 class PolicyError(AutocastError):
     """A policy that contradicts itself, or says something that no operator, name or option answers to."""
 
@@ -79,6 +96,7 @@ class PolicyWarning(UserWarning):
 for _error in (
     CastErasureError,
     CastingRuleError,
+    CompileError,
     IllFormedModuleError,
     ImportModelError,
     PolicyError,

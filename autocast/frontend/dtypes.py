@@ -62,7 +62,9 @@ def with_dtypes(mod: tvm.IRModule, dtypes: Mapping[str, str]) -> tvm.IRModule:
                 "expected a module whose calls of functions say what they return"
             )
     functions = {var: function for var, function in mod.functions.items() if var.name_hint != "main"}
-    return tvm.IRModule({**functions, tvm.ir.GlobalVar("main"): completed}, attrs=mod.attrs)
+    return tvm.IRModule(
+        {**functions, tvm.ir.GlobalVar("main"): completed}, attrs=mod.attrs, global_infos=mod.global_infos
+    )
 
 
 def _dtype(var: relax.Expr) -> str | None:

@@ -29,7 +29,7 @@ def normalize(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
     """The simplified module, and for each parameter after the inputs whether main still takes it (if it is used)."""
     for rules in (FIRST, THEN):
         main = mod["main"]
-        mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs)
+        mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
         mod["main"] = Simplifier(mod, rules, _uses(main)).visit_expr(main)
         mod = canonicalize_bindings(mod)
         mod = merge_common_calls(mod)

@@ -11,7 +11,8 @@ from tvm import relax
 
 from autocast.errors import ImportModelError
 from autocast.frontend.names import variable_name
-from autocast.ir import first_order, relax_functions
+from autocast.ir import first_order, relax_functions, static_shape
+from autocast.ir.failures import in_phase, repeatable
 from autocast.model.value import Model
 
 
@@ -45,7 +46,8 @@ def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | S
         relax.analysis.well_formed(mod)
     except Exception as error:
         raise ImportModelError(f"from_relax: the module is not well formed: {error}") from error
-    mod = first_order(mod)
+    with repeatable("from_relax", mod, ""), in_phase("first_order", mod, first_order):
+        mod = first_order(mod)
     main = mod["main"]
     values = _values(main, params)
     num_input = len(main.params) - len(values)
@@ -68,17 +70,16 @@ def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | S
 def _with_main(mod: tvm.IRModule) -> tvm.IRModule:
     functions = list(relax_functions(mod))
     names = [gv.name_hint for gv, _ in functions]
-    if "main" in names:
+    if "main" in names and "global_symbol" in (mod["main"].attrs or {}):
         return mod
-    if len(functions) != 1:
+    if "main" not in names and len(functions) != 1:
         raise ImportModelError(
             f"from_relax: the module has the Relax functions {names}; expected one, or one of the name 'main'."
         )
-    global_var, function = functions[0]
-    rest = {gv: f for gv, f in mod.functions.items() if gv.name_hint != global_var.name_hint}
-    return tvm.IRModule(
-        {**rest, tvm.ir.GlobalVar("main"): function.with_attr("global_symbol", "main")}, attrs=mod.attrs
-    )
+    old, function = next((pair for pair in functions if pair[0].name_hint == "main"), functions[0])
+    mod = mod.clone()
+    mod.update_func(old, function.with_attr("global_symbol", "main"))
+    return relax.transform.NormalizeGlobalVar()(mod)
 
 
 def _values(main: relax.Function, params: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Any]:
@@ -118,11 +119,10 @@ def _tensor(var: relax.Var, value: Any) -> tvm.runtime.Tensor:
     elif not isinstance(value, tvm.runtime.Tensor):
         value = tvm.runtime.tensor(np.asarray(value))
     expected = var.ty
-    shape = (
-        [int(d) for d in expected.shape.values] if isinstance(expected, relax.TensorType) and expected.shape else None
-    )
-    if shape is None or list(value.shape) != shape or str(value.dtype) != str(expected.dtype):
+    shape = static_shape(var)
+    if shape is None or tuple(value.shape) != shape or str(value.dtype) != str(expected.dtype):
         raise ImportModelError(
-            f"from_relax: the parameter {var.name!r} is a {expected}; got {value.dtype} of shape {tuple(value.shape)}."
+            f"from_relax: the parameter {var.name!r} is a {expected}; got {value.dtype} of shape {tuple(value.shape)}. "
+            "Expected its dtype and its dimensions, all of them known: BindSymbolicVars says what symbolic ones are"
         )
     return value

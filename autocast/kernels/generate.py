@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import tvm
 from tvm import tirx
 
+from autocast.ir.failures import in_phase
 from autocast.kernels.fallback.schedule import EXISTING
 
 _T = TypeVar("_T")
@@ -32,7 +33,10 @@ def parts_of(mod: tvm.IRModule) -> list[tvm.IRModule]:
         (free if is_free else bound)[var] = function
     count = -(-len(free) // KERNELS_IN_PART) or 1
     kernels = [dict(list(free.items())[start::count]) for start in range(count)]
-    return [tvm.IRModule(part, attrs=mod.attrs) for part in ({**bound, **kernels[0]}, *kernels[1:])]
+    return [
+        tvm.IRModule(part, attrs=mod.attrs, global_infos=mod.global_infos)
+        for part in ({**bound, **kernels[0]}, *kernels[1:])
+    ]
 
 
 def generate(mod: tvm.IRModule, target: tvm.target.Target, threads: int) -> tvm.runtime.Executable:
@@ -53,7 +57,11 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target, threads: int) -> tvm.
         with context:
             return tvm.compile(part, target, relax_pipeline=None)
 
-    executable, *others = _in_threads(compiled, parts_of(mod), threads)
+    def checked(part: tvm.IRModule) -> tvm.runtime.Executable:
+        with in_phase("generate", part, compiled):
+            return compiled(part)
+
+    executable, *others = _in_threads(checked, parts_of(mod), threads)
     for other in others:
         executable.mod.import_module(other.mod)
     return executable
@@ -67,7 +75,8 @@ def load(executable: tvm.runtime.Executable, threads: int) -> None:
         with suppress(AttributeError):
             library.get_function("main")
 
-    _in_threads(loaded, executable.mod.imports, threads)
+    with in_phase("load"):
+        _in_threads(loaded, executable.mod.imports, threads)
 
 
 def _in_threads(function: Callable[[Any], _T], values: Iterable[Any], threads: int) -> list[_T]:

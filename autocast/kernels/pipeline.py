@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +13,10 @@ from tvm import relax
 
 from autocast import settings
 from autocast.ir import first_order
+from autocast.ir.failures import in_phase
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
+from autocast.kernels.fallback.legalized import check_legalized
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.generate import generate
 from autocast.kernels.graph.accumulate import accumulate_gradients
@@ -103,6 +105,7 @@ LOWERING = (
     Phase("expand_what_is_left", lambda mod, target: expand_operators(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),
+    Phase("check_legalized", lambda mod, target: check_legalized(mod)),
     Phase("fuse", _fuse),
     Phase("remove_dead_code", _sequence(relax.transform.DeadCodeElimination())),
     Phase("schedule", lambda mod, target: schedule(mod)),
@@ -165,7 +168,8 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """
     for phase in LOWERING:
         started = time.perf_counter()
-        mod = phase.run(mod, target)
+        with in_phase(phase.name, mod, _on(target, phase.run)):
+            mod = phase.run(mod, target)
         _report(phase.name, mod, time.perf_counter() - started)
     summarize(mod)
     return mod
@@ -174,13 +178,28 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 def plan(mod: tvm.IRModule, target: tvm.target.Target) -> Plan:
     """Lower `mod` and plan its memory."""
     lowered = lower(mod, target)
-    return Plan(lowered, _sequence(*PLANNING)(lowered, target))
+    return Plan(lowered, _one_by_one(PLANNING, lowered, target))
 
 
 def finish(planned: tvm.IRModule, target: tvm.target.Target, threads: int = 1) -> tvm.runtime.Executable:
     """Compile a planned module (`Plan.planned`) to an executable for the virtual machine, by this many threads."""
     with _as_allocated(planned):
-        return generate(_sequence(*FINISHING)(planned, target), target, threads)
+        return generate(_one_by_one(FINISHING, planned, target), target, threads)
+
+
+def _on(
+    target: tvm.target.Target, run: Callable[[tvm.IRModule, tvm.target.Target], tvm.IRModule]
+) -> Callable[[tvm.IRModule], tvm.IRModule]:
+    return lambda mod: run(mod, target)
+
+
+def _one_by_one(passes: Iterable[tvm.transform.Pass], mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """What a sequence of the passes makes of `mod`; one that fails is named."""
+    for each in passes:
+        run = _sequence(each)
+        with in_phase(each.info.name, mod, _on(target, run)):
+            mod = run(mod, target)
+    return mod
 
 
 def _as_allocated(planned: tvm.IRModule) -> tvm.transform.PassContext:

@@ -16,6 +16,7 @@ from tvm import relax
 
 from autocast import settings
 from autocast.errors import IllFormedModuleError
+from autocast.ir.failures import in_phase
 from autocast.passes.cast_costs import cast_bytes
 from autocast.passes.cast_erasure import check_erasure
 from autocast.passes.cast_planner import Planner
@@ -98,16 +99,20 @@ def _auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str]) -> tupl
             f"AutoCast: the module is not well formed: {reason} Expected Relax in A-normal form, every variable bound "
             "before its use; relax.transform.Normalize() mends modules built by hand"
         ) from error
-    decisions = Decisions(policy, mod, params)
-    plan = Planner(decisions).read(mod)
-    solution = solve(plan.problem)
-    greedy = solve_greedily(plan.problem)
+    with in_phase("plan", mod, lambda part: Planner(Decisions(policy, part, ())).read(part)):
+        decisions = Decisions(policy, mod, params)
+        plan = Planner(decisions).read(mod)
+    with in_phase("solve"):
+        solution = solve(plan.problem)
+        greedy = solve_greedily(plan.problem)
     greedy_casts = plan.problem.casts(greedy)
     greedy_cost = plan.problem.cost(greedy, greedy_casts)
     low, cost = (solution.low, solution.cost) if policy.solver == "optimal" else (greedy, greedy_cost)
-    rewriter = CastRewriter(plan, low)
-    result = rewriter.rewrite(mod)
-    check_erasure(mod, result, policy.dtype)
+    with in_phase("rewrite"):
+        rewriter = CastRewriter(plan, low)
+        result = rewriter.rewrite(mod)
+    with in_phase("check"):
+        check_erasure(mod, result, policy.dtype)
     return result, CastReport(
         dtype=policy.dtype,
         objective=policy.objective,

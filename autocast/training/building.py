@@ -27,7 +27,7 @@ def new_function(
     The result is a tensor if `build` returns one expression, else a tuple. What the results do not need is left out.
     """
     functions = {gv: function for gv, function in mod.functions.items() if gv.name_hint != "main"}
-    builder = PlacedBuilder(tvm.IRModule(functions, attrs=mod.attrs))
+    builder = PlacedBuilder(tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos))
     with builder.function("main", list(params), attrs=attrs):
         with new_block(builder, mod["main"]):
             outputs = [builder.emit_output(result, variable_name(name)) for name, result in build(builder).items()]

@@ -21,7 +21,7 @@ def evaluation_form(model: Model) -> Model:
 
     A model without such parts comes back equal. Parameters that nothing reads any more (the random state) are dropped.
     """
-    mod = tvm.IRModule(dict(model.mod.functions.items()), attrs=model.mod.attrs)
+    mod = tvm.IRModule(dict(model.mod.functions.items()), attrs=model.mod.attrs, global_infos=model.mod.global_infos)
     for global_var, function in relax_functions(model.mod):
         mod[global_var] = _Evaluation().visit_expr(function)
     if model.updated:

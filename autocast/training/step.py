@@ -185,7 +185,7 @@ def slot_name(slot: str, name: str) -> str:
 
 def _inlined(model: Model) -> Model:
     """The model without calls of private functions: gradients are those of operators."""
-    mod = tvm.IRModule(dict(model.mod.functions.items()), attrs=model.mod.attrs)
+    mod = tvm.IRModule(dict(model.mod.functions.items()), attrs=model.mod.attrs, global_infos=model.mod.global_infos)
     mod["main"] = inline_calls(model.main, model.mod)
     return model.replace(mod=relax.transform.Normalize()(mod))
 

@@ -10,9 +10,11 @@ from weakref import WeakKeyDictionary
 import tvm
 
 from autocast import kernels, settings
-from autocast.errors import IllFormedModuleError, UnsupportedError
+from autocast.errors import UnsupportedError
+from autocast.ir.failures import repeatable
 from autocast.model.value import Model, updates_of
 from autocast.vm import threads
+from autocast.vm.checks import check_module
 from autocast.vm.executable import Executable
 from autocast.vm.program import build
 from autocast.vm.signature import Signature, to_tvm
@@ -51,9 +53,12 @@ def compile(
     Raises
     ------
     UnsupportedError
-        Another device, an `opt_level` out of range, or an input that is not a tensor.
+        Another device, an `opt_level` out of range, an input that is not a tensor, a result that is a function, or a
+        packed function that nobody has registered.
     IllFormedModuleError
-        A module without a Relax function `main`.
+        A module that is not well formed, or has no Relax function `main`.
+    CompileError
+        A phase failed, which it names; the file that it names repeats that.
     """
     device = str(device)
     if device not in DEVICES:
@@ -81,21 +86,26 @@ def _compile(
     target: tvm.target.Target,
     opt_level: int,
 ) -> Executable:
-    names = [gv.name_hint for gv in mod.get_global_vars()]
-    if "main" not in names or not isinstance(mod["main"], tvm.relax.Function):
-        raise IllFormedModuleError(f"compile: the module has functions {names}, expected a Relax function 'main'")
+    mod = check_module(mod)
     main = mod["main"]
+    model_params = params
     if params is None:
         params = {}
-        mod = tvm.IRModule({**mod.functions, mod.get_global_var("main"): _with_inputs_only(main)}, attrs=mod.attrs)
+        mod = tvm.IRModule(
+            {**mod.functions, mod.get_global_var("main"): _with_inputs_only(main)},
+            attrs=mod.attrs,
+            global_infos=mod.global_infos,
+        )
     updates = updates_of(mod["main"])
     names = list(params)
     signature = Signature.of(main, len(main.params) - len(params))
-    program = build(mod, target, opt_level)
     values = [to_tvm(value) for value in params.values()]
     state = {names[position]: values[position] for position in updates}
     others = tuple(value for position, value in enumerate(values) if position not in updates)
-    return Executable(program, signature, others, state, device, target)
+    arguments = f"target=tvm.target.Target({str(target)!r}), opt_level={opt_level}"
+    with repeatable("vm.compile", mod, arguments, model_params):
+        program = build(mod, target, opt_level)
+        return Executable(program, signature, others, state, device, target)
 
 
 def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:

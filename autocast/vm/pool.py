@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import tvm
+import tvm_ffi
 
 from autocast.vm.plan import PAGE
 from autocast.vm.sizes import tensor_bytes
@@ -42,7 +43,7 @@ class VaryingOutputs:
 def _tensors(outputs: Any) -> Iterable[tvm.runtime.Tensor]:
     if isinstance(outputs, tvm.runtime.Tensor):
         yield outputs
-    else:
+    elif isinstance(outputs, tvm_ffi.Array | tuple | list):
         for output in outputs:
             yield from _tensors(output)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
 from autocast import ir
@@ -49,13 +50,13 @@ class Signature:
         """The signature of `main`, whose first `count` parameters are the inputs."""
         inputs = []
         for var in main.params[:count]:
-            shape = ir.shape_of(var)
-            if shape is None:
+            shape, dtype = ir.shape_of(var), var.ty.dtype if ir.is_tensor(var) else None
+            if shape is None or dtype is None:
                 raise UnsupportedError(
-                    f"compile: input {var.name} of main has type {var.ty}, expected a tensor of known rank. "
-                    "Pass the fields of a tuple as inputs of their own"
+                    f"compile: input {var.name} of main has type {var.ty}, expected a tensor of known rank and dtype. "
+                    f"{_instead_of(var.ty)}"
                 )
-            inputs.append(Input(var.name, ir.dtype_of(var) or "", shape))
+            inputs.append(Input(var.name, str(dtype), shape))
         return cls(
             tuple(inputs),
             _bounds(main, "tir_var_upper_bound"),
@@ -114,6 +115,19 @@ class Signature:
         got = f"{_dtype_of(arg)}[{', '.join(str(size) for size in arg.shape)}]"
         expected = f"{spec} with {known}" if known else f"{spec}"
         return InputError(f"main: input {spec.name} is {got}, expected {expected}. {_remedy(spec, arg)}")
+
+
+def _instead_of(type: tvm.ir.Type) -> str:
+    """What to declare in place of an input of `type`."""
+    if isinstance(type, tvm.ir.TupleType):
+        return "Pass the fields of a tuple as inputs of their own"
+    if isinstance(type, relax.ShapeType):
+        return "Take the sizes from the symbolic dimensions of a tensor, R.Tensor((n, 1), ...)"
+    if isinstance(type, tvm.ir.PrimType):
+        return "Take the number as a tensor without dimensions, R.Tensor((), ...), or bind it: function.bind_params"
+    if isinstance(type, relax.TensorType):
+        return "Declare its dtype and dimensions, symbolic ones where sizes vary: R.Tensor((n, 8), 'float32')"
+    return "Compute it in main"
 
 
 def _remedy(spec: Input, arg: Any) -> str:
@@ -176,9 +190,16 @@ def to_tvm(arg: Any) -> tvm.runtime.Tensor:
 
 
 def from_tvm(value: Any, kind: str) -> Any:
-    """An output (a tensor, or nested tuples of them) as `kind`: "torch" and "tvm" share memory, "numpy" copies."""
-    if not isinstance(value, tvm.runtime.Tensor):
+    """An output as `kind`: "torch" and "tvm" share memory, "numpy" copies.
+
+    Tuples, nested ones too, and shapes become tuples; numbers, None and objects of the virtual machine stay.
+    """
+    if isinstance(value, tvm.runtime.ShapeTuple):
+        return tuple(int(size) for size in value)
+    if isinstance(value, tvm_ffi.Array | tuple | list):
         return tuple(from_tvm(field, kind) for field in value)
+    if not isinstance(value, tvm.runtime.Tensor):
+        return value
     if kind == "torch":
         import torch
 

@@ -12,6 +12,7 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+from autocast import amp, vm
 from autocast.errors import ImportModelError
 from autocast.frontend import from_relax, from_torch
 from tests.frontend.helpers import assert_close, runner
@@ -96,3 +97,34 @@ def test_what_is_not_a_model_is_an_error_that_says_why(mod: Any, params: Any, me
 def test_an_ill_formed_module_is_an_error() -> None:
     with pytest.raises(ImportModelError, match=r"not well formed: Var y is not defined"):
         from_relax(_ill_formed())
+
+
+def test_a_private_function_or_one_that_calls_itself_becomes_main() -> None:
+    @I.ir_module
+    class Loop:
+        @R.function(private=True)
+        def loop(x: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+            cls = Loop
+            again = R.less(R.max(x), R.const(10.0))
+            if again:
+                y = cls.loop(R.add(x, x))
+            else:
+                y = x
+            return y
+
+    private = tvm.IRModule({"main": Scale["scale"].without_attr("global_symbol")})
+    for mod, inputs, expected in ((Loop, (_W,), 4 * _W), (private, (_W[None], _W), (_W * _W)[None])):
+        np.testing.assert_array_equal(vm.compile(from_relax(mod))(*inputs), expected)
+
+
+def test_devices_and_their_names_survive() -> None:
+    builder = relax.BlockBuilder()
+    device = relax.VDevice("llvm")
+    x = relax.Var("x", relax.TensorType([2, 3], "float32", device))
+    with builder.function("cumulated", [x]):
+        builder.emit_func_output(builder.emit(relax.op.cumsum(x, axis=1)))
+    mod = builder.get()
+    mod.update_global_info("vdevice", [device])
+    data = np.arange(6, dtype="float32").reshape(2, 3)
+    for model in (from_relax(mod), amp.autocast(from_relax(mod))):
+        np.testing.assert_array_equal(vm.compile(model)(data), data.cumsum(axis=1))

@@ -152,5 +152,7 @@ def lower_elementwise(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRMod
     for var, function in relax_functions(mod):
         functions[var], found = _groups(function)
         groups += found
-    reordered = tvm.IRModule({**dict(mod.functions.items()), **functions}, attrs=mod.attrs)
+    reordered = tvm.IRModule(
+        {**dict(mod.functions.items()), **functions}, attrs=mod.attrs, global_infos=mod.global_infos
+    )
     return rewrite_functions(reordered, _Elementwise, target, groups)

@@ -93,7 +93,7 @@ def accumulate_gradients(mod: tvm.IRModule) -> tvm.IRModule:
         for binding in block.bindings:
             bindings += _summed(builder, binding, sums.of[binding.var]) if binding.var in sums.of else [binding]
         blocks.append(type(block)(bindings))
-    mod = tvm.IRModule(mod.functions, attrs=mod.attrs)
+    mod = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
     body = relax.SeqExpr(blocks, main.body.body)
     mod["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
     return relax.transform.DeadCodeElimination()(mod)

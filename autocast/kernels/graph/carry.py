@@ -87,7 +87,7 @@ def carry_casts(mod: tvm.IRModule) -> tvm.IRModule:
     body = relax.SeqExpr([*before, relax.DataflowBlock([*block.bindings, *updates])], results)
     body = replace_variables(body, {cast: copy.var for copy in copies for cast in copy.casts})
     params = [*main.params[:inputs], *(copy.var for copy in copies), *main.params[inputs:]]
-    mod = tvm.IRModule(mod.functions, attrs=mod.attrs)
+    mod = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
     mod[CARRY] = _carry(main.params[inputs - count : inputs], copies)
     mod["main"] = relax.Function(params, body, None, main.is_pure, main.attrs).with_attrs(
         {"num_input": inputs + len(copies), NUM_STATE: count + len(copies)}

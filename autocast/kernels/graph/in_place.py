@@ -269,9 +269,11 @@ class WriteInPlace:
             return mod
         writer = _Writer(mod, places)
         function = writer.written(main)
-        mod = tvm.IRModule(writer.builder_.get().functions, attrs=mod.attrs)
-        del mod[mod.get_global_var("main")]
-        var = tvm.ir.GlobalVar("main")
-        relax.expr._update_type(var, function.ty)
-        mod[var] = function
+        mod = tvm.IRModule(writer.builder_.get().functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        var = mod.get_global_var("main")
+        if not tvm_ffi.structural_equal(function.ty, main.ty):
+            del mod[var]
+            var = tvm.ir.GlobalVar("main")
+            relax.expr._update_type(var, function.ty)
+        mod[var] = function  # by the variable that its callers know, itself among them
         return mod

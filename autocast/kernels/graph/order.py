@@ -172,6 +172,6 @@ class OrderForMemory:
         if any(isinstance(binding, relax.MatchCast) for binding in blocks[0].bindings):
             return mod
         body = relax.SeqExpr([relax.DataflowBlock(_Order(mod, main).ordered())], main.body.body)
-        mod = tvm.IRModule(mod.functions, attrs=mod.attrs)
+        mod = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
         mod["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
         return mod

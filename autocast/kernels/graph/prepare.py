@@ -210,7 +210,7 @@ def prepare_parameters(mod: tvm.IRModule, *, only_small: bool = False) -> tvm.IR
     prepared = {var: relax.Var(var.name, var.ty) for var in choice.lifted}
     params = [*main.params[:inputs], *choice.kept, *prepared.values()]
     body = replace_variables(main.body, {var: prepared[lifted] for var, lifted in choice.replaced.items()})
-    mod = tvm.IRModule(mod.functions, attrs=mod.attrs)
+    mod = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
     earlier = mod[PREPARE] if PREPARE in [var.name_hint for var in mod.get_global_vars()] else None
     mod[PREPARE] = _prepare(choice, main.params[inputs:], earlier)
     mod["main"] = relax.Function(params, body, main.ret_ty, main.is_pure, main.attrs)

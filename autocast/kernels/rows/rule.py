@@ -179,5 +179,7 @@ def lower_rows(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         found = row_groups(clusters)
         groups.update((member, group) for group in found for member in group.members)
         if found:
-            mod = tvm.IRModule({**mod.functions, name: clusters.reordered(function)}, attrs=mod.attrs)
+            mod = tvm.IRModule(
+                {**mod.functions, name: clusters.reordered(function)}, attrs=mod.attrs, global_infos=mod.global_infos
+            )
     return rewrite_functions(mod, _Rows, target, groups)

@@ -1,0 +1,165 @@
+"""What fails in TVM, or in this project, says in which phase and function, and leaves a file that repeats it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from autocast import settings
+from autocast.errors import AutocastError, CastingRuleError, CompileError
+from autocast.ir.script import save_constants, to_script
+
+#: Raised on purpose, or no fault of the code that was running.
+_NOT_FAILURES = (AutocastError, CastingRuleError, Warning, MemoryError)
+
+#: Seconds that the search for the function that makes a phase fail may take.
+_SEARCH = 20.0
+
+
+@contextmanager
+def in_phase(
+    name: str, mod: tvm.IRModule | None = None, again: Callable[[tvm.IRModule], object] | None = None
+) -> Iterator[None]:
+    """Raise CompileError, naming the phase, where anything inside fails that is not raised on purpose.
+
+    Parameters
+    ----------
+    name
+        What the phase is called.
+    mod, again
+        The module that it is given, and what repeats it on another module: on parts of `mod`, to find the function that
+        makes it fail.
+    """
+    try:
+        yield
+    except _NOT_FAILURES:
+        raise
+    except Exception as error:
+        _fail(name, "" if mod is None or again is None else _failing_function(mod, again), error)
+
+
+def _fail(phase: str, function: str, error: Exception) -> NoReturn:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    where = f"the phase {phase!r} failed{f' in @{function}' if function else ''}"
+    failure = CompileError(f"{where}: {type(error).__name__}: {lines[-1].strip() if lines else 'no message'}")
+    failure.phase, failure.function = phase, function
+    raise failure from error
+
+
+def _failing_function(mod: tvm.IRModule, again: Callable[[tvm.IRModule], object]) -> str:
+    """The function that fails by itself, with what it calls, that calls the fewest others; empty if none does."""
+    functions = {var.name_hint: (var, function) for var, function in mod.functions.items()}
+    if len(functions) == 1:
+        return next(iter(functions))
+    end = time.monotonic() + _SEARCH
+    for needed in sorted(({*_reached(name, functions)} for name in functions), key=len):
+        if time.monotonic() > end:
+            break
+        part = tvm.IRModule(dict(functions[name] for name in needed), attrs=mod.attrs, global_infos=mod.global_infos)
+        try:
+            again(part)
+        except Exception:
+            return _first(needed, functions)
+    return ""
+
+
+def _reached(name: str, functions: Mapping[str, tuple[tvm.ir.GlobalVar, tvm.ir.BaseFunc]]) -> Iterator[str]:
+    """A function and all that it calls; PrimFuncs hardly ever call others."""
+    seen, pending = {name}, [name]
+
+    def visit(expr: object) -> None:
+        if isinstance(expr, tvm.ir.GlobalVar) and expr.name_hint in functions and expr.name_hint not in seen:
+            seen.add(expr.name_hint)
+            pending.append(expr.name_hint)
+
+    while pending:
+        current = pending.pop()
+        yield current
+        function = functions[current][1]
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+
+
+def _first(needed: set[str], functions: Mapping[str, tuple[tvm.ir.GlobalVar, tvm.ir.BaseFunc]]) -> str:
+    """The one of `needed` that reaches all of them."""
+    return next(name for name in sorted(needed) if needed == {*_reached(name, functions)})
+
+
+@contextmanager
+def repeatable(
+    entry: str, mod: tvm.IRModule, arguments: str, params: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """Complete a CompileError raised inside with a file that repeats it; whatever else fails becomes one.
+
+    Parameters
+    ----------
+    entry
+        The function of this project that was called: "vm.compile", say.
+    mod
+        The module that it was given, whose text and constants are written.
+    arguments
+        Its other arguments, as Python writes them.
+    params
+        The parameters of the model that it was given: their shapes are written, not their values.
+    """
+    try:
+        with in_phase("preparation"):
+            yield
+    except CompileError as error:
+        if not error.path:
+            try:
+                error.path = _write(entry, mod, arguments, params, str(error))
+                file = f"{error.path} repeats it when it is run"
+            except Exception as reason:
+                file = f"no file to repeat it could be written: {type(reason).__name__}: {reason}"
+            error.args = (
+                f"{entry.rpartition('.')[2]}: {error}. Expected every phase to take a well-formed module: unless a "
+                f"PrimFunc of your own is wrong, this is a fault of autocast or of TVM. Please report it: {file}",
+            )
+        raise
+
+
+def _write(entry: str, mod: tvm.IRModule, arguments: str, params: Mapping[str, Any] | None, message: str) -> str:
+    """Write a Python file that calls `entry` on `mod` again, and return its path."""
+    directory = Path(settings.text("AUTOCAST_DUMP") or tempfile.gettempdir())
+    directory.mkdir(parents=True, exist_ok=True)
+    handle, path = tempfile.mkstemp(prefix="autocast_failure_", suffix=".py", dir=directory)
+    text, constants = to_script(mod)
+    if constants:
+        save_constants(Path(path).with_suffix(".npz"), constants)
+    versions = (
+        f"autocast {metadata.version('relax-autocast')}, TVM {tvm.__version__}, tvm-ffi {tvm_ffi.__version__}, "
+        f"Python {platform.python_version()}, {platform.machine()} {platform.system()}"
+    )
+    subject = "mod"
+    if params is not None:
+        zeros = [(name, (str(value.dtype), [int(size) for size in value.shape])) for name, value in params.items()]
+        subject = "Model(mod, {name: relax.const(np.zeros(shape, dtype)).value for name, (dtype, shape) in PARAMS})"
+    lines = [
+        f"# {' '.join(message.split())}",
+        f"# {versions}",
+        "# The constants of the module are in the .npz file beside this one." if constants else "",
+        "from pathlib import Path",
+        "import numpy as np, tvm",
+        "from tvm import relax",
+        "from autocast import Model, amp, from_relax, vm",
+        "from autocast.ir.script import from_script, load_constants",
+        f"PARAMS = {zeros!r}" if params is not None else "",
+        f"MODULE = r'''\n{text}\n'''" if "'''" not in text else f"MODULE = {text!r}",
+        "mod = from_script(MODULE, load_constants(Path(__file__).with_suffix('.npz')))",
+        f"{entry}({subject}{', ' if arguments else ''}{arguments})",
+    ]
+    with os.fdopen(handle, "w") as file:
+        file.write("\n".join(line for line in lines if line) + "\n")
+    return path

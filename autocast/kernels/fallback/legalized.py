@@ -1,0 +1,41 @@
+"""What no rule of ours took and TVM could not make a PrimFunc of is said here, by its place and its operands."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from autocast.errors import UnsupportedError
+from autocast.ir import all_bindings, op_name, relax_functions
+from autocast.kernels.graph.operators import OPAQUE_PREFIXES
+
+#: Operators that the virtual machine runs itself.
+_BUILT_IN = (
+    *("relax.null_value", "relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape"),
+    *("relax.hint_on_device", "relax.to_vdevice"),
+)
+
+
+def check_legalized(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod`, in which all operators are calls of PrimFuncs.
+
+    Raises
+    ------
+    UnsupportedError
+        Some are not: mostly for want of the shape or dtype of an operand.
+    """
+    left = []
+    for var, function in relax_functions(mod):
+        for binding in all_bindings(function.body):
+            name = op_name(binding.value)
+            if name is not None and name not in _BUILT_IN and not name.startswith(OPAQUE_PREFIXES):
+                operands = ", ".join(str(arg.ty) for arg in binding.value.args if isinstance(arg.ty, relax.TensorType))
+                left.append(f"{name}({operands}), bound to %{binding.var.name} in @{var.name_hint}")
+    if left:
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        raise UnsupportedError(
+            f"compile: there is no kernel for {'; '.join(left[:3])}{more}. Expected operators whose operands and "
+            "results have known dtypes and shapes; declare them, with R.match_cast(value, R.Tensor((n, m), 'float32')) "
+            "where only you know them"
+        )
+    return mod

@@ -1,0 +1,142 @@
+"""What a module must be to be compiled and called; what is not says so here, and not in the middle of TVM."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from autocast.errors import IllFormedModuleError, UnsupportedError
+from autocast.ir import all_bindings, op_name, relax_functions
+
+#: Operators that call the packed function which is their first argument.
+_CALLS = ("relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace_packed")
+
+
+def check_module(mod: tvm.IRModule) -> tvm.IRModule:
+    """A module that can be compiled: `mod`, whose `main` is seen from outside.
+
+    Raises
+    ------
+    IllFormedModuleError
+        It has no Relax function `main`, or is not well formed.
+    UnsupportedError
+        `main` returns a function, a packed function is called that nobody has registered, a tensor has no dtype, or a
+        value is not on the CPU.
+    """
+    if not isinstance(mod, tvm.IRModule):
+        raise IllFormedModuleError(
+            f"compile: got a {type(mod).__name__}, expected a Model or a tvm.IRModule; a torch module becomes a Model "
+            "with autocast.from_torch(module, example_args), a Relax function with autocast.from_relax(function)"
+        )
+    names = [gv.name_hint for gv in mod.get_global_vars()]
+    if "main" not in names or not isinstance(mod["main"], relax.Function):
+        raise IllFormedModuleError(
+            f"compile: the module has functions {names}, expected a Relax function 'main'; autocast.from_relax(mod) "
+            "takes a module with one Relax function of another name"
+        )
+    symbols = Counter(
+        str(function.attrs["global_symbol"])
+        for function in mod.functions.values()
+        if "global_symbol" in (function.attrs or {})
+    )
+    if repeated := [symbol for symbol, count in symbols.items() if count > 1]:
+        raise IllFormedModuleError(
+            f"compile: several functions have the global_symbol {repeated[0]!r}; expected a name of its own for each. "
+            "Rename them, or make those private that are called from the module alone: function.without_attr"
+        )
+    try:
+        relax.analysis.well_formed(mod)
+    except Exception as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise IllFormedModuleError(
+            f"compile: the module is not well formed: {reason} Expected Relax in A-normal form, every variable bound "
+            "before its use; relax.transform.Normalize() mends modules built by hand"
+        ) from error
+    main = mod["main"]
+    if any(isinstance(type, relax.FuncType) for type in _fields(main.ret_ty)):
+        raise UnsupportedError(
+            f"compile: main returns {main.ret_ty}, expected tensors, shapes, numbers or tuples of them. Call the "
+            "function in main, or make it the main of a module of its own"
+        )
+    _check_devices(mod)
+    _check_dtypes(mod)
+    _check_packed_functions(mod)
+    if "global_symbol" in (main.attrs or {}):
+        return mod
+    functions = {**mod.functions, mod.get_global_var("main"): main.with_attr("global_symbol", "main")}
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _fields(type: tvm.ir.Type) -> Iterator[tvm.ir.Type]:
+    if isinstance(type, tvm.ir.TupleType):
+        for field in type.fields:
+            yield from _fields(field)
+    else:
+        yield type
+
+
+def _check_devices(mod: tvm.IRModule) -> None:
+    """UnsupportedError unless all values are in the memory of a CPU."""
+    devices = (mod.global_infos or {}).get("vdevice", ())
+    if others := sorted({str(device.target.kind.name) for device in devices} - {"llvm", "c"}):
+        raise UnsupportedError(
+            f"compile: the module places values on {', '.join(others)} (its global_infos have the vdevice), expected "
+            "llvm. Build it for the CPU: without relax.transform.RealizeVDevice, and without vdevice in its types"
+        )
+
+
+def _check_dtypes(mod: tvm.IRModule) -> None:
+    """UnsupportedError unless every tensor says its dtype."""
+    for var, function in relax_functions(mod):
+        bound = (binding.var for binding in all_bindings(function.body))
+        for value in (*function.params, *bound):
+            if any(isinstance(type, relax.TensorType) and type.dtype is None for type in _fields(value.ty)):
+                raise UnsupportedError(
+                    f"compile: %{value.name} in @{var.name_hint} is a {value.ty}, expected a tensor whose dtype is "
+                    "known. autocast.frontend.with_dtypes(mod, {...}) completes a module by the dtypes of its inputs; "
+                    "R.match_cast says that of one value"
+                )
+
+
+def _check_packed_functions(mod: tvm.IRModule) -> None:
+    """UnsupportedError unless all packed functions that `mod` calls exist, or are part of it."""
+    if "external_mods" in (mod.attrs or {}):
+        return  # the functions of compiled libraries, which do not say their names
+    called: dict[str, str] = {}
+    for var, function in relax_functions(mod):
+        for name in _packed_functions(function):
+            called.setdefault(name, var.name_hint)
+    symbols = {
+        str(function.attrs["global_symbol"])
+        for function in mod.functions.values()
+        if isinstance(function, tirx.PrimFunc) and "global_symbol" in (function.attrs or {})
+    }
+    missing = {
+        name: caller
+        for name, caller in called.items()
+        if name not in symbols and tvm_ffi.get_global_func(name, allow_missing=True) is None
+    }
+    if missing:
+        places = ", ".join(f"{name!r} in @{caller}" for name, caller in sorted(missing.items()))
+        raise UnsupportedError(
+            f"compile: calls of packed functions that are not registered: {places}. Expected their names in tvm-ffi's "
+            f'registry; try tvm_ffi.register_global_func("{min(missing)}", function), or import what registers it'
+        )
+
+
+def _packed_functions(function: relax.Function) -> set[str]:
+    names = set()
+
+    def visit(expr: relax.Expr) -> None:
+        if not isinstance(expr, relax.Call):
+            return
+        callee = expr.args[0] if op_name(expr) in _CALLS else expr.op
+        if isinstance(callee, relax.ExternFunc):
+            names.add(str(callee.global_symbol))
+
+    relax.analysis.post_order_visit(function, visit)
+    return names

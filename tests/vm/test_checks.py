@@ -1,0 +1,157 @@
+"""What cannot be compiled or called is refused where it is handed in, and says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+from autocast import vm
+from autocast.errors import AutocastError, IllFormedModuleError, UnsupportedError
+
+_F32 = relax.TensorType([2, 3], "float32")
+_SIZES = relax.ShapeType([2, 3])
+
+
+def _returns(value: Any, *params: relax.Var, pure: bool = True) -> tvm.IRModule:
+    """A module whose main returns `value`, an expression of `params`."""
+    builder = relax.BlockBuilder()
+    with builder.function("main", list(params), pure=pure):
+        builder.emit_func_output(builder.emit(value))
+    return builder.get()
+
+
+def _var(type: tvm.ir.Type) -> relax.Var:
+    return relax.Var("x", type)
+
+
+def _identity(type: tvm.ir.Type) -> tvm.IRModule:
+    x = _var(type)
+    return _returns(x, x)
+
+
+def _packed(name: str) -> tvm.IRModule:
+    x = _var(_F32)
+    return _returns(relax.op.call_dps_packed(name, (x,), _F32), x)
+
+
+def _on_cuda() -> tvm.IRModule:
+    mod = _identity(_F32)
+    mod.update_global_info("vdevice", [relax.VDevice("cuda")])
+    return mod
+
+
+def _same_symbols() -> tvm.IRModule:
+    mod = _identity(_F32)
+    mod["other"] = relax.utils.copy_with_new_vars(mod["main"])
+    return mod
+
+
+def _unbound() -> tvm.IRModule:
+    x, y = relax.Var("x", _F32), relax.Var("y", _F32)
+    return tvm.IRModule({"main": relax.Function([x], relax.SeqExpr([], y), _F32).with_attr("global_symbol", "main")})
+
+
+def _function() -> tvm.IRModule:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(
+            x: R.Tensor((2,), "float32"),
+        ) -> R.Callable((R.Tensor((2,), "float32"),), R.Tensor((2,), "float32")):
+            @R.function
+            def add_x(y: R.Tensor((2,), "float32")) -> R.Tensor((2,), "float32"):
+                z = R.add(x, y)
+                return z
+
+            return add_x
+
+    return Module
+
+
+def _unknown_sizes() -> tvm.IRModule:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor(("n", "m"), "float32"), y: R.Tensor(("k", "l"), "float32")) -> R.Tensor(
+            dtype="float32", ndim=2
+        ):
+            z = R.add(x, y)
+            return z
+
+    return Module
+
+
+REFUSED = {
+    "no module": (3, IllFormedModuleError, r"got a int, expected a Model or a tvm\.IRModule"),
+    "no main": (tvm.IRModule(), IllFormedModuleError, "expected a Relax function 'main'"),
+    "ill-formed": (_unbound(), IllFormedModuleError, "not well formed: Var y is not defined"),
+    "one symbol twice": (_same_symbols(), IllFormedModuleError, "several functions have the global_symbol 'main'"),
+    "a function as result": (_function(), UnsupportedError, r"main returns R\.Callable.*Call the function in main"),
+    "another device": (_on_cuda(), UnsupportedError, "places values on cuda"),
+    "a tuple as input": (_identity(tvm.ir.TupleType([_F32])), UnsupportedError, "Pass the fields of a tuple"),
+    "a shape as input": (_identity(_SIZES), UnsupportedError, "Take the sizes from the symbolic dimensions"),
+    "a number as input": (_identity(tvm.ir.PrimType("int64")), UnsupportedError, "Take the number as a tensor"),
+    "no rank": (_identity(relax.TensorType(dtype="float32")), UnsupportedError, "Declare its dtype and dimensions"),
+    "no dtype": (_identity(relax.TensorType([2], None)), UnsupportedError, r"%x in @main is a R\.Tensor.*with_dtypes"),
+    "a packed function": (_packed("no.such.function"), UnsupportedError, "not registered: 'no.such.function' in @main"),
+    "unknown sizes": (
+        _unknown_sizes(),
+        UnsupportedError,
+        r"no kernel for relax\.add\(.*bound to %z in @main.*match_cast",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused_says_why(case: str) -> None:
+    mod, error, message = REFUSED[case]
+    with pytest.raises(error, match=message) as refusal:
+        vm.compile(mod)
+    assert isinstance(refusal.value, AutocastError)
+
+
+def test_packed_functions_are_found_in_the_registry_and_in_the_module() -> None:
+    assert tvm.get_global_func("vm.builtin.copy") is not None
+    x = _var(_F32)
+    copied = _returns(relax.op.call_pure_packed("vm.builtin.copy", x, ty_args=_F32), x)
+    data = np.ones((2, 3), "float32")
+    np.testing.assert_array_equal(vm.compile(copied)(data), data)
+
+    @I.ir_module
+    class Module:
+        @T.prim_func(s_tir=True)
+        def double(a: T.Buffer((2, 3), "float32"), b: T.Buffer((2, 3), "float32")):
+            T.func_attr({"global_symbol": "double"})
+            for i, j in T.grid(2, 3):
+                with T.sblock("double"):
+                    p, q = T.axis.remap("SS", [i, j])
+                    b[p, q] = a[p, q] * T.float32(2)
+
+        @R.function
+        def main(x: R.Tensor((2, 3), "float32")) -> R.Tensor((2, 3), "float32"):
+            y = R.call_dps_packed("double", (x,), out_ty=R.Tensor((2, 3), "float32"))
+            return y
+
+    np.testing.assert_array_equal(vm.compile(Module)(data), 2 * data)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (relax.ShapeExpr([2, 3]), (2, 3)),
+        (relax.prim_value(7), 7),
+        (relax.Tuple([]), ()),
+        (relax.Tuple([relax.ShapeExpr([4]), relax.Tuple([relax.prim_value(1)])]), ((4,), (1,))),
+    ],
+    ids=str,
+)
+def test_shapes_numbers_and_tuples_are_results(value: relax.Expr, expected: Any) -> None:
+    x = _var(_F32)
+    assert vm.compile(_returns(value, x))(np.zeros((2, 3), "float32")) == expected
