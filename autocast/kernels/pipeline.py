@@ -83,13 +83,13 @@ _BEFORE = {
 #: What depends on parameters alone leaves main twice: small factors before a rule can make them part of a kernel, the
 #: rest, with the packing that rules add, before fusion could.
 LOWERING = (
+    Phase("write_out_literals", lambda mod, target: write_out_literals(mod)),
     Phase("first_order", lambda mod, target: first_order(mod)),
     Phase("fuse_existing", _sequence(relax.transform.FuseTIR())),
     Phase("separate_state", lambda mod, target: separate_state(mod)),
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
-    Phase("write_out_literals", lambda mod, target: write_out_literals(mod)),
     Phase("expand_operators", lambda mod, target: expand_operators(mod, keep=VECTOR_OPERATORS)),
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("fold_scales", lambda mod, target: fold_scales(mod)),

@@ -233,7 +233,7 @@ class _Generator:
             else:
                 self._trimmed_run(band, sums, starts, begin, tile_index)
 
-        if high * wide == 1:
+        if high * wide == 1 and not blocking.trims_rows:
             multiply(channel, 0)
         elif high * wide:
             with T.serial(*kernel_rows) as i:

@@ -1,6 +1,8 @@
-"""Replace operators of our own by the operators of TVM that they are short for."""
+"""Replace operators of our own, and those that TVM cannot compute, by operators of TVM that they are short for."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import tvm
 from tvm import relax
@@ -10,7 +12,35 @@ from autocast.ir import dtype_of, op_name
 from autocast.ir.operators import OPERATORS, Expansion
 from autocast.kernels.convolutions.declined import has_kernel
 from autocast.kernels.graph.operators import LOW
-from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions
+
+
+def _pixel_shuffle(call: relax.Call, x: relax.Expr) -> relax.Expr:
+    factor, (*batch, channels, height, width) = int(call.attrs.upscale_factor), dims(x)
+    first = len(batch)
+    parts = relax.op.reshape(x, [*batch, channels // factor**2, factor, factor, height, width])
+    order = [*range(first + 1), first + 3, first + 1, first + 4, first + 2]
+    return relax.op.reshape(
+        relax.op.permute_dims(parts, order), [*batch, channels // factor**2, height * factor, width * factor]
+    )
+
+
+def _prelu(call: relax.Call, x: relax.Expr, alpha: relax.Expr) -> relax.Expr:
+    axis = int(call.attrs.axis) % len(dims(x))
+    factor = relax.op.reshape(alpha, [dims(alpha)[0] if i == axis else 1 for i in range(len(dims(x)))])
+    positive = relax.op.greater(x, relax.const(0, dtype_of(x)))
+    return relax.op.where(positive, x, relax.op.multiply(x, factor))
+
+
+#: Operators that TVM has a type for, but nothing that computes them; not along an axis of run-time size, either.
+_UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr]] = {
+    "relax.ewise_fma": lambda _, x, y, z: relax.op.add(relax.op.multiply(x, y), z),
+    "relax.nn.prelu": _prelu,
+    "relax.nn.pixel_shuffle": _pixel_shuffle,
+    "relax.wrap_param": lambda call, x: relax.op.astype(x, call.attrs.dtype),
+    "relax.hint_on_device": lambda _, x: x,
+    "relax.builtin.stop_lift_params": lambda _, x: x,
+}
 
 
 @mutator
@@ -20,7 +50,10 @@ class _Expand(BindingRewriter):
         self.keep = keep
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        operator = OPERATORS.get(op_name(binding.value) or "")
+        name = op_name(binding.value)
+        if name in _UNKNOWN_TO_TVM and name not in self.keep:
+            return _UNKNOWN_TO_TVM[name](binding.value, *map(self.new, binding.value.args))
+        operator = OPERATORS.get(name or "")
         if operator is None or operator.name in self.keep or has_kernel(binding.value):
             return None
         call = binding.value
@@ -53,6 +86,6 @@ def expand_operators(mod: tvm.IRModule, keep: tuple[str, ...] = ()) -> tvm.IRMod
                                                                s: f32 = R.subtract(1, R.multiply(y1, y1))
                                                                d: bf16 = R.astype(R.multiply(g1, s), "bfloat16")
 
-    Those in `keep` stay as they are.
+    So are the few operators of TVM that it cannot compute itself. Those in `keep` stay as they are.
     """
     return rewrite_functions(mod, _Expand, keep)

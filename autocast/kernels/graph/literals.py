@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_tensor, op_name
@@ -14,10 +14,14 @@ from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
 class _Literals(BindingRewriter):
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if op_name(call) is None or not any(map(_is_unwritten, call.args)):
-            return None
-        operands = [self.literal(self.new(operand)) for operand in call.args]
-        return self.builder_.normalize(relax.Call(call.op, operands, call.attrs, call.ty_args))
+        new = None
+        if op_name(call) is not None and any(map(_is_unwritten, call.args)):
+            operands = [self.literal(self.new(operand)) for operand in call.args]
+            new = self.builder_.normalize(relax.Call(call.op, operands, call.attrs, call.ty_args))
+        if isinstance(call, relax.Call) and _is_vague(call.ty):
+            sizes = [tirx.Var(f"{binding.var.name}_{i}", "int64") for i in range(call.ty.ndim)]
+            return self.builder_.match_cast(self.emit(new or self.new(call)), relax.ShapeType(sizes))
+        return new
 
     def literal(self, operand: relax.Expr) -> relax.Expr:
         """An operand of the new function, written out as far as it is known."""
@@ -44,6 +48,11 @@ class _Literals(BindingRewriter):
         return expr
 
 
+def _is_vague(ty: tvm.ir.Type) -> bool:
+    """Whether it is the type of a shape of which only the number of sizes is known."""
+    return isinstance(ty, relax.ShapeType) and ty.values is None and ty.ndim >= 0
+
+
 def _is_unwritten(operand: relax.Expr) -> bool:
     """Whether `operand` is a variable that stands for more than a tensor, or a tuple that has such variables."""
     if isinstance(operand, relax.Tuple):
@@ -68,6 +77,11 @@ def write_out_literals(mod: tvm.IRModule) -> tvm.IRModule:
         s = R.shape([2, 16])                    c = R.reshape(x, R.shape([2, 16]))
         c = R.reshape(x, s)
 
-    A type that was vague, because an operator's axes were in a variable, becomes exact.
+    A type that was vague, because an operator's axes were in a variable, becomes exact. Sizes of a shape that only
+    running tells get names, so that no type names a variable: TVM's passes lose the variables that types name.
+
+        s = R.tensor_to_shape(x)                gv = R.tensor_to_shape(x)
+        z = R.zeros(s, "float32")               s = R.match_cast(gv, R.Shape([s_0, s_1]))
+                                                z = R.zeros(R.shape([s_0, s_1]), "float32")
     """
     return rewrite_functions(mod, _Literals)

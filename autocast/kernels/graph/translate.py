@@ -20,8 +20,8 @@ from autocast.kernels.vector.program import ProgramBuilder, Shape
 #: Operators whose elements depend on where they are, so that only a space of their own shape computes them.
 SEEDED = ("relax.nn.seeded_dropout", "relax.nn.stochastic_round")
 
-#: Operators of our own that vectors compute, whole.
-VECTOR_OPERATORS = (*SEEDED, "relax.nn.log1p", "relax.nn.expm1")
+#: Operators that only vectors compute whole: our own, and those that TVM cannot compute.
+VECTOR_OPERATORS = (*SEEDED, "relax.nn.log1p", "relax.nn.expm1", "relax.ewise_fma", "relax.nn.prelu")
 
 #: Dtypes whose values vectors of float32 hold exactly.
 EXACT = ("float32", *LOW, "bool")

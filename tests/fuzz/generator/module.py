@@ -39,6 +39,7 @@ KINDS: dict[Kind, int] = {
     layout.strided_slice: 3,
     layout.rows_like: 3,
     layout.pad: 2,
+    layout.pixel_shuffle: 1,
     layout.take: 3,
     layout.gather: 2,
     layout.scatter: 2,
@@ -72,10 +73,7 @@ KINDS: dict[Kind, int] = {
     structure.call: 3,
     structure.closure: 3,
 }
-#: Not drawn, and why.
-EXCLUDED: dict[Kind, str] = {
-    layout.pixel_shuffle: "TVM's legalization calls what TOPI does not have",
-}
+
 _KINDS = [kind for kind, weight in KINDS.items() for _ in range(weight)]
 _EXTENTS = (1, 2, 3, 4, 5, 8, 16, 17)
 

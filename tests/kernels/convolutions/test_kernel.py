@@ -132,6 +132,13 @@ def test_float32_data_are_narrowed_while_they_are_copied() -> None:
     check([Case(spec) for spec in islice(specs, 6)], here)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_windows_that_lie_beside_the_image_see_zeros(dtype: str) -> None:
+    kernels = [(1, 1), (1, 3), (3, 1), (2, 2)]
+    specs = (Convolution(2, 5, 5, 8, 4, kernel, padding=(2, 1, 2, 1)) for kernel in kernels)
+    check([Case(in_dtype(spec, dtype)) for spec in specs], here)
+
+
 def test_every_epilogue() -> None:
     spec = Convolution(2, 7, 7, 16, 33, (3, 3), padding=ALL_AROUND, out_dtype="bfloat16")
     epilogues = [

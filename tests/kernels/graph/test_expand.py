@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 import tvm
 from tvm import relax
 from tvm.script import ir as I
@@ -85,3 +86,36 @@ def test_low_storage_costs_one_rounding_of_the_result(dtype):
     (exact,) = run(module(body, *[((33, 47), "float32")] * 2), *(array.astype("float32") for array in low))
     assert result.dtype == low[0].dtype
     assert error(result, exact.astype(np.float64)) < EPSILON[dtype]
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 8, 3, 2), (8, 3, 2)])
+def test_pixels_are_shuffled(shape: tuple[int, ...]) -> None:
+    x = random(shape, "float32")
+    (got,) = run(module(lambda x: relax.op.nn.pixel_shuffle(x, 2), (shape, "float32")), x)
+    np.testing.assert_array_equal(got, torch.nn.functional.pixel_shuffle(torch.tensor(x), 2).numpy())
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float64", "float32"])
+def test_what_vectors_do_not_multiply_and_add_is_done_in_two_steps(dtype: str) -> None:
+    x = np.arange(6, dtype=dtype)
+    (got,) = run(module(lambda x: relax.op.ewise_fma(x, x, x), ((6,), dtype)), x)
+    np.testing.assert_array_equal(got, x * x + x)
+
+
+def test_each_channel_has_its_slope_however_many_there_are() -> None:
+    x, alpha = random((3, 5), "float32"), random((3,), "float32", 1)
+    for axis, shapes in ((0, [("n", 5), ("n",)]), (1, [("n", "m"), ("m",)])):
+        mod = module(lambda x, a, axis=axis: relax.op.nn.prelu(x, a, axis), *[(shape, "float32") for shape in shapes])
+        turned = x if axis == 0 else x.T.copy()
+        expected = np.where(x > 0, x, x * alpha[:, None])
+        np.testing.assert_array_equal(run(mod, turned, alpha)[0], expected if axis == 0 else expected.T)
+
+
+def test_hints_and_marks_compute_nothing() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        x = relax.op.builtin.stop_lift_params(relax.op.hint_on_device(x, tvm.cpu()))
+        return relax.op.add(relax.op.wrap_param(x, "float16"), relax.const(1, "float16"))
+
+    x = random((4,), "float32")
+    (got,) = run(module(body, ((4,), "float32")), x)
+    np.testing.assert_array_equal(got, x.astype("float16") + np.float16(1))

@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 
 import autocast
 from autocast import amp, vm
@@ -146,3 +147,31 @@ def test_tuples_that_are_bound_to_variables_hold_what_they_should(dtype: str | N
         for got, exact in zip(executable(v, w, np.array(condition)), expected, strict=True):
             assert got.shape == exact.shape
             assert error(got, exact) < 4 * EPSILON[dtype or "float32"]
+
+
+@I.ir_module
+class _Shapes:
+    """Shapes that only running tells, and tensors of such shapes."""
+
+    @R.function
+    def main(x: R.Tensor(("n", 5), "float32"), sizes: R.Tensor((2,), "int64")):
+        k = T.int64()
+        s = R.shape_of(x)
+        z = R.zeros(s, "float32")
+        best = R.topk(z, k=2, axis=1, largest=True, dtype="int64")
+        t = R.tensor_to_shape(sizes)
+        o = R.ones(t, "float32")
+        a = R.sum(o, axis=[0])
+        u = R.match_cast(t, R.Shape([k, 3]))
+        f = R.full(u, R.const(0.5, "float32"), dtype="float32")
+        g = R.broadcast_to(f, R.shape([k, 3]))
+        return (best, a, g)
+
+
+def test_tensors_may_have_shapes_that_are_variables() -> None:
+    executable = vm.compile(_Shapes)
+    (values, indices), a, g = executable(np.ones((4, 5), "float32"), np.array([2, 3]))
+    np.testing.assert_array_equal(values, np.zeros((4, 2)))
+    np.testing.assert_array_equal(indices, np.tile([0, 1], (4, 1)))
+    np.testing.assert_array_equal(a, np.full(3, 2.0))
+    np.testing.assert_array_equal(g, np.full((2, 3), 0.5))
