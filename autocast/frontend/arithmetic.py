@@ -72,13 +72,11 @@ def _power(importer: Importer, node: fx.Node) -> relax.Expr:
 
 def _divide(importer: Importer, node: fx.Node) -> relax.Expr:
     mode = node.kwargs.get("rounding_mode")
-    left, right = _operands(importer, node)
-    if mode is None:
-        return importer.emit(relax.op.divide(left, right))
-    if mode == "floor":
-        return importer.emit(relax.op.floor_divide(left, right))
-    quotient = importer.emit(relax.op.divide(left, right))
-    return importer.emit(relax.op.trunc(quotient)) if node.meta["val"].dtype.is_floating_point else quotient
+    operator = relax.op.floor_divide if mode == "floor" else relax.op.divide
+    quotient = importer.emit(operator(*_operands(importer, node, numbers_are_wide=True)))
+    if mode == "trunc" and node.meta["val"].dtype.is_floating_point:
+        quotient = importer.emit(relax.op.trunc(quotient))
+    return cast(importer, quotient, importer.dtype(node))
 
 
 def _logical(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:

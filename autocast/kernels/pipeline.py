@@ -16,6 +16,7 @@ from autocast.ir import first_order
 from autocast.ir.failures import in_phase
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
+from autocast.kernels.fallback.define import define
 from autocast.kernels.fallback.legalized import check_legalized
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.generate import generate
@@ -103,6 +104,7 @@ LOWERING = (
     Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
     Phase("remove_checkpoints", lambda mod, target: remove_checkpoints(mod)),
     Phase("expand_what_is_left", lambda mod, target: expand_operators(mod)),
+    Phase("define", lambda mod, target: define(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),
     Phase("check_legalized", lambda mod, target: check_legalized(mod)),

@@ -37,9 +37,9 @@ def number(value: float, dtype: str = "float32") -> relax.Expr:
 _UNARY = (
     "abs acos acosh asin asinh atan atanh ceil cos cosh erf exp floor log negative round rsqrt sigmoid sign sin sinh "
     "sqrt square tan tanh trunc isfinite isinf isnan nn.relu nn.gelu nn.gelu_tanh nn.selu nn.silu nn.leakyrelu "
-    "nn.expm1 nn.log1p nn.softplus nn.softmax nn.log_softmax nn.dropout nn.batch_flatten flatten size shape_of zeros_like "
-    "ones_like eye_like tril triu argmax argmin max min mean median prod std sum variance sort argsort topk nonzero unique "
-    "permute_dims grad.no_grad grad.start_checkpoint grad.end_checkpoint"
+    "nn.expm1 nn.log1p nn.softplus nn.softmax nn.log_softmax nn.dropout nn.batch_flatten flatten size shape_of "
+    "zeros_like ones_like eye_like tril triu argmax argmin max min mean median prod std sum variance sort argsort "
+    "topk nonzero unique permute_dims grad.no_grad grad.start_checkpoint grad.end_checkpoint"
 )
 _BINARY = (
     "add subtract multiply divide floor_divide mod floor_mod power atan2 log_add_exp maximum minimum equal not_equal "

@@ -1,0 +1,85 @@
+"""Define what TVM leaves to chance: divisions of integers by 0, NaN in extrema, integers from NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import dtype_of, number_of, op_name
+from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
+
+op = relax.op
+
+_FLOATS = ("float64", "float32", "float16")
+
+
+@mutator
+class _Define(BindingRewriter):
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        rule = _RULES.get(op_name(binding.value) or "")
+        return None if rule is None else rule(self, binding.value, *map(self.new, binding.value.args))
+
+
+def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
+    """Integers over 0 are 0, and over -1 the negative: the processor ends the program at n / 0 and at -2^31 / -1."""
+    dtype = dtype_of(x) or ""
+    if "int" not in dtype or number_of(y) not in (None, 0.0, -1.0):
+        return None
+    remainder = op_name(call) in ("relax.mod", "relax.floor_mod")
+    zero, one = relax.const(0, dtype), relax.const(1, dtype)
+    by_zero = rewriter.emit(op.equal(y, zero))
+    divisor = rewriter.emit(op.where(by_zero, one, y))
+    if dtype.startswith("u"):
+        result = rewriter.emit(relax.Call(call.op, [x, divisor], call.attrs))
+        return op.where(by_zero, zero, result)
+    by_minus_one = rewriter.emit(op.equal(y, relax.const(-1, dtype)))
+    divisor = rewriter.emit(op.where(by_minus_one, one, divisor))
+    result = rewriter.emit(relax.Call(call.op, [x, divisor], call.attrs))
+    negative = zero if remainder else rewriter.emit(op.subtract(zero, x))
+    return op.where(by_zero, zero, rewriter.emit(op.where(by_minus_one, negative, result)))
+
+
+def _passing_nan(rewriter: _Define, call: relax.Call, x: relax.Expr, *others: relax.Expr) -> relax.Expr | None:
+    """maximum, minimum, clip, relu: TVM chooses by a comparison, which is false for a NaN that comes first."""
+    if dtype_of(x) not in _FLOATS:
+        return None
+    result = rewriter.emit(relax.Call(call.op, [x, *others], call.attrs))
+    return op.where(rewriter.emit(op.isnan(x)), x, result)
+
+
+def _comparison_with_itself(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
+    """`x != x` asks for NaN; TVM's simplifier takes it for false, and `x == x` for true."""
+    if dtype_of(x) not in _FLOATS or not x.same_as(y):
+        return None
+    is_nan = op.isnan(x)
+    return is_nan if op_name(call) == "relax.not_equal" else op.logical_not(rewriter.emit(is_nan))
+
+
+def _conversion(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
+    """Numbers that no small integer is equal to: the low bits of the int32, however many are converted at once."""
+    small = dtype_of(call) in ("int8", "uint8", "int16", "uint16")
+    if not small or dtype_of(x) not in (*_FLOATS, "bfloat16"):
+        return None
+    return op.astype(rewriter.emit(op.astype(x, "int32")), dtype_of(call))
+
+
+_RULES: dict[str, Callable[..., relax.Expr | None]] = {
+    **{f"relax.{name}": _division for name in ("divide", "floor_divide", "mod", "floor_mod")},
+    **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "clip", "nn.relu")},
+    **{f"relax.{name}": _comparison_with_itself for name in ("equal", "not_equal", "less_equal", "greater_equal")},
+    "relax.astype": _conversion,
+}
+
+
+def define(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite operators that no kernel took, and that TVM computes without regard to zeros and NaN.
+
+    Before::                                     After::
+
+        c: f64 = R.maximum(a, b)                     m: f64 = R.maximum(a, b)
+                                                     c: f64 = R.where(R.isnan(a), a, m)
+    """
+    return rewrite_functions(mod, _Define)

@@ -1,0 +1,65 @@
+"""What TVM leaves to chance has the values that are stated, in processes that survive it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm import relax
+
+from tests.kernels.modules import module, run
+
+op = relax.op
+
+_QUOTIENTS = {"divide": [0, 0, 3, -3, -3], "floor_divide": [0, 0, 3, -4, -4]}
+_REMAINDERS = {"mod": [0, 0, 1, -1, 1], "floor_mod": [0, 0, 1, 1, -1]}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("name", [*_QUOTIENTS, *_REMAINDERS])
+def test_integers_over_zero_are_zero_and_the_smallest_over_minus_one_is_itself(name: str, dtype: str) -> None:
+    smallest = np.iinfo(dtype).min
+    x, y = np.array([5, -5, 7, -7, 7, smallest], dtype), np.array([0, 0, 2, 2, -2, -1], dtype)
+    (got,) = run(module(getattr(op, name), (x.shape, dtype), (y.shape, dtype)), x, y)
+    expected = {**_QUOTIENTS, **_REMAINDERS}[name]
+    assert got.tolist() == [*expected, smallest if name in _QUOTIENTS else 0]
+
+
+def test_unsigned_integers_over_zero_are_zero() -> None:
+    x, y = np.array([5, 0, 255], "uint8"), np.array([0, 0, 255], "uint8")
+    (got,) = run(module(op.floor_divide, (x.shape, "uint8"), (y.shape, "uint8")), x, y)
+    assert got.tolist() == [0, 0, 1]
+
+
+_EXTREMA: dict[str, Callable[..., relax.Expr]] = {
+    "maximum": op.maximum,
+    "minimum": op.minimum,
+    "clip": lambda x, y: op.clip(x, -1.0, 1.0),
+    "relu": lambda x, y: op.nn.relu(x),
+}
+
+
+@pytest.mark.parametrize("name", _EXTREMA)
+def test_nan_passes_through_extrema_in_float64(name: str) -> None:
+    x, y = np.array([np.nan, 0.5, np.nan]), np.array([0.0, np.nan, np.nan])
+    (got,) = run(module(_EXTREMA[name], (x.shape, "float64"), (y.shape, "float64")), x, y)
+    assert np.isnan(got).tolist() == [True, name in ("maximum", "minimum"), True]
+
+
+def test_a_number_differs_from_itself_where_it_is_nan() -> None:
+    x = np.array([np.nan, 0.5])
+    body = lambda x: relax.Tuple([f(x, x) for f in (op.not_equal, op.equal, op.less_equal, op.greater_equal)])  # noqa: E731
+    differs, *same = run(module(body, (x.shape, "float64")), x)
+    assert differs.tolist() == [True, False] and [one.tolist() for one in same] == [[False, True]] * 3
+
+
+@pytest.mark.parametrize("size", [1, 5, 64, 300])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_what_int16_cannot_hold_is_the_same_at_every_size(dtype: str, size: int) -> None:
+    x = np.resize(np.array([np.nan, np.inf, -np.inf, 40000.0, -1.5]), size)
+    x = x.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    (got,) = run(module(lambda x: op.astype(x, "int16"), (x.shape, dtype)), x)
+    low_bits = int(np.float64(x[3])) - 65536 if size > 3 else 0
+    np.testing.assert_array_equal(got, np.resize(np.array([0, 0, 0, low_bits, -1], "int16"), size))
