@@ -115,9 +115,7 @@ def apply_policy(subject: Subject, policy: Policy) -> Subject:
 
 
 def _apply(subject: Subject, policy: Policy, is_module: bool) -> Subject:
-    result, report = auto_cast(
-        subject if is_module else subject.mod, policy, () if is_module else tuple(subject.params)
-    )
+    result, report = auto_cast(subject if is_module else subject.mod, policy, {} if is_module else subject.params)
     line = slow_dtype(policy.dtype, detect_target())
     if line is not None and line not in _warned:
         _warned.add(line)
@@ -127,6 +125,12 @@ def _apply(subject: Subject, policy: Policy, is_module: bool) -> Subject:
         result.report = report
         return result
     model = subject.replace(mod=result, report=report)
+    for name, reason in report.out_of_range.items():
+        warn(
+            f"autocast: the parameter {name} stays float32, and so does what reads it, as {policy.dtype} cannot hold "
+            f"it: {reason}. To have it rounded all the same, name it: low_names={name!r}",
+            PolicyWarning,
+        )
     masters = policy.fp32_params or not model.updated
     if policy.parameters != "float32" or not masters:
         names = () if policy.parameters == "float32" else None
@@ -189,8 +193,8 @@ def _store(model: Model, names: Iterable[str] | None, **options: bool) -> Model:
     stored, parameters = store_parameters(model, model.report.dtype, names, **options)
     for name, reason in parameters.out_of_range.items():
         warn(
-            f"autocast: the parameter {name} stays float32, as {parameters.dtype} cannot store it: {reason}. It is "
-            f"still cast at every call, to the same effect; keep what reads it in float32: float32_names={name!r}",
+            f"autocast: the parameter {name} stays float32, as {parameters.dtype} cannot store it: {reason}. "
+            "The policy has it cast all the same at every call, to the same effect",
             PolicyWarning,
         )
     return stored.replace(report=replace(model.report, parameters=parameters))

@@ -6,9 +6,10 @@ import difflib
 import gc
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import tvm
@@ -57,7 +58,9 @@ class AutoCast:
         return round_stochastically(result, self.policy)
 
 
-def auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str] = ()) -> tuple[tvm.IRModule, CastReport]:
+def auto_cast(
+    mod: tvm.IRModule, policy: Policy, params: Mapping[str, tvm.runtime.Tensor] = MappingProxyType({})
+) -> tuple[tvm.IRModule, CastReport]:
     """The module with its casts, and the report.
 
     Parameters
@@ -68,7 +71,8 @@ def auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str] = ()) -> 
         Decides which casting rule each call is asked. The results of functions that no other function calls get its
         `out_dtype`; what replaces a parameter (the attribute `updates`) always keeps its dtype.
     params
-        The names that main's last parameters have in their torch module, for the policy's name patterns.
+        Main's last parameters by the names that they have in their torch module: the policy's name patterns look at
+        the names, and what reads a value that the low dtype cannot hold stays float32.
 
     Raises
     ------
@@ -87,7 +91,9 @@ def auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str] = ()) -> 
     return result, report
 
 
-def _auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str]) -> tuple[tvm.IRModule, CastReport]:
+def _auto_cast(
+    mod: tvm.IRModule, policy: Policy, params: Mapping[str, tvm.runtime.Tensor]
+) -> tuple[tvm.IRModule, CastReport]:
     if not any(isinstance(function, relax.Function) for function in mod.functions.values()):
         names = sorted(global_var.name_hint for global_var in mod.functions)
         raise IllFormedModuleError(f"AutoCast: the module has no Relax function; it holds {names or 'nothing'}")
@@ -126,6 +132,7 @@ def _auto_cast(mod: tvm.IRModule, policy: Policy, params: Sequence[str]) -> tupl
         milliseconds=0.0,
         bindings=len(plan.calls),
         unused=decisions.unused(),
+        out_of_range=decisions.out_of_range,
         _plan=plan,
         _low=low,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 
@@ -46,8 +47,9 @@ class CastReport:
     `cost` and `lower_bound` are in the objective's unit, casts or bytes: no valid choice of precisions costs less than
     `lower_bound`. `cast_bytes` counts what every
     cast would read and write if none were absorbed by a kernel. The `greedy` figures are those of one forward pass
-    over the same module and rules. `unused` are the policy's entries that concern nothing in the module. `parameters`
-    tells which are stored in low precision since, where any may be.
+    over the same module and rules. `unused` are the policy's entries that concern nothing in the module. `out_of_range`
+    are the parameters that the dtype cannot hold, and why: what reads them is float32, unless the policy explicitly
+    says otherwise. `parameters` tells which are stored in low precision since, where any may be.
     """
 
     dtype: str
@@ -64,6 +66,7 @@ class CastReport:
     unused: tuple[Unused, ...]
     _plan: ModulePlan = field(repr=False)
     _low: list[bool] = field(repr=False)
+    out_of_range: Mapping[str, str] = field(default_factory=dict)
     parameters: StoredParameters | None = None
 
     @property
@@ -104,6 +107,10 @@ class CastReport:
 
         `optimal in bytes` names the objective: nothing else costs less of it. MiB are those of `cast_bytes`.
         """
+        lost = ""
+        if self.out_of_range:
+            count = len(self.out_of_range)
+            lost = f"; {count} parameter{'s' if count != 1 else ''} that {self.dtype} cannot hold"
         stored = f"; {self.parameters.summary()}" if self.parameters is not None else ""
         proof = (
             f"optimal in {self.objective}" if self.is_optimal else f"lower bound {self.lower_bound} {self.objective}"
@@ -111,7 +118,7 @@ class CastReport:
         return (
             f"casts: {self.casts} ({proof if self.solver == 'optimal' else self.solver}; greedy: {self.greedy_casts}), "
             f"{self.cast_bytes / _MEBIBYTE:.1f} MiB (greedy: {self.greedy_cast_bytes / _MEBIBYTE:.1f} MiB)"
-            f"{stored}"
+            f"{lost}{stored}"
         )
 
     def __str__(self) -> str:
@@ -124,4 +131,5 @@ class CastReport:
             table.add_row(str(count), *group)
         text = StringIO()
         Console(file=text, width=140).print(table)
-        return f"{text.getvalue()}{self.summary()}\n"
+        lost = [f"{name}: {self.dtype} cannot hold it: {reason}\n" for name, reason in self.out_of_range.items()]
+        return f"{text.getvalue()}{''.join(lost)}{self.summary()}\n"

@@ -1,14 +1,26 @@
-"""What a policy asks of a module besides its calls: which parameters a call reads, and what follows a conversion."""
+"""What a policy asks of a module besides its calls: which parameters a call reads, what the low dtype cannot hold, and
+what follows a conversion.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tvm
 from tvm import relax
 
 import type_hints
-from autocast.ir import FLOATS, all_bindings, dtype_of, fits, identity, is_constant, op_name, relax_functions
+from autocast.ir import (
+    FLOATS,
+    all_bindings,
+    dtype_of,
+    fits,
+    identity,
+    is_constant,
+    op_name,
+    out_of_range,
+    relax_functions,
+)
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -47,21 +59,61 @@ def moves_data(value: relax.Expr) -> bool:
     return row is not None and row.family == "layout" and isinstance(value.args[0], relax.Var)
 
 
-def literals_out_of_range(mod: tvm.IRModule, dtype: str) -> frozenset[int]:
-    """The float32 literals (and variables that are one, all by `identity`) that `dtype` cannot hold, as `fits` says."""
-    found: set[int] = set()
-    for _, function in relax_functions(mod):
-        for binding in all_bindings(function.body):
-            value = binding.value
-            if is_constant(value) and _overflows(value, dtype):
-                found.add(identity(binding.var))
-            elif isinstance(value, relax.Call):
-                found.update(identity(arg) for arg in value.args if is_constant(arg) and _overflows(arg, dtype))
-    return frozenset(found)
+def parameters_out_of_range(params: Mapping[str, tvm.runtime.Tensor], dtype: str) -> dict[str, str]:
+    """The float32 parameters that `dtype` cannot hold, and why."""
+    wide = {name: tensor.numpy() for name, tensor in params.items() if str(tensor.dtype) == "float32"}
+    reasons = {name: out_of_range(value, dtype) for name, value in wide.items()}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
+def unholdable(mod: tvm.IRModule, params: Sequence[str], lost: Collection[str], dtype: str) -> dict[int, str | None]:
+    """What `dtype` cannot hold, by `identity`: parameters, with their names, and float32 literals, as `fits` says.
+
+    Parameters
+    ----------
+    mod
+        A module.
+    params
+        The names of main's last parameters.
+    lost
+        Those that `dtype` cannot hold. Under another name, in another layout or in another function they are the same.
+    dtype
+        The low dtype.
+    """
+    found: dict[int, str | None] = {}
+    variables = mod["main"].params[-len(params) :] if params else ()
+    for name, variable in zip(params, variables, strict=True):
+        if name in lost:
+            found[identity(variable)] = name
+    before = -1
+    while len(found) > before:  # calls of functions may reach one that was visited before
+        before = len(found)
+        for _, function in relax_functions(mod):
+            for binding in all_bindings(function.body):
+                value = binding.value
+                if is_constant(value) and _overflows(value, dtype):
+                    found[identity(binding.var)] = None
+                    continue
+                if isinstance(value, relax.Call):
+                    found.update((identity(arg), None) for arg in value.args if _overflows(arg, dtype))
+                    found.update(_passed_on(mod, value, found))
+                source = value.args[0] if moves_data(value) else value
+                if identity(source) in found:
+                    found[identity(binding.var)] = found[identity(source)]
+    return found
+
+
+def _passed_on(mod: tvm.IRModule, call: relax.Call, found: Mapping[int, str | None]) -> dict[int, str | None]:
+    """Parameters of a function of the module that are given what was `found`."""
+    function = mod[call.op] if isinstance(call.op, tvm.ir.GlobalVar) else None
+    if not isinstance(function, relax.Function):
+        return {}
+    pairs = zip(function.params, call.args, strict=True)
+    return {identity(param): found[identity(arg)] for param, arg in pairs if identity(arg) in found}
 
 
 def _overflows(literal: relax.Expr, dtype: str) -> bool:
-    return dtype_of(literal) == "float32" and not fits(literal.value.numpy(), dtype)
+    return is_constant(literal) and dtype_of(literal) == "float32" and not fits(literal.value.numpy(), dtype)
 
 
 def after_float_conversions(mod: tvm.IRModule) -> frozenset[int]:

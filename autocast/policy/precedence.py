@@ -14,7 +14,8 @@ The first level that says anything decides. Whoever decides, it is a casting rul
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import tvm
@@ -25,7 +26,7 @@ from autocast.errors import PolicyError
 from autocast.ir import identity, op_name, place_of
 from autocast.messages import nearest
 from autocast.policy.choices import Choice, rule_for
-from autocast.policy.facts import after_float_conversions, literals_out_of_range, parameter_names
+from autocast.policy.facts import after_float_conversions, parameter_names, parameters_out_of_range, unholdable
 from autocast.policy.patterns import Patterns, with_parents
 from autocast.policy.policy import MIXED_OPS, Policy
 from autocast.policy.presets import PRESETS, UNSUPPORTED
@@ -58,10 +59,14 @@ class Decisions:
     mod
         The module, whole: the names of parameters, and what follows a conversion, are looked up in it.
     params
-        The names that main's last parameters have in their torch module.
+        Main's last parameters by the names that they have in their torch module. A call that reads one of which the
+        low dtype cannot hold the value, or such a literal, is float32 unless a region, a name pattern, a custom hint
+        or an operator list says otherwise.
     """
 
-    def __init__(self, policy: Policy, mod: tvm.IRModule, params: Sequence[str] = ()) -> None:
+    def __init__(
+        self, policy: Policy, mod: tvm.IRModule, params: Mapping[str, tvm.runtime.Tensor] = MappingProxyType({})
+    ) -> None:
         self.policy = policy
         self._preset = PRESETS[policy.preset]
         self._low_names, self._float32_names = Patterns(policy.low_names), Patterns(policy.float32_names)
@@ -70,9 +75,11 @@ class Decisions:
         self._conditions = [
             (f"relax.{name}", attribute, values) for name, attribute, values in policy.conditional_float32_ops
         ]
-        self._parameters = parameter_names(mod, params) if self._low_names or self._float32_names else {}
-        is_low = self._preset.is_low
-        self._unholdable = literals_out_of_range(mod, policy.dtype) if is_low else frozenset()
+        self._parameters = parameter_names(mod, tuple(params)) if self._low_names or self._float32_names else {}
+        self._lost = parameters_out_of_range(params, policy.dtype)
+        self._unholdable = unholdable(mod, tuple(params), self._lost, policy.dtype)
+        #: Parameters that the low dtype cannot hold, and why, of which some call is therefore float32.
+        self.out_of_range: dict[str, str] = {}
         self._after = after_float_conversions(mod) if self._preset.ends_at_float_conversions else frozenset()
         self._rulings: dict[tuple[str, str, str | None], Ruling | None] = {}
         self._seen: dict[str, set[str]] = {"operators": set(), "names": set(), "regions": set()}
@@ -102,12 +109,31 @@ class Decisions:
             identity(used) in self._after for arg in call.args for used in relax.analysis.free_vars(arg)
         )
         why = "computed from an author's conversion to float32" if is_after else None
-        if self._unholdable and any(identity(arg) in self._unholdable for arg in call.args):
-            why = f"a literal that {self.policy.dtype} cannot hold"
+        if self._unholdable:
+            why = self._cannot_hold(name, operator, call) or why
         key = name, operator, why
         if key not in self._rulings:
             self._rulings[key] = self._operator(name, operator, why)
         return self._rulings[key]
+
+    def _cannot_hold(self, name: str, operator: str, call: relax.Call) -> str | None:
+        """What a call reads that the low dtype cannot hold, and that nobody but a preset could make it read."""
+        row = type_hints.table_row(name)
+        if row is None or name in self._lists or operator in self._lists:
+            return None
+        choice = self._preset.choose(row)
+        if choice in ("leave", "float32") or (choice == "rule" and row.label == "full"):
+            return None
+        which = getattr(row.rule, "which", None) if name == operator else None
+        concerned = [arg for index, arg in enumerate(call.args) if which is None or index in which]
+        read = [self._unholdable[key] for key in map(identity, concerned) if key in self._unholdable]
+        if not read:
+            return None
+        parameters = [parameter for parameter in read if parameter is not None]
+        if row.family != "layout":  # what moves a parameter leaves it to others
+            self.out_of_range.update((parameter, self._lost[parameter]) for parameter in parameters)
+        what = f"the parameter {parameters[0]}, which" if parameters else "a literal that"
+        return f"{what} {self.policy.dtype} cannot hold"
 
     def unused(self) -> tuple[Unused, ...]:
         """The entries, of active `CustomTypeHint` blocks too, that concern nothing in the module."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tvm
 from tvm import relax
 from tvm.script import ir as I
@@ -53,10 +54,11 @@ def test_a_name_for_a_constant_costs_no_cast():
     tvm.ir.assert_structural_equal(named, inlined)
 
 
-def test_a_named_constant_beyond_the_low_range_stays_float32_where_an_operator_is_free():
-    result = amp.autocast(module_with(relax.const(np.full((4, 4), 1e6, "float32"))), dtype="float16")
-    added, _multiplied = constants(result)
-    assert added == "float32"
+@pytest.mark.parametrize("value", [1e6, 1e-9])
+def test_what_reads_a_named_constant_beyond_the_low_range_is_float32(value):
+    result = amp.autocast(module_with(relax.const(np.full((4, 4), value, "float32"))), dtype="float16")
+    assert set(constants(result)) == {"float32"}
+    assert set(constants(amp.autocast(module_with(relax.const(np.full((4, 4), -np.inf, "float32")))))) == {"bfloat16"}
 
 
 def test_a_named_constant_may_be_a_result():

@@ -192,11 +192,14 @@ def test_a_parameter_that_float16_cannot_hold_is_named_and_stays_float32(values,
     linear = nn.Linear(2, 1, bias=False)
     linear.weight.data = torch.tensor(values)
     model = autocast.from_torch(linear.eval(), (torch.ones(1, 2),))
+    explicit = "float16, parameters=offline, low_names=weight"
     with pytest.warns(PolicyWarning, match=f"parameter weight stays float32, as float16 cannot store it: {reason}"):
-        low = amp.autocast(model, policy="float16, parameters=offline")
+        low = amp.autocast(model, policy=explicit)
     assert list(low.report.parameters.out_of_range) == ["weight"]
     assert dtypes(low) == {"weight": "float32"}
     assert "1 out of its range" in low.report.summary()
+    with pytest.warns(PolicyWarning, match=f"weight stays float32, and so does what reads it.*: {reason}"):
+        assert amp.autocast(model, policy="float16, parameters=offline").report.parameters.unread == ("weight",)
     assert amp.autocast(model, policy="bfloat16, parameters=offline").report.parameters.stored == ("weight",)
 
 

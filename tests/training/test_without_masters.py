@@ -158,7 +158,8 @@ def test_a_parameter_that_float16_cannot_hold_keeps_its_master():
     with pytest.warns(PolicyWarning, match=r"0\.weight stays float32"):
         policy = amp.Policy(dtype="float16", fp32_params=False)
         found = Trainer(imported(module), MSE(), SGD(), learning_rate=0.01, amp=policy)
-    assert "0.weight" in found.step_model.report.parameters.out_of_range
+    assert list(found.step_model.report.out_of_range) == ["0.weight"]
+    assert "0.weight" in found.step_model.report.parameters.unread
 
 
 def _batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:

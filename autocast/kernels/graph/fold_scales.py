@@ -72,7 +72,16 @@ class _FoldScales(BindingRewriter):
         before = self.before(left)
         if before is None or not self.is_constant(right) or not _per_channel(right, before, len(dims(value))):
             return None
+        if name in _SCALING and storage(before.call.args[1]) == "float16" and not self.is_computed(right):
+            return None
         return replace(before, steps=(*before.steps, (name, right)))
+
+    def is_computed(self, expr: relax.Expr) -> bool:
+        """Whether a constant is more than another layout, or another precision, of a parameter or literal."""
+        value: Any = self.bound.get(expr) if isinstance(expr, relax.Var) else None
+        if is_op(value, "relax.astype", "relax.reshape", "relax.permute_dims", "relax.broadcast_to"):
+            return self.is_computed(value.args[0])
+        return value is not None
 
     def before(self, expr: relax.Expr) -> _Affine | None:
         return self.affine.get(expr) if isinstance(expr, relax.Var) and self.uses[expr] == 1 else None
@@ -165,5 +174,7 @@ def fold_scales(mod: tvm.IRModule) -> tvm.IRModule:
 
     Weights are constant if they are computed from parameters alone: what is done to them here is done once, when the
     model is compiled. A low product may be widened before its factors; a cast that rounds is no part of the chain.
+    Into float16 weights go only factors that were computed, as a normalization's are, which are around 1. A parameter
+    of its own, such as a layer scale of 1e-6, might leave nothing of them.
     """
     return rewrite_functions(mod, _FoldScales)

@@ -12,7 +12,7 @@ from tvm import relax
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.fold_scales import fold_scales
 from tests.kernels.graph.plain import run_plainly
-from tests.kernels.modules import error, module, operators, random
+from tests.kernels.modules import EPSILON, error, module, operators, random, run
 
 op = relax.op
 
@@ -133,3 +133,16 @@ def test_a_batch_norm_before_a_convolution_is_a_factor_and_an_offset() -> None:
 
     names = operators(fold_scales(_with_parameters(body, IMAGE, WEIGHTS, *[((3,), "float32")] * 4)))
     assert "relax.nn.batch_norm" not in names and names[-3:] == ["relax.multiply", "relax.add", "relax.nn.conv2d"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_small_layer_scale_leaves_the_digits_of_the_weights(dtype: str) -> None:
+    def body(x: relax.Expr, w: relax.Expr, scale: relax.Expr) -> relax.Expr:
+        return op.multiply(op.matmul(x, w, out_dtype="float32"), scale)
+
+    mod = fold_scales(_with_parameters(body, ((5, 8), dtype), ((8, 4), dtype), ((4,), "float32")))
+    mod["main"] = mod["main"].without_attr("num_input")
+    x, w = random((5, 8), dtype), random((8, 4), dtype, 1)
+    (got,) = run(mod, x, w, np.full(4, 1e-7, "float32"))
+    expected = x.astype("float64") @ w.astype("float64") * 1e-7
+    assert error(got, expected) < 4 * EPSILON[dtype if dtype == "bfloat16" else "float32"]
