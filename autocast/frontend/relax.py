@@ -16,17 +16,25 @@ from autocast.ir.failures import in_phase, repeatable
 from autocast.model.value import Model
 
 
-def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | Sequence[Any] | None = None) -> Model:
+def from_relax(
+    mod: tvm.IRModule | relax.Function,
+    params: Mapping[str, Any] | Sequence[Any] | None = None,
+    *,
+    function: str | None = None,
+) -> Model:
     """A Model from a Relax module.
 
     Parameters
     ----------
     mod : tvm.IRModule or relax.Function
-        A well-formed module with a Relax function `main`, or with exactly one Relax function, which becomes `main`. Its
-        trailing parameters are the model's parameters. If it has the attribute `num_input`, that must agree.
+        A well-formed module with a Relax function `main`, or with exactly one Relax function that is not private, which
+        becomes `main`. Its trailing parameters are the model's parameters. If it has the attribute `num_input`, that
+        must agree.
     params : mapping or sequence, optional
         The values of the trailing parameters (numpy arrays, torch or TVM tensors): in order, or by name, as main names
         them or as torch does (`0.weight` for `p_0_weight`: what `Model.params` holds).
+    function : str, optional
+        The name of the function that becomes `main`, where the module has several.
 
     Returns
     -------
@@ -41,7 +49,7 @@ def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | S
         mod = tvm.IRModule({"main": mod.with_attr("global_symbol", "main")})
     if not isinstance(mod, tvm.IRModule):
         raise ImportModelError(f"from_relax: got a {type(mod).__name__}; expected a tvm.IRModule or a relax.Function.")
-    mod = _with_main(mod)
+    mod = _with_main(mod, function)
     try:
         relax.analysis.well_formed(mod)
     except Exception as error:
@@ -67,18 +75,26 @@ def from_relax(mod: tvm.IRModule | relax.Function, params: Mapping[str, Any] | S
     return Model(mod, tensors)
 
 
-def _with_main(mod: tvm.IRModule) -> tvm.IRModule:
-    functions = list(relax_functions(mod))
-    names = [gv.name_hint for gv, _ in functions]
-    if "main" in names and "global_symbol" in (mod["main"].attrs or {}):
-        return mod
-    if "main" not in names and len(functions) != 1:
+def _with_main(mod: tvm.IRModule, name: str | None) -> tvm.IRModule:
+    """`mod` with the function `name`, or the one that is meant, as its `main`."""
+    functions = {var.name_hint: (var, function) for var, function in relax_functions(mod)}
+    public = [var.name_hint for var, function in functions.values() if "global_symbol" in (function.attrs or {})]
+    if name is None:
+        candidates = [*functions] if len(functions) == 1 else public
+        name = candidates[0] if len(candidates) == 1 and "main" not in functions else "main"
+    if name not in functions:
+        other = f" Say which: from_relax(mod, function={[*public, *functions][0]!r})" if functions else ""
         raise ImportModelError(
-            f"from_relax: the module has the Relax functions {names}; expected one, or one of the name 'main'."
+            f"from_relax: the module has the Relax functions {[*functions]}; expected one, or one of the name {name!r}."
+            f"{other}"
         )
-    old, function = next((pair for pair in functions if pair[0].name_hint == "main"), functions[0])
+    var, function = functions[name]
+    if name == "main" and name in public:
+        return mod
     mod = mod.clone()
-    mod.update_func(old, function.with_attr("global_symbol", "main"))
+    if name != "main" and "main" in public:
+        mod.update_func(functions["main"][0], functions["main"][1].without_attr("global_symbol"))
+    mod.update_func(var, function.with_attr("global_symbol", "main"))
     return relax.transform.NormalizeGlobalVar()(mod)
 
 

@@ -1,6 +1,6 @@
 """Typed views of expressions, the only place that spells what depends on TVM's version, and operators of our own."""
 
-from autocast.ir.first_order import first_order
+from autocast.ir.first_order import first_order, is_tir_group
 from autocast.ir.literals import fits, out_of_range
 from autocast.ir.places import Place, PlacedBuilder, place_of
 from autocast.ir.views import (
@@ -42,6 +42,7 @@ __all__ = [
     "is_op",
     "is_static_type",
     "is_tensor",
+    "is_tir_group",
     "main_of",
     "number_of",
     "op_name",

@@ -28,7 +28,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.errors import UnsupportedError
-from autocast.ir.views import all_bindings, is_op, relax_functions
+from autocast.ir.views import all_bindings, is_op, main_of, relax_functions
 
 #: Attributes of functions that were set apart for a library or a later pass to compile as one kernel.
 GROUPED = ("Primitive", "Composite", "Codegen")
@@ -51,6 +51,7 @@ def first_order(mod: tvm.IRModule) -> tvm.IRModule:
     UnsupportedError
         A function that calls itself takes or returns functions.
     """
+    mod = _with_plain_main(mod)
     if not any(_needs_rewriting(function) for _, function in relax_functions(mod)):
         return mod
     functions = _lift(relax.transform.ToNonDataflow()(mod))
@@ -61,8 +62,28 @@ def first_order(mod: tvm.IRModule) -> tvm.IRModule:
     return tvm.transform.Sequential([relax.transform.ConvertToDataflow(1), relax.transform.DeadCodeElimination()])(mod)
 
 
+def _with_plain_main(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod`, whose `main` is no group: nobody calls it."""
+    main = main_of(mod)
+    if main is None or not _is_grouped(main):
+        return mod
+    mod = mod.clone()
+    mod["main"] = _without_attrs(main, GROUPED)
+    return mod
+
+
+def _without_attrs(function: relax.Function, names: Sequence[str]) -> relax.Function:
+    for name in names:
+        function = function.without_attr(name) if name in (function.attrs or {}) else function
+    return function
+
+
+def _is_grouped(function: relax.Function) -> bool:
+    return any(name in (function.attrs or {}) for name in GROUPED)
+
+
 def _needs_rewriting(function: relax.Function) -> bool:
-    if any(name in (function.attrs or {}) for name in GROUPED):
+    if _is_grouped(function):
         return not is_tir_group(function)
     return any(
         isinstance(binding.value, relax.Function) or is_op(binding.value, "relax.make_closure")
@@ -71,7 +92,7 @@ def _needs_rewriting(function: relax.Function) -> bool:
 
 
 def _is_inlined_group(function: relax.Function) -> bool:
-    return any(name in (function.attrs or {}) for name in GROUPED) and not is_tir_group(function)
+    return _is_grouped(function) and not is_tir_group(function)
 
 
 def is_tir_group(function: relax.Function) -> bool:
@@ -189,8 +210,7 @@ class _Program:
         if is_tir_group(function):
             return function
         if _is_inlined_group(function):
-            for name in (*GROUPED, *(() if var.name_hint == "main" else ("global_symbol",))):
-                function = function.without_attr(name) if name in function.attrs else function
+            function = _without_attrs(function, (*GROUPED, "global_symbol"))
         return _Resolver(self, var.name_hint).visit_expr(function)
 
     def is_inlined(self, function: relax.Function) -> bool:

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from autocast import settings
-from autocast.ir import first_order
+from autocast.ir import first_order, is_tir_group, relax_functions
 from autocast.ir.failures import in_phase
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
@@ -28,6 +28,7 @@ from autocast.kernels.graph.checkpoints import remove_checkpoints
 from autocast.kernels.graph.expand import expand_operators
 from autocast.kernels.graph.fold_scales import fold_scales
 from autocast.kernels.graph.in_place import WriteInPlace
+from autocast.kernels.graph.leftovers import remove_leftovers
 from autocast.kernels.graph.literals import write_out_literals
 from autocast.kernels.graph.order import OrderForMemory
 from autocast.kernels.graph.outline import outline_branches
@@ -66,6 +67,12 @@ def _fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         return _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())(mod, target)
 
 
+def _fuse_existing(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    if not any(is_tir_group(function) for _, function in relax_functions(mod)):
+        return mod
+    return _sequence(relax.transform.FuseTIR())(mod, target)
+
+
 def _by_rule(rule: Rule) -> Phase:
     return Phase(rule.name, lambda mod, target: credit(mod, rule.lower(mod, target), rule.name))
 
@@ -86,7 +93,8 @@ _BEFORE = {
 LOWERING = (
     Phase("write_out_literals", lambda mod, target: write_out_literals(mod)),
     Phase("first_order", lambda mod, target: first_order(mod)),
-    Phase("fuse_existing", _sequence(relax.transform.FuseTIR())),
+    Phase("remove_leftovers", lambda mod, target: remove_leftovers(mod)),
+    Phase("fuse_existing", _fuse_existing),
     Phase("separate_state", lambda mod, target: separate_state(mod)),
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),

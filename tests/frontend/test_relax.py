@@ -117,6 +117,36 @@ def test_a_private_function_or_one_that_calls_itself_becomes_main() -> None:
         np.testing.assert_array_equal(vm.compile(from_relax(mod))(*inputs), expected)
 
 
+def test_one_of_several_functions_becomes_main() -> None:
+    @I.ir_module
+    class Several:
+        @R.function(private=True)
+        def shared(x: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+            y = R.add(x, x)
+            return y
+
+        @R.function
+        def main(x: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+            cls = Several
+            y = cls.shared(x)
+            return y
+
+        @R.function
+        def other(x: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+            cls = Several
+            y = cls.main(cls.shared(x))
+            return y
+
+    def result(**options: str) -> np.ndarray:
+        return vm.compile(from_relax(Several, **options))(_W)
+
+    np.testing.assert_array_equal(result(), 2 * _W)
+    np.testing.assert_array_equal(result(function="other"), 4 * _W)
+    np.testing.assert_array_equal(result(function="shared"), 2 * _W)
+    with pytest.raises(ImportModelError, match=r"\['main', 'other', 'shared'\]; expected one.*'none'.*function='main'"):
+        result(function="none")
+
+
 def test_devices_and_their_names_survive() -> None:
     builder = relax.BlockBuilder()
     device = relax.VDevice("llvm")

@@ -330,6 +330,21 @@ def test_operators_among_primfuncs_in_a_group_are_lowered() -> None:
     check(Module, 2 * (X @ W) + W, X, W)
 
 
+def test_a_group_may_be_main() -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-1, 2, shape).astype("float32") for shape in ((2, 3, 5, 5), (4, 3, 3, 3)))
+    results = []
+    for grouping in ("FuseOps", "FuseOpsByPattern"):
+        mod = GROUPS[grouping](_convolutions())
+        name = next(
+            var.name_hint
+            for var, function in relax_functions(mod)
+            if var.name_hint != "main" and [int(size) for size in function.params[0].ty.shape.values][1] == 3
+        )
+        results.append(vm.compile(from_relax(mod, function=name))(x, w))
+    np.testing.assert_array_equal(*results)
+
+
 def test_a_module_without_any_of_it_is_left_alone() -> None:
     mod = _convolutions()
     assert first_order(mod) is mod

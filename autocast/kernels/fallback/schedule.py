@@ -11,6 +11,7 @@ from tvm import s_tir, sym, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from autocast import settings
+from autocast.kernels.vector.unit import rooted
 
 #: float32 numbers in the vectors that loops are split into; LLVM cuts them to what the target has.
 LANES = 16
@@ -46,11 +47,14 @@ def schedule(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def mark_existing(mod: tvm.IRModule) -> tvm.IRModule:
-    """Mark the PrimFuncs that a module came with: they are neither fused nor scheduled, only compiled."""
+    """Mark the PrimFuncs that a module came with: they are neither fused nor scheduled, only compiled.
+
+    Those that an engineer wrote with plain loops get a root block, which TVM's passes expect.
+    """
     functions = dict(mod.functions.items())
     for var, function in functions.items():
         if isinstance(function, tirx.PrimFunc):
-            functions[var] = function.with_attrs({SCHEDULED: True, EXISTING: True, "op_pattern": 8})
+            functions[var] = rooted(function).with_attrs({SCHEDULED: True, EXISTING: True, "op_pattern": 8})
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 

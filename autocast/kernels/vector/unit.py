@@ -179,7 +179,7 @@ def kernel_function(name: str) -> Iterator[Callable[[], tirx.PrimFunc]]:
     """
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_attr({"global_symbol": name, "tirx.noalias": True, "op_pattern": 8, "autocast.scheduled": True})
-        yield lambda: _rooted(builder.get())
+        yield lambda: rooted(builder.get())
 
 
 def importing(code: str) -> AbstractContextManager[None]:
@@ -187,7 +187,9 @@ def importing(code: str) -> AbstractContextManager[None]:
     return T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code)
 
 
-def _rooted(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def rooted(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function with its body in a root block: Relax's RewriteDataflowReshape asserts that there is one."""
+    if isinstance(function.body, SBlockRealize):
+        return function
     block = SBlock([], [], [], "root", function.body)
     return function.with_body(SBlockRealize([], tirx.const(True, "bool"), block))

@@ -1,0 +1,41 @@
+"""What other stages of TVM's pipelines left in a module, as the phases here know it."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from autocast.ir import all_bindings, is_op, relax_functions
+
+_KILLS = ("relax.vm.kill_object", "relax.memory.kill_storage", "relax.memory.kill_tensor")
+
+_WITH_GRADIENT = "relax.call_tir_with_grad"
+
+
+def remove_leftovers(mod: tvm.IRModule) -> tvm.IRModule:
+    """Take away releases, which are planned anew, and gradients of PrimFuncs, which nobody asks for any more.
+
+    Before::                                            After::
+
+        y = R.call_tir_with_grad(f, (x,), ...)              y = R.call_tir(f, (x,), ...)
+        R.memory.kill_tensor(x)
+    """
+    functions = dict(mod.functions.items())
+    for var, function in relax_functions(mod):
+        if any(is_op(binding.value, *_KILLS, _WITH_GRADIENT) for binding in all_bindings(function.body)):
+            functions[var] = _Remover().visit_expr(function)
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+@mutator
+class _Remover(PyExprMutator):
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if not is_op(binding.value, *_KILLS):
+            super().visit_var_binding_(binding)
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        new = super().visit_call_(call)
+        if is_op(new, _WITH_GRADIENT):
+            return relax.Call(tvm.ir.Op.get("relax.call_tir"), new.args, None, new.ty_args)
+        return new
