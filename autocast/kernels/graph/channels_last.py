@@ -11,7 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, is_tensor, op_name, same_shape, shape_of, static_shape
-from autocast.kernels.convolutions.declined import declined
+from autocast.kernels.convolutions.declined import declined, has_kernel
 from autocast.kernels.graph.canonicalize import canonicalize, permutation
 from autocast.kernels.graph.operators import CONVOLUTION_GRADIENTS, CONVOLUTIONS, ELEMENTWISE
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, users_of
@@ -26,7 +26,9 @@ class _ChannelsLast(BindingRewriter):
 
     def enter(self, function: relax.Function) -> None:
         bound, _ = users_of(function)
-        self.active = any(is_op(value, *CONVOLUTIONS) and declined(value) is None for value in bound.values())
+        self.active = any(
+            has_kernel(value) or (is_op(value, *CONVOLUTIONS) and declined(value) is None) for value in bound.values()
+        )
         self.last: dict[relax.Var, relax.Expr] = {}
         self.first: dict[relax.Var, relax.Expr] = {}
 
@@ -187,9 +189,13 @@ def _elementwise(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
     shape = shape_of(call)
     if shape is None or any(is_tensor(operand) and shape_of(operand) is None for operand in call.args):
         return None
-    if not any(rewriter.is_last(operand) and len(dims(operand)) == len(shape) for operand in call.args):
+    whole = [rewriter.is_last(operand) and len(dims(operand)) == len(shape) for operand in call.args]
+    if not any(whole):
         return None
     operands = [rewriter.broadcast(operand, len(shape)) for operand in call.args]
+    if all(len(shape_of(operand) or ()) < len(shape) for operand in operands):  # the result begins with ones, too
+        place = whole.index(True)
+        operands[place] = rewriter.moved(call.args[place])
     return relax.Call(call.op, operands, call.attrs, call.ty_args), True
 
 
@@ -208,15 +214,21 @@ def _slice(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
 
 
 def _reduction(rewriter: _ChannelsLast, call: relax.Call) -> Answer:
-    """Without the channels, or without all of space, the rest is in order; else the channels are still last."""
+    """Without the channels, or without all of space, the rest is in order; else the channels are still last.
+
+    Without the batch, what is left begins with the channels.
+    """
     data = call.args[0]
     if not rewriter.is_last(data) or call.attrs.axis is None:
         return None
     rank = len(dims(data))
     axes = {int(axis) % rank for axis in call.attrs.axis}
     in_order = not call.attrs.keepdims and (1 in axes or axes >= set(range(2, rank)))
-    operands = [rewriter.moved(data)]
-    return relax.Call(call.op, operands, _moved_attributes(call, rank), call.ty_args), not in_order
+    reduced = relax.Call(call.op, [rewriter.moved(data)], _moved_attributes(call, rank), call.ty_args)
+    if 0 not in axes or call.attrs.keepdims or in_order:
+        return reduced, not in_order
+    last = rank - len(axes) - 1
+    return relax.op.permute_dims(rewriter.emit(reduced), [last, *range(last)]), False
 
 
 def _reshape(rewriter: _ChannelsLast, call: relax.Call) -> Answer:

@@ -118,3 +118,30 @@ def _error(output: torch.Tensor, module: nn.Module, image: torch.Tensor) -> floa
     """The relative error against torch in float64."""
     (exact,) = flatten(copy.deepcopy(module).double()(image.double()))
     return float((output.double() - exact).norm() / exact.norm())
+
+
+class _Segmentation(nn.Module):
+    """Maps of one channel: by a convolution of one pixel, by a larger one, transposed, and along one axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU())
+        self.pixel, self.window = nn.Conv2d(4, 1, 1), nn.Conv2d(4, 1, 3, padding=1)
+        self.up, self.along = nn.ConvTranspose2d(4, 1, 2, stride=2), nn.Conv1d(4, 1, 3)
+
+    def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """(batch, 1, height, width) to maps of one channel."""
+        x = self.features(image)
+        gate = torch.sigmoid(self.pixel(x))
+        return gate, self.window(x), self.up(x), self.along(x.mean(3)), self.window(x * gate).squeeze(1)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 5, 6), (1, 1, 3, 1), (1, 1, 3, 7), (2, 1, 4, 1)])
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_maps_of_one_channel_keep_their_shape(size: tuple[int, ...], dtype: str | None) -> None:
+    module, image = _Segmentation().eval().requires_grad_(False), torch.randn(size)
+    model = from_torch(module, (image,))
+    got = compile(model if dtype is None else amp.autocast(model, dtype=dtype))(image)
+    tolerance = 1e-5 if dtype is None else 16 * torch.finfo(torch.bfloat16).eps
+    for ours, expected in zip(got, module(image), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=tolerance, atol=tolerance)

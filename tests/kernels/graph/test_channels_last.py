@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import tvm
 from tvm import relax
@@ -11,7 +13,7 @@ from tvm import relax
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.channels_last import channels_last
 from tests.kernels.graph.plain import run_plainly
-from tests.kernels.modules import error, module, operators, random
+from tests.kernels.modules import error, module, operators, random, run
 
 op = relax.op
 
@@ -91,6 +93,44 @@ def test_what_is_returned_moves_back_once() -> None:
     ]
 
 
+#: What may come after a convolution, and decides by sizes what it is.
+BY_SIZE: dict[str, Body] = {
+    "bias": lambda x: op.add(x, relax.const(np.float32([2.0]))),
+    "residual": lambda x: op.add(x, op.nn.relu(x)),
+    "gates": lambda x: op.multiply(op.mean(x, [2, 3], keepdims=True), op.mean(x, [1], keepdims=True)),
+    "standard deviation": lambda x: op.divide(x, op.std(x, [0, 2, 3], keepdims=True)),
+    "maximum of the batch": lambda x: op.max(x, [0]),
+    "mean of space": lambda x: op.mean(x, [2, 3]),
+    "sum of a column": lambda x: op.sum(x, [2]),
+    "squeezed": op.squeeze,
+    "flattened": lambda x: op.flatten(x),
+    "with one more axis": lambda x: op.expand_dims(x, [1]),
+    "channels last": lambda x: op.permute_dims(x, [0, 2, 3, 1]),
+    "softmax": lambda x: op.nn.softmax(x, 1),
+    "concatenation": lambda x: op.concat([x, x], 1),
+    "slice": lambda x: op.squeeze(op.strided_slice(x, [0], [0], [1]), 0),
+    "transposed convolution": lambda x: op.nn.conv2d_transpose(op.mean(x, [1], keepdims=True), ONE_TO_ONE, strides=2),
+    "pooling": lambda x: op.nn.adaptive_avg_pool2d(x, (1, 1)),
+}
+
+ONE_TO_ONE = relax.const(np.ones((1, 1, 2, 2), "float32"))
+
+
+@pytest.mark.parametrize("name", BY_SIZE)
+def test_sizes_of_1_leave_shapes_what_they_are(name: str) -> None:
+    for batch, channels, filters, height, width in itertools.product((1, 2), (1, 3), (1, 4), (1, 5), (1, 6)):
+        arguments = ((batch, channels, height, width), "float32"), ((filters, channels, 3, 3), "float32")
+        before = canonicalize(module(lambda x, w: BY_SIZE[name](_convolved(x, w)), *arguments))
+        after = channels_last(before)
+        tvm.ir.assert_structural_equal(after["main"].ret_ty, before["main"].ret_ty)
+
+
+@pytest.mark.parametrize("axes", [[0], [0, 2], [0, 3], [0, 1], [0, 2, 3]])
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_reductions_over_the_batch(axes: list[int], keepdims: bool) -> None:
+    _moved(lambda x, w: op.max(_convolved(x, w), axes, keepdims=keepdims), IMAGE, WEIGHTS)
+
+
 def test_parts_of_a_split_stay_as_they_are() -> None:
     def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
         parts = op.split(_convolved(x, w), 2, 1)
@@ -142,6 +182,17 @@ def test_the_batch_may_be_known_at_run_time(size: object) -> None:
     arguments = ((size, 3, 8, 6), "float32"), WEIGHTS, ((1, 4, 1, 1), "float32")
     after = channels_last(canonicalize(module(body, *arguments)))
     assert _moves(after) == 1
+
+
+def test_the_gradient_of_weights_is_computed_where_no_convolution_is() -> None:
+    def body(x: relax.Expr, w: relax.Expr, g: relax.Expr) -> relax.Expr:
+        call = _convolved(x, w)
+        return op.grad.conv2d_weight_backward(x, w, g, attrs=call.attrs)
+
+    images = (2, 8, 9, 9)
+    mod = module(body, (images, "float32"), ((16, 8, 3, 3), "float32"), ((2, 16, 9, 9), "float32"))
+    (gradient,) = run(mod, *[np.ones(shape, "float32") for shape in (images, (16, 8, 3, 3), (2, 16, 9, 9))])
+    assert gradient[0, 0].tolist() == [[128, 144, 128], [144, 162, 144], [128, 144, 128]]
 
 
 def test_what_no_kernel_takes_stays_as_it_is() -> None:
