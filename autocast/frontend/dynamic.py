@@ -158,9 +158,9 @@ def _named_axes(name: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[Dynam
         raise ImportModelError(f"from_torch: dimension {name!r} has several bounds: {sorted(bounds, key=str)}.")
     lower, upper = (*bounds.pop(), None, None)[:2] if bounds else (None, None)
     lower = 1 if lower is None else lower
-    if lower < 1 or (upper is not None and upper <= lower):
+    if lower < 0 or (upper is not None and upper <= lower):
         raise ImportModelError(
-            f"from_torch: dimension {name!r} has the bounds {lower} to {upper}; expected 1 <= minimum < maximum."
+            f"from_torch: dimension {name!r} has the bounds {lower} to {upper}; expected 0 <= minimum < maximum."
         )
     dim = torch.export.Dim(name, min=lower, max=upper)
     for row in rows:

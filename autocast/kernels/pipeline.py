@@ -25,6 +25,7 @@ from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.carry import carry_casts
 from autocast.kernels.graph.channels_last import channels_last
 from autocast.kernels.graph.checkpoints import remove_checkpoints
+from autocast.kernels.graph.empty import remove_empty
 from autocast.kernels.graph.expand import expand_operators
 from autocast.kernels.graph.fold_scales import fold_scales
 from autocast.kernels.graph.in_place import WriteInPlace
@@ -83,7 +84,8 @@ _BEFORE = {
     "elementwise": [Phase("accumulate_wide", lambda mod, target: accumulate_wide(mod))],
 }
 
-#: In this order, because: channels are scaled, and moved to be last, while operators are those of the model; kernels
+#: In this order, because: what has no elements is settled before anything divides by their number; channels are
+#: scaled, and moved to be last, while operators are those of the model; kernels
 #: look for patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs;
 #: schedules see fused groups. Casts of state become state before rules make them part of what reads them, and before
 #: updates are inlined; products and lookups' gradients take of those updates what adds to state. What is cheap is
@@ -99,6 +101,7 @@ LOWERING = (
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
     Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
+    Phase("remove_empty", lambda mod, target: remove_empty(mod)),
     Phase("expand_operators", lambda mod, target: expand_operators(mod, keep=VECTOR_OPERATORS)),
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
     Phase("fold_scales", lambda mod, target: fold_scales(mod)),

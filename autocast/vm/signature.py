@@ -39,11 +39,15 @@ class Input:
 
 @dataclass(frozen=True)
 class Signature:
-    """The inputs of `main` (parameters excluded) and the bounds of its symbolic dimensions, by name."""
+    """The inputs of `main` (parameters excluded) and the bounds of its symbolic dimensions, by name.
+
+    `chosen_from` names those of which an operator takes the largest, smallest or middle element, and the operator.
+    """
 
     inputs: tuple[Input, ...]
     upper_bounds: dict[str, int]
     lower_bounds: dict[str, int]
+    chosen_from: dict[str, str]
 
     @classmethod
     def of(cls, main: relax.Function, count: int) -> Signature:
@@ -61,6 +65,7 @@ class Signature:
             tuple(inputs),
             _bounds(main, "tir_var_upper_bound"),
             _bounds(main, "tir_var_lower_bound"),
+            _chosen_from(main),
         )
 
     def bind(self, args: Sequence[Any]) -> dict[tirx.Var, int]:
@@ -99,8 +104,13 @@ class Signature:
         return sizes
 
     def _check_bounds(self, spec: Input, axis: int, var: tirx.Var, got: int) -> None:
+        if got == 0 and var.name in self.chosen_from:
+            raise InputError(
+                f"main: input {spec.name} has size 0 along axis {axis}, expected {var.name} of 1 at least: "
+                f"{self.chosen_from[var.name]} over it has nothing to choose from. Leave it out where there are none"
+            )
         upper = self.upper_bounds.get(var.name, sys.maxsize)
-        lower = self.lower_bounds.get(var.name, 1)
+        lower = self.lower_bounds.get(var.name, 0)
         if not lower <= got <= upper:
             bounds = f"{lower}" if upper == sys.maxsize else f"{lower} to {upper}"
             wider = f"{min(got, lower)}" if upper == sys.maxsize else f"{min(got, lower)}, {max(got, upper)}"
@@ -148,6 +158,26 @@ def _bounds(main: relax.Function, attribute: str) -> dict[str, int]:
     return {str(name): int(bound) for name, bound in (bounds or {}).items()}
 
 
+#: Operators that are not defined on no elements.
+_CHOICES = ("relax.argmax", "relax.argmin", "relax.max", "relax.median", "relax.min")
+
+
+def _chosen_from(main: relax.Function) -> dict[str, str]:
+    """The symbolic dimensions that one of `_CHOICES` reduces, each with the operator."""
+    found: dict[str, str] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        shape = ir.shape_of(expr.args[0]) if ir.is_op(expr, *_CHOICES) else None
+        if shape:
+            axes = range(len(shape)) if expr.attrs.axis is None else expr.attrs.axis
+            for axis in [axes] if isinstance(axes, int) else axes:
+                if isinstance(shape[axis], tirx.Var):
+                    found[shape[axis].name] = str(ir.op_name(expr))
+
+    relax.analysis.post_order_visit(main, visit)
+    return found
+
+
 def is_torch(value: Any) -> bool:
     """Whether `value` is a torch tensor; does not import torch."""
     torch = sys.modules.get("torch")
@@ -170,11 +200,15 @@ def _dtype_of(arg: Any) -> str:
 def to_tvm(arg: Any) -> tvm.runtime.Tensor:
     """`arg` as a TVM tensor: shares memory where it is dense and aligned, else a copy.
 
+    One without elements is made anew: torch says other strides of it than kernels expect.
+
     Raises
     ------
     InputError
         A torch tensor that is not in the CPU's memory.
     """
+    if 0 in arg.shape:
+        return tvm.runtime.empty(tuple(arg.shape), _dtype_of(arg))
     if isinstance(arg, tvm.runtime.Tensor):
         return arg
     if isinstance(arg, np.ndarray):

@@ -58,7 +58,7 @@ def test_two_dynamic_dimensions_vary_freely() -> None:
     [
         ({"batch": ("z", 0, 1, 16)}, r"'z', but the tensor inputs are: x, rest\.0"),
         ({"batch": ("x", 3)}, "axis 3 of 'x'.*rank 3; expected an axis from 0 to 2"),
-        ({"batch": ("x", 0, 8, 4)}, "bounds 8 to 4; expected 1 <= minimum < maximum"),
+        ({"batch": ("x", 0, 8, 4)}, "bounds 8 to 4; expected 0 <= minimum < maximum"),
         ({"batch": ("x", 0, 4, 16)}, "size 3 along axis 0, outside the bounds of 'batch': 4 to 16"),
         ({"batch": [("x", 0, 1, 4), ("rest.0", 0, 1, 5)]}, "several bounds"),
         ({"batch": "x"}, "is 'x'; expected dynamic="),

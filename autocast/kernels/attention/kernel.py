@@ -122,7 +122,9 @@ class Generator:
         total, zero, one = T.bind(total), tirx.const(0.0, "float32"), tirx.const(1.0, "float32")
         if self.spec.zero_empty:
             return T.bind(tirx.if_then_else(total == zero, zero, one / total))
-        return T.bind(one / total)
+        if isinstance(self.keys, int):
+            return T.bind(one / total)
+        return T.bind(tirx.if_then_else(i64(self.keys) == 0, zero, one / total))
 
     def _source(self, view: View, base: tirx.Expr, columns: Extent, k: Extent, *, along_k: bool) -> Source:
         return Source(self.flats[view.argument], base, columns, k, self.size(view.rows), along_k, self.pairs)

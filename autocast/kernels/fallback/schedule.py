@@ -42,7 +42,7 @@ def schedule(mod: tvm.IRModule) -> tvm.IRModule:
     functions = dict(mod.functions.items())
     for var, function in functions.items():
         if isinstance(function, tirx.PrimFunc) and not (function.attrs and SCHEDULED in function.attrs):
-            functions[var] = _schedule(var.name_hint, function).with_attr(SCHEDULED, True)
+            functions[var] = _guarded(_schedule(var.name_hint, function)).with_attr(SCHEDULED, True)
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
 
@@ -56,6 +56,23 @@ def mark_existing(mod: tvm.IRModule) -> tvm.IRModule:
         if isinstance(function, tirx.PrimFunc):
             functions[var] = rooted(function).with_attrs({SCHEDULED: True, EXISTING: True, "op_pattern": 8})
     return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def _guarded(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The same, but doing nothing where its last result has a run-time dimension that is 0.
+
+    Blocks that TVM writes by hand, such as those of running sums, begin with a first element.
+    """
+    realize = function.body
+    buffers = [param for param in function.params if isinstance(param.ty, tirx.buffer.BufferType)]
+    sizes = [size for size in buffers[-1].shape if not isinstance(size, tirx.IntImm)] if buffers else []
+    if not sizes or not isinstance(realize, s_tir.SBlockRealize) or realize.block.name_hint == "root":
+        return function
+    block = realize.block
+    body = tirx.IfThenElse(tirx.all(*[size > 0 for size in sizes]), block.body, None)
+    fields = (block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init, block.alloc_buffers)
+    guarded = s_tir.SBlock(*fields, block.match_buffers, block.annotations)
+    return function.with_body(s_tir.SBlockRealize(realize.iter_values, realize.predicate, guarded))
 
 
 def _schedule(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, is_constant, is_op, op_name, same_shape, shape_of, static_shape
+from autocast.ir import dtype_of, is_constant, is_op, number_of, op_name, same_shape, shape_of, static_shape
 from autocast.ir.operators import normalize_batch
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
@@ -55,6 +56,23 @@ def _broadcast_to(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, s
     if same_shape(shape_of(data), shape_of(call)):
         return data
     return _folded(data, static_shape(call), np.broadcast_to) if is_constant(data) else None
+
+
+def _full(rewriter: _Canonicalize, call: relax.Call, shape: relax.Expr, value: relax.Expr) -> relax.Expr | None:
+    """Of infinities and NaN, which TVM's own lowering does not take, the number itself, broadcast."""
+    number = number_of(value)
+    if number is None or math.isfinite(number) or shape_of(call) is None:
+        return None
+    constant = relax.const(number, dtype_of(call))
+    folded = _folded(constant, static_shape(call), np.broadcast_to)
+    return folded if folded is not None else relax.op.broadcast_to(constant, call.ty.shape)
+
+
+def _of_one(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
+    """A scalar is sorted, and its own place is 0: TVM's own lowering asks for an axis."""
+    if shape_of(data) != ():
+        return None
+    return data if is_op(call, "relax.sort") else relax.op.zeros(call.ty.shape, str(dtype_of(call)))
 
 
 def _astype(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
@@ -156,6 +174,8 @@ def _group_norm(
 
 
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
+    **dict.fromkeys(("relax.argmax", "relax.argmin", "relax.argsort", "relax.sort"), _of_one),
+    "relax.full": _full,
     "relax.reshape": _reshape,
     "relax.expand_dims": _reshape,
     "relax.squeeze": _reshape,

@@ -98,7 +98,8 @@ class PanelWalk:
             return
         tiles = T.bind(task.last_tile - task.first_tile)
         partial = unit.scratch(tiles * (blocking.tile_rows * blocking.panels * blocking.panel), "float32")
-        with T.serial(0, i64(ceil_div(self.k_words, blocking.k_words))) as block:
+        # One block at least: sums of nothing are stored, too.
+        with T.serial(0, tirx.max(i64(ceil_div(self.k_words, blocking.k_words)), i64(1))) as block:
             first = T.bind(block * blocking.k_words)
             words = T.bind(minimum(blocking.k_words, self.k_words - first))
             self._k_block(self._block(first, words, first_panel, count, packed, partial))

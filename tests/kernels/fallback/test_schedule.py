@@ -70,3 +70,9 @@ def test_results_match_float64(name: str, shape: tuple) -> None:
     else:
         assert str(got.dtype) == dtype
         assert error(got, expected) < (2.0**-7 if dtype == "bfloat16" else 2.0**-20)
+
+
+@pytest.mark.parametrize(("shape", "guarded"), [(("n", 5), True), ((4, 5), False)])
+def test_running_sums_touch_nothing_where_there_is_nothing(shape: tuple, guarded: bool) -> None:
+    (kernel,) = _kernels(lambda x: op.cumsum(x, 0), (shape, "float32"))
+    assert ("if n > T.int64(0)" in kernel) == guarded

@@ -1,0 +1,86 @@
+"""Inputs of all kinds with a size of 0, known when a model is compiled or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tvm
+from torch import nn
+from tvm import relax
+
+from autocast import vm
+from autocast.errors import InputError
+from autocast.frontend import from_torch
+from tests.kernels.modules import module
+
+op = relax.op
+
+KINDS: dict[str, Callable[[np.ndarray], Any]] = {
+    "torch": torch.from_numpy,
+    "numpy": np.asarray,
+    "tvm": tvm.runtime.tensor,
+    "tvm, of torch": lambda array: tvm.runtime.from_dlpack(torch.from_numpy(array).clone()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", ["n", 0])
+def test_inputs_without_elements_are_taken_and_results_returned(kind: str, size: object) -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return relax.Tuple([op.matmul(x, w), op.sum(x, 0), x])
+
+    executable = vm.compile(module(body, ((size, 3), "float32"), ((3, 2), "float32")))
+    results = executable(*[KINDS[kind](np.ones(shape, "float32")) for shape in ((0, 3), (3, 2))])
+    assert [tuple(result.shape) for result in results] == [(0, 2), (3,), (0, 3)]
+    assert np.asarray(results[1].numpy() if kind.startswith("tvm") else results[1]).tolist() == [0, 0, 0]
+
+
+#: What is computed of (n, 4, 6), whatever n is.
+OF_SIZES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "elementwise": lambda x: torch.nn.functional.gelu(x) + x,
+    "sum over n": lambda x: x.sum(0),
+    "mean over n": lambda x: x.mean(0),
+    "rows": lambda x: torch.nn.functional.layer_norm(x, (6,)),
+    "softmax over n": lambda x: x.softmax(0),
+    "product": lambda x: x @ x.transpose(1, 2),
+    "product over n": lambda x: x.flatten(1).T @ x.flatten(1),
+    "attention": lambda x: nn.functional.scaled_dot_product_attention(x, x, x),
+    "attention to n keys": lambda x: nn.functional.scaled_dot_product_attention(
+        torch.ones(4, 5, 6), x.transpose(0, 1), x.transpose(0, 1)
+    ),
+    "convolution": lambda x: nn.functional.conv1d(x, torch.ones(3, 4, 3), padding=1).mean(2),
+    "joins": lambda x: torch.cat([x, torch.ones(2, 4, 6), x.flip(1)]),
+    "transposition": lambda x: x.permute(2, 0, 1).contiguous(),
+    "running sum": lambda x: x.cumsum(0),
+    "order": lambda x: x.argsort(0),
+}
+
+
+def test_a_size_that_varies_may_be_0() -> None:
+    class Several(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(function(x) for function in OF_SIZES.values())
+
+    module = Several()
+    executable = vm.compile(from_torch(module, (torch.randn(3, 4, 6),), dynamic={"n": ("x", 0, 0, 9)}))
+    for size in (0, 1, 5):
+        x = torch.randn(size, 4, 6)
+        for name, got, expected in zip(OF_SIZES, executable(x), module(x), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5, equal_nan=True, msg=lambda m, n=name: n + m)
+
+
+def test_choosing_from_a_size_that_is_0_is_an_error() -> None:
+    executable = vm.compile(module(lambda x: op.max(x, 1), ((3, "n"), "float32")))
+    assert executable(np.ones((3, 2), "float32")).tolist() == [1, 1, 1]
+    with pytest.raises(InputError, match=r"x0 has size 0 along axis 1, expected n of 1 at least: relax.max over it"):
+        executable(np.ones((3, 0), "float32"))
+
+
+def test_parameters_may_have_no_elements() -> None:
+    layer = nn.Linear(0, 3)
+    x = torch.ones(2, 0)
+    torch.testing.assert_close(vm.compile(from_torch(layer, (x,)))(x), layer(x))
