@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,13 +41,15 @@ class Input:
 class Signature:
     """The inputs of `main` (parameters excluded) and the bounds of its symbolic dimensions, by name.
 
-    `chosen_from` names those of which an operator takes the largest, smallest or middle element, and the operator.
+    `chosen_from` names those of which an operator takes the largest, smallest or middle element, and the operator;
+    `fitted` has the shapes that `main` asserts of inputs, in terms of their dimensions.
     """
 
     inputs: tuple[Input, ...]
     upper_bounds: dict[str, int]
     lower_bounds: dict[str, int]
     chosen_from: dict[str, str]
+    fitted: dict[str, tuple[Any, ...]]
 
     @classmethod
     def of(cls, main: relax.Function, count: int) -> Signature:
@@ -66,6 +68,7 @@ class Signature:
             _bounds(main, "tir_var_upper_bound"),
             _bounds(main, "tir_var_lower_bound"),
             _chosen_from(main),
+            _fitted(main),
         )
 
     def bind(self, args: Sequence[Any]) -> dict[tirx.Var, int]:
@@ -101,6 +104,10 @@ class Signature:
         for spec, arg, expected, got in later:
             if evaluate(expected, sizes) != got:
                 raise self._mismatch(spec, arg, sizes)
+        for spec, arg in zip(self.inputs, args, strict=True) if self.fitted else ():
+            shape = self.fitted.get(spec.name, ())
+            if any(evaluate(size, sizes) not in (None, got) for size, got in zip(shape, arg.shape, strict=False)):
+                raise self._mismatch(replace(spec, shape=shape), arg, sizes)
         return sizes
 
     def _check_bounds(self, spec: Input, axis: int, var: tirx.Var, got: int) -> None:
@@ -149,7 +156,7 @@ def _remedy(spec: Input, arg: Any) -> str:
     pairs = enumerate(zip(spec.shape, arg.shape, strict=True))
     axis = next((axis for axis, (expected, got) in pairs if isinstance(expected, int) and expected != got), None)
     if axis is None:
-        return "Inputs that share a dimension must have the same size along it"
+        return "Inputs that share a dimension must have the same size along it, and what is a multiple must be one"
     return f'Where sizes vary along axis {axis}, import the model with it: dynamic={{"n": ("{spec.name}", {axis})}}'
 
 
@@ -176,6 +183,13 @@ def _chosen_from(main: relax.Function) -> dict[str, str]:
 
     relax.analysis.post_order_visit(main, visit)
     return found
+
+
+def _fitted(main: relax.Function) -> dict[str, tuple[Any, ...]]:
+    """The shapes that `main` casts its arguments to: a multiple of 2, say, of a dimension that it halves."""
+    casts = [b for block in main.body.blocks for b in block.bindings if isinstance(b, relax.MatchCast)]
+    shapes = {cast.value.name: ir.shape_of(cast.var) for cast in casts if isinstance(cast.value, relax.Var)}
+    return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
 def is_torch(value: Any) -> bool:

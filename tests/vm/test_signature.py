@@ -81,6 +81,14 @@ def test_choosing_from_a_size_that_is_0_is_an_error() -> None:
 
 
 def test_parameters_may_have_no_elements() -> None:
-    layer = nn.Linear(0, 3)
+    class Product(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(3, 0), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return nn.functional.linear(x, self.weight), x + self.weight[:2]
+
     x = torch.ones(2, 0)
-    torch.testing.assert_close(vm.compile(from_torch(layer, (x,)))(x), layer(x))
+    got = vm.compile(from_torch(Product(), (x,)))(x)
+    assert [value.tolist() for value in got] == [[[0, 0, 0], [0, 0, 0]], [[], []]]

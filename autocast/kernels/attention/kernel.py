@@ -29,7 +29,17 @@ from autocast.kernels.attention.spec import Attention, Size, View
 from autocast.kernels.products.pack import Source, Strip, pack_strip
 from autocast.kernels.target import cores, instruction_set
 from autocast.kernels.vector import llvm_ir, llvm_pack
-from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, flat, i32, i64, importing, kernel_function
+from autocast.kernels.vector.unit import (
+    Extent,
+    VectorUnit,
+    ceil_div,
+    divisor,
+    flat,
+    i32,
+    i64,
+    importing,
+    kernel_function,
+)
 
 
 def attention(spec: Attention, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
@@ -97,8 +107,8 @@ class Generator:
         """The index along each of `extents` of the `position`-th combination."""
         indices: list[tirx.Expr] = []
         for extent in reversed(extents):
-            indices.insert(0, T.bind(position % i64(extent)))
-            position = T.bind(position // i64(extent))
+            indices.insert(0, T.bind(position % divisor(extent)))
+            position = T.bind(position // divisor(extent))
         return indices
 
     def base(self, view: View, indices: list[tirx.Expr]) -> tirx.Expr:

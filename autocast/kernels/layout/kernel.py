@@ -23,7 +23,16 @@ from autocast.kernels.target import cores, instruction_set
 from autocast.kernels.vector import llvm_ir
 from autocast.kernels.vector.expression import Dim
 from autocast.kernels.vector.streaming import streamed
-from autocast.kernels.vector.unit import VectorUnit, ceil_div, i64, importing, kernel_function, minimum, shared_loop
+from autocast.kernels.vector.unit import (
+    VectorUnit,
+    ceil_div,
+    divisor,
+    i64,
+    importing,
+    kernel_function,
+    minimum,
+    shared_loop,
+)
 
 #: Fewer bytes than this are moved by one core: waking another takes as long.
 _PARALLEL_BYTES = 1 << 15
@@ -160,7 +169,7 @@ class _Generator:
         source = self.arguments[piece.source].bits
 
         def block(read: tirx.Expr, write: tirx.Expr, part: Any) -> None:
-            i_first, j_first = T.bind(part // i64(blocks[1]) * high), T.bind(part % i64(blocks[1]) * wide)
+            i_first, j_first = T.bind(part // divisor(blocks[1]) * high), T.bind(part % divisor(blocks[1]) * wide)
             i_steps, j_steps = (
                 step if isinstance(whole, int) and whole % tile == 0 else ceil_div(minimum(whole - first, tile), size)
                 for whole, first, tile, size, step in (
@@ -253,12 +262,12 @@ class _Generator:
         count = math.prod(extents[:lead], start=1) * parts
 
         def emit(index: tirx.Expr) -> None:
-            part, rest = (index % i64(parts), index // i64(parts)) if in_lead else (0, index)
+            part, rest = (index % divisor(parts), index // divisor(parts)) if in_lead else (0, index)
             read, write = i64(self.value(piece.read)), i64(self.value(piece.write))
             for axis, extent in zip(reversed(axes[:lead]), reversed(extents[:lead]), strict=True):
-                step = rest % i64(extent)
+                step = rest % divisor(extent)
                 read, write = self.moved(axis, step, read, write)
-                rest = rest // i64(extent)
+                rest = rest // divisor(extent)
             self.inner(axes[lead:], T.bind(read), T.bind(write), lambda r, w: body(r, w, part))
 
         return count, emit

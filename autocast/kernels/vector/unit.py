@@ -34,6 +34,11 @@ def ceil_div(value: Extent, divisor: int) -> Extent:
     return (value + (divisor - 1)) // divisor
 
 
+def divisor(extent: Extent) -> tirx.Expr:
+    """An extent to divide by: of one that is known at run time, TVM's analysis has to see that it is not 0."""
+    return i64(extent) if isinstance(extent, int) else tirx.max(i64(extent), i64(1))
+
+
 def minimum(a: Extent, b: Extent) -> Extent:
     """The smaller of two extents, known now if both are."""
     return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(i64(a), i64(b))
