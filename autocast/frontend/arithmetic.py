@@ -11,7 +11,7 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import ImportModelError
-from autocast.frontend.helpers import cast
+from autocast.frontend.helpers import cast, dims
 from autocast.ir import dtype_of
 
 if TYPE_CHECKING:
@@ -106,8 +106,24 @@ def _bitwise(
 
 
 def _extreme(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
-    axes = list(importer.arg(node, 1, "dim", [])) or None
-    return importer.emit(operator(importer.arg(node, 0, "self"), axes, bool(importer.arg(node, 2, "keepdim", False))))
+    """amax, amin; a scalar, which has an axis to torch, is its own."""
+    x, axes = importer.arg(node, 0, "self"), list(importer.arg(node, 1, "dim", [])) or None
+    return importer.emit(operator(x, axes, bool(importer.arg(node, 2, "keepdim", False)))) if dims(x) else x
+
+
+def _place_of_extreme(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
+    """argmax, argmin; the place of a scalar is 0."""
+    x, axis = importer.arg(node, 0, "self"), importer.arg(node, 1, "dim")
+    if not dims(x):
+        return relax.const(0, "int64")
+    return importer.emit(operator(x, axis, bool(importer.arg(node, 2, "keepdim", False))))
+
+
+def _any(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Whether any element is true."""
+    x = importer.arg(node, 0, "self")
+    ones = _operand(importer, _operand(importer, x, "bool"), "int8")
+    return importer.emit(relax.op.astype(relax.op.max(ones), "bool")) if dims(x) else _operand(importer, x, "bool")
 
 
 def _vector_norm(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -158,6 +174,9 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
     },
     "amax.default": partial(_extreme, operator=relax.op.max),
     "amin.default": partial(_extreme, operator=relax.op.min),
+    "any.default": _any,
+    "argmax.default": partial(_place_of_extreme, operator=relax.op.argmax),
+    "argmin.default": partial(_place_of_extreme, operator=relax.op.argmin),
     "bitwise_not.default": _bitwise_not,
     "linalg_vector_norm.default": _vector_norm,
     "logical_not.default": partial(_logical, operator=relax.op.logical_not),

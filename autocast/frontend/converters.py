@@ -24,7 +24,7 @@ CONVERTERS: dict[str, Converter] = {
 TRUSTED = frozenset(
     f"{name}.{overload}"
     for overload, names in {
-        "default": "abs acos acosh argmax argmin asin asinh atan atanh ceil constant_pad_nd cos cosh "
+        "default": "abs acos acosh asin asinh atan atanh ceil constant_pad_nd cos cosh "
         "erf exp flip floor gather gelu hardtanh isinf isnan leaky_relu log max mean "
         "min neg permute prod reciprocal relu relu6 repeat round rsqrt scalar_tensor sigmoid sign silu "
         "sin sinh sort split_with_sizes sqrt square stack tan tanh topk tril triu trunc adaptive_avg_pool1d "

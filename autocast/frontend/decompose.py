@@ -7,6 +7,8 @@ import warnings
 import torch
 from torch.export import ExportedProgram
 
+from autocast.errors import ImportModelError
+
 aten = torch.ops.aten
 
 #: Operators that torch would split, and that Relax has as one operator (see the converters of the same names).
@@ -38,7 +40,13 @@ KEEP_WHOLE = (
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
-    """The program in functional form, every operator outside `KEEP_WHOLE` split as torch's core operator set asks."""
+    """The program in functional form, every operator outside `KEEP_WHOLE` split as torch's core operator set asks.
+
+    Raises
+    ------
+    ImportModelError
+        torch cannot split it.
+    """
     table = torch.export.default_decompositions()
     for operator in KEEP_WHOLE:
         if operator in table:
@@ -46,4 +54,11 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     with warnings.catch_warnings():
         # torch 2.13 copies its own pytrees through a deprecated test.
         warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*", category=FutureWarning)
-        return program.run_decompositions(table)
+        try:
+            return program.run_decompositions(table)
+        except Exception as error:
+            cause = str(error).strip().partition("\n")[0]
+            raise ImportModelError(
+                f"from_torch: torch cannot split the model into its core operators: {cause}. A size or an index may "
+                "depend on the values of a tensor: keep such numbers tensors, or pass them as plain Python numbers."
+            ) from error

@@ -20,6 +20,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.checks import call_place
 from autocast.frontend.constants import constants, smallest
 from autocast.frontend.converters import CONVERTERS, TRUSTED
+from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
 from autocast.frontend.nodes import node_place
 from autocast.frontend.parameters import Parameter
@@ -52,6 +53,7 @@ class Importer(ExportedProgramImporter):
         self.env: dict[fx.Node, Any] = {}
         self.bound_constants: dict[tuple[fx.Node, str], relax.Expr] = {}
         self.streams = 0
+        self.multiples = Multiples()
 
     def knows(self, node: fx.Node) -> bool:
         """Whether `node` can be translated, or need not be."""
@@ -111,6 +113,8 @@ class Importer(ExportedProgramImporter):
         attrs = {"num_input": len(inputs), **self._bounds()}
         with self.block_builder.function("main", [*inputs, *weights, self.random_state], attrs=attrs):
             with self.block_builder.dataflow():
+                declared = {size for var in inputs for size in var.ty.shape.values if isinstance(size, tirx.Var)}
+                by_placeholder |= self.multiples.bind(self.block_builder, declared)
                 outputs = self._translate_nodes(by_placeholder)
                 if self.streams:
                     outputs.append(self.emit(next_random_state(self.random_state)))
@@ -128,14 +132,17 @@ class Importer(ExportedProgramImporter):
         for spec in self.program.graph_signature.input_specs:
             if spec.kind is InputKind.USER_INPUT and not isinstance(spec.arg, ConstantArgument):
                 node = placeholders[spec.arg.name]
-                result.append(relax.Var(spec.arg.name, relax.TensorType(self.shape(node), self.dtype(node))))
+                result.append(self.multiples.input(spec.arg.name, self.shape(node), self.dtype(node)))
         return result
 
     def _bounds(self) -> dict[str, dict[str, int]]:
         """The ranges of the symbolic dimensions, under the names of attributes that TVM's memory planner reads."""
         lower, upper = {}, {}
+        computed = {str(expr): var for var, expr in self.multiples.known}
         for symbol, value_range in self.program.range_constraints.items():
             variable = self.symbols.get(str(symbol))
+            if variable is None and computed:
+                variable = computed.get(str(self._prim(symbol)))
             if variable is not None:
                 lower[variable.name] = int(value_range.lower)
                 if isinstance(value_range.upper, sympy.Integer) and int(value_range.upper) < 2**31:
@@ -164,7 +171,9 @@ class Importer(ExportedProgramImporter):
         try:
             self.block_builder.place = place = node_place(node)
             self._materialize(node, place.region)
-            result = converter(self, node) if converter else self.convert_map[name](node)
+            result = self._without_elements(node.meta.get("val"))
+            if result is None:
+                result = converter(self, node) if converter else self.convert_map[name](node)
         except ImportModelError as error:
             raise ImportModelError(f"from_torch: {node.target} in {call_place(node)}: {error}") from None
         except Exception as error:
@@ -173,6 +182,16 @@ class Importer(ExportedProgramImporter):
             ) from error
         self._check_type(node, result)
         self.env[node] = result
+
+    def _without_elements(self, value: Any) -> Any:
+        """What needs no converter: a tensor without elements, or several."""
+        if isinstance(value, list | tuple):
+            parts = [self._without_elements(part) for part in value]
+            return parts if parts and all(part is not None for part in parts) else None
+        if not isinstance(value, torch.Tensor) or not any(isinstance(size, int) and size == 0 for size in value.shape):
+            return None
+        shape = [self.dim(size) for size in value.shape]
+        return self.emit(relax.op.zeros(shape, str(self._convert_data_type(value.dtype))))
 
     def _materialize(self, node: fx.Node, region: str) -> None:
         """Bind the constants that `node` reads, at their full shape: once for each region that reads them."""

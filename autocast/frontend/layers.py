@@ -118,8 +118,13 @@ def _layer_norm(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _group_norm(importer: Importer, node: fx.Node) -> relax.Expr:
-    """Relax has group_norm in float32 and float16 only: in bfloat16 it is computed in float32, as torch does inside."""
+    """Relax has group_norm in float32 and float16 only: in bfloat16 it is computed in float32, as torch does inside.
+
+    It also wants axes behind the channels.
+    """
     x, weight, bias = (importer.arg(node, i, name) for i, name in ((0, "input"), (2, "weight"), (3, "bias")))
+    flat = len(dims(x)) == 2
+    x = importer.emit(relax.op.expand_dims(x, 2)) if flat else x
     shape, dtype = [dims(x)[1]], importer.dtype(node)
     weight, bias = _affine(weight, shape, dtype, 1.0), _affine(bias, shape, dtype, 0.0)
     x, weight, bias = (cast(importer, v, "float32" if dtype == "bfloat16" else dtype) for v in (x, weight, bias))
@@ -134,7 +139,7 @@ def _group_norm(importer: Importer, node: fx.Node) -> relax.Expr:
             epsilon=importer.arg(node, 4, "eps", 1e-5),
         )
     )
-    return cast(importer, result, dtype)
+    return cast(importer, importer.emit(relax.op.squeeze(result, [2])) if flat else result, dtype)
 
 
 def _batch_norm(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -199,9 +204,32 @@ def _max_pool(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     return [importer.emit(pooled)]
 
 
+def _is_ratio(scale: float, before: Any, after: Any) -> bool:
+    """Whether a scale is that of the sizes: torch computes places by the scale if it is given one."""
+    return float(scale).is_integer() or (isinstance(before, int) and before * scale == after)
+
+
+def _nearest(importer: Importer, x: relax.Expr, size: list[Any], scales: list[float], method: str) -> relax.Expr:
+    """`interpolate` by scales that are not those of the sizes."""
+    known = [isinstance(extent, int) for extent in (*dims(x)[2:], *size)]
+    if method != "nearest_neighbor" or not all(known):
+        raise ImportModelError(
+            f"scale_factor {tuple(scales)} from {dims(x)[2:]} to {tuple(size)}, whose ratios are others; expected "
+            "recompute_scale_factor=True, or the size itself"
+        )
+    for axis, (after, scale) in enumerate(zip(size, scales, strict=True), 2):
+        places = np.floor(np.arange(after, dtype="float32") * np.float32(1 / scale)).astype("int64")
+        rows = relax.const(np.minimum(places, dims(x)[axis] - 1))
+        x = importer.emit(relax.op.take(x, rows, axis=axis, mode="clip"))
+    return x
+
+
 def _resize(importer: Importer, node: fx.Node, method: str) -> relax.Expr:
     """`interpolate` with torch's coordinates: asymmetric and rounded down for nearest, a = -0.75 for bicubic."""
     x, size = importer.arg(node, 0, "input"), importer.shape(node)[2:]
+    scales = node.args[-1] if node.args[1] is None else None
+    if scales is not None and not all(map(_is_ratio, scales, dims(x)[2:], size)):
+        return _nearest(importer, x, size, scales, method)
     align = method != "nearest_neighbor" and bool(importer.arg(node, 2, "align_corners", False))
     half = "asymmetric" if method == "nearest_neighbor" else "half_pixel"
     resized = relax.op.image.resize2d(

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-from autocast.errors import ImportModelError
+from autocast import compile
+from autocast.errors import ImportModelError, InputError
 from autocast.frontend import from_torch
 from tests.frontend.helpers import Calls, assert_close, runner
 
@@ -82,3 +83,22 @@ def test_inputs_after_a_star_are_dynamic_too() -> None:
 def test_an_example_of_size_one_along_a_dynamic_axis_is_refused() -> None:
     with pytest.raises(ImportModelError, match=r"size 1 along the dynamic axis 0.*size 2 or more"):
         from_torch(nn.ReLU(), (torch.randn(1, 3),), dynamic={"batch": (0, 0)})
+
+
+class Pairs(nn.Module):
+    """Sums of neighbouring rows."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(2 * n, 3) to (n, 3)."""
+        return x.unflatten(0, (-1, 2)).sum(1)
+
+
+def test_a_dimension_may_be_a_multiple_of_what_varies() -> None:
+    model = from_torch(Pairs(), (torch.randn(6, 3),), dynamic={"x": {0: 2 * Dim("n", min=1, max=8)}})
+    assert dict(model.main.attrs["tir_var_upper_bound"])["x_0"] == 16
+    executable = compile(model)
+    for rows in (2, 10, 16):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(executable(x), Pairs()(x))
+    with pytest.raises(InputError, match=r"x is float32\[7, 3\], expected float32\[.* with x_0 = 7"):
+        executable(torch.randn(7, 3))
