@@ -105,7 +105,7 @@ def _auto_cast(
             f"AutoCast: the module is not well formed: {reason} Expected Relax in A-normal form, every variable bound "
             "before its use; relax.transform.Normalize() mends modules built by hand"
         ) from error
-    with in_phase("plan", mod, lambda part: Planner(Decisions(policy, part, ())).read(part)):
+    with in_phase("plan", mod, lambda part: Planner(Decisions(policy, part, {})).read(part)):
         decisions = Decisions(policy, mod, params)
         plan = Planner(decisions).read(mod)
     with in_phase("solve"):

@@ -12,7 +12,7 @@ import type_hints
 from autocast.errors import CastingRuleError
 from autocast.ir import identity, op_name, relax_functions
 from autocast.passes.cast_costs import CONVERTING, traffic_weight
-from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves, signature
+from autocast.passes.cast_leaves import Leaf, Tree, fold, lacks_dtype, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import dtype_attributes
@@ -85,9 +85,12 @@ class Planner:
             for binding in block.bindings[:]:
                 self._binding(binding)
         self.tensors.stack[-1][1] = END
-        tree = self.tensors.argument(sequence.body)
+        found = list(leaves(self.tensors.argument(sequence.body)))
+        if len(found) != len(result_nodes):
+            # The type of the result leaves out a dtype that is known here; nobody else may choose it.
+            result_nodes = [self.tensors.pin(leaf.dtype) for leaf in found]
         self.plan.results[identity(sequence)] = [
-            self.tensors.demand(leaf, node) for leaf, node in zip(leaves(tree), result_nodes, strict=True)
+            self.tensors.demand(leaf, node) for leaf, node in zip(found, result_nodes, strict=True)
         ]
         self.tensors.stack.pop()
 
@@ -163,6 +166,8 @@ class Planner:
         if name is not None and row is None:
             self.missing[name][self.tensors.function] += 1
             return
+        if type(result) is not Leaf and lacks_dtype(var.ty):
+            row = derived = None  # what the result is in is not known, so nothing may change it
         groups = [[tree] if type(tree) is Leaf else list(leaves(tree)) for tree in trees]
         decision = self._decision(var, call, args, trees, result, row, derived)
         low, full = decision.modes.low, decision.modes.full

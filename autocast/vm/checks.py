@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,6 +12,9 @@ from tvm import relax, tirx
 
 from autocast.errors import IllFormedModuleError, UnsupportedError
 from autocast.ir import all_bindings, op_name, relax_functions
+
+#: What the text of a PrimFunc says where it calls a packed function.
+_TIR_CALL = re.compile(r'T\.(?:call_packed|call_cpacked)\("([^"]+)"')
 
 #: Operators that call the packed function which is their first argument.
 _CALLS = ("relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace_packed")
@@ -110,6 +114,10 @@ def _check_packed_functions(mod: tvm.IRModule) -> None:
     for var, function in relax_functions(mod):
         for name in _packed_functions(function):
             called.setdefault(name, var.name_hint)
+    for var, function in mod.functions.items():
+        if isinstance(function, tirx.PrimFunc):
+            for name in _TIR_CALL.findall(function.script()):
+                called.setdefault(name, var.name_hint)
     symbols = {
         str(function.attrs["global_symbol"])
         for function in mod.functions.values()

@@ -108,3 +108,104 @@ def test_what_match_cast_learns_about_a_shape_is_kept():
     assert after.report.casts == 2
     products = [b.value for b in after["main"].body.blocks[0].bindings if "matmul" in str(b.value)]
     assert [len(product.ty.shape.values) if product.ty.shape is not None else None for product in products] == [None, 2]
+
+
+def test_a_result_whose_type_leaves_out_the_dtype_keeps_it():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32")) -> R.Tensor:
+            y: R.Tensor = R.matmul(x, w)
+            t = (y, x)
+            u: R.Tuple(R.Tensor, R.Tensor) = t
+            return u
+
+    check_unchanged(Before)
+
+
+def test_branches_that_know_more_than_their_conditional_keep_their_dtypes():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), unknown: R.Tensor((4, 4)), flag: R.Tensor((), "bool")) -> R.Tensor(
+            (4, 4)
+        ):
+            if flag:
+                y = R.matmul(x, x)
+                g = y
+            else:
+                g = unknown
+            return g
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), unknown: R.Tensor((4, 4)), flag: R.Tensor((), "bool")) -> R.Tensor(
+            (4, 4)
+        ):
+            low = R.astype(x, "bfloat16")
+            if flag:
+                y = R.matmul(low, low, out_dtype="float32")
+                g = y
+            else:
+                g = unknown
+            return g
+
+    check(Before, Expected)
+
+
+def test_closures_capture_what_they_did_and_variables_that_hold_functions_are_called():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), flag: R.Tensor((), "bool")) -> R.Tensor((4, 4), "float32"):
+            if flag:
+                g = R.matmul(x, x)
+            else:
+                g = R.add(x, x)
+
+            @R.function
+            def add_g(y: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+                z = R.add(y, g)
+                return z
+
+            @R.function
+            def add_x(y: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+                z = R.add(y, x)
+                return z
+
+            if flag:
+                f = add_g
+            else:
+                f = add_x
+            y = f(g)
+            return y
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), flag: R.Tensor((), "bool")) -> R.Tensor((4, 4), "float32"):
+            low = R.astype(x, "bfloat16")
+            if flag:
+                g = R.matmul(low, low, out_dtype="float32")
+            else:
+                g = R.add(x, x)
+
+            @R.function
+            def add_g(y: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+                z = R.add(y, g)
+                return z
+
+            @R.function
+            def add_x(y: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+                z = R.add(y, x)
+                return z
+
+            if flag:
+                f = add_g
+            else:
+                f = add_x
+            y = f(g)
+            return y
+
+    check(Before, Expected)

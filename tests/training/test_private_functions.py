@@ -57,6 +57,39 @@ class Calls:
 
 
 @I.ir_module
+class Closures:
+    """The same with nested functions: `layer` captures the bias, and a function that returns a function makes it."""
+
+    @R.function
+    def main(
+        x: R.Tensor((6, 8), "float32"),
+        v: R.Tensor((8, 8), "float32"),
+        w: R.Tensor((8, 8), "float32"),
+        bias: R.Tensor((8,), "float32"),
+    ) -> R.Tensor((6, 8), "float32"):
+        R.func_attr({"num_input": 1})
+
+        @R.function
+        def layer_of(
+            weight: R.Tensor((8, 8), "float32"),
+        ) -> R.Callable((R.Tensor((6, 8), "float32"),), R.Tensor((6, 8), "float32")):
+            @R.function
+            def layer(x: R.Tensor((6, 8), "float32")) -> R.Tensor((6, 8), "float32"):
+                y = R.add(R.matmul(x, weight), bias)
+                z = R.nn.dropout(R.nn.gelu(y), rate=0.25)
+                kept = z[0]
+                return kept
+
+            return layer
+
+        first = layer_of(v)
+        second = layer_of(w)
+        a = first(x)
+        b = second(a)
+        return b
+
+
+@I.ir_module
 class Flat:
     """The same, written out."""
 
@@ -86,16 +119,17 @@ def _model(mod) -> Model:
 def test_a_step_of_a_model_that_calls_functions_is_that_of_their_bodies(dtype):
     losses, states = [], []
     x, labels = (torch.randn(6, 8, generator=torch.Generator().manual_seed(seed)) for seed in (2, 3))
-    for mod in (Calls, Flat):
+    for mod in (Calls, Closures, Flat):
         step = training_step(_model(mod), MSE(), SGD(momentum=0.9), clip_norm=1.0)
         executable = vm.compile(step if dtype is None else amp.autocast(step, dtype=dtype))
         losses.append([float(executable(x, labels, rate(0.1))) for _ in range(4)])
         states.append({name: value.numpy() for name, value in executable.state.items()})
-    assert losses[0] == losses[1]
+    assert losses[0] == losses[1] == losses[2]
     assert len(set(losses[0])) == 4
-    assert states[0].keys() == states[1].keys()
-    for name, value in states[0].items():
-        np.testing.assert_array_equal(value, states[1][name])
+    for state in states[1:]:
+        assert states[0].keys() == state.keys()
+        for name, value in states[0].items():
+            np.testing.assert_array_equal(value, state[name])
 
 
 def test_only_functions_of_optimizers_are_left():

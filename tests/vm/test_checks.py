@@ -41,6 +41,22 @@ def _packed(name: str) -> tvm.IRModule:
     return _returns(relax.op.call_dps_packed(name, (x,), _F32), x)
 
 
+def _packed_by_a_primfunc() -> tvm.IRModule:
+    @I.ir_module
+    class Module:
+        @T.prim_func(s_tir=True)
+        def kernel(a: T.Buffer((2, 3), "float32"), b: T.Buffer((2, 3), "float32")):
+            T.evaluate(T.call_packed("no.such.function", a.data, b.data))
+
+        @R.function
+        def main(x: R.Tensor((2, 3), "float32")) -> R.Tensor((2, 3), "float32"):
+            cls = Module
+            y = R.call_tir(cls.kernel, (x,), out_ty=R.Tensor((2, 3), "float32"))
+            return y
+
+    return Module
+
+
 def _on_cuda() -> tvm.IRModule:
     mod = _identity(_F32)
     mod.update_global_info("vdevice", [relax.VDevice("cuda")])
@@ -101,6 +117,7 @@ REFUSED = {
     "no rank": (_identity(relax.TensorType(dtype="float32")), UnsupportedError, "Declare its dtype and dimensions"),
     "no dtype": (_identity(relax.TensorType([2], None)), UnsupportedError, r"%x in @main is a R\.Tensor.*with_dtypes"),
     "a packed function": (_packed("no.such.function"), UnsupportedError, "not registered: 'no.such.function' in @main"),
+    "one of a PrimFunc": (_packed_by_a_primfunc(), UnsupportedError, "registered: 'no.such.function' in @kernel"),
     "unknown sizes": (
         _unknown_sizes(),
         UnsupportedError,
