@@ -200,7 +200,10 @@ def permutation(call: relax.Call) -> list[int]:
 def _folded(constant: relax.Expr, shape: tuple | None, compute: Callable) -> relax.Expr | None:
     if shape is None or np.prod(shape) > _FOLDED_ELEMENTS:
         return None
-    return relax.const(np.ascontiguousarray(compute(constant.value.numpy(), shape)), dtype_of(constant))
+    value = np.ascontiguousarray(compute(constant.value.numpy(), shape)).reshape(
+        shape
+    )  # of a scalar, numpy makes a vector
+    return relax.const(value, dtype_of(constant))
 
 
 def _numpy_dtype(dtype: str) -> np.dtype:

@@ -54,6 +54,7 @@ DEFINED: dict[str, tuple[Callable[..., relax.Expr], np.ndarray]] = {
     "sum": (lambda x, y: op.sum(y, 1), np.zeros(2)),
     "sum that is broadcast back": (lambda x, y: op.add(x, op.sum(y, 1, keepdims=True)), X),
     "prod": (lambda x, y: op.prod(y, 1), np.ones(2)),
+    "mean of all": (lambda x, y: op.mean(y), np.array(math.nan)),
     "variance": (lambda x, y: op.variance(y, 1), np.full(2, math.nan)),
     "product": (lambda x, y: op.matmul(op.permute_dims(x), y), np.zeros((3, 0))),
     "product over nothing": (lambda x, y: op.matmul(y, op.permute_dims(y)), np.zeros((2, 2))),

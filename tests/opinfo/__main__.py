@@ -1,0 +1,58 @@
+"""Run torch's own samples of all of its operators, and print what came of each: `python -m tests.opinfo --help`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+
+from tests.opinfo.check import Status, Verdict, worst
+from tests.opinfo.samples import operators
+from tests.opinfo.workers import Task, Worker
+
+
+def main() -> int:
+    """1 if anything is wrong or crashes."""
+    parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
+    parser.add_argument("parts", nargs="*", help="only operators whose name has one of these in it")
+    parser.add_argument("--samples", type=int, default=10, help="how many of an operator's samples (10), 0: all")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes (1)")
+    options = parser.parse_args()
+    names = list(dict.fromkeys(operator.name for operator in operators(*options.parts)))
+    workers: SimpleQueue[Worker] = SimpleQueue()
+    for _ in range(options.jobs):
+        workers.put(Worker())
+
+    def run(name: str) -> tuple[str, list[Verdict], float]:
+        started, worker = time.monotonic(), workers.get()
+        try:
+            return name, worker.run(Task(name, options.samples or None)), time.monotonic() - started
+        finally:
+            workers.put(worker)
+
+    totals: Counter[Status] = Counter()
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for name, verdicts, seconds in pool.map(run, names):
+            status = worst(verdicts)
+            totals[status] += 1
+            print(f"{name:50} {status:8} {_counts(verdicts):40} {seconds:6.1f} s")
+            told = {verdict for verdict in verdicts if verdict.status is not Status.RIGHT}
+            for verdict in sorted(told):
+                print(f"    {verdict.status}: {verdict.detail}")
+            sys.stdout.flush()
+    while not workers.empty():
+        workers.get().close()
+    print(f"{sum(totals.values())} operators: " + ", ".join(f"{totals[status]} {status}" for status in Status))
+    return 1 if totals[Status.WRONG] or totals[Status.CRASHED] else 0
+
+
+def _counts(verdicts: list[Verdict]) -> str:
+    counts = Counter(verdict.status for verdict in verdicts)
+    return ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

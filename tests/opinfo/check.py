@@ -1,0 +1,113 @@
+"""Judge a sample: does its compiled import compute what torch computes?"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from autocast import vm
+from autocast.errors import AutocastError, CastingRuleError
+from autocast.frontend import from_torch
+from autocast.frontend.randomness import RANDOM_STATE
+from tests.opinfo.samples import Sample
+
+#: Relative to the largest number of a result. Samples are small, so that sums are short; what is built of several
+#: functions, or solved, loses a few digits in torch as well.
+TOLERANCE = 64 * torch.finfo(torch.float32).eps
+
+
+class Status(StrEnum):
+    """What came of a sample, the worst first."""
+
+    CRASHED = "crashed"
+    WRONG = "wrong"
+    RIGHT = "right"
+    REFUSED = "refused"
+    SKIPPED = "skipped"
+
+
+class Verdict(NamedTuple):
+    """A status, and in words what happened."""
+
+    status: Status
+    detail: str = ""
+
+
+def worst(verdicts: Sequence[Verdict]) -> Status:
+    """That of an operator: one crash is a crash, and one right sample among refused ones is right."""
+    return min((verdict.status for verdict in verdicts), key=list(Status).index, default=Status.SKIPPED)
+
+
+def check(sample: Sample, *, defined: bool = True) -> Verdict:
+    """Import, compile and run `sample`; where its values are random or not `defined`, types and shapes count alone.
+
+    Refused is what ends in an error of ours; any other error is a crash. Skipped is what torch itself does not compute.
+    """
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        try:
+            expected = _tensors(sample.module(*_copies(sample)))
+        except Exception as error:
+            return Verdict(Status.SKIPPED, f"torch: {_line(error)}")
+        if not expected:
+            return Verdict(Status.SKIPPED, "it returns no tensor")
+        try:
+            model = from_torch(sample.module, _copies(sample))
+            random = RANDOM_STATE in model.params
+            got = _tensors(vm.compile(model)(*_copies(sample)))
+        except (AutocastError, CastingRuleError) as error:
+            return Verdict(Status.REFUSED, _line(error))
+        except Exception as error:
+            return Verdict(Status.CRASHED, f"{type(error).__name__}: {_line(error)}")
+        if len(got) != len(expected):
+            return Verdict(Status.WRONG, f"{len(got)} results, expected {len(expected)}")
+        for ours, theirs in zip(got, expected, strict=True):
+            if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
+                return Verdict(Status.WRONG, f"{_type(ours)}, expected {_type(theirs)}")
+            if defined and not random and (difference := _difference(ours, theirs)):
+                return Verdict(Status.WRONG, difference)
+        return Verdict(Status.RIGHT)
+
+
+def _copies(sample: Sample) -> tuple[torch.Tensor, ...]:
+    """The sample's tensors, for an operator that may write into them."""
+    return tuple(tensor.clone() for tensor in sample.tensors)
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    leaves = [torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in pytree.tree_leaves(result)]
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _type(tensor: torch.Tensor) -> str:
+    return f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.")
+
+
+def _difference(got: torch.Tensor, expected: torch.Tensor) -> str:
+    """How much two tensors of one type differ, in words; nothing where they agree."""
+    if got.is_sparse or got.layout != torch.strided:
+        got, expected = got.to_dense(), expected.to_dense()
+    if not got.is_floating_point() and not got.is_complex():
+        count = int((got != expected).sum())
+        return f"{count} of {got.numel()} elements differ" if count else ""
+    if got.is_complex():
+        got, expected = torch.view_as_real(got.resolve_conj()), torch.view_as_real(expected.resolve_conj())
+    got, expected = got.double(), expected.double()
+    same = (got == expected) | (got.isnan() & expected.isnan())
+    finite = expected[expected.isfinite()].abs()
+    scale = float(finite.max()) if finite.numel() else 1.0
+    error = torch.where(same, 0.0, (got - expected).abs()).nan_to_num(nan=torch.inf)
+    worst = float(error.max()) if error.numel() else 0.0
+    off = worst > TOLERANCE * max(scale, 1e-30)
+    return f"off by {worst:.3g} where the largest number is {scale:.3g}" if off else ""
+
+
+def _line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return " | ".join(line.strip() for line in lines[:3])[:300] if lines else type(error).__name__

@@ -1,0 +1,91 @@
+"""The operators that torch tests itself with, and samples of their arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+import unittest
+import warnings
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+
+def _import_database() -> list[Any]:
+    """torch's table of operators; its module asks for `expecttest`, of which it needs a base class of tests alone."""
+    with contextlib.suppress(ImportError):
+        import expecttest  # type: ignore[import-not-found]  # noqa: F401
+    stand_in = types.ModuleType("expecttest")
+    stand_in.TestCase = unittest.TestCase  # type: ignore[attr-defined]
+    sys.modules.setdefault("expecttest", stand_in)
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return list(op_db)
+
+
+#: What computes nothing that could be compared: the memory that it returns is not written.
+_UNDEFINED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+
+
+class Sample(NamedTuple):
+    """A call of an operator: a module of its tensors, all else that it was called with fixed."""
+
+    module: nn.Module
+    tensors: tuple[torch.Tensor, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether a tensor has no elements."""
+        return any(tensor.numel() == 0 for tensor in self.tensors)
+
+
+class Operator:
+    """One row of torch's table: an operator, or a variant of one."""
+
+    def __init__(self, info: Any) -> None:
+        self.info = info
+        self.name = f"{info.name}.{info.variant_test_name}" if info.variant_test_name else str(info.name)
+        self.defined = info.name not in _UNDEFINED
+        self.dtype = next((dtype for dtype in (torch.float32, torch.int64) if dtype in info.dtypes), None)
+
+    def samples(self, count: int | None) -> list[Sample]:
+        """The first `count` samples and two of empty tensors; None: all of them."""
+        torch.manual_seed(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = [self._sample(sample) for sample in self.info.sample_inputs("cpu", self.dtype, requires_grad=False)]
+        if count is None:
+            return found
+        return found[:count] + [sample for sample in found[count:] if sample.empty][:2]
+
+    def _sample(self, sample: Any) -> Sample:
+        leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        return Sample(_Call(self.info, leaves, spec, places), tuple(leaves[place] for place in places))
+
+
+class _Call(nn.Module):
+    def __init__(self, operator: Any, leaves: list[Any], spec: Any, places: list[int]) -> None:
+        super().__init__()
+        self.operator, self.spec, self.places = operator, spec, places
+        self.leaves = [None if place in places else leaf for place, leaf in enumerate(leaves)]
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        """What the operator returns for other tensors in the places of the sample's."""
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors, strict=True):
+            leaves[place] = tensor
+        first, args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return self.operator(first, *args, **kwargs)
+
+
+def operators(*parts: str) -> Iterator[Operator]:
+    """The operators that take float32, or else int64, and whose name has one of `parts` in it, if there are any."""
+    for info in _import_database():
+        operator = Operator(info)
+        if operator.dtype is not None and (not parts or any(part in operator.name for part in parts)):
+            yield operator
