@@ -107,7 +107,8 @@ class CastRewriter:
         else:
             new_call = relax.Call(op, args, attrs or call.attrs, call.ty_args)
             tree = self.plan.trees[identity(var)]
-            if type(tree) is Leaf and plan.stored is None and self.forms.dtype(tree.node) == tree.dtype:
+            stays = type(tree) is Leaf and plan.stored is None and self.forms.dtype(tree.node) == tree.dtype
+            if stays or isinstance(var.ty, relax.ShapeType):
                 # Its type is what it was, so its variable stays, and with it every binding that only reads such ones.
                 self.builder.emit_normalized(relax.VarBinding(var, self.builder.normalize(new_call)))
                 new = var
@@ -151,8 +152,11 @@ class CastRewriter:
 
     def _match_cast(self, binding: relax.MatchCast, plan: MatchPlan) -> None:
         value = self.forms.use(binding.value, plan.demands)
-        natural = self.forms.natural_type(binding.ty, self.plan.trees[identity(binding.var)])
-        self.forms.name(binding.var, self.builder.match_cast(value, natural, binding.var.name))
+        var, natural = binding.var, self.forms.natural_type(binding.ty, self.plan.trees[identity(binding.var)])
+        if not tvm_ffi.structural_equal(natural, var.ty):
+            var = type(var)(var.name, natural)
+        self.builder.emit_normalized(relax.MatchCast(var, value, natural))
+        self.forms.name(binding.var, var)
 
     def _if(self, var: relax.Var, value: relax.If, plan: IfPlan) -> None:
         for leaf, node in plan.hoisted:

@@ -14,7 +14,14 @@ import tvm
 import autocast
 from autocast import amp as mixed
 from autocast import vm
-from autocast.errors import AutocastError, CastingRuleError, UnknownOperatorError
+from autocast.errors import (
+    AutocastError,
+    CastErasureError,
+    CastingRuleError,
+    CompileError,
+    IllFormedModuleError,
+    UnknownOperatorError,
+)
 from tests.fuzz.interpreter import Interpreter, Unknown
 from tests.fuzz.values import Tensor, is_float
 
@@ -145,11 +152,9 @@ def check(
             stage = "run"
             result = executable(*map(tvm.runtime.tensor, arguments[:first]))
     except (AutocastError, CastingRuleError, UnknownOperatorError) as error:
-        return Outcome(
-            "refused" if "CompileError" not in type(error).__name__ else "raw",
-            f"{type(error).__name__}: {error}",
-            stage,
-        )
+        # The module is well formed, and what cannot be compiled is refused before any phase fails.
+        fault = isinstance(error, CompileError | IllFormedModuleError | CastErasureError)
+        return Outcome("raw" if fault else "refused", f"{type(error).__name__}: {error}", stage)
     except Exception as error:
         return Outcome("raw", f"{type(error).__name__}: {error}", stage)
     text, compared = differences(result, expected)

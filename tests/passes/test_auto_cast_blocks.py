@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from autocast import amp
 from tests.passes.golden import check
@@ -103,3 +104,39 @@ def test_a_renamed_low_tensor_that_a_later_block_groups_is_seen_there():
     after = amp.autocast(Before)
     relax.analysis.well_formed(after)
     assert after.report.casts == 1
+
+
+def test_an_output_that_declares_a_shape_is_seen_by_later_blocks():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                a = R.matmul(x, x)
+                b = R.match_cast(a, R.Tensor((4, 4), "float32"))
+                R.output(b)
+            c = R.exp(b)
+            return c
+
+    mod = amp.autocast(Before)
+    relax.analysis.well_formed(mod)
+    assert [str(var.ty) for var in mod["main"].body.blocks[-1].bindings[-1].value.args] == [
+        'R.Tensor((4, 4), dtype="float32")'
+    ]
+
+
+def test_a_type_that_names_a_shape_keeps_it():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), sizes: R.Tensor((2,), "int64")):
+            k, m = T.int64(), T.int64()
+            a = R.matmul(x, x)
+            s = R.shape_of(R.nn.relu(a))
+            b = R.add(R.zeros(s, "float32"), R.const(1.0))
+            t = R.match_cast(R.tensor_to_shape(sizes), R.Shape([k, m]))
+            c = R.full(t, R.const(0.5, "float32"), dtype="float32")
+            d = R.exp(c)
+            return (b, c, d)
+
+    relax.analysis.well_formed(amp.autocast(Before))

@@ -14,7 +14,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from tests.fuzz.generator import elementwise, layout, products, rows, structure
+from tests.fuzz.generator import elementwise, gradients, layout, products, rare, rows, structure
 from tests.fuzz.generator.writer import Dim, Dims, NothingFits, Shared, Var, Writer
 
 Kind = Callable[[Writer], None]
@@ -62,6 +62,15 @@ KINDS: dict[Kind, int] = {
     products.attention: 2,
     products.convolution: 3,
     products.pooling: 2,
+    gradients.activation: 3,
+    gradients.rows: 1,
+    gradients.norm: 2,
+    gradients.sums: 1,
+    rare.whole: 3,
+    rare.index: 2,
+    rare.image: 1,
+    rare.quantize: 1,
+    rare.bias: 2,
     structure.pack: 4,
     structure.unpack: 4,
     structure.rename: 1,
@@ -206,7 +215,7 @@ def generate(seed: int) -> Case:
     random = Random(seed)
     low = random.choice(["bfloat16", "bfloat16", "float16"])
     arguments, parameters = _arguments(random, low)
-    shared = Shared(random, low, False)
+    shared = Shared(random, low)
     w = Writer(shared, arguments, 2)
     for _ in range(random.randint(1, 7)):
         some_binding(w)

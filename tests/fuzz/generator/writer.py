@@ -115,7 +115,7 @@ class Shared:
 
     random: Random
     low: str
-    exact_floats: bool
+    has_vague_types: bool = False
     functions: list[str] = field(default_factory=list)
     callables: list[tuple[str, tuple[Var, ...], Var]] = field(default_factory=list)
     number: int = 0

@@ -3,6 +3,7 @@
 from tests.fuzz.operators import (
     creation,
     elementwise,
+    gradients,
     indexing,
     layout,
     losses,
@@ -10,6 +11,7 @@ from tests.fuzz.operators import (
     pooling,
     products,
     reductions,
+    vision,
 )
 from tests.fuzz.operators.registry import OPERATORS
 
@@ -17,6 +19,7 @@ __all__ = [
     "OPERATORS",
     "creation",
     "elementwise",
+    "gradients",
     "indexing",
     "layout",
     "losses",
@@ -24,4 +27,5 @@ __all__ = [
     "pooling",
     "products",
     "reductions",
+    "vision",
 ]

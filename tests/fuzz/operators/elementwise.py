@@ -75,7 +75,10 @@ _FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     "tanh": np.tanh,
     "nn.selu": selu,
     "power": np.power,
-    "log_add_exp": np.logaddexp,
+    "atanh": np.arctanh,
+    "nn.silu": lambda x: x * sigmoid(x),
+    "nn.log1p": np.log1p,
+    "nn.expm1": np.expm1,
 }
 _COMPARISONS: dict[str, Callable[..., np.ndarray]] = {
     "less": np.less,
@@ -162,14 +165,12 @@ def _gelu(call: relax.Call, x: Tensor) -> Tensor:
     return Tensor.of(result.value, result.error + 2.0**-22 * np.abs(x.value), x.dtype)
 
 
-@operator("relax.nn.silu", "relax.atanh", units=FUNCTION)
-def _nearly(call: relax.Call, x: Tensor) -> Tensor:
-    # TODO(functions): without a slack for tiny results.
-    if call.op.name == "relax.atanh":
-        result = elementwise(np.arctanh, x)
-        return Tensor.of(result.value, result.error + 2.0**-23, x.dtype)
-    result = elementwise(lambda a: a * sigmoid(a), x)
-    return Tensor.of(result.value, result.error + 2.0**-120 * np.abs(x.value), x.dtype)
+@operator("relax.log_add_exp", units=FUNCTION)
+def _log_add_exp(call: relax.Call, x: Tensor, y: Tensor) -> Tensor:
+    result = elementwise(np.logaddexp, x, y)
+    # The larger of both and a logarithm, which may cancel.
+    size = np.maximum(np.abs(x.value), np.abs(y.value))
+    return Tensor.of(result.value, result.error + 2.0**-22 * size, x.dtype)
 
 
 @operator("relax.round", units=0)
