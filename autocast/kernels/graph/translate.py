@@ -162,6 +162,10 @@ class Translation:
         """The step of a number."""
         return self.builder.constant(value)
 
+    def sees_through(self, operand: relax.Expr, view: tuple) -> bool:
+        """Whether a reshape of `operand` to `view` may be read as `operand`."""
+        return True
+
     def source(self, expr: relax.Expr) -> tuple[relax.Expr, tuple]:
         """Where the elements of `expr` are, before casts that loads make, and the shape that they are looked at in."""
         view = dims(expr)
@@ -175,7 +179,7 @@ class Translation:
             elif is_op(value, "relax.astype"):
                 if storage(expr) != "float32" or storage(operand) not in LOADED:
                     break
-            elif not is_op(value, *RESHAPES):
+            elif not is_op(value, *RESHAPES) or not self.sees_through(operand, view):
                 break
             expr = operand
         return expr, view

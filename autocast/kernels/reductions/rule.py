@@ -64,6 +64,12 @@ class _Group:
         return self.name in _DEVIATIONS
 
 
+class _Translation(Translation):
+    def sees_through(self, operand: relax.Expr, view: tuple) -> bool:
+        """Results lack the extents that are reduced, so arguments must say those that only running tells."""
+        return all(isinstance(dim, int) or any(same_shape((dim,), (own,)) for own in dims(operand)) for dim in view)
+
+
 @mutator
 class _Reductions(BindingRewriter):
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
@@ -145,7 +151,7 @@ class _Reductions(BindingRewriter):
     def translation(self, groups: list[_Group]) -> Translation:
         """A program that computes what `groups` reduce."""
         members = {member for group in groups for member in group.members}
-        translation = Translation(self.bound, members, dims(groups[0].data))
+        translation = _Translation(self.bound, members, dims(groups[0].data))
         for group in groups:
             translation.value(group.data)
         return translation

@@ -36,6 +36,8 @@ def shape_value(w: Writer) -> None:
     w.shared.has_vague_types = True
     s = w.add(Var(w.name("s"), x.dims, is_shape=True), f"R.shape_of({x.name})", keep=False)
     kind = w.one_of(["zeros", "reshape", "tensor", "round_trip", "broadcast"])
+    if kind == "reshape" and not x.size:
+        raise NothingFits
     if kind == "zeros":
         dtype = w.one_of(["float32", "int64"])
         w.bind(f'R.{w.one_of(["zeros", "ones"])}({s.name}, "{dtype}")', x.dims, dtype)

@@ -10,13 +10,14 @@ import torch
 import tvm
 from tvm import relax
 
+from autocast.ir import shape_of
 from autocast.kernels import detect_target
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.reductions.kernel import reduce
 from autocast.kernels.reductions.rule import lower_reductions
 from autocast.kernels.reductions.spec import Reduce
 from autocast.kernels.vector.program import ProgramBuilder
-from tests.kernels.modules import EPSILON, error, module, operators, random
+from tests.kernels.modules import EPSILON, error, module, operators, random, run
 from tests.kernels.products.cases import CPUS, runs_here, target_of
 
 op = relax.op
@@ -287,3 +288,13 @@ def test_reasons_are_given(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     assert "reductions declines" in (message := capsys.readouterr().err) and "int32" in message
     _lowered(lambda x: op.sum(x, [0]), ((8, 3), "float32"))
     assert "reductions takes" in capsys.readouterr().err
+
+
+def test_a_reshaped_operand_says_how_many_elements_there_are() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        flat = relax.op.reshape(x, [shape_of(x)[0] * 8])
+        return relax.op.collapse_sum_to(flat, relax.ShapeExpr([1]))
+
+    x = random((3, 8), "float32")
+    (got,) = run(module(body, (("n", 8), "float32")), x)
+    np.testing.assert_allclose(got, x.astype("float64").sum(keepdims=True).reshape(1), rtol=1e-6)
