@@ -26,7 +26,7 @@ DIFFERENCES: dict[tuple[str, str], str] = {
 
 
 def values(dtype: str) -> torch.Tensor:
-    """NaN, zero, subnormal, tiny, ordinary, huge and infinite numbers of both signs: 51, so that a part of a vector is left."""
+    """NaN, zero, subnormal, tiny, ordinary, huge and infinite numbers of both signs; 51 of them."""
     limits = torch.finfo(DTYPES[dtype])
     smallest = limits.smallest_normal * limits.eps
     sizes = [
