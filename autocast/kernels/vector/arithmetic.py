@@ -103,36 +103,6 @@ def _fourth(b: Body, x: Value) -> Value:
     return square * square
 
 
-def _remainder(b: Body, x: Value, y: Value) -> Value:
-    """x - trunc(x / y) y, exactly: by the C library, whatever the quotient."""
-    return b.float_op("frem", x, y)
-
-
-def _floor_remainder(b: Body, x: Value, y: Value) -> Value:
-    """x - floor(x / y) y, with the sign of y."""
-    rest = _remainder(b, x, y)
-    return b.select(_other_side(b, rest, y), rest + y, rest)
-
-
-def _floor_quotient(b: Body, x: Value, y: Value) -> Value:
-    """floor(x / y) of the exact quotient, which x / y may round up to the next integer."""
-    rest = _remainder(b, x, y)
-    quotient = (x - rest) / y
-    quotient = b.select(_other_side(b, rest, y), quotient - 1.0, quotient)
-    whole = b.intrinsic("floor", quotient)
-    whole = b.where("ogt", quotient - whole, 0.5, whole + 1.0, whole)
-    plain = x / y
-    whole = b.where("oeq", quotient, 0.0, b.with_sign_of(0.0, plain), whole)
-    return b.where("oeq", y, 0.0, plain, whole)
-
-
-def _other_side(b: Body, rest: Value, y: Value) -> Value:
-    """Whether a remainder is not 0 and has another sign than the divisor: the floor is one below the truncation."""
-    negative, divisor_negative = b.compare("olt", rest, 0.0), b.compare("olt", y, 0.0)
-    differs = b.emit(f"xor {b.bool} {negative.name}, {divisor_negative.name}")
-    return b.emit(f"and {b.bool} {differs.name}, {b.compare('one', rest, 0.0).name}")
-
-
 def _multiply_add(b: Body, x: Value, y: Value, z: Value) -> Value:
     return b.multiply_add(x, y, z)
 
@@ -164,9 +134,6 @@ FUNCTIONS: dict[str, Definition] = {
     "square": _square,
     "cube": _cube,
     "fourth": _fourth,
-    "mod": _remainder,
-    "floor_mod": _floor_remainder,
-    "floor_divide": _floor_quotient,
     "ewise_fma": _multiply_add,
     "reciprocal": _reciprocal,
     "rsqrt": _rsqrt,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 #: A function of one or more values of a body.
@@ -159,6 +159,27 @@ class Body:
     def where(self, comparison: str, a: Value, b: Value | float, yes: Value | float, no: Value | float) -> Value:
         """`yes` where `a comparison b` holds, else `no`."""
         return self.select(self.compare(comparison, a, b), yes, no)
+
+    def unless(
+        self, rare: Value, usual: Sequence[tuple[str, Value]], compute: Callable[[], Sequence[Value]]
+    ) -> list[Value]:
+        """The `usual` values, each after its type; vectors with a `rare` lane branch to what `compute` emits for it."""
+        start, end = f"usual{len(self.lines)}", f"either{len(self.lines)}"
+        self.lines.append(f"  br label %{start}\n{start}:")
+        any_lane = rare
+        if self.lanes > 1:
+            bits = self.emit(f"bitcast {self.bool} {rare.name} to i{self.lanes}")
+            any_lane = self.emit(f"icmp ne i{self.lanes} {bits.name}, 0")
+        self.lines.append(f"  br i1 {any_lane.name}, label %rare_{start}, label %{end}\nrare_{start}:")
+        chosen = [
+            self.emit(f"select {self.bool} {rare.name}, {dtype} {value.name}, {dtype} {other.name}")
+            for value, (dtype, other) in zip(compute(), usual, strict=True)
+        ]
+        self.lines.append(f"  br label %{end}\n{end}:")
+        return [
+            self.emit(f"phi {dtype} [ {value.name}, %{start} ], [ {other.name}, %rare_{start} ]")
+            for other, (dtype, value) in zip(chosen, usual, strict=True)
+        ]
 
     def absolute(self, x: Value) -> Value:
         """The magnitude."""

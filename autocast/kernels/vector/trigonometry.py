@@ -6,9 +6,9 @@ reduction after Payne and Hanek (1983), whose products with pieces of 2 / pi are
 
 from __future__ import annotations
 
-import struct
 from fractions import Fraction
 
+from autocast.kernels.vector.doubles import Doubles
 from autocast.kernels.vector.function_body import Body, Definition, Value
 
 #: 2 / pi to 256 bits after the point.
@@ -28,42 +28,7 @@ _SIN_TAIL = (-0.00019516655810868327, 0.008332173543199983, -0.166666548734784)
 _COS_TAIL = (2.443773029647394e-05, -0.0013887361452645374, 0.041666646747847286)
 
 
-class _Doubles:
-    """Instructions on as many float64 numbers as a body has lanes."""
-
-    def __init__(self, body: Body) -> None:
-        self.body, lanes = body, body.lanes
-        self.type = f"<{lanes} x double>" if lanes > 1 else "double"
-        self.int = f"<{lanes} x i64>" if lanes > 1 else "i64"
-        self.suffix = f"v{lanes}f64" if lanes > 1 else "f64"
-
-    def operand(self, value: Value | float) -> str:
-        if isinstance(value, Value):
-            return value.name
-        constant = f"0x{struct.unpack('>Q', struct.pack('>d', value))[0]:016X}"
-        return f"splat (double {constant})" if self.body.lanes > 1 else constant
-
-    def op(self, op: str, a: Value | float, b: Value | float) -> Value:
-        return self.body.emit(f"{op} {self.type} {self.operand(a)}, {self.operand(b)}")
-
-    def intrinsic(self, name: str, *operands: Value | float) -> Value:
-        symbol = f"@llvm.{name}.{self.suffix}"
-        self.body.declarations.add(f"declare {self.type} {symbol}({', '.join([self.type] * len(operands))})\n")
-        arguments = ", ".join(f"{self.type} {self.operand(operand)}" for operand in operands)
-        return self.body.emit(f"call {self.type} {symbol}({arguments})")
-
-    def widened(self, x: Value) -> Value:
-        return self.body.emit(f"fpext {self.body.float} {x.name} to {self.type}")
-
-    def narrowed(self, x: Value) -> Value:
-        return self.body.emit(f"fptrunc {self.type} {x.name} to {self.body.float}")
-
-    def low_bits(self, x: Value) -> Value:
-        bits = self.body.emit(f"bitcast {self.type} {x.name} to {self.int}")
-        return self.body.emit(f"trunc {self.int} {bits.name} to {self.body.int}")
-
-
-def _near(d: _Doubles, x: Value) -> tuple[Value, Value]:
+def _near(d: Doubles, x: Value) -> tuple[Value, Value]:
     """(r, n) with x = r + n pi / 2, for |x| < 2^20."""
     shifted = d.intrinsic("fmuladd", x, 1 / _PI_OVER_2, _ROUND_MAGIC)
     negative = d.op("fsub", _ROUND_MAGIC, shifted)
@@ -71,7 +36,7 @@ def _near(d: _Doubles, x: Value) -> tuple[Value, Value]:
     return d.narrowed(d.intrinsic("fmuladd", negative, _PI_OVER_2_LOW, rest)), d.low_bits(shifted)
 
 
-def _far(d: _Doubles, x: Value) -> tuple[Value, Value]:
+def _far(d: Doubles, x: Value) -> tuple[Value, Value]:
     """The same for all x: whole turns of every product are dropped, quarters are counted."""
     rest: Value | float = 0.0
     quarters: Value | float = 0.0
@@ -87,24 +52,12 @@ def _far(d: _Doubles, x: Value) -> tuple[Value, Value]:
 
 def _reduced(b: Body, x: Value) -> tuple[Value, Value]:
     """(r, n) with x = r + n pi / 2, |r| <= pi / 4 and n an int32, right in its two lowest bits."""
-    d = _Doubles(b)
-    b.lines.append("  br label %near\nnear:")
+    d = Doubles(b)
     wide = d.widened(x)
-    rest, quarters = _near(d, wide)
+    near = _near(d, wide)
     large = b.compare("uge", b.absolute(x), _LARGE)
-    any_large = large
-    if b.lanes > 1:
-        bits = b.emit(f"bitcast {b.bool} {large.name} to i{b.lanes}")
-        any_large = b.emit(f"icmp ne i{b.lanes} {bits.name}, 0")
-    b.lines.append(f"  br i1 {any_large.name}, label %far, label %reduced\nfar:")
-    far_rest, far_quarters = _far(d, wide)
-    chosen = b.select(large, far_rest, rest)
-    counted = b.emit(f"select {b.bool} {large.name}, {b.int} {far_quarters.name}, {b.int} {quarters.name}")
-    b.lines.append("  br label %reduced\nreduced:")
-    return (
-        b.emit(f"phi {b.float} [ {rest.name}, %near ], [ {chosen.name}, %far ]"),
-        b.emit(f"phi {b.int} [ {quarters.name}, %near ], [ {counted.name}, %far ]"),
-    )
+    rest, quarters = b.unless(large, [(b.float, near[0]), (b.int, near[1])], lambda: _far(d, wide))
+    return rest, quarters
 
 
 def _sine(b: Body, rest: Value, square: Value) -> Value:

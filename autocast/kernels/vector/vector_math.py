@@ -18,7 +18,7 @@ from functools import cache
 
 from tvm import tirx
 
-from autocast.kernels.vector import arithmetic, exponentials, hyperbolic, logarithms, random, trigonometry
+from autocast.kernels.vector import arithmetic, exponentials, hyperbolic, logarithms, random, remainders, trigonometry
 from autocast.kernels.vector.function_body import Definition, function_ir
 
 #: Every function that `math_ir` defines and `call` calls.
@@ -28,6 +28,7 @@ FUNCTIONS: dict[str, Definition] = {
     **hyperbolic.FUNCTIONS,
     **logarithms.FUNCTIONS,
     **random.FUNCTIONS,
+    **remainders.FUNCTIONS,
     **trigonometry.FUNCTIONS,
 }
 
