@@ -21,6 +21,7 @@ KEEP_WHOLE = (
     aten.softmax.int,
     aten.log_softmax.int,
     aten.silu.default,
+    aten.celu.default,
     aten.softplus.default,
     aten.mish.default,
     aten.logaddexp.default,

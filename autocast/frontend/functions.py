@@ -49,8 +49,17 @@ def _number(value: float, like: relax.Expr) -> relax.Expr:
 
 
 def _elu(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
-    """`scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))`; CELU and SELU are two of these."""
-    alpha, scale, input_scale = (float(importer.arg(node, i, "", 1)) for i in (1, 2, 3))
+    """ELU; SELU is one of these."""
+    return _exponential(importer, x, *(float(importer.arg(node, i, "", 1)) for i in (1, 2, 3)))
+
+
+def _celu(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
+    alpha = float(importer.arg(node, 1, "alpha", 1))
+    return _exponential(importer, x, alpha, 1.0, 1 / alpha)
+
+
+def _exponential(importer: Importer, x: relax.Expr, alpha: float, scale: float, input_scale: float) -> relax.Expr:
+    """`scale * (x if x > 0 else alpha * (exp(input_scale * x) - 1))`."""
     zero = _number(0.0, x)
     positive = importer.emit(op.greater(x, zero))
     # The branch that is not taken is differentiated too, and must not overflow.
@@ -78,6 +87,7 @@ def _exp2(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
 
 #: Converters by the name of the overload.
 FUNCTIONS: dict[str, Converter] = {
+    "celu.default": _computed_wide(_celu),
     "elu.default": _computed_wide(_elu),
     "exp2.default": _computed_wide(_exp2),
     "expm1.default": _simple(operators.expm1),

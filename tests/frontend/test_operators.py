@@ -55,6 +55,7 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "hardtanh": lambda x, p, i: F.hardtanh(x, -0.5, 0.7),
         "leaky_relu": lambda x, p, i: F.leaky_relu(x, 0.3),
         "elu": lambda x, p, i: F.elu(x, 0.7),
+        "celu": lambda x, p, i: F.celu(x, 0.7),
         "selu": lambda x, p, i: F.selu(x),
         "mish": lambda x, p, i: F.mish(x),
         "softplus": lambda x, p, i: F.softplus(x, beta=2.0),
