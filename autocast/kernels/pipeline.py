@@ -32,6 +32,7 @@ from autocast.kernels.graph.in_place import WriteInPlace
 from autocast.kernels.graph.leftovers import remove_leftovers
 from autocast.kernels.graph.literals import write_out_literals
 from autocast.kernels.graph.order import OrderForMemory
+from autocast.kernels.graph.order_floats import order_floats
 from autocast.kernels.graph.outline import outline_branches
 from autocast.kernels.graph.output_views import ViewOutputs
 from autocast.kernels.graph.prepare import prepare_parameters
@@ -116,6 +117,7 @@ LOWERING = (
     Phase("remove_checkpoints", lambda mod, target: remove_checkpoints(mod)),
     Phase("expand_what_is_left", lambda mod, target: expand_operators(mod)),
     Phase("define", lambda mod, target: define(mod)),
+    Phase("order_floats", lambda mod, target: order_floats(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),
     Phase("check_legalized", lambda mod, target: check_legalized(mod)),

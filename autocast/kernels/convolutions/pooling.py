@@ -32,7 +32,7 @@ def pooling(spec: Pooling, target: tvm.target.Target, name: str) -> tirx.PrimFun
 def pooling_gradient(spec: Pooling, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(adjoint, data, gradient)`: the gradient of pooled data, in float32.
 
-    `spec.out_dtype` is that of the adjoint. The first of equal largest elements of a window gets its adjoint.
+    `spec.out_dtype` is that of the adjoint. The first of equal largest elements of a window, or NaN, gets its adjoint.
     """
     with kernel_function(name) as finished:
         _GradientGenerator(spec, VectorUnit(instruction_set(target))).emit()
@@ -172,7 +172,7 @@ class _GradientGenerator(_Generator):
         data = T.arg("data", T.buffer((*shape, spec.channels), spec.data_dtype))
         gradient = T.arg("gradient", T.buffer((*shape, spec.channels), "float32"))
         self.adjoint, self.data, self.out = flat(adjoint), flat(data), flat(gradient)
-        snippets = llvm_ir.conversions_and_accesses(unit.isa) + vector_math.math_ir(unit.lanes, ("maximum",))
+        snippets = llvm_ir.conversions_and_accesses(unit.isa) + vector_math.math_ir(unit.lanes, ("isnan", "maximum"))
         with importing(snippets):
             self.shape = [unit.opaque(extent) for extent in shape]
             self.out_shape = [unit.opaque(extent) for extent in out_shape]
@@ -218,7 +218,8 @@ class _GradientGenerator(_Generator):
             T.buffer_store(largest, value, [at])
 
         def give(element: tirx.Expr) -> None:
-            wins = T.bind(unit.load(self.data, element, valid)) >= largest[at]
+            value = T.bind(unit.load(self.data, element, valid))
+            wins = tirx.any(value >= largest[at], vector_math.call("isnan", value) > unit.splat(0.0))
             part = T.bind(tirx.Select(wins, left[at], unit.splat(0.0)))
             unit.store(self.out, element, unit.load(self.out, element, valid) + part, valid)
             T.buffer_store(left, left[at] - part, [at])

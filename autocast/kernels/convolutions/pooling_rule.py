@@ -26,6 +26,7 @@ _KINDS = {
 }
 #: What no kernel of pooling computes, unless it is a mean.
 _VOLUMES = ("relax.nn.avg_pool3d", "relax.nn.adaptive_avg_pool3d")
+_MAXIMA = ("relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
 #: Gradients (of the result, the data), which are computed in float32.
 _GRADIENTS = {"relax.grad.max_pool2d_backward": "max", "relax.grad.avg_pool2d_backward": "average"}
 
@@ -134,6 +135,53 @@ def _declined(call: relax.Call, data: relax.Expr, pooled: tuple | None) -> str |
     return None if same_shape(image(pooled)[1:3], extents) else "its windows are counted in another way"
 
 
+@mutator
+class _ChannelsLast(BindingRewriter):
+    """Max pooling whose channels come first: TVM's overlooks NaN, and takes -inf for the lowest number."""
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if not is_op(call, *_MAXIMA) or not str(call.attrs.layout).startswith("NC"):
+            return None
+        data, shape = call.args[0], shape_of(call.args[0])
+        if call.attrs.out_layout != call.attrs.layout or storage(data) not in FLOATS or shape is None:
+            return None
+        if not isinstance(shape[1], int) or 0 in shape or shape_of(call) is None:
+            return None
+        space = len(shape) - 2
+        last = self.emit(relax.op.permute_dims(self.new(data), [0, *range(2, space + 2), 1]))
+        windows = [tuple(map(int, getattr(call.attrs, name))) for name in ("pool_size", "strides", "dilation")]
+        padding = [int(cut) for cut in call.attrs.padding]
+        sides = list(zip(padding[:space], padding[space:], strict=True))
+        if space == 1:
+            pooled = self.pooled(call, last, "max_pool1d", "NWC", windows, sides)
+        elif space == 2:
+            pooled = self.pooled(call, last, "max_pool2d", "NHWC", windows, sides)
+        else:  # over height and width, then over depth
+            batch, _, depth, *_ = shape
+            images = self.emit(relax.op.reshape(last, (batch * depth, *shape[3:], shape[1])))
+            images = self.pooled(call, images, "max_pool2d", "NHWC", [w[1:] for w in windows], sides[1:])
+            _, height, width, channels = dims(images)
+            planes = self.emit(relax.op.reshape(images, (batch, depth, height * width, channels)))
+            planes = self.pooled(call, planes, "max_pool2d", "NHWC", [(w[0], 1) for w in windows], [sides[0], (0, 0)])
+            pooled = self.emit(relax.op.reshape(planes, (batch, dims(planes)[1], height, width, channels)))
+        return relax.op.permute_dims(pooled, [0, space + 1, *range(1, space + 1)])
+
+    def pooled(
+        self,
+        call: relax.Call,
+        data: relax.Expr,
+        name: str,
+        layout: str,
+        windows: list[tuple[int, ...]],
+        sides: list[tuple[int, int]],
+    ) -> relax.Expr:
+        padding = [side[end] for end in (0, 1) for side in sides]
+        size, strides, dilation = windows
+        build = getattr(relax.op.nn, name)
+        return self.emit(build(data, size, strides, padding, dilation, bool(call.attrs.ceil_mode), False, layout))
+
+
 def _whole_image(call: relax.Call) -> list[int]:
     """The axes of the one window of an average pooling that has no padding; none where there are several windows."""
     data, layout = call.args[0], str(call.attrs.layout)
@@ -180,6 +228,7 @@ def lower_pooling(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         p: f32 = R.nn.max_pool2d(x, layout="NHWC")                   n: bf16 = R.astype(x, "bfloat16")
         y: bf16 = R.astype(p, "bfloat16")                            y: bf16 = R.call_tir(max_pooling0, (n,))
 
-    A maximum is narrowed before it is taken, so that less is stored.
+    A maximum is narrowed before it is taken, so that less is stored. Max pooling of data whose channels come first is
+    one of their permutation.
     """
-    return rewrite_functions(mod, _Pooling, target)
+    return rewrite_functions(rewrite_functions(mod, _ChannelsLast), _Pooling, target)

@@ -173,6 +173,23 @@ def _group_norm(
     return op.add(emit(result), offset) if attributes.center else result
 
 
+def _std(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
+    """Of what is multiplied by a power of two first where its squares would overflow or vanish."""
+    if dtype_of(data) not in ("float32", "bfloat16") or shape_of(data) is None or 0 in dims(data):
+        return None
+    emit, op, axes = rewriter.emit, relax.op, call.attrs.axis
+
+    def number(exponent: int) -> relax.Expr:
+        return relax.const(2.0**exponent, dtype_of(data))
+
+    largest = emit(op.max(emit(op.abs(data)), axes, keepdims=True))
+    factor = emit(op.where(emit(op.greater(largest, number(48))), number(-96), number(0)))
+    factor = emit(op.where(emit(op.less(largest, number(-48))), number(96), factor))
+    variance = emit(op.variance(emit(op.multiply(data, factor)), axes, keepdims=True))
+    result = op.divide(emit(op.sqrt(variance)), factor)
+    return result if call.attrs.keepdims else op.reshape(emit(result), shape_of(call))
+
+
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **dict.fromkeys(("relax.argmax", "relax.argmin", "relax.argsort", "relax.sort"), _of_one),
     "relax.full": _full,
@@ -184,6 +201,7 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.astype": _astype,
     "relax.permute_dims": _permute_dims,
     "relax.matmul": _matmul,
+    "relax.std": _std,
     "relax.nn.batch_norm": _batch_norm,
     "relax.nn.group_norm": _group_norm,
 }

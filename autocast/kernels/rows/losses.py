@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
@@ -23,6 +21,8 @@ class _Losses(BindingRewriter):
             return self.cross_entropy(call)
         if is_op(call, "relax.nn.nll_loss") and _is_taken(call.args[0]):
             return self.loss(call, *[self.new(operand) for operand in call.args])
+        if is_op(call, "relax.nn.nll_loss") and call.attrs.reduction != "none" and dtype_of(call) == "float32":
+            return self.reduced(call, *[self.new(operand) for operand in call.args])
         if is_op(call, "relax.grad.nll_loss_backward") and _is_taken(call.args[1]):
             return self.gradient(call, *[self.new(operand) for operand in call.args])
         return None
@@ -40,7 +40,6 @@ class _Losses(BindingRewriter):
         self, call: relax.Call, predictions: relax.Expr, targets: relax.Expr, weights: relax.Expr | None = None
     ) -> relax.Expr:
         """-predictions[row, target] * weight, summed or averaged as asked."""
-        predictions = self.rows_of(predictions)
         here, valid = self.places(call, predictions, targets)
         zero = relax.const(0.0, "float32")
         picked = self.emit(op.sum(self.emit(op.where(here, predictions, zero)), axis=[-1], keepdims=True))
@@ -51,6 +50,23 @@ class _Losses(BindingRewriter):
         total = self.emit(op.sum(losses))
         return op.divide(total, self.emit(op.sum(weight))) if call.attrs.reduction == "mean" else total
 
+    def reduced(
+        self, call: relax.Call, predictions: relax.Expr, targets: relax.Expr, weights: relax.Expr | None = None
+    ) -> relax.Expr:
+        """The sum, or the mean, of the losses of single pixels, which TVM finds."""
+        ignored = int(call.attrs.ignore_index)
+        losses = self.emit(op.nn.nll_loss(predictions, targets, weights, "none", ignored))
+        total = op.sum(losses)
+        if call.attrs.reduction == "sum":
+            return total
+        dtype = dtype_of(targets)
+        valid = self.emit(op.not_equal(targets, relax.const(ignored, dtype)))
+        weight = self.emit(op.astype(valid, "float32"))
+        if weights is not None:
+            label = self.emit(op.where(valid, targets, relax.const(0, dtype)))
+            weight = self.emit(op.multiply(weight, self.emit(op.take(weights, label, axis=0))))
+        return op.divide(self.emit(total), self.emit(op.sum(weight)))
+
     def gradient(
         self,
         call: relax.Call,
@@ -60,7 +76,6 @@ class _Losses(BindingRewriter):
         weights: relax.Expr | None = None,
     ) -> relax.Expr:
         """-adjoint * weight in the target's column, 0 in the others."""
-        shape, predictions = dims(predictions), self.rows_of(predictions)
         here, valid = self.places(call, predictions, targets)
         weight = self.weights(here, valid, weights)
         if call.attrs.reduction == "none":
@@ -68,19 +83,7 @@ class _Losses(BindingRewriter):
         if call.attrs.reduction == "mean":
             adjoint = self.emit(op.divide(adjoint, self.emit(op.sum(weight))))
         factor = self.emit(op.multiply(self.emit(op.negative(adjoint)), weight))
-        gradient = op.where(here, factor, relax.const(0.0, "float32"))
-        if len(shape) == 2:
-            return gradient
-        gradient = self.emit(op.reshape(self.emit(gradient), (shape[0], *shape[2:], shape[1])))
-        return op.permute_dims(gradient, [0, len(shape) - 1, *range(1, len(shape) - 1)])
-
-    def rows_of(self, predictions: relax.Expr) -> relax.Expr:
-        """Predictions as a matrix, with a row for each target: images have their classes before their pixels."""
-        shape = dims(predictions)
-        if len(shape) == 2:
-            return predictions
-        last = self.emit(op.permute_dims(predictions, [0, *range(2, len(shape)), 1]))
-        return self.emit(op.reshape(last, (math.prod(shape) // shape[1], shape[1])))
+        return op.where(here, factor, relax.const(0.0, "float32"))
 
     def places(self, call: relax.Call, predictions: relax.Expr, targets: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
         """Where a column is the target of its row, and which targets are not to be ignored: (rows, 1)."""
@@ -101,13 +104,13 @@ class _Losses(BindingRewriter):
 
 def _is_taken(predictions: relax.Expr) -> bool:
     shape = shape_of(predictions)
-    if shape is None or dtype_of(predictions) != "float32" or not is_simple(shape) or len(shape) < 2:
-        return False
-    return len(shape) == 2 or all(isinstance(dim, int) and dim > 0 for dim in shape)
+    return dtype_of(predictions) == "float32" and is_simple(shape) and len(shape or ()) == 2
 
 
 def decompose_losses(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite nll_loss and its gradient, and cross_entropy_with_logits, to operators that work on rows.
+    """Rewrite nll_loss of a matrix and its gradient, and cross_entropy_with_logits, to operators that work on rows.
+
+    Of images, the losses of single pixels are left to TVM, and added up in blocks.
 
     Before::                                After::
 

@@ -45,8 +45,22 @@ def test_what_is_declined_says_why(
     reason: str, dtype: str, layout: dict, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("AUTOCAST_DEBUG", "4")
-    assert _lowered(lambda x: op.nn.max_pool2d(x, 2, **layout), ((2, 6, 5, 3), dtype)) == ["relax.nn.max_pool2d"]
+    assert _lowered(lambda x: op.nn.avg_pool2d(x, 2, **layout), ((2, 6, 5, 3), dtype)) == ["relax.nn.avg_pool2d"]
     assert f"pooling declines gv: {reason}" in capsys.readouterr().err
+
+
+def test_a_maximum_of_channels_that_come_first_is_one_of_channels_that_come_last() -> None:
+    names = _lowered(lambda x: op.nn.max_pool2d(x, 2), ((2, 3, 6, 5), "float32"))
+    assert names == ["relax.permute_dims", "max_pooling0", "relax.permute_dims"]
+    volumes = _lowered(lambda x: op.nn.max_pool3d(x, (2, 3, 1)), ((2, 3, 6, 5, 4), "float32"))
+    assert [name for name in volumes if "pool" in name] == ["max_pooling0", "max_pooling1"]
+
+
+def test_the_mean_of_whole_images_is_a_mean() -> None:
+    assert _lowered(lambda x: op.nn.adaptive_avg_pool2d(x, (1, 1)), ((2, 3, 6, 5), "float32")) == ["relax.mean"]
+    assert _lowered(lambda x: op.nn.avg_pool2d(x, (6, 5)), ((2, 3, 6, 5), "float32")) == ["relax.mean"]
+    padded = _lowered(lambda x: op.nn.avg_pool2d(x, (6, 5), padding=(1, 0)), ((2, 3, 6, 5), "float32"))
+    assert padded == ["relax.nn.avg_pool2d"]
 
 
 #: Ours and torch's, both of (batch, channels, height, width) or (batch, channels, width).
