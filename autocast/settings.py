@@ -56,7 +56,13 @@ SETTINGS = (
         Debug(),
         "1 passes and their times, 2 cast decisions, 3 IR differences, 4 kernels; poison: memory is NaN before its use",
     ),
-    Setting("AUTOCAST_DUMP", "path", str, "", "directory that receives the IR after each phase of lowering"),
+    Setting(
+        "AUTOCAST_DUMP",
+        "path",
+        str,
+        "",
+        "directory for the IR after each phase of lowering, and for files that repeat a failure",
+    ),
     Setting("AUTOCAST_NUM_THREADS", "int", int, 0, "threads that run kernels and compile them; 0: one for each core"),
     Setting(
         "AUTOCAST_TARGET", "name", str, "", "LLVM CPU name to compile for, such as x86-64-v3; empty: this machine's"

@@ -1,6 +1,7 @@
 """Typed views of expressions, the only place that spells what depends on TVM's version, and operators of our own."""
 
 from autocast.ir.first_order import first_order, is_tir_group
+from autocast.ir.inferred import lacks_dtype, with_inferred_types
 from autocast.ir.literals import fits, out_of_range
 from autocast.ir.places import Place, PlacedBuilder, place_of
 from autocast.ir.views import (
@@ -43,6 +44,7 @@ __all__ = [
     "is_static_type",
     "is_tensor",
     "is_tir_group",
+    "lacks_dtype",
     "main_of",
     "number_of",
     "op_name",
@@ -54,4 +56,5 @@ __all__ = [
     "shape_of",
     "static_shape",
     "with_captured",
+    "with_inferred_types",
 ]

@@ -78,13 +78,6 @@ def leaves(tree: Tree) -> Iterator[Leaf]:
             yield from leaves(branch)
 
 
-def lacks_dtype(type: Any) -> bool:
-    """Whether the dtype of a tensor is left out of `type`."""
-    if isinstance(type, relax.TensorType):
-        return type.dtype is None
-    return isinstance(type, tvm.ir.TupleType) and any(lacks_dtype(field) for field in type.fields)
-
-
 def retype(type: Any, tree: Tree, dtypes: Iterator[str]) -> Any:
     """`type` with its castable tensors in the next dtypes."""
     if isinstance(tree, Leaf):

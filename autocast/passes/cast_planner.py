@@ -10,9 +10,9 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import CastingRuleError
-from autocast.ir import identity, op_name, relax_functions
+from autocast.ir import identity, lacks_dtype, op_name, relax_functions
 from autocast.passes.cast_costs import CONVERTING, traffic_weight
-from autocast.passes.cast_leaves import Leaf, Tree, fold, lacks_dtype, leaves, signature
+from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import dtype_attributes

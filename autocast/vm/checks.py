@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from autocast.errors import IllFormedModuleError, UnsupportedError
-from autocast.ir import all_bindings, op_name, relax_functions
+from autocast.ir import all_bindings, lacks_dtype, op_name, relax_functions, with_inferred_types
 
 #: What the text of a PrimFunc says where it calls a packed function.
 _TIR_CALL = re.compile(r'T\.(?:call_packed|call_cpacked)\("([^"]+)"')
@@ -21,7 +21,7 @@ _CALLS = ("relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace
 
 
 def check_module(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module that can be compiled: `mod`, whose `main` is seen from outside.
+    """A module that can be compiled: `mod`, whose `main` is seen from outside, and whose tensors have dtypes.
 
     Raises
     ------
@@ -67,6 +67,7 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
             "function in main, or make it the main of a module of its own"
         )
     _check_devices(mod)
+    mod = with_inferred_types(mod)
     _check_dtypes(mod)
     _check_packed_functions(mod)
     if "global_symbol" in (main.attrs or {}):
@@ -98,7 +99,7 @@ def _check_dtypes(mod: tvm.IRModule) -> None:
     for var, function in relax_functions(mod):
         bound = (binding.var for binding in all_bindings(function.body))
         for value in (*function.params, *bound):
-            if any(isinstance(type, relax.TensorType) and type.dtype is None for type in _fields(value.ty)):
+            if lacks_dtype(value.ty):
                 raise UnsupportedError(
                     f"compile: %{value.name} in @{var.name_hint} is a {value.ty}, expected a tensor whose dtype is "
                     "known. autocast.frontend.with_dtypes(mod, {...}) completes a module by the dtypes of its inputs; "

@@ -172,3 +172,27 @@ def test_packed_functions_are_found_in_the_registry_and_in_the_module() -> None:
 def test_shapes_numbers_and_tuples_are_results(value: relax.Expr, expected: Any) -> None:
     x = _var(_F32)
     assert vm.compile(_returns(value, x))(np.zeros((2, 3), "float32")) == expected
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_dtypes_that_annotations_leave_out_are_those_of_the_values(flag: bool) -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((2, 3), "float32"), flag: R.Tensor((), "bool")) -> R.Tensor:
+            with R.dataflow():
+                a: R.Tensor = R.add(x, x)
+                b: R.Tensor = a
+                R.output(b)
+            if flag:
+                c: R.Tensor = R.add(b, x)
+                y = c
+            else:
+                y = x
+            t = (y, b)
+            u: R.Tuple(R.Tensor, R.Tensor) = t
+            z = R.add(u[0], u[1])
+            return z
+
+    data = np.arange(6, dtype="float32").reshape(2, 3)
+    np.testing.assert_array_equal(vm.compile(Module)(data, np.array(flag)), (5 if flag else 3) * data)

@@ -1,0 +1,45 @@
+"""Types as operators give them, where a module's author wrote down less."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from autocast.ir.views import all_bindings, relax_functions
+
+
+def lacks_dtype(type: Any) -> bool:
+    """Whether the dtype of a tensor is left out of `type`."""
+    if isinstance(type, relax.TensorType):
+        return type.dtype is None
+    return isinstance(type, tvm.ir.TupleType) and any(lacks_dtype(field) for field in type.fields)
+
+
+def with_inferred_types(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod`, in which variables have the types of what is bound to them, where some left out a dtype.
+
+    Before::                                        After::
+
+        y: R.Tensor = R.matmul(x, w)                    y: R.Tensor((4, 8), "float32") = R.matmul(x, w)
+    """
+    functions = dict(mod.functions.items())
+    for var, function in relax_functions(mod):
+        if any(lacks_dtype(binding.var.ty) for binding in all_bindings(function.body)):
+            functions[var] = _Inference().visit_expr(function)
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+@mutator
+class _Inference(PyExprMutator):
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        var, value = binding.var, self.visit_expr(binding.value)
+        is_output = self.builder_.current_block_is_dataflow() and not isinstance(var, relax.DataflowVar)
+        emit = self.builder_.emit_output if is_output else self.builder_.emit
+        self.set_var_remap(var, emit(value, var.name))
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        new = super().visit_call_(call)
+        return relax.Call(new.op, new.args, new.attrs, new.ty_args) if lacks_dtype(new.ty) else new
