@@ -53,6 +53,11 @@ def _reduced(b: Body, x: Value) -> tuple[Value, Value]:
     return b.multiply_add(whole, -LN2_LOW, b.multiply_add(whole, -LN2_HIGH, x)), whole
 
 
+def exp_of_rest(b: Body, rest: Value) -> Value:
+    """e^x for |x| <= log(2) / 2."""
+    return b.polynomial(rest, *_EXP_TAIL, 1.0, 1.0)
+
+
 def exp(b: Body, x: Value) -> Value:
     """e^x; beyond the bounds the result is infinity or 0, and they are infinite no more."""
     return _exp(b, b.where("ogt", x, 89.0, 89.0, x))
@@ -61,13 +66,13 @@ def exp(b: Body, x: Value) -> Value:
 def _exp(b: Body, x: Value) -> Value:
     """e^x for x <= 89, or NaN."""
     rest, whole = _reduced(b, b.where("olt", x, -104.0, -104.0, x))
-    return b.scale(b.polynomial(rest, *_EXP_TAIL, 1.0, 1.0), whole)
+    return b.scale(exp_of_rest(b, rest), whole)
 
 
 def exp_of_negative(b: Body, x: Value) -> Value:
     """e^x for x <= 0 or NaN, e^-87 below -87: for what is then added to 1."""
     rest, whole = _reduced(b, b.where("olt", x, -87.0, -87.0, x))
-    return b.scale_normal(b.polynomial(rest, *_EXP_TAIL, 1.0, 1.0), whole)
+    return b.scale_normal(exp_of_rest(b, rest), whole)
 
 
 def growth(b: Body, x: Value, factor: float = 1.0) -> Value:

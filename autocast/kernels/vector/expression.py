@@ -59,6 +59,6 @@ def operation(call: relax.Expr) -> tuple[str, tuple[relax.Expr | float, ...]] | 
         return ("softplus", (call.args[0],)) if plain else ("softplus_scaled", (call.args[0], beta, threshold))
     if name == "relax.clip":
         return "clip", (call.args[0], *[float(bound.value) for bound in call.args[1:]])
-    if name == "relax.power" and (exponent := number_of(call.args[1])) is not None:
-        return (POWERS[exponent], (call.args[0],)) if exponent in POWERS else None
+    if name == "relax.power" and (exponent := number_of(call.args[1])) in POWERS:
+        return POWERS[exponent], (call.args[0],)
     return (OPERATORS[name], tuple(call.args)) if name in OPERATORS else None

@@ -63,6 +63,7 @@ class Body:
         self.declarations: set[str] = set()
         self.constants: dict[str, str] = {}
         self.float, self.int, self.bool = (f"<{lanes} x {t}>" if lanes > 1 else t for t in ("float", "i32", "i1"))
+        self.truth = "splat (i1 true)" if lanes > 1 else "true"
         #: Vectors of 16 lanes exist in AVX-512 alone.
         self.has_avx512 = lanes == 16
         self.suffix = f"v{lanes}f32" if lanes > 1 else "f32"

@@ -43,13 +43,19 @@ def _at_the_limits(b: Body, x: Value, zero_at: float, result: Value) -> Value:
     return b.select(inside, result, below)
 
 
-def _log(b: Body, x: Value) -> Value:
+def parts(b: Body, x: Value) -> tuple[Value, Value]:
+    """(m, e) with x = m 2^e and m from sqrt(1/2) to sqrt(2), for positive finite x; both as float32."""
     tiny = b.compare("olt", x, 2.0**-126)
     normal = b.select(tiny, x * 2.0**25, x)
     exponent = _exponent(b, normal)
-    fraction = b.from_bits(b.int_op("sub", b.bits(normal), b.int_op("shl", exponent, _MANTISSA_BITS))) - 1.0
+    mantissa = b.from_bits(b.int_op("sub", b.bits(normal), b.int_op("shl", exponent, _MANTISSA_BITS)))
     whole = b.to_float(exponent)
-    return _at_the_limits(b, x, 0.0, _log_of_product(b, fraction, b.select(tiny, whole - 25.0, whole)))
+    return mantissa, b.select(tiny, whole - 25.0, whole)
+
+
+def _log(b: Body, x: Value) -> Value:
+    mantissa, exponent = parts(b, x)
+    return _at_the_limits(b, x, 0.0, _log_of_product(b, mantissa - 1.0, exponent))
 
 
 def log1p(b: Body, x: Value) -> Value:

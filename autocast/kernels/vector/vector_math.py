@@ -7,8 +7,8 @@ after LLVM's inliner.
 
 Largest errors over all float32, in units of the last place (the tests measure them against float64): exp and erf 1.2,
 expm1 1.7, tanh and sigmoid 2.8, log 0.9, log1p 1.5, softplus 1.9, sin and cos 1.6, tan 3.2, sinh 3.6, cosh 3.2, their
-inverses 2.3, selu 2.3, silu 4; gelu is as exact as its argument. NaN gives NaN, infinities give the limits, subnormal
-arguments and results are right, signed zeros are kept. AVX-512, which is where vectors have 16 lanes, scales
+inverses 2.3, selu 2.3, silu 4, powers 1.5; gelu is as exact as its argument. NaN gives NaN, infinities give the limits,
+subnormal arguments and results are right, signed zeros are kept. AVX-512, which is where vectors have 16 lanes, scales
 by a power of two in one instruction and divides by an estimate and a step of Newton's.
 """
 
@@ -18,7 +18,16 @@ from functools import cache
 
 from tvm import tirx
 
-from autocast.kernels.vector import arithmetic, exponentials, hyperbolic, logarithms, random, remainders, trigonometry
+from autocast.kernels.vector import (
+    arithmetic,
+    exponentials,
+    hyperbolic,
+    logarithms,
+    powers,
+    random,
+    remainders,
+    trigonometry,
+)
 from autocast.kernels.vector.function_body import Definition, function_ir
 
 #: Every function that `math_ir` defines and `call` calls.
@@ -27,6 +36,7 @@ FUNCTIONS: dict[str, Definition] = {
     **exponentials.FUNCTIONS,
     **hyperbolic.FUNCTIONS,
     **logarithms.FUNCTIONS,
+    **powers.FUNCTIONS,
     **random.FUNCTIONS,
     **remainders.FUNCTIONS,
     **trigonometry.FUNCTIONS,
