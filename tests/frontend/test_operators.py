@@ -124,6 +124,7 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "var without correction": lambda x, p, i: x.var((1, 2), correction=0),
         "std": lambda x, p, i: x.std(-1),
         "any": lambda x, p, i: (x > 1.5).any(-1),
+        "any of all": lambda x, p, i: (x > 1.5).any(),
         "all": lambda x, p, i: (x > -1.5).all(-1),
         "softmax": lambda x, p, i: x.softmax(1),
         "softmax in another type": lambda x, p, i: x.half().softmax(-1, dtype=torch.float32),
