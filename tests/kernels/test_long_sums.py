@@ -80,6 +80,11 @@ CASES = {
         lambda x: functional.adaptive_avg_pool3d(x, 1),
     ),
     "product of two vectors": Case(((_LONG,),) * 2, op.matmul, torch.matmul),
+    "sum of products": Case(
+        ((3, 1 << 16), (2, 1 << 16)),
+        lambda x, y: op.einsum((x, y), "ik,jk->ji"),
+        lambda x, y: torch.einsum("ik,jk->ji", x, y),
+    ),
     "product of few rows": Case(((3, 1 << 16), (1 << 16, 5)), op.matmul, torch.matmul),
     "product of many rows": Case(((33, 1 << 16), (1 << 16, 17)), op.matmul, torch.matmul),
     "product with a transposed matrix": Case(

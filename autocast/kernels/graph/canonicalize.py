@@ -13,6 +13,7 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_constant, is_op, number_of, op_name, same_shape, shape_of, static_shape
 from autocast.ir.operators import normalize_batch
+from autocast.kernels.graph.einsum import einsum_as_matmul
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
 
@@ -202,6 +203,7 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.permute_dims": _permute_dims,
     "relax.matmul": _matmul,
     "relax.std": _std,
+    "relax.einsum": lambda rewriter, call, operands: einsum_as_matmul(call, operands, rewriter.emit),
     "relax.nn.batch_norm": _batch_norm,
     "relax.nn.group_norm": _group_norm,
 }
