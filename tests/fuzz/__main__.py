@@ -49,7 +49,7 @@ def many(options: argparse.Namespace) -> int:
     console = Console()
     counts: Counter[str] = Counter()
     examples: dict[str, int] = {}
-    compared = failed = 0
+    compared = failed = done = 0
     started = time.monotonic()
     seeds = iter(range(options.seed, options.seed + options.count))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -70,6 +70,9 @@ def many(options: argparse.Namespace) -> int:
                         highlight=False, markup=False, soft_wrap=True,
                     )  # fmt: skip
             failed += bad
+            done += 1
+            if not sys.stdout.isatty() and done % 500 == 0:
+                console.print(f"{done} modules in {time.monotonic() - started:.0f} s, {failed} failed", highlight=False)
             progress.update(task, advance=1, description=f"modules, {failed} failed")
     seconds = time.monotonic() - started
     for key, count in counts.most_common():

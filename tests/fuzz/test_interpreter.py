@@ -9,12 +9,27 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import tvm
 
 from tests.fuzz.generator import parse
 from tests.fuzz.interpreter import Interpreter, Unknown
+from tests.fuzz.operators import OPERATORS
 from tests.fuzz.values import Tensor
 
 Row = tuple[str, dict[str, tuple[int, ...]], Callable[..., Any]]
+
+
+def _adjoint(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """What torch says of a function's adjoint."""
+
+    def adjoint(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        return torch.autograd.grad(function(x), x, g)[0]
+
+    return adjoint
+
+
+_PLACES = "coordinate_transformation_mode"
 
 #: An expression of Relax, its operands' shapes (those whose names begin with i are indices below 3, with c conditions),
 #: and the same in torch.
@@ -139,6 +154,54 @@ ROWS: list[Row] = [
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True
         ).transpose(1, 2),
     ),
+    *(
+        (f"R.grad.{name}_backward(x, g{options})", {"x": (3, 4), "g": (3, 4)}, _adjoint(function))
+        for name, options, function in (
+            ("relu", "", F.relu),
+            ("gelu", "", F.gelu),
+            ("gelu_tanh", "", lambda x: F.gelu(x, approximate="tanh")),
+            ("silu", "", F.silu),
+            ("selu", "", F.selu),
+            ("softplus", ", beta=1.0, threshold=20.0", F.softplus),
+            ("leakyrelu", ", alpha=0.2", lambda x: F.leaky_relu(x, 0.2)),
+        )
+    ),
+    (
+        "R.grad.softmax_backward(R.nn.softmax(x), g, axis=-1)",
+        {"x": (3, 4), "g": (3, 4)},
+        _adjoint(lambda x: x.softmax(-1)),
+    ),
+    (
+        "R.grad.log_softmax_backward(R.nn.log_softmax(x), g, axis=-1)",
+        {"x": (3, 4), "g": (3, 4)},
+        _adjoint(lambda x: x.log_softmax(-1)),
+    ),
+    (
+        "R.grad.layer_norm_backward(x, a, g, axes=[-1], epsilon=0.01, center=True, scale=True)[0]",
+        {"x": (3, 4), "a": (4,), "g": (3, 4)},
+        lambda x, a, g: _adjoint(lambda x: F.layer_norm(x, (4,), a, eps=0.01))(x, g),
+    ),
+    (
+        "R.grad.batch_norm_backward(x, a, g, axis=1, epsilon=0.01, center=True, scale=True, momentum=0.1, "
+        "training=True)[1]",
+        {"x": (3, 4), "a": (4,), "g": (3, 4)},
+        lambda x, a, g: _adjoint(lambda a: F.batch_norm(x, None, None, a, training=True, eps=0.01))(a, g),
+    ),
+    (
+        "R.grad.take_backward(g, x, i, axis=0)",
+        {"g": (4, 2), "x": (3, 2), "i": (4,)},
+        lambda g, x, i: _adjoint(lambda x: x[i])(x, g),
+    ),
+    ("R.grad.broadcast_backward(g, axis=[0])", {"g": (3, 4)}, lambda g: g.sum(0)),
+    *(
+        (
+            f"R.image.resize2d(x, R.shape([5, 3]), layout='NCHW', method='linear', {_PLACES}='{mode}')",
+            {"x": (1, 2, 3, 4)},
+            lambda x, corners=corners: F.interpolate(x, (5, 3), mode="bilinear", align_corners=corners),
+        )
+        for mode, corners in (("half_pixel", False), ("align_corners", True))
+    ),
+    ("R.nn.log1p(R.square(x))", {"x": (3,)}, lambda x: torch.log1p(x.square())),
     ("R.one_hot(i, R.prim_value(1.0), R.prim_value(0.0), depth=3)", {"i": (4,)}, lambda i: F.one_hot(i, 3).double()),
     ("R.collapse_sum_to(x, R.shape([3, 1]))", {"x": (2, 3, 4)}, lambda x: x.sum_to_size(3, 1)),
 ]
@@ -198,3 +261,29 @@ def test_a_condition_that_rounding_decides_has_no_result() -> None:
     assert Interpreter(mod).main([Tensor.exact(1.0, "float32")]).shape == ()
     with pytest.raises(Unknown, match="rounding"):
         Interpreter(mod).main([Tensor.exact(0.0, "float32")])
+
+
+#: Operators that the interpreter leaves out, and why.
+LEFT_OUT = {
+    "random": "nn.seeded_dropout nn.stochastic_round multinomial_from_uniform",
+    "boxes and regions, whose order is not determined": """vision.all_class_non_max_suppression vision.get_valid_counts
+        vision.multibox_transform_loc vision.non_max_suppression vision.roi_align vision.roi_pool""",
+    "tested with their forward operators against torch": """grad.attention_backward grad.avg_pool2d_backward
+        grad.conv1d_weight_backward grad.conv2d_weight_backward grad.conv3d_weight_backward grad.cross_entropy_backward
+        grad.group_norm_backward grad.max_pool2d_backward grad.nll_loss_backward""",
+    "coordinates between pixels": "image.affine_grid image.grid_sample image.resize3d",
+    "as many results as only running tells": "unique",
+    "TVM does not legalize it": "nn.attention_var_len",
+}
+_NO_OPERATORS = tuple(
+    f"relax.{kind}" for kind in ("builtin", "call_", "ccl", "dist", "inspect", "invoke", "memory", "vm.")
+)
+
+
+def test_every_operator_is_interpreted_or_left_out_for_a_reason() -> None:
+    named = {f"relax.{name}" for names in LEFT_OUT.values() for name in names.split()}
+    rest = {"relax.assert_op", "relax.make_closure", "relax.null_value", "relax.print"}
+    known = {name for name in tvm.ir.Op.list_op_names() if name.startswith("relax.")}
+    missing = {name for name in known - set(OPERATORS) - named - rest if not name.startswith(_NO_OPERATORS)}
+    assert not missing
+    assert not named & set(OPERATORS)

@@ -14,6 +14,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
+import autocast.ir.operators  # noqa: F401  (TVMScript then knows the operators of our own)
 from tests.fuzz.generator import elementwise, gradients, layout, products, rare, rows, structure
 from tests.fuzz.generator.writer import Dim, Dims, NothingFits, Shared, Var, Writer
 
@@ -80,6 +81,7 @@ KINDS: dict[Kind, int] = {
     structure.dataflow: 6,
     structure.function: 4,
     structure.call: 3,
+    structure.prim_function: 1,
     structure.closure: 3,
 }
 

@@ -220,6 +220,27 @@ def function(w: Writer) -> None:
     w.add(result.named(w.name()), f"cls.{name}({', '.join(v.name for v in arguments)})")
 
 
+def prim_function(w: Writer) -> None:
+    """A PrimFunc, written by hand, that doubles a tensor, and a call of it."""
+    x = w.pick(lambda v: v.dtype == "float32" and v.ndim >= 1 and v.size and all(d.known for d in v.dims))
+    name, places = w.name("double"), [f"i{k}" for k in range(x.ndim)]
+    buffer = f'T.Buffer(({"".join(d.text + ", " for d in x.dims)}), "float32")'
+    at = ", ".join(f"v{place}" for place in places)
+    loops = ", ".join(d.text for d in x.dims)
+    grid = f"for {places[0]} in range({loops}):" if x.ndim == 1 else f"for {', '.join(places)} in T.grid({loops}):"
+    remap = f'T.axis.remap("{"S" * x.ndim}", [{", ".join(places)}])'
+    w.shared.functions += [
+        "    @T.prim_func(private=True, s_tir=True)",
+        f"    def {name}(a: {buffer}, b: {buffer}):",
+        f"        {grid}",
+        '            with T.sblock("double"):',
+        f"                {at} = {remap}",
+        f"                b[{at}] = a[{at}] * T.float32(2.0)",
+        "",
+    ]
+    w.bind(f"R.call_tir(cls.{name}, ({x.name},), out_ty={x.annotation()})", x.dims, x.dtype)
+
+
 def call(w: Writer) -> None:
     """Another call of a function that is called already."""
     name, params, result = w.one_of([*w.shared.callables, *w.locals])
