@@ -7,9 +7,9 @@ after LLVM's inliner.
 
 Largest errors over all float32, in units of the last place (the tests measure them against float64): exp and erf 1.2,
 expm1 1.7, tanh and sigmoid 2.8, log 0.9, log1p 1.5, softplus 1.9, sin and cos 1.6, tan 3.2, sinh 3.6, cosh 3.2, their
-inverses 2.3, selu 2.3, silu 4, powers 1.5; gelu is as exact as its argument. NaN gives NaN, infinities give the limits,
-subnormal arguments and results are right, signed zeros are kept. AVX-512, which is where vectors have 16 lanes, scales
-by a power of two in one instruction and divides by an estimate and a step of Newton's.
+inverses 2.3, asin, acos and atan 2, selu 2.3, silu 4, powers 1.5; gelu is as exact as its argument. NaN gives NaN,
+infinities give the limits, subnormal arguments and results are right, signed zeros are kept. AVX-512, which is where
+vectors have 16 lanes, scales by a power of two in one instruction and divides by an estimate and a step of Newton's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import cache
 from tvm import tirx
 
 from autocast.kernels.vector import (
+    arcs,
     arithmetic,
     exponentials,
     hyperbolic,
@@ -32,6 +33,7 @@ from autocast.kernels.vector.function_body import Definition, function_ir
 
 #: Every function that `math_ir` defines and `call` calls.
 FUNCTIONS: dict[str, Definition] = {
+    **arcs.FUNCTIONS,
     **arithmetic.FUNCTIONS,
     **exponentials.FUNCTIONS,
     **hyperbolic.FUNCTIONS,

@@ -38,6 +38,9 @@ EXACT = {
     "sin": (np.sin, 1.6),
     "cos": (np.cos, 1.6),
     "tan": (np.tan, 3.2),
+    "asin": (np.arcsin, 2.0),
+    "acos": (np.arccos, 2.0),
+    "atan": (np.arctan, 2.0),
     "selu": (selu, 2.3),
 }
 
@@ -102,11 +105,14 @@ def test_special_values_give_the_limits(name: str, lanes: int) -> None:
     x[:5] = np.nan, np.inf, 0.0, -0.0, -np.inf
     got = apply(name, x, lanes, here)
     limits = {"exp": 0.0, "expm1": -1.0, "erf": -1.0, "tanh": -1.0, "sigmoid": 0.0, "softplus": 0.0, "relu": 0.0}
+    limits |= {"atan": np.float32(-np.pi / 2)}
     limits |= {"sinh": -np.inf, "cosh": np.inf, "asinh": -np.inf, "selu": selu(np.float64(-np.inf))}
     at_zero = {"sigmoid": 0.5, "log": -np.inf, "softplus": np.float32(np.log(2)), "acosh": np.nan}.get(name, 0.0)
     at_zero = 1.0 if name in ("exp", "cos", "cosh") else at_zero
     at_infinity = {"erf": 1.0, "tanh": 1.0, "sigmoid": 1.0}.get(name, np.inf)
-    at_infinity = np.nan if name in ("sin", "cos", "tan", "atanh") else at_infinity
+    at_zero = np.float32(np.pi / 2) if name == "acos" else at_zero
+    at_infinity = np.float32(np.pi / 2) if name == "atan" else at_infinity
+    at_infinity = np.nan if name in ("sin", "cos", "tan", "asin", "acos", "atanh") else at_infinity
     # What is missing has no number: logarithms, and infinity times zero in activations, as in torch.
     expected = [np.nan, at_infinity, at_zero, at_zero, limits.get(name, np.nan)]
     np.testing.assert_array_equal(got[:5], np.float32(expected))
@@ -114,7 +120,23 @@ def test_special_values_give_the_limits(name: str, lanes: int) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["tanh", "sinh", "asinh", "atanh", "erf", "log1p", "expm1", "sin", "tan", "selu", "gelu", "gelu_tanh", "silu"],
+    [
+        "tanh",
+        "sinh",
+        "asin",
+        "atan",
+        "asinh",
+        "atanh",
+        "erf",
+        "log1p",
+        "expm1",
+        "sin",
+        "tan",
+        "selu",
+        "gelu",
+        "gelu_tanh",
+        "silu",
+    ],
 )
 def test_odd_functions_keep_the_sign_of_zero(name: str) -> None:
     x = np.zeros(16, np.float32)
