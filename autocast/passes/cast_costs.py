@@ -29,8 +29,8 @@ CONVERTING = _names("""
     matmul nn.conv1d nn.conv2d nn.conv1d_transpose nn.conv2d_transpose nn.attention nn.attention_bias
     nn.softmax nn.log_softmax nn.layer_norm nn.rms_norm nn.group_norm nn.batch_norm sum mean max min variance std
     add bias_add subtract multiply divide maximum minimum negative abs square sqrt rsqrt exp log erf tanh sigmoid sin
-    cos clip power where nn.relu nn.gelu nn.gelu_tanh nn.silu nn.leakyrelu nn.softplus nn.selu
-    nn.expm1 nn.log1p nn.gated_add log_add_exp tan sinh cosh asinh acosh atanh asin acos atan atan2 floor_divide floor_mod mod
+    cos clip power where nn.relu nn.gelu nn.gelu_tanh nn.silu nn.leakyrelu nn.softplus nn.selu nn.expm1 nn.log1p
+    nn.gated_add log_add_exp tan sinh cosh asinh acosh atanh asin acos atan atan2 floor_divide floor_mod mod
     astype permute_dims concat split strided_slice take broadcast_to stack tile repeat nn.pad
     nn.max_pool2d nn.avg_pool2d nn.adaptive_avg_pool2d
     nn.cross_entropy grad.cross_entropy_backward grad.softmax_backward grad.log_softmax_backward grad.attention_backward
