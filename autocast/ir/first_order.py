@@ -44,7 +44,8 @@ def first_order(mod: tvm.IRModule) -> tvm.IRModule:
 
     Functions with an attribute of `GROUPED` are inlined whoever they were meant for: what they compute is said by their
     bodies, and here there are kernels for that. Groups of PrimFuncs alone stay what they are: `FuseTIR` makes one
-    PrimFunc of each. A function that is chosen at run time remains an object of the virtual machine.
+    PrimFunc of each. What returns nothing is inlined, too. A function that is chosen at run time remains an object of
+    the virtual machine.
 
     Raises
     ------
@@ -85,7 +86,7 @@ def _is_grouped(function: relax.Function) -> bool:
 def _needs_rewriting(function: relax.Function) -> bool:
     if _is_grouped(function):
         return not is_tir_group(function)
-    return any(
+    return _returns_nothing(function) or any(
         isinstance(binding.value, relax.Function) or is_op(binding.value, "relax.make_closure")
         for binding in all_bindings(function.body)
     )
@@ -93,6 +94,11 @@ def _needs_rewriting(function: relax.Function) -> bool:
 
 def _is_inlined_group(function: relax.Function) -> bool:
     return _is_grouped(function) and not is_tir_group(function)
+
+
+def _returns_nothing(function: relax.Function) -> bool:
+    """Whether a function returns `()`: the virtual machine has no register for that, when it is called."""
+    return isinstance(function.ret_ty, tvm.ir.TupleType) and not function.ret_ty.fields
 
 
 def is_tir_group(function: relax.Function) -> bool:
@@ -215,7 +221,7 @@ class _Program:
 
     def is_inlined(self, function: relax.Function) -> bool:
         """Whether calls of a function are replaced by its body, whatever their arguments are."""
-        return _is_inlined_group(function) or self._returns_function(function, [])
+        return _is_inlined_group(function) or _returns_nothing(function) or self._returns_function(function, [])
 
     def _returns_function(self, function: relax.Function, callers: list[relax.Function]) -> bool:
         if _has_function(function.ret_ty):
@@ -327,7 +333,8 @@ class _Resolver(PyExprMutator):
             return relax.Call(callee.var, list(values))
         if name in self.inlining:
             raise UnsupportedError(
-                f"@{name} calls itself, and takes or returns a function or is part of a group ({', '.join(GROUPED)}); "
+                f"@{name} calls itself, and takes or returns a function, returns nothing or is a group "
+                f"({', '.join(GROUPED)}); "
                 "expected functions that are known when the module is compiled. Pass tensors instead, or write the "
                 "recursion without the function"
             )

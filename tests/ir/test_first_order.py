@@ -253,6 +253,26 @@ def test_a_recursive_function_that_takes_a_function_is_an_error_that_says_so() -
             way(Module)
 
 
+def test_a_function_that_returns_nothing_is_called() -> None:
+    @I.ir_module
+    class Module:
+        @R.function(pure=False, private=True)
+        def check_size(x: R.Tensor((4, 4), "float32")) -> R.Tuple:
+            R.assert_op(R.less(R.max(x), R.const(1e9)), format="large")
+            return R.tuple()
+
+        @R.function(pure=False)
+        def main(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+            cls = Module
+            cls.check_size(x)
+            y = R.add(x, x)
+            return y
+
+    check(Module, 2 * X, X)
+    with pytest.raises(AssertionError, match="large"):
+        vm.compile(from_relax(Module))(1e10 * np.ones_like(X))
+
+
 # -- groups ------------------------------------------------------------------------------------------
 
 
