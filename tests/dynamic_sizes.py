@@ -26,22 +26,23 @@ BATCHES, LENGTHS = (1, 2, 5, 8), (1, 7, 13, 16, 31)
 
 
 class Case(NamedTuple):
-    """A module, example inputs by name, which axes of the first the length is: {axis: a multiple of it}, the least."""
+    """A module, example inputs by name, which axes of the first the length is: {axis: a multiple of it}, its bounds."""
 
     module: nn.Module
     inputs: dict[str, torch.Tensor]
     lengths: dict[int, int]
     least: int = 1
+    most: int = 32
 
     def dynamic(self, kind: str) -> dict[str, dict[int, Any]]:
         """Torch's own spelling of "batch", "length" or "both"."""
         batch = torch.export.Dim("batch", min=1, max=8)
-        lengths = {axis: torch.export.Dim(f"length{axis}", min=self.least, max=64) for axis in self.lengths}
+        lengths = {axis: torch.export.Dim(f"length{axis}", min=self.least, max=self.most) for axis in self.lengths}
         axes: dict[str, dict[int, Any]] = {}
         for number, name in enumerate(self.inputs):
             own = {axis: times * lengths[axis] if times > 1 else lengths[axis] for axis, times in self.lengths.items()}
             if number and own:  # the decoder's length is its own
-                own = {1: torch.export.Dim("target", min=1, max=64)}
+                own = {1: torch.export.Dim("target", min=1, max=self.most)}
             axes[name] = ({0: batch} if kind != "length" else {}) | (own if kind != "batch" else {})
         return axes
 
@@ -96,8 +97,9 @@ def _architecture(name: str) -> Callable[[], Case]:
         architecture = ARCHITECTURES[name]()
         names = {"vit": "pixel_values", "resnet": "pixel_values", "lstm": "input", "unet": "image"}
         positional = dict(zip((names.get(name, "input_ids"),), architecture.args, strict=False))
-        least = 9 if name == "resnet" else 1  # smaller images become one pixel, which torch.export takes for a constant
-        return Case(architecture.module, positional | architecture.kwargs, _LENGTHS[name], least)
+        # Smaller images become one pixel on their way, which torch.export takes for a constant.
+        bounds = (9, 64) if name == "resnet" else (1, 32)
+        return Case(architecture.module, positional | architecture.kwargs, _LENGTHS[name], *bounds)
 
     return case
 
