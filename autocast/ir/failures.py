@@ -18,7 +18,7 @@ from tvm import relax
 
 from autocast import settings
 from autocast.errors import AutocastError, CastingRuleError, CompileError
-from autocast.ir.script import save_constants, to_script
+from autocast.ir.script import from_script, save_constants, to_script
 
 #: Raised on purpose, or no fault of the code that was running.
 _NOT_FAILURES = (AutocastError, CastingRuleError, Warning, MemoryError)
@@ -119,8 +119,11 @@ def repeatable(
     except CompileError as error:
         if not error.path:
             try:
-                error.path = _write(entry, mod, arguments, params, str(error))
-                file = f"{error.path} repeats it when it is run"
+                error.path, is_readable = _write(entry, mod, arguments, params, str(error))
+                how = (
+                    "repeats it when it is run" if is_readable else "has the module, in text that TVM cannot read again"
+                )
+                file = f"{error.path} {how}"
             except Exception as reason:
                 file = f"no file to repeat it could be written: {type(reason).__name__}: {reason}"
             error.args = (
@@ -130,8 +133,10 @@ def repeatable(
         raise
 
 
-def _write(entry: str, mod: tvm.IRModule, arguments: str, params: Mapping[str, Any] | None, message: str) -> str:
-    """Write a Python file that calls `entry` on `mod` again, and return its path."""
+def _write(
+    entry: str, mod: tvm.IRModule, arguments: str, params: Mapping[str, Any] | None, message: str
+) -> tuple[str, bool]:
+    """Write a Python file that calls `entry` on `mod` again; its path, and whether TVM's parser takes its text."""
     directory = Path(settings.text("AUTOCAST_DUMP") or tempfile.gettempdir())
     directory.mkdir(parents=True, exist_ok=True)
     handle, path = tempfile.mkstemp(prefix="autocast_failure_", suffix=".py", dir=directory)
@@ -162,4 +167,8 @@ def _write(entry: str, mod: tvm.IRModule, arguments: str, params: Mapping[str, A
     ]
     with os.fdopen(handle, "w") as file:
         file.write("\n".join(line for line in lines if line) + "\n")
-    return path
+    try:
+        from_script(text, constants)
+    except Exception:
+        return path, False
+    return path, True
