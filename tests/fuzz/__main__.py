@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -53,7 +54,7 @@ def many(options: argparse.Namespace) -> int:
     started = time.monotonic()
     seeds = iter(range(options.seed, options.seed + options.count))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not sys.stdout.isatty()) as progress:
+    with suppress(KeyboardInterrupt), Progress(*columns, console=console, disable=not sys.stdout.isatty()) as progress:
         task = progress.add_task("modules", total=options.count)
         for report in run(seeds, options.jobs, options.failures, options.shrink):
             bad = False
@@ -78,7 +79,7 @@ def many(options: argparse.Namespace) -> int:
     for key, count in counts.most_common():
         console.print(f"{count:7}  {key}  (seed {examples[key]})", highlight=False, markup=False, soft_wrap=True)
     console.print(
-        f"{options.count} modules in {seconds:.0f} s, {failed} failed; {compared} elements compared"
+        f"{done} modules in {seconds:.0f} s, {failed} failed; {compared} elements compared"
         + (f"; failures in {options.failures}" if failed else ""),
         highlight=False,
     )
