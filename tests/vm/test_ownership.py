@@ -84,3 +84,35 @@ def test_a_tuple_from_a_branch_stays_that_tuple() -> None:
     negated, flag = executable(np.array(False))
     np.testing.assert_array_equal(negated, -np.ones(3))
     assert not flag
+
+
+@I.ir_module
+class _GivenBack:
+    """A function and a branch that give back what they are given, which a kernel reads afterwards."""
+
+    @R.function(private=True)
+    def same(q: R.Tensor((17, 4), "float32")) -> R.Tuple(R.Tensor((17, 4), "float32"), R.Tensor((17, 4), "float32")):
+        b = R.nn.softmax(q)
+        return (q, b)
+
+    @R.function
+    def main(x: R.Tensor((17, 4), "float32"), flag: R.Tensor((), "bool")):
+        cls = _GivenBack
+        a = R.nn.log_softmax(x)
+        if flag:
+            branch = a
+        else:
+            branch = x
+        b = R.nn.softmax(a)
+        c = R.sort(x)
+        through = cls.same(c)
+        first = through[0]
+        d = R.nn.softmax(c)
+        return (branch, b, first, d)
+
+
+def test_what_a_branch_or_a_function_gives_back_is_not_overwritten() -> None:
+    x = torch.randn(17, 4, generator=torch.Generator().manual_seed(0))
+    branch, _, first, _ = vm.compile(_GivenBack)(x, torch.tensor(True))
+    torch.testing.assert_close(branch, x.log_softmax(-1))
+    torch.testing.assert_close(first, x.sort().values)

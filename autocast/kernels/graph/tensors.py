@@ -105,7 +105,7 @@ class Lifetimes:
         until = number if self._is_kernel(value) else self.end
         for tensor in {tensor for var in reads_of(value) for tensor in self.tensors.of(var)}:
             self.first.setdefault(tensor, number)
-            self.last[tensor] = until
+            self.last[tensor] = max(self.last.get(tensor, 0), until)
 
     def _is_kernel(self, value: relax.Expr) -> bool:
         if is_op(value, "relax.vm.call_tir_dyn"):
