@@ -23,10 +23,16 @@ _PARALLEL_ELEMENTS = 1 << 13
 #: Numbers that are looked up at once where rows are single elements.
 _CHUNK = 4096
 
-#: What becomes of a row number that is out of range, as `relax.take` defines it.
+
+def _nearest(number: tirx.Expr, rows: tirx.Expr) -> tirx.Expr:
+    return tirx.max(i64(0), tirx.min(number, rows - 1))
+
+
+#: What becomes of a row number that is out of range, as `relax.take` defines it; where it does not, nothing that would
+#: read beyond the table.
 _IN_RANGE = {
-    "fast": lambda number, rows: number,
-    "clip": lambda number, rows: tirx.max(i64(0), tirx.min(number, rows - 1)),
+    "fast": _nearest,
+    "clip": _nearest,
     "wrap": lambda number, rows: tirx.floormod(number, rows),
 }
 MODES = tuple(_IN_RANGE)
