@@ -137,15 +137,12 @@ def _check_packed_functions(mod: tvm.IRModule) -> None:
         )
 
 
-def _packed_functions(function: relax.Function) -> set[str]:
-    names = set()
-
-    def visit(expr: relax.Expr) -> None:
-        if not isinstance(expr, relax.Call):
-            return
-        callee = expr.args[0] if op_name(expr) in _CALLS else expr.op
-        if isinstance(callee, relax.ExternFunc):
-            names.add(str(callee.global_symbol))
-
-    relax.analysis.post_order_visit(function, visit)
-    return names
+def _packed_functions(function: relax.Function) -> Iterator[str]:
+    for binding in all_bindings(function.body):
+        value = binding.value
+        if isinstance(value, relax.Call):
+            callee = value.args[0] if op_name(value) in _CALLS else value.op
+            if isinstance(callee, relax.ExternFunc):
+                yield str(callee.global_symbol)
+        elif isinstance(value, relax.Function):
+            yield from _packed_functions(value)
