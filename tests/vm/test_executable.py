@@ -120,7 +120,7 @@ def test_outputs_stay_as_they_were_when_the_model_runs_again():
         pytest.param(([[0.0] * 16], torch.tensor(0.0)), "input x is a list, expected a torch tensor", id="no tensor"),
         pytest.param(
             (torch.zeros(65, 16), torch.tensor(0.0)),
-            r"input x has size 65 along axis 0, expected rows in 1 to 64. .*dynamic={\"rows\": \(\"x\", 0, 1, 65\)}",
+            r"input x has size 65 along axis 0, expected rows in 0 to 64. .*dynamic={\"rows\": \(\"x\", 0, 0, 65\)}",
             id="bound",
         ),
         pytest.param(
