@@ -60,7 +60,16 @@ def first_order(mod: tvm.IRModule) -> tvm.IRModule:
     rest = {var: function for var, function in mod.functions.items() if not isinstance(function, relax.Function)}
     rewritten = {var: program.rewritten(var, function) for var, function in functions.values()}
     mod = tvm.IRModule({**rest, **rewritten}, attrs=mod.attrs, global_infos=mod.global_infos)
-    return tvm.transform.Sequential([relax.transform.ConvertToDataflow(1), relax.transform.DeadCodeElimination()])(mod)
+    # Where a type names a variable, as that of R.zeros(shape) does, TVM's pass would lose the variable.
+    if not any(_names_a_variable(binding.var.ty) for _, f in relax_functions(mod) for binding in all_bindings(f.body)):
+        mod = relax.transform.ConvertToDataflow(1)(mod)
+    return relax.transform.DeadCodeElimination()(mod)
+
+
+def _names_a_variable(ty: tvm.ir.Type) -> bool:
+    if isinstance(ty, tvm.ir.TupleType):
+        return any(map(_names_a_variable, ty.fields))
+    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.Var)
 
 
 def _with_plain_main(mod: tvm.IRModule) -> tvm.IRModule:

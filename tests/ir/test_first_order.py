@@ -368,3 +368,22 @@ def test_a_group_may_be_main() -> None:
 def test_a_module_without_any_of_it_is_left_alone() -> None:
     mod = _convolutions()
     assert first_order(mod) is mod
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_a_nested_function_makes_tensors_of_shapes_that_are_variables(dtype: str | None) -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((2, 3), "float32")):
+            @R.function
+            def inner(y: R.Tensor((2, 3), "float32")) -> R.Tensor((2, 3), "float32"):
+                s = R.shape_of(y)
+                z = R.ones(s, "float32")
+                return R.add(z, y)
+
+            return inner(x)
+
+    model = from_relax(Module)
+    executable = vm.compile(model if dtype is None else amp.autocast(model, dtype=dtype))
+    np.testing.assert_array_equal(executable(np.ones((2, 3), "float32")), np.full((2, 3), 2.0))

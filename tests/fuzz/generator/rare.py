@@ -72,7 +72,8 @@ def image(w: Writer) -> None:
     if w.chance(2):
         options = 'method="nearest_neighbor", coordinate_transformation_mode="asymmetric", rounding_method="floor"'
     else:
-        mode = w.one_of(["half_pixel", "align_corners", "asymmetric"])
+        # TVM divides by one less than the size of what it makes where corners are aligned.
+        mode = w.one_of(["half_pixel", "asymmetric", *(["align_corners"] if min(out) > 1 else [])])
         options = f'method="linear", coordinate_transformation_mode="{mode}"'
     dims = (*x.dims[:2], *map(Dim.of, out))
     w.bind(f'R.image.resize2d({x.name}, R.shape([{out[0]}, {out[1]}]), layout="NCHW", {options})', dims, x.dtype)
