@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
@@ -176,7 +177,7 @@ def run(seeds: Iterator[int], jobs: int, directory: Path | None, shrink_seconds:
         worker.ask(seed)
         return worker
 
-    workers = [start(seed) for seed, _ in zip(seeds, range(jobs), strict=False)]
+    workers = [start(seed) for seed in islice(seeds, jobs)]
     while workers:
         ready = wait([worker.pipe for worker in workers], _LONGEST + shrink_seconds)
         for worker in [w for w in workers if w.pipe in ready] or workers[:1]:

@@ -310,9 +310,16 @@ def _with_channels_last(value: relax.Expr) -> relax.Call:
     return relax.op.permute_dims(value, _order(len(shape)))
 
 
-def _moved_back(value: relax.Expr) -> relax.Call:
-    rank = len(dims(value))
-    return relax.op.permute_dims(value, [0, rank - 1, *range(1, rank - 1)])
+def _moved_back(value: relax.Expr) -> relax.Expr:
+    if isinstance(value.ty, tvm.ir.TupleType):
+        ranks = [len(ty.shape) for ty in value.ty.fields]
+        fields = (relax.TupleGetItem(value, i) for i in range(len(ranks)))
+        return relax.Tuple([relax.op.permute_dims(x, _back(rank)) for x, rank in zip(fields, ranks, strict=True)])
+    return relax.op.permute_dims(value, _back(len(dims(value))))
+
+
+def _back(rank: int) -> list[int]:
+    return [0, rank - 1, *range(1, rank - 1)]
 
 
 def _is_one(dim: object) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import torch
 import tvm
 from tvm import relax
 
@@ -206,3 +207,15 @@ def test_functions_without_convolutions_stay_as_they_are() -> None:
 
     mod = canonicalize(module(body, ((2, 3, 4), "float32")))
     tvm.ir.assert_structural_equal(channels_last(mod), mod)
+
+
+def test_parts_of_a_split_that_are_returned_together_move_back() -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return relax.op.split(relax.op.nn.conv1d(x, w, padding=1), 2, axis=1)
+
+    x, w = random((2, 3, 7), "float32"), random((4, 3, 3), "float32", 1)
+    expected = torch.nn.functional.conv1d(torch.tensor(x), torch.tensor(w), padding=1).split(2, 1)
+    for got, part in zip(
+        run(module(body, ((2, 3, 7), "float32"), ((4, 3, 3), "float32")), x, w), expected, strict=True
+    ):
+        assert error(got, part.numpy()) < 1e-6
