@@ -98,6 +98,8 @@ def bias(w: Writer) -> None:
         dims = (x.dims[0],) if reduction == "none" else ()
         w.bind(f"R.nn.cross_entropy({x.name}, {labels.name}, {options})", dims, dtype)
         return
+    if w.shared.has_vague_types:
+        raise NothingFits  # as attention
     x = w.pick_float(lambda v: v.ndim == 4 and v.size)
     batch, length, heads, _ = x.dims
     shape = ", ".join(d.text for d in (batch, heads, length, length))
