@@ -10,6 +10,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.instrument import pass_instrument
 
+from autocast.errors import CompileError
 from autocast.kernels import detect_target, finish, load, plan
 from autocast.kernels import generate as generation
 from autocast.kernels.generate import parts_of
@@ -93,5 +94,5 @@ class _Failing:
 def test_an_error_in_any_part_is_raised(threads: int) -> None:
     planned = _planned()
     for name in scheduled(planned):
-        with tvm.transform.PassContext(instruments=[_Failing(name)]), pytest.raises(ValueError, match=name):
+        with tvm.transform.PassContext(instruments=[_Failing(name)]), pytest.raises(CompileError, match=name):
             finish(planned, detect_target(), threads)

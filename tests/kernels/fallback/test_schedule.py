@@ -74,5 +74,5 @@ def test_results_match_float64(name: str, shape: tuple) -> None:
 
 @pytest.mark.parametrize(("shape", "guarded"), [(("n", 5), True), ((4, 5), False)])
 def test_running_sums_touch_nothing_where_there_is_nothing(shape: tuple, guarded: bool) -> None:
-    (kernel,) = _kernels(lambda x: op.cumsum(x, 0), (shape, "float32"))
-    assert ("if n > T.int64(0)" in kernel) == guarded
+    kernels = _kernels(lambda x: op.cumsum(x, 0), (shape, "float32"))
+    assert any("if n > T.int64(0)" in kernel for kernel in kernels) == guarded
