@@ -53,10 +53,11 @@ def out_of_range(value: np.ndarray, dtype: str) -> str | None:
     up, and of millions of weights some are that small. In a vector each element counts, as a scale of its own.
     """
     limits = ml_dtypes.finfo(dtype)
-    if value.ndim > 1 and value.size:
+    if value.size:
         bound = max(value.max(), -value.min())
-        if float(limits.smallest_normal) <= bound <= float(limits.max):
-            return None  # as of nearly all matrices: the rounding of a normal number is as large as any below
+        # As of nearly all matrices: the rounding of a normal number is as large as any below. Momenta begin as zeros.
+        if bound == 0 or (value.ndim > 1 and float(limits.smallest_normal) <= bound <= float(limits.max)):
+            return None
     found = rounding(value, dtype)
     largest = float(np.max(np.abs(value), where=np.isfinite(value), initial=0))
     if found.overflowed:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -61,8 +62,8 @@ def moves_data(value: relax.Expr) -> bool:
 
 def parameters_out_of_range(params: Mapping[str, tvm.runtime.Tensor], dtype: str) -> dict[str, str]:
     """The float32 parameters that `dtype` cannot hold, and why."""
-    wide = {name: tensor.numpy() for name, tensor in params.items() if str(tensor.dtype) == "float32"}
-    reasons = {name: out_of_range(value, dtype) for name, value in wide.items()}
+    wide = {name: tensor for name, tensor in params.items() if str(tensor.dtype) == "float32"}
+    reasons = {name: out_of_range(np.from_dlpack(tensor), dtype) for name, tensor in wide.items()}
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
