@@ -14,6 +14,7 @@ from tvm import relax
 from autocast import settings
 from autocast.ir import first_order, is_tir_group, relax_functions
 from autocast.ir.failures import in_phase
+from autocast.ir.matched import bind_matched_calls
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.define import define
@@ -94,6 +95,7 @@ _BEFORE = {
 #: What depends on parameters alone leaves main twice: small factors before a rule can make them part of a kernel, the
 #: rest, with the packing that rules add, before fusion could.
 LOWERING = (
+    Phase("bind_matched_calls", lambda mod, target: bind_matched_calls(mod)),
     Phase("write_out_literals", lambda mod, target: write_out_literals(mod)),
     Phase("first_order", lambda mod, target: first_order(mod)),
     Phase("remove_leftovers", lambda mod, target: remove_leftovers(mod)),

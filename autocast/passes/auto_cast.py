@@ -18,6 +18,7 @@ from tvm import relax
 from autocast import settings
 from autocast.errors import IllFormedModuleError
 from autocast.ir.failures import in_phase
+from autocast.ir.matched import bind_matched_calls
 from autocast.passes.cast_costs import cast_bytes
 from autocast.passes.cast_erasure import check_erasure
 from autocast.passes.cast_planner import Planner
@@ -105,6 +106,7 @@ def _auto_cast(
             f"AutoCast: the module is not well formed: {reason} Expected Relax in A-normal form, every variable bound "
             "before its use; relax.transform.Normalize() mends modules built by hand"
         ) from error
+    mod = bind_matched_calls(mod)
     with in_phase("plan", mod, lambda part: Planner(Decisions(policy, part, {})).read(part)):
         decisions = Decisions(policy, mod, params)
         plan = Planner(decisions).read(mod)

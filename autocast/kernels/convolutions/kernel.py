@@ -140,6 +140,9 @@ class _Generator:
         first_word = 0
         for kind in blocking.kinds():
             height, columns = (kind[axis].outputs(self.out_shape[axis + 1]) for axis in (0, 1))
+            if 0 in (height, columns):  # the strides of a transposed convolution pass over a small result
+                first_word += blocking.words(kind, self.layout.channels)
+                continue
             rows: Extent = blocking.rows
             if not (isinstance(height, int) and height % blocking.rows == 0):
                 rows = T.bind(tirx.max(minimum(blocking.rows, height - first_row), i64(0)))

@@ -132,6 +132,13 @@ KINDS: dict[str, tuple[Callable, dict, Callable, dict, tuple]] = {
         {"stride": 2, "padding": 1, "output_padding": 1},
         ((2, 5, 4, 3), (5, 6, 3, 3), (6,)),
     ),
+    "transposed, to fewer pixels than strides": (
+        op.nn.conv2d_transpose,
+        {"strides": (2, 2), "padding": (1, 1)},
+        F.conv_transpose2d,
+        {"stride": 2, "padding": 1},
+        ((2, 5, 1, 3), (5, 6, 3, 3), (6,)),
+    ),
     "along one axis": (
         op.nn.conv1d,
         {"strides": 2, "padding": (1, 1)},
