@@ -164,7 +164,7 @@ class Forms:
         if isinstance(tree, Leaf):
             return self._seen(self.form(tree, value, next(dtypes), output), output)
         if not isinstance(tree, list):
-            return value
+            return self._seen(value, output)
         wanted = [[next(dtypes) for _ in leaves(branch)] for branch in tree]
         literal = isinstance(value, relax.Tuple)
         if not literal and self._is_natural(tree, wanted):

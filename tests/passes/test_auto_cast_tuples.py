@@ -152,3 +152,21 @@ def test_a_literal_inside_a_tuple_is_folded_where_it_is_used():
     scaling = next(b.value for b in after["main"].body.blocks[0].bindings if b.var.same_as(product.args[0]))
     assert str(scaling.args[1].ty.dtype) == "bfloat16"
     assert after.report.casts == 1
+
+
+def test_what_is_no_float_leaves_a_dataflow_block_with_a_converted_neighbour():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(n: R.Tensor((1,), "int64"), x: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                a = R.matmul(x, x)
+                pair = (n, a)
+                R.output(pair)
+            return pair
+
+    with amp.CustomTypeHint({"matmul": type_hints.low(2)}):
+        after = amp.autocast(Before, policy="mp4")
+    relax.analysis.well_formed(after)
+    tvm.ir.assert_structural_equal(after["main"].ret_ty, Before["main"].ret_ty)
+    assert after.report.casts == 2
