@@ -108,7 +108,7 @@ class _Generator:
     def shares(self, piece: Piece) -> Shares:
         """How a piece is moved."""
         if not piece.axes:
-            return 1, lambda _: self.element(piece, i64(0), i64(0))
+            return 1, lambda _: self.element(piece, i64(self.value(piece.read)), i64(self.value(piece.write)))
         inner = piece.axes[-1]
         if piece.source is not None and inner.write == 1:
             if inner.read == 1:

@@ -47,6 +47,16 @@ _CASES: dict[str, tuple[Callable[..., relax.Expr], tuple, list[str]]] = {
         ((("n", "m"), f32), (("n", 40), f32)),
         ["concat0_d0xd1_float32"],
     ),
+    "single elements joined to others": (
+        lambda x: op.concat([op.strided_slice(x, [0], [7], [8]), x, op.strided_slice(x, [0], [9], [10])], 0),
+        (((300,), f32),),
+        ["concat0_302_float32"],
+    ),
+    "single elements joined to a run-time number of them": (
+        lambda x, y: op.concat([x, y], 0),
+        ((("n", 1), f32), ((1, 1), f32)),
+        ["concat0_d0x1_float32"],
+    ),
     "stacked": (
         lambda x: op.stack([x, op.strided_slice(x, [1], [-33], [100])], 1),
         (((30, 33), "float16"),),
