@@ -42,6 +42,12 @@ def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr)
     return op.where(by_zero, zero, rewriter.emit(op.where(by_minus_one, negative, result)))
 
 
+def _negative(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
+    """Unsigned integers wrap around: TVM multiplies by -1, which is none of them."""
+    dtype = dtype_of(x) or ""
+    return op.subtract(relax.const(0, dtype), x) if dtype.startswith("uint") else None
+
+
 def _passing_nan(rewriter: _Define, call: relax.Call, x: relax.Expr, *others: relax.Expr) -> relax.Expr | None:
     """maximum, minimum, clip, relu: TVM chooses by a comparison, which is false for a NaN that comes first."""
     if dtype_of(x) not in _FLOATS:
@@ -75,6 +81,7 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **{f"relax.{name}": _division for name in ("divide", "floor_divide", "mod", "floor_mod")},
     **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "clip", "nn.relu")},
     **{f"relax.{name}": _comparison_with_itself for name in ("equal", "not_equal", "less_equal", "greater_equal")},
+    "relax.negative": _negative,
     "relax.astype": _conversion,
     "relax.take": _lookup,
 }

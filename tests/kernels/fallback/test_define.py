@@ -33,6 +33,11 @@ def test_unsigned_integers_over_zero_are_zero() -> None:
     assert got.tolist() == [0, 0, 1]
 
 
+def test_the_negative_of_an_unsigned_integer_wraps_around() -> None:
+    x = np.array([0, 1, 255], "uint8")
+    assert run(module(op.negative, (x.shape, "uint8")), x)[0].tolist() == [0, 255, 1]
+
+
 _EXTREMA: dict[str, Callable[..., relax.Expr]] = {
     "maximum": op.maximum,
     "minimum": op.minimum,
