@@ -21,8 +21,8 @@ def attention(importer: Importer, node: fx.Node) -> relax.Expr:
     """`relax.nn.attention`, which has the sequence before the heads: (batch, sequence, heads, size).
 
     The permutations around it mostly cancel with the model's own (see `normalize`). A mask becomes an additive float
-    bias, and nothing at all where it is known to let everything pass, or to be causal. Rows of a boolean mask that let
-    nothing pass give 0, as in torch.
+    bias, and nothing at all where it is known to let everything pass, or to be causal. Rows of a mask that let nothing
+    pass give 0, as in torch.
     """
     q, k, v = (importer.arg(node, i, "") for i in range(3))
     ranks = {len(dims(x)) for x in (q, k, v)}
@@ -113,11 +113,11 @@ def _mask(importer: Importer, node: fx.Node, rank: int) -> tuple[relax.Expr | No
     mask = importer.smallest_constant(source)
     mask = importer.env[source] if mask is None else mask  # the bias broadcasts by itself
     mask = _rank_four(importer, mask, keys, rank)
-    if str(mask.ty.dtype) != "bool":
-        return mask, None, False
-    zero, masked = relax.const(0.0, "float32"), relax.const(float("-inf"), "float32")
-    bias = importer.emit(relax.op.where(mask, zero, masked))
-    if value is not None and bool(value.any(dim=-1).all()):
+    bias = mask
+    if dtype_of(mask) == "bool":
+        zero, masked = relax.const(0.0, "float32"), relax.const(float("-inf"), "float32")
+        bias = importer.emit(relax.op.where(mask, zero, masked))
+    if value is not None and _every_row_passes(value):
         return bias, None, False
     return bias, _rows(importer, mask, rank), False
 
@@ -137,6 +137,8 @@ def _rank_four(importer: Importer, mask: relax.Expr, keys: Any, rank: int) -> re
 
 def _rows(importer: Importer, mask: relax.Expr, rank: int) -> relax.Expr:
     """Which queries may look at anything, shaped to broadcast with the result in torch's layout."""
+    if dtype_of(mask) != "bool":
+        mask = importer.emit(relax.op.not_equal(mask, relax.const(float("-inf"), dtype_of(mask))))
     counts = importer.emit(relax.op.max(relax.op.astype(mask, "int8"), axis=[-1], keepdims=True))
     rows = importer.emit(relax.op.astype(counts, "bool"))
     return importer.emit(relax.op.squeeze(rows, [1])) if rank == 3 else rows
@@ -144,6 +146,12 @@ def _rows(importer: Importer, mask: relax.Expr, rank: int) -> relax.Expr:
 
 def _lets_all_pass(value: torch.Tensor) -> bool:
     return bool(value.all()) if value.dtype is torch.bool else not bool(value.any())
+
+
+def _every_row_passes(value: torch.Tensor) -> bool:
+    """Whether each query may look at some key."""
+    passes = value if value.dtype is torch.bool else value != float("-inf")
+    return bool(passes.any(dim=-1).all())
 
 
 def _is_causal(value: torch.Tensor, shape: torch.Size) -> bool:

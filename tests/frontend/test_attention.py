@@ -53,14 +53,24 @@ def test_attention_is_one_operator(attend: object, operator: str) -> None:
     assert_close(runner(model)(*inputs), (module(*inputs),))
 
 
-def test_queries_that_may_look_at_nothing_give_zero_as_in_torch() -> None:
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+@pytest.mark.parametrize("constant", [False, True], ids=["given", "constant"])
+def test_queries_that_may_look_at_nothing_give_zero_as_in_torch(dtype: torch.dtype, constant: bool) -> None:
     q, k, v = _qkv(2, 4, 7, 8)
-    mask = torch.ones(2, 1, 7, 5, dtype=torch.bool)
-    mask[0, :, :3] = False
-    module = Calls(sdpa)
-    got = runner(from_torch(module, (q, k, v, torch.ones_like(mask))))(q, k, v, mask)
+    seen = torch.ones(2, 1, 7, 5, dtype=torch.bool)
+    seen[0, :, :3] = False
+    mask = seen if dtype is torch.bool else torch.zeros(seen.shape).masked_fill(~seen, float("-inf"))
+    module = Calls((lambda q, k, v: sdpa(q, k, v, mask)) if constant else sdpa)
+    inputs = (q, k, v) if constant else (q, k, v, mask)
+    got = runner(from_torch(module, inputs))(*inputs)
     assert float(got[0][0, :, :3].abs().max()) == 0.0
-    assert_close(got, (module(q, k, v, mask),))
+    assert_close(got, (module(*inputs),))
+
+
+def test_a_constant_mask_that_hides_no_query_needs_no_zeros() -> None:
+    hidden = torch.zeros(7, 5).masked_fill(~_SHORT_MASK, float("-inf"))
+    model = from_torch(Calls(lambda q, k, v: sdpa(q, k, v, hidden)), _qkv(2, 4, 7, 8))
+    assert operators(model)["where"] == 0
 
 
 def test_inverse_permutations_around_attention_cancel() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -108,24 +107,31 @@ class _Attention(BindingRewriter):
         if is_op(value, "relax.astype") and storage(site.end) == "float32" and storage(reader) in LOW:
             return _Site(site.found, reader, site.moves, site.zero_empty)
         if is_op(value, "relax.where") and value.args[1].same_as(site.end) and number_of(value.args[2]) == 0:
-            masks = [step.tensor for step in site.found.steps if step.kind == "keep" and step.value == float("-inf")]
-            if len(site.found.steps) == 2 and masks and self.has_rows_of(value.args[0], masks[0]):
+            masks = [step for step in site.found.steps if step.tensor is not None]
+            if len(site.found.steps) == 2 and len(masks) == 1 and self.has_rows_of(value.args[0], masks[0]):
                 return _Site(site.found, reader, site.moves, True)
         return None
 
-    def has_rows_of(self, rows: relax.Expr, mask: Any) -> bool:
-        """Whether `rows` says which rows of `mask` have a true element."""
+    def has_rows_of(self, rows: relax.Expr, mask: GraphStep) -> bool:
+        """Whether `rows` says which rows of `mask` let something pass: have an element that is true, or not -inf."""
         passed: list[str] = []
-        while (value := self.graph.value_of(rows)) is not None and not rows.same_as(mask):
-            if not is_op(value, "relax.astype", "relax.max", "relax.reshape"):
-                return False
+        while (value := self.graph.value_of(rows)) is not None and not rows.same_as(mask.tensor):
             if is_op(value, "relax.max"):
                 last = len(dims(value.args[0])) - 1
                 if [int(axis) % (last + 1) for axis in value.attrs.axis or ()] != [last]:
                     return False
+            elif is_op(value, "relax.not_equal") and number_of(value.args[1]) == float("-inf"):
+                return (
+                    mask.kind == "add"
+                    and passed.count("relax.max") == 1
+                    and self.graph.widened(value.args[0]).same_as(self.graph.widened(mask.tensor))
+                )
+            elif not is_op(value, "relax.astype", "relax.reshape"):
+                return False
             passed.append(value.op.name)
             rows = value.args[0]
-        return passed.count("relax.max") == 1 and rows.same_as(mask)
+        keeps = mask.kind == "keep" and mask.value == float("-inf")
+        return keeps and passed.count("relax.max") == 1 and rows.same_as(mask.tensor)
 
     # ---- the kernel's specification ----
 

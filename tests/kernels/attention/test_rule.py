@@ -185,15 +185,18 @@ def test_batches_of_matrices_with_scores_reshaped_between() -> None:
     _check(body, _reference(*arrays, lambda s: s + bias), [*arrays, bias])
 
 
-def test_the_operator_with_run_time_sizes_and_a_mask() -> None:
+@pytest.mark.parametrize("dtype", ["bool", "float32", "bfloat16"])
+def test_the_operator_with_run_time_sizes_and_a_mask(dtype: str) -> None:
     def body(q: relax.Expr, k: relax.Expr, v: relax.Expr, mask: relax.Expr) -> relax.Expr:
-        bias = op.where(mask, _constant(0.0), _constant(-np.inf))
+        bias = op.where(mask, _constant(0.0), _constant(-np.inf)) if dtype == "bool" else mask
         result = op.permute_dims(op.nn.attention(q, k, v, bias, scale=tirx.FloatImm("float32", 0.25)), HEADS_FIRST)
+        if dtype != "bool":
+            mask = _emit(op.not_equal(mask, relax.const(-np.inf, dtype)))
         seen = op.astype(op.max(op.astype(mask, "int8"), axis=[-1], keepdims=True), "bool")
         return op.where(seen, result, relax.const(0.0, "bfloat16"))
 
     shapes = [("b", "s", H, D), ("b", "t", H, D), ("b", "t", H, D)]
-    arguments = [*[(shape, "bfloat16") for shape in shapes], (("b", 1, "s", "t"), "bool")]
+    arguments = [*[(shape, "bfloat16") for shape in shapes], (("b", 1, "s", "t"), dtype)]
     assert _only_attention(body, *arguments)
     arrays = [np.ascontiguousarray(array.transpose(HEADS_FIRST)) for array in _operands("bfloat16")]
     mask = np.random.default_rng(3).random((B, 1, S, T)) < 0.6
@@ -202,7 +205,8 @@ def test_the_operator_with_run_time_sizes_and_a_mask() -> None:
     expected = _reference(q, k, v, lambda s: np.where(mask, s, -np.inf))
     mask[:, :, 4] = False
     expected[:, :, 4] = 0
-    (got,) = run(module(body, *arguments), *arrays, mask)
+    given = mask if dtype == "bool" else np.where(mask, 0.0, -np.inf).astype(dtype)
+    (got,) = run(module(body, *arguments), *arrays, given)
     assert error(got, expected) < 8 * EPSILON["bfloat16"]
 
 
