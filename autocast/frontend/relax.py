@@ -11,6 +11,7 @@ from tvm import relax
 
 from autocast.errors import ImportModelError
 from autocast.frontend.names import variable_name
+from autocast.frontend.tensor_inputs import flat, with_tensor_inputs
 from autocast.ir import first_order, relax_functions, static_shape
 from autocast.ir.failures import in_phase, repeatable
 from autocast.model.value import Model
@@ -29,10 +30,12 @@ def from_relax(
     mod : tvm.IRModule or relax.Function
         A well-formed module with a Relax function `main`, or with exactly one Relax function that is not private, which
         becomes `main`. Its trailing parameters are the model's parameters. If it has the attribute `num_input`, that
-        must agree.
+        must agree. In place of a tuple `t`, the model takes its tensors (`t_0`, `t_1`, `t_2_0` of one in it); in place
+        of a whole number or a truth value, a tensor without dimensions; in place of a shape, its sizes as int64.
     params : mapping or sequence, optional
-        The values of the trailing parameters (numpy arrays, torch or TVM tensors): in order, or by name, as main names
-        them or as torch does (`0.weight` for `p_0_weight`: what `Model.params` holds).
+        The values of the trailing parameters (numpy arrays, torch or TVM tensors): in order, those of a tuple one by
+        one or in a tuple, or by name, as main names them or as torch does (`0.weight` for `p_0_weight`: what
+        `Model.params` holds).
     function : str, optional
         The name of the function that becomes `main`, where the module has several.
 
@@ -43,7 +46,8 @@ def from_relax(
     Raises
     ------
     ImportModelError
-        There is no such function, the module is not well formed, or the values do not fit the parameters.
+        There is no such function, the module is not well formed, the values do not fit the parameters, or one of them
+        is none of these.
     """
     if isinstance(mod, relax.Function):
         mod = tvm.IRModule({"main": mod.with_attr("global_symbol", "main")})
@@ -54,9 +58,14 @@ def from_relax(
         relax.analysis.well_formed(mod)
     except Exception as error:
         raise ImportModelError(f"from_relax: the module is not well formed: {error}") from error
-    with repeatable("from_relax", mod, ""), in_phase("first_order", mod, first_order):
-        mod = first_order(mod)
+    with repeatable("from_relax", mod, ""):
+        with in_phase("with_tensor_inputs", mod, with_tensor_inputs):
+            mod = with_tensor_inputs(mod)
+        with in_phase("first_order", mod, first_order):
+            mod = first_order(mod)
     main = mod["main"]
+    if params is not None and not isinstance(params, Mapping):
+        params = [*flat(params)]
     values = _values(main, params)
     num_input = len(main.params) - len(values)
     declared = main.attrs["num_input"] if main.attrs is not None and "num_input" in main.attrs else num_input
@@ -65,9 +74,6 @@ def from_relax(
             f"from_relax: main declares num_input={int(declared)} of {len(main.params)} parameters, but {len(values)} "
             f"values were given; expected {len(main.params) - int(declared)}."
         )
-    for var in main.params[:num_input]:
-        if not isinstance(var.ty, relax.TensorType):
-            raise ImportModelError(f"from_relax: the input {var.name!r} is a {var.ty}; a model takes tensors only.")
     keys = {name: key for key, name in _variables(main, params).items()}
     tensors = {keys.get(v.name, v.name): _tensor(v, values[v.name]) for v in main.params[num_input:]}
     mod = mod.clone()

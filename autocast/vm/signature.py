@@ -137,11 +137,11 @@ class Signature:
 def _instead_of(type: tvm.ir.Type) -> str:
     """What to declare in place of an input of `type`."""
     if isinstance(type, tvm.ir.TupleType):
-        return "Pass the fields of a tuple as inputs of their own"
+        return "autocast.from_relax(mod) passes the fields of a tuple as inputs of their own"
     if isinstance(type, relax.ShapeType):
-        return "Take the sizes from the symbolic dimensions of a tensor, R.Tensor((n, 1), ...)"
+        return "autocast.from_relax(mod) passes its sizes as a tensor; symbolic dimensions of another may say them, too"
     if isinstance(type, tvm.ir.PrimType):
-        return "Take the number as a tensor without dimensions, R.Tensor((), ...), or bind it: function.bind_params"
+        return "autocast.from_relax(mod) passes a whole number as a tensor; or bind it: function.bind_params"
     if isinstance(type, relax.TensorType):
         return "Declare its dtype and dimensions, symbolic ones where sizes vary: R.Tensor((n, 8), 'float32')"
     return "Compute it in main"

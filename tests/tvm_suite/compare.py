@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from tvm import relax, tirx
 
 from autocast import amp, from_relax, vm
 from autocast.errors import AutocastError, CastErasureError, CastingRuleError, CompileError
+from autocast.frontend.tensor_inputs import flat
 from autocast.ir.script import from_script, load_constants
 
 #: Symbolic dimensions are these, in the order in which they come.
@@ -42,14 +43,13 @@ def compare(path: Path) -> dict[str, str]:
         outcomes["TVM"] = "ran"
     except Exception as error:
         outcomes["TVM"] = _line(error)
-    count = (mod[name].attrs or {}).get("num_input")
-    values = inputs[int(count) :] if count is not None else None
+    count = int((mod[name].attrs or {}).get("num_input", len(inputs)))
     low = "float16" in mod.script()
     ways: dict[str, Callable[[Any], Any]] = {"as it is": lambda model: model, "autocast": amp.autocast}
     for way, prepare in ways.items():
         try:
-            executable = vm.compile(prepare(from_relax(mod, values, function=name)))
-            got = [*_flat(executable(*inputs[: None if count is None else int(count)]))]
+            executable = vm.compile(prepare(from_relax(mod, _tensors(inputs[count:]), function=name)))
+            got = [*_flat(executable(*_tensors(inputs[:count])))]
             tolerance = TOLERANCES["autocast" if low else way]
             difference = None if expected is None else _difference(got, expected, tolerance)
             outcomes[way] = "ran" if expected is None else "right" if difference is None else f"wrong: {difference}"
@@ -86,7 +86,7 @@ class Inputs:
             sizes = [3] * max(int(type.ndim), 0) if type.values is None else map(self._size, type.values)
             return tvm.runtime.ShapeTuple(list(sizes))
         if isinstance(type, tvm.ir.PrimType):
-            return 1.5 if "float" in str(type.dtype) else 1
+            return np.dtype(str(type.dtype)).type(1.5).item()
         if not isinstance(type, relax.TensorType):
             raise ValueError(f"nobody knows a value of {type}")
         known = isinstance(type.shape, relax.ShapeExpr)
@@ -113,6 +113,13 @@ def _to_tvm(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return tvm.runtime.tensor(value)
     return [_to_tvm(field) for field in value] if isinstance(value, tuple) else value
+
+
+def _tensors(values: Iterable[Any]) -> list[Any]:
+    """Arguments as a model takes them: fields in place of tuples, numbers and shapes as tensors."""
+    numbers = {bool: "bool", int: "int64", float: "float32", tvm.runtime.ShapeTuple: "int64"}
+    dtypes = ((value, numbers.get(type(value))) for value in flat(values))
+    return [value if dtype is None else np.array(value, dtype) for value, dtype in dtypes]
 
 
 def _flat(value: Any) -> Iterator[Any]:
