@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from autocast.errors import ImportModelError
 from autocast.frontend.names import variable_name
 from autocast.frontend.tensor_inputs import flat, with_tensor_inputs
-from autocast.ir import first_order, relax_functions, static_shape
+from autocast.ir import first_order, relax_functions, shape_of, static_shape
 from autocast.ir.failures import in_phase, repeatable
 from autocast.model.value import Model
 
@@ -35,7 +35,7 @@ def from_relax(
     params : mapping or sequence, optional
         The values of the trailing parameters (numpy arrays, torch or TVM tensors): in order, those of a tuple one by
         one or in a tuple, or by name, as main names them or as torch does (`0.weight` for `p_0_weight`: what
-        `Model.params` holds).
+        `Model.params` holds). They say what their symbolic dimensions are, in `main`'s other types, too.
     function : str, optional
         The name of the function that becomes `main`, where the module has several.
 
@@ -75,7 +75,12 @@ def from_relax(
             f"values were given; expected {len(main.params) - int(declared)}."
         )
     keys = {name: key for key, name in _variables(main, params).items()}
-    tensors = {keys.get(v.name, v.name): _tensor(v, values[v.name]) for v in main.params[num_input:]}
+    given = [_tensor(values[var.name]) for var in main.params[num_input:]]
+    main = main.bind_symbolic_vars(_sizes(main.params[num_input:], given))
+    tensors = {}
+    for var, value in zip(main.params[num_input:], given, strict=True):
+        _check_type(var, value)
+        tensors[keys.get(var.name, var.name)] = value
     mod = mod.clone()
     mod["main"] = main.with_attr("num_input", num_input)
     return Model(mod, tensors)
@@ -133,18 +138,28 @@ def _variables(main: relax.Function, params: Mapping[str, Any] | Sequence[Any] |
     return {key: key if key in names or variable_name(key) not in names else variable_name(key) for key in keys}
 
 
-def _tensor(var: relax.Var, value: Any) -> tvm.runtime.Tensor:
+def _tensor(value: Any) -> tvm.runtime.Tensor:
     if hasattr(value, "detach"):
         from autocast.frontend.parameters import share  # needs torch, which is there if its tensors are
 
-        value = share(value)
-    elif not isinstance(value, tvm.runtime.Tensor):
-        value = tvm.runtime.tensor(np.asarray(value))
-    expected = var.ty
-    shape = static_shape(var)
-    if shape is None or tuple(value.shape) != shape or str(value.dtype) != str(expected.dtype):
+        return share(value)
+    return value if isinstance(value, tvm.runtime.Tensor) else tvm.runtime.tensor(np.asarray(value))
+
+
+def _sizes(params: Sequence[relax.Var], values: Sequence[tvm.runtime.Tensor]) -> dict[tirx.Var, int]:
+    """The symbolic dimensions that the parameters' values say."""
+    pairs = ((shape_of(var) or (), value.shape) for var, value in zip(params, values, strict=True))
+    return {
+        dim: int(size)
+        for dims, shape in pairs
+        for dim, size in zip(dims, shape, strict=False)
+        if isinstance(dim, tirx.Var)
+    }
+
+
+def _check_type(var: relax.Var, value: tvm.runtime.Tensor) -> None:
+    if tuple(value.shape) != static_shape(var) or str(value.dtype) != str(var.ty.dtype):
         raise ImportModelError(
-            f"from_relax: the parameter {var.name!r} is a {expected}; got {value.dtype} of shape {tuple(value.shape)}. "
+            f"from_relax: the parameter {var.name!r} is a {var.ty}; got {value.dtype} of shape {tuple(value.shape)}. "
             "Expected its dtype and its dimensions, all of them known: BindSymbolicVars says what symbolic ones are"
         )
-    return value

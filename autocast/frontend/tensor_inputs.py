@@ -36,7 +36,7 @@ def with_tensor_inputs(mod: tvm.IRModule) -> tvm.IRModule:
     Raises
     ------
     ImportModelError
-        It takes something else: objects, numbers that are not whole, a shape of which the number of sizes is not known.
+        It takes something else: objects, functions, numbers that are not whole.
     """
     main = mod["main"]
     if all(isinstance(param.ty, relax.TensorType) for param in main.params):
@@ -51,7 +51,7 @@ def with_tensor_inputs(mod: tvm.IRModule) -> tvm.IRModule:
 def flat(values: Iterable[Any]) -> Iterator[Any]:
     """The values of the tensors that stand for arguments: fields in place of tuples."""
     for value in values:
-        if isinstance(value, tuple | list | tvm_ffi.Array):
+        if isinstance(value, tuple | list | tvm_ffi.Array) and not isinstance(value, tvm.runtime.ShapeTuple):
             yield from flat(value)
         else:
             yield value
@@ -92,15 +92,16 @@ class _Arguments:
             for field in fields:
                 self._bind(field)
             self.tuples.append(relax.VarBinding(var, self.builder.normalize(relax.Tuple(fields))))
-        elif isinstance(var.ty, relax.ShapeType) and var.ty.ndim >= 0:
-            self._match(var, relax.op.tensor_to_shape(self._passed(var, [var.ty.ndim], "int64")))
+        elif isinstance(var.ty, relax.ShapeType):
+            count = var.ty.ndim if var.ty.ndim >= 0 else tirx.Var(f"{var.name}_ndim", "int64")
+            self._match(var, relax.op.tensor_to_shape(self._passed(var, [count], "int64")))
         elif isinstance(var.ty, tvm.ir.PrimType) and "float" not in str(var.ty):
             self._bind_number(var)
         else:
             raise ImportModelError(
                 f"from_relax: the input {var.name!r} is a {var.ty}; expected tensors, or what can be made of them: "
-                "tuples, whole numbers, and shapes whose number of sizes is known. Take another number as a tensor, "
-                "R.Tensor((), 'float32'), or bind it: function.bind_params"
+                "tuples, whole numbers and shapes. Take another number as a tensor, R.Tensor((), 'float32'), or bind "
+                "it: function.bind_params"
             )
 
     def _name(self, name: str) -> str:
@@ -143,7 +144,9 @@ class _Arguments:
                 params.append(tensor)
                 continue
             sizes = [
-                size if known.issuperset(tirx.analysis.undefined_vars(size)) else tirx.Var(f"{tensor.name}_{i}", "int64")
+                size
+                if known.issuperset(tirx.analysis.undefined_vars(size))
+                else tirx.Var(f"{tensor.name}_{i}", "int64")
                 for i, size in enumerate(tensor.ty.shape.values)
             ]
             params.append(relax.Var(tensor.name, relax.TensorType(sizes, tensor.ty.dtype)))

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from autocast.errors import IllFormedModuleError, UnsupportedError
+from autocast.errors import IllFormedModuleError
 from autocast.model import files
 
 #: What a file of parameters is marked with.
@@ -119,9 +119,11 @@ class Model:
         return f"Model({inputs}; {len(self.params)} parameters{cast})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise UnsupportedError(
-            "Model: a model cannot be pickled or copied deeply, since TVM cannot serialize its tensors; import it "
-            "again, or keep model.mod as text (tvm.ir.save_json) and model.params as arrays for autocast.from_relax"
+        raise TypeError(
+            "Model: a model cannot be pickled or copied deeply, since TVM cannot serialize it. Keep its module as "
+            "text: text, constants = autocast.ir.script.to_script(model.mod), the constants by save_constants(path, "
+            "constants), and its parameters as arrays, {name: value.numpy() for name, value in model.params.items()}; "
+            "autocast.from_relax(from_script(text, load_constants(path)), arrays) makes a model of them"
         )
 
     def script(self) -> str:

@@ -175,6 +175,13 @@ class Executable:
         stored |= {ir.dtype_of(param) or "" for param in main.params}
         return tuple(filter(None, (slow_dtype(dtype, self.target) for dtype in sorted(stored))))
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "Executable: an executable cannot be pickled or copied deeply, since its code and state belong to this "
+            "process. Compile the model where it is needed, autocast.vm.compile(model); state goes along by state and "
+            "load_state"
+        )
+
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
         state = f"; {len(self._initial_state)} updated by each call" if self._initial_state else ""

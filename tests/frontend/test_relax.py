@@ -55,6 +55,24 @@ def test_without_values_every_parameter_is_an_input() -> None:
     assert from_relax(Scale["scale"]).num_input == 2
 
 
+def test_parameters_say_what_their_symbolic_dimensions_are() -> None:
+    @I.ir_module
+    class Shift:
+        @R.function
+        def main(
+            x: R.Tensor((2, "k"), "float32"), w: R.Tensor(("k",), "float32"), v: R.Tensor(("k",), "float32")
+        ) -> R.Tensor((2, "k"), "float32"):
+            y = R.add(R.multiply(x, w), v)
+            return y
+
+    model = from_relax(Shift, [_W, _W])
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_array_equal(model(x), [2 * _W, 2 * _W])
+    assert vm.compile(model).signature.inputs[0].shape == (2, 3)
+    with pytest.raises(ImportModelError, match=r"parameter 'w' is a R\.Tensor\(\(2,.*; got float32 of shape \(3,\)"):
+        from_relax(Shift, [_W, _W[:2]])
+
+
 def test_the_given_module_is_left_alone() -> None:
     from_relax(Scale, [_W])
     assert [gv.name_hint for gv in Scale.get_global_vars()] == ["scale"]

@@ -61,6 +61,7 @@ class Numbers:
         twice: R.Prim("bool"),
         s: R.Shape(["m", "c"]),
         vague: R.Shape(ndim=2),
+        vaguest: R.Shape,
     ):
         m = T.int64()
         c = T.int64()
@@ -70,7 +71,7 @@ class Numbers:
             y = x
         ones = R.ones(R.shape([k, m, c]), "float32")
         zeros = R.zeros(vague, "float32")
-        return (y, ones, zeros, k, small, s, R.prim_value(k - 8))
+        return (y, ones, zeros, k, small, s, vaguest, R.prim_value(k - 8))
 
 
 @pytest.mark.parametrize("twice", [False, True])
@@ -78,16 +79,16 @@ class Numbers:
 def test_numbers_and_shapes_are_passed_as_tensors(twice: bool, prepare: Any) -> None:
     model = prepare(from_relax(Numbers))
     x = np.arange(12, dtype="float32").reshape(4, 3, 1)
-    inputs = (np.array(2), x, np.array(-3, "int32"), np.array(twice), np.array([3, 5]), np.array([2, 1]))
+    inputs = (np.array(2), x, np.array(-3, "int32"), np.array(twice), *map(np.array, ([3, 5], [2, 1], [4, 5, 6])))
     y, ones, zeros, *others = model(*inputs)
     np.testing.assert_array_equal(y, x * (2 if twice else 1))
     assert (ones.shape, zeros.shape) == ((2, 3, 5), (2, 1))
-    assert others == [2, -3, (3, 5), -6]
+    assert others == [2, -3, (3, 5), (4, 5, 6), -6]
 
 
 def test_only_sizes_that_other_inputs_say_are_left_open() -> None:
     params = from_relax(Numbers).main.params
-    assert [str(param.ty.dtype) for param in params] == ["int64", "float32", "int32", "bool", "int64", "int64"]
+    assert [str(param.ty.dtype) for param in params] == ["int64", "float32", "int32", "bool", *["int64"] * 3]
     assert [str(size) for size in params[1].ty.shape.values] == ["x_0", "m", "T.int64(1)"]
 
 
@@ -116,7 +117,7 @@ def test_a_function_that_calls_main_calls_what_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "type", [tvm.ir.PrimType("float32"), relax.ShapeType(ndim=-1), relax.AnyType()], ids=["float", "shape", "object"]
+    "type", [tvm.ir.PrimType("float32"), relax.AnyType()], ids=["a number that is not whole", "an object"]
 )
 def test_what_no_tensor_stands_for_is_an_error_that_says_what_to_write(type: tvm.ir.Type) -> None:
     x = relax.Var("x", tvm.ir.TupleType([type]))

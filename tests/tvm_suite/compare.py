@@ -112,7 +112,7 @@ class Inputs:
 def _to_tvm(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return tvm.runtime.tensor(value)
-    return [_to_tvm(field) for field in value] if isinstance(value, tuple) else value
+    return [_to_tvm(field) for field in value] if type(value) is tuple else value
 
 
 def _tensors(values: Iterable[Any]) -> list[Any]:
