@@ -19,6 +19,7 @@ from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.define import define
 from autocast.kernels.fallback.legalized import check_legalized
+from autocast.kernels.fallback.places import keep_within_tensors
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.generate import generate
 from autocast.kernels.graph.accumulate import accumulate_gradients
@@ -119,6 +120,7 @@ LOWERING = (
     Phase("remove_checkpoints", lambda mod, target: remove_checkpoints(mod)),
     Phase("expand_what_is_left", lambda mod, target: expand_operators(mod)),
     Phase("define", lambda mod, target: define(mod)),
+    Phase("keep_within_tensors", lambda mod, target: keep_within_tensors(mod)),
     Phase("order_floats", lambda mod, target: order_floats(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),

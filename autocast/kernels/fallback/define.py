@@ -1,4 +1,4 @@
-"""Define what TVM leaves to chance: integers over 0, NaN in extrema, integers from NaN, places beyond the end."""
+"""Define what TVM leaves to chance: integers over 0, NaN in extrema, integers from NaN."""
 
 from __future__ import annotations
 
@@ -72,18 +72,12 @@ def _conversion(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Exp
     return op.astype(rewriter.emit(op.astype(x, "int32")), dtype_of(call))
 
 
-def _lookup(rewriter: _Define, call: relax.Call, x: relax.Expr, places: relax.Expr) -> relax.Expr | None:
-    """take, where it promises nothing of places that are out of range: the nearest, and no read beyond the tensor."""
-    return op.take(x, places, call.attrs.axis, "clip") if str(call.attrs.mode) == "fast" else None
-
-
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **{f"relax.{name}": _division for name in ("divide", "floor_divide", "mod", "floor_mod")},
     **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "clip", "nn.relu")},
     **{f"relax.{name}": _comparison_with_itself for name in ("equal", "not_equal", "less_equal", "greater_equal")},
     "relax.negative": _negative,
     "relax.astype": _conversion,
-    "relax.take": _lookup,
 }
 
 

@@ -21,7 +21,7 @@ class _Losses(BindingRewriter):
             return self.cross_entropy(call)
         if is_op(call, "relax.nn.nll_loss") and _is_taken(call.args[0]):
             return self.loss(call, *[self.new(operand) for operand in call.args])
-        if is_op(call, "relax.nn.nll_loss") and call.attrs.reduction != "none" and dtype_of(call) == "float32":
+        if is_op(call, "relax.nn.nll_loss") and call.attrs.reduction != "none":
             return self.reduced(call, *[self.new(operand) for operand in call.args])
         if is_op(call, "relax.grad.nll_loss_backward") and _is_taken(call.args[1]):
             return self.gradient(call, *[self.new(operand) for operand in call.args])
@@ -61,7 +61,7 @@ class _Losses(BindingRewriter):
             return total
         dtype = dtype_of(targets)
         valid = self.emit(op.not_equal(targets, relax.const(ignored, dtype)))
-        weight = self.emit(op.astype(valid, "float32"))
+        weight = self.emit(op.astype(valid, dtype_of(call)))
         if weights is not None:
             label = self.emit(op.where(valid, targets, relax.const(0, dtype)))
             weight = self.emit(op.multiply(weight, self.emit(op.take(weights, label, axis=0))))

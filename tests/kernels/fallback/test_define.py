@@ -68,11 +68,3 @@ def test_what_int16_cannot_hold_is_the_same_at_every_size(dtype: str, size: int)
     (got,) = run(module(lambda x: op.astype(x, "int16"), (x.shape, dtype)), x)
     low_bits = int(np.float64(x[3])) - 65536 if size > 3 else 0
     np.testing.assert_array_equal(got, np.resize(np.array([0, 0, 0, low_bits, -1], "int16"), size))
-
-
-@pytest.mark.parametrize("width", [1, 3, 64])
-def test_a_place_that_is_out_of_range_reads_nothing_beyond_the_table(width: int) -> None:
-    table = np.arange(4 * width, dtype="float32").reshape(4, width)
-    places = np.array([3, 4, -1, -(10**11), 10**11, 0])
-    mod = module(lambda x, i: relax.op.take(x, i, 0, "fast"), (table.shape, "float32"), (places.shape, "int64"))
-    np.testing.assert_array_equal(run(mod, table, places)[0], table[np.clip(places, 0, 3)])

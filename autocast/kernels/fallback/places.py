@@ -1,0 +1,122 @@
+"""Keep what looks elements up by number within its tensors: numbers come from data, and TVM looks at none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import dtype_of, op_name
+from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions
+
+op = relax.op
+
+
+def _from_start(place: tirx.Expr, extent: tirx.Expr) -> tirx.Expr:
+    """Counted from the start where it was from the end, and then the nearest that there is."""
+    place = tirx.Select(place < 0, place + extent, place)
+    return tirx.max(tirx.min(place, extent - 1), tirx.const(0, "int64"))
+
+
+def _places(places: te.Tensor, extents: Sequence[Any]) -> te.Tensor:
+    """Places along one axis; along several, a column of `places` for each."""
+
+    def within(*at: tirx.Var) -> tirx.Expr:
+        *others, extent = (tirx.convert(size).astype("int64") for size in extents)
+        for column, other in enumerate(others):
+            extent = tirx.Select(at[-1] == column, other, extent)
+        return _from_start(places(*at).astype("int64"), extent)
+
+    return te.compute(places.shape, within, name="places")
+
+
+def _images(rois: te.Tensor, extent: Any) -> te.Tensor:
+    """Regions (image, corners...) of images that there are; NaN is the first of them."""
+
+    def within(*at: tirx.Var) -> tirx.Expr:
+        value = rois(*at)
+        last = tirx.convert(extent - 1).astype(value.ty.dtype)
+        image = tirx.Select(value > 0, tirx.min(value, last), tirx.const(0, value.ty.dtype))
+        return tirx.Select(at[-1] == 0, image, value)
+
+    return te.compute(rois.shape, within, name="images")
+
+
+@mutator
+class _WithinTensors(BindingRewriter):
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        rule = _RULES.get(op_name(call) or "")
+        return None if rule is None else rule(self, call, *map(self.new, call.args))
+
+    def within(self, places: relax.Expr, extents: Sequence[Any]) -> relax.Expr:
+        return self.emit(self.builder_.call_te(_places, places, list(extents)))
+
+    def with_places(self, call: relax.Call, places: relax.Expr, operands: Sequence[relax.Expr]) -> relax.Expr:
+        """The call of (data, places, others...) with other places."""
+        data, _, *others = operands
+        return relax.Call(call.op, [data, places, *others], call.attrs)
+
+
+def _along_an_axis(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:
+    extent = dims(operands[0])[int(call.attrs.axis)]
+    return rewriter.with_places(call, rewriter.within(operands[1], [extent]), operands)
+
+
+def _along_columns(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:
+    first = int(call.attrs.batch_dims) if op_name(call) == "relax.gather_nd" else 0
+    extents = dims(operands[0])[first : first + int(dims(operands[1])[-1])]
+    return rewriter.with_places(call, rewriter.within(operands[1], extents), operands)
+
+
+def _along_each_axis(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:
+    pairs = zip(operands[1].fields, dims(operands[0]), strict=False)
+    places = relax.Tuple([rewriter.within(place, [extent]) for place, extent in pairs])
+    return rewriter.with_places(call, places, operands)
+
+
+def _lookup(rewriter: _WithinTensors, call: relax.Call, x: relax.Expr, places: relax.Expr) -> relax.Expr | None:
+    """take, where it promises nothing of places that are out of range: the nearest."""
+    return op.take(x, places, call.attrs.axis, "clip") if str(call.attrs.mode) == "fast" else None
+
+
+def _loss(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:
+    """0 where the target, to be ignored or not, is no class: TVM reads its element before it asks."""
+    targets = operands[1]
+    classes = rewriter.within(targets, [dims(operands[0])[1 if len(dims(operands[0])) > 1 else 0]])
+    losses = rewriter.emit(rewriter.with_places(call, classes, operands))
+    is_class = rewriter.emit(op.equal(classes, rewriter.emit(op.astype(targets, "int64"))))
+    return op.where(is_class, losses, relax.const(0.0, dtype_of(call)))
+
+
+def _regions(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:
+    rois = rewriter.emit(rewriter.builder_.call_te(_images, operands[1], dims(operands[0])[0]))
+    return rewriter.with_places(call, rois, operands)
+
+
+_RULES: dict[str, Callable[..., relax.Expr | None]] = {
+    "relax.take": _lookup,
+    "relax.gather_elements": _along_an_axis,
+    "relax.scatter_elements": _along_an_axis,
+    "relax.gather_nd": _along_columns,
+    "relax.scatter_nd": _along_columns,
+    "relax.index_tensor": _along_each_axis,
+    "relax.index_put": _along_each_axis,
+    "relax.nn.nll_loss": _loss,
+    "relax.vision.roi_align": _regions,
+    "relax.vision.roi_pool": _regions,
+}
+
+
+def keep_within_tensors(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite lookups that no kernel took to those of places that there are: beyond an end, the nearest.
+
+    Before::                                     After::
+
+        b = R.gather_elements(a, i, axis=1)          j = R.call_tir(places, (i,))
+                                                     b = R.gather_elements(a, j, axis=1)
+    """
+    return rewrite_functions(mod, _WithinTensors)
