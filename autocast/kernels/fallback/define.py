@@ -1,11 +1,11 @@
-"""Define what TVM leaves to chance: integers over 0, NaN in extrema, integers from NaN."""
+"""Define what TVM leaves to chance: integers over 0, NaN in extrema, integers from NaN, images resized to one pixel."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, number_of, op_name
@@ -72,12 +72,36 @@ def _conversion(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Exp
     return op.astype(rewriter.emit(op.astype(x, "int32")), dtype_of(call))
 
 
+#: Modes of coordinates in which TVM divides by a size less one: to how many pixels it is to resize instead of to one,
+#: and which of them that one is.
+_CORNERS = {"align_corners": (2, 0), "tf_crop_and_resize": (3, 1)}
+
+
+def _resize(rewriter: _Define, call: relax.Call, x: relax.Expr, size: relax.Expr) -> relax.Expr | None:
+    """To one pixel along an axis, or to what may be one at run time: that pixel of several."""
+    mode, letters = str(call.attrs.coordinate_transformation_mode), [c for c in str(call.attrs.layout) if c.isalpha()]
+    if mode not in _CORNERS or not isinstance(size, relax.ShapeExpr):
+        return None
+    sizes = dict(zip([i for i, letter in enumerate(letters) if letter in "DHW"], size.values, strict=True))
+    single = {axis: n for axis, n in sizes.items() if not isinstance(n, tirx.IntImm) or int(n) == 1}
+    if not single:
+        return None
+    least, chosen = _CORNERS[mode]
+    enough = [tirx.max(n, tirx.const(least, "int64")) if axis in single else n for axis, n in sizes.items()]
+    several = rewriter.emit(relax.Call(call.op, [x, relax.ShapeExpr(enough)], call.attrs))
+    begins = [tirx.Select(n == 1, tirx.const(chosen, "int64"), tirx.const(0, "int64")) for n in single.values()]
+    ends = [begin + n for begin, n in zip(begins, single.values(), strict=True)]
+    return op.strided_slice(several, list(single), begins, ends)
+
+
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **{f"relax.{name}": _division for name in ("divide", "floor_divide", "mod", "floor_mod")},
     **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "clip", "nn.relu")},
     **{f"relax.{name}": _comparison_with_itself for name in ("equal", "not_equal", "less_equal", "greater_equal")},
     "relax.negative": _negative,
     "relax.astype": _conversion,
+    "relax.image.resize2d": _resize,
+    "relax.image.resize3d": _resize,
 }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from tvm import relax
 
 from tests.kernels.modules import module, run
@@ -68,3 +69,35 @@ def test_what_int16_cannot_hold_is_the_same_at_every_size(dtype: str, size: int)
     (got,) = run(module(lambda x: op.astype(x, "int16"), (x.shape, dtype)), x)
     low_bits = int(np.float64(x[3])) - 65536 if size > 3 else 0
     np.testing.assert_array_equal(got, np.resize(np.array([0, 0, 0, low_bits, -1], "int16"), size))
+
+
+@pytest.mark.parametrize("symbolic", [False, True], ids=["static", "run-time"])
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (4, 1), (1, 2), (4, 5)], ids=str)
+@pytest.mark.parametrize("method", ["linear", "cubic"])
+def test_images_resized_to_one_pixel_with_aligned_corners(method: str, size: tuple[int, int], symbolic: bool) -> None:
+    def body(x: relax.Expr, like: relax.Expr) -> relax.Expr:
+        return op.image.resize2d(
+            x,
+            relax.ShapeExpr(like.ty.shape.values),
+            layout="NCHW",
+            method=method,
+            coordinate_transformation_mode="align_corners",
+            cubic_alpha=-0.75,
+        )
+
+    x, like = np.random.default_rng(0).standard_normal((2, 3, 6, 7), "float32"), np.zeros(size, "float32")
+    (got,) = run(module(body, (x.shape, "float32"), (("h", "w") if symbolic else size, "float32")), x, like)
+    mode = {"linear": "bilinear", "cubic": "bicubic"}[method]
+    expected = torch.nn.functional.interpolate(torch.from_numpy(x), size, mode=mode, align_corners=True)
+    np.testing.assert_allclose(got, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("mode", "place"), [("align_corners", 0), ("tf_crop_and_resize", 1)])
+def test_volumes_resized_to_one_pixel(mode: str, place: int) -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        box = (0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+        return op.image.resize3d(x, (1, 3, 1), box, "NCDHW", method="linear", coordinate_transformation_mode=mode)
+
+    x = np.random.default_rng(0).standard_normal((1, 2, 3, 3, 3), "float32")
+    (got,) = run(module(body, (x.shape, "float32")), x)
+    np.testing.assert_allclose(got, x[:, :, place : place + 1, :, place : place + 1], atol=1e-6)
