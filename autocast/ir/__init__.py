@@ -1,6 +1,7 @@
 """Typed views of expressions, the only place that spells what depends on TVM's version, and operators of our own."""
 
-from autocast.ir.first_order import first_order, is_tir_group
+from autocast.ir.first_order import first_order
+from autocast.ir.groups import is_tir_group
 from autocast.ir.inferred import lacks_dtype, with_inferred_types
 from autocast.ir.literals import fits, out_of_range
 from autocast.ir.places import Place, PlacedBuilder, place_of
@@ -24,6 +25,7 @@ from autocast.ir.views import (
     static_shape,
     with_captured,
 )
+from autocast.ir.written_out import write_out_literals
 
 # Registers them, so that whoever holds a module can read it. It needs the views above.
 from autocast.ir import operators  # isort: skip
@@ -57,4 +59,5 @@ __all__ = [
     "static_shape",
     "with_captured",
     "with_inferred_types",
+    "write_out_literals",
 ]

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from autocast import settings
-from autocast.ir import first_order, is_tir_group, relax_functions
+from autocast.ir import first_order, is_tir_group, relax_functions, write_out_literals
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
 from autocast.kernels.contexts import changed_context
@@ -32,7 +32,6 @@ from autocast.kernels.graph.expand import expand_operators
 from autocast.kernels.graph.fold_scales import fold_scales
 from autocast.kernels.graph.in_place import WriteInPlace
 from autocast.kernels.graph.leftovers import remove_leftovers
-from autocast.kernels.graph.literals import write_out_literals
 from autocast.kernels.graph.order import OrderForMemory
 from autocast.kernels.graph.order_floats import order_floats
 from autocast.kernels.graph.outline import outline_branches

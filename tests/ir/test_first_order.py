@@ -1,40 +1,18 @@
-"""Nested functions, closures and functions grouped for other compilers compute what their text says."""
+"""Nested functions and closures compute what their text says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
-import tvm
 from tvm import relax
-from tvm.relax.dpl import is_op, wildcard
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from autocast import amp, from_relax, vm
 from autocast.errors import UnsupportedError
-from autocast.ir import first_order, relax_functions
-
-#: Small whole numbers: products and sums of a few of them are exact in every dtype.
-X, Y, W = (np.random.default_rng(seed).integers(-2, 3, (4, 4)).astype("float32") for seed in range(3))
-
-#: The ways from a module to an executable.
-WAYS: dict[str, Callable[[tvm.IRModule], Any]] = {
-    "as it is": lambda mod: mod,
-    "as a model": from_relax,
-    "autocast": amp.autocast,
-    "autocast as a model": lambda mod: amp.autocast(from_relax(mod)),
-}
-
-
-def check(mod: tvm.IRModule, expected: np.ndarray, *inputs: np.ndarray) -> None:
-    """Whatever way a module takes, its result is `expected`."""
-    for name, way in WAYS.items():
-        result = vm.compile(way(mod))(*inputs)
-        np.testing.assert_array_equal(result, expected, err_msg=name)
+from autocast.ir import first_order
+from tests.ir.ways import W, X, Y, check
 
 
 @pytest.mark.parametrize("flag", [True, False])
@@ -273,103 +251,6 @@ def test_a_function_that_returns_nothing_is_called() -> None:
         vm.compile(from_relax(Module))(1e10 * np.ones_like(X))
 
 
-# -- groups ------------------------------------------------------------------------------------------
-
-
-def _convolutions() -> tvm.IRModule:
-    @I.ir_module
-    class Module:
-        @R.function
-        def main(
-            x: R.Tensor((2, 3, 5, 5), "float32"),
-            v: R.Tensor((4, 3, 3, 3), "float32"),
-            w: R.Tensor((4, 4, 3, 3), "float32"),
-        ) -> R.Tensor((2, 4, 5, 5), "float32"):
-            with R.dataflow():
-                a = R.nn.conv2d(x, v, padding=(1, 1))
-                b = R.nn.relu(a)
-                c = R.nn.conv2d(b, w, padding=(1, 1))
-                d = R.nn.relu(c)
-                R.output(d)
-            return d
-
-    return Module
-
-
-_PATTERN = [("dnnl.conv2d_relu", is_op("relax.nn.relu")(is_op("relax.nn.conv2d")(wildcard(), wildcard())))]
-_GROUP = relax.transform.FuseOpsByPattern
-
-GROUPS = {
-    "FuseOpsByPattern": _GROUP(_PATTERN),
-    "FuseOpsByPattern, annotated": _GROUP(_PATTERN, annotate_codegen=True),
-    "MergeCompositeFunctions": tvm.transform.Sequential([_GROUP(_PATTERN), relax.transform.MergeCompositeFunctions()]),
-    "FuseOps": tvm.transform.Sequential(
-        [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps()]
-    ),
-}
-
-
-@pytest.mark.parametrize("grouping", GROUPS)
-def test_what_was_grouped_for_another_compiler_computes_the_same(grouping: str) -> None:
-    rng = np.random.default_rng(0)
-    inputs = [rng.integers(-1, 2, shape).astype("float32") for shape in ((2, 3, 5, 5), (4, 3, 3, 3), (4, 4, 3, 3))]
-    mod = GROUPS[grouping](_convolutions())
-    assert len(list(relax_functions(mod))) > 1
-    check(mod, vm.compile(_convolutions())(*inputs), *inputs)
-
-
-def test_operators_among_primfuncs_in_a_group_are_lowered() -> None:
-    @I.ir_module
-    class Module:
-        @T.prim_func(private=True, s_tir=True)
-        def double(a: T.Buffer((4, 4), "float32"), b: T.Buffer((4, 4), "float32")):
-            for i, j in T.grid(4, 4):
-                with T.sblock("double"):
-                    p, q = T.axis.remap("SS", [i, j])
-                    b[p, q] = a[p, q] * T.float32(2)
-
-        @R.function(private=True)
-        def fused(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
-            R.func_attr({"Primitive": True})
-            cls = Module
-            with R.dataflow():
-                a = R.matmul(x, w)
-                b = R.call_tir(cls.double, (a,), out_ty=R.Tensor((4, 4), "float32"))
-                c = R.add(b, w)
-                R.output(c)
-            return c
-
-        @R.function
-        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
-            cls = Module
-            with R.dataflow():
-                y = cls.fused(x, w)
-                R.output(y)
-            return y
-
-    check(Module, 2 * (X @ W) + W, X, W)
-
-
-def test_a_group_may_be_main() -> None:
-    rng = np.random.default_rng(0)
-    x, w = (rng.integers(-1, 2, shape).astype("float32") for shape in ((2, 3, 5, 5), (4, 3, 3, 3)))
-    results = []
-    for grouping in ("FuseOps", "FuseOpsByPattern"):
-        mod = GROUPS[grouping](_convolutions())
-        name = next(
-            var.name_hint
-            for var, function in relax_functions(mod)
-            if var.name_hint != "main" and [int(size) for size in function.params[0].ty.shape.values][1] == 3
-        )
-        results.append(vm.compile(from_relax(mod, function=name))(x, w))
-    np.testing.assert_array_equal(*results)
-
-
-def test_a_module_without_any_of_it_is_left_alone() -> None:
-    mod = _convolutions()
-    assert first_order(mod) is mod
-
-
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 def test_a_nested_function_makes_tensors_of_shapes_that_are_variables(dtype: str | None) -> None:
     @I.ir_module
@@ -387,3 +268,23 @@ def test_a_nested_function_makes_tensors_of_shapes_that_are_variables(dtype: str
     model = from_relax(Module)
     executable = vm.compile(model if dtype is None else amp.autocast(model, dtype=dtype))
     np.testing.assert_array_equal(executable(np.ones((2, 3), "float32")), np.full((2, 3), 2.0))
+
+
+def test_a_closure_captures_tensors_of_shapes_that_are_variables() -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor(("n", 4), "float32"), v: R.Tensor((2,), "int64")) -> R.Tensor((), "float32"):
+            n = T.int64()
+            rows = R.shape([n, 4])
+            ones = R.ones(rows, "float32")
+            sizes = R.tensor_to_shape(v)
+            more = R.ones(sizes, "float32")
+
+            @R.function
+            def inner(y: R.Tensor(("m", 4), "float32")) -> R.Tensor((), "float32"):
+                return R.add(R.add(R.sum(ones), R.sum(more)), R.sum(y))
+
+            return inner(x)
+
+    check(Module, np.float32(12 + 10 + 24), np.full((3, 4), 2, "float32"), np.array([2, 5]))

@@ -255,8 +255,6 @@ def closure(w: Writer) -> None:
     """A function inside of a function, which sees the variables around it."""
     if w.in_dataflow or w.depth > 0:
         raise NothingFits
-    if w.shared.has_vague_types:
-        raise NothingFits  # from_relax lifts closures before types that name variables are written out
     candidates = [v for v in w.pool if known(v)]
     arguments = tuple(w.one_of(candidates) for _ in range(w.random.randint(1, 2)))
     params = tuple(v.named(w.name("a")) for v in arguments)

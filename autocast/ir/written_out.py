@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax, tirx
-from tvm.relax.expr_functor import mutator
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import is_tensor, op_name
-from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
+from autocast.ir.views import is_tensor, op_name, relax_functions
 
 
 @mutator
-class _Literals(BindingRewriter):
-    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        call = binding.value
-        new = None
+class _Literals(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """The call of literals; a shape that it gives has sizes that are named."""
+        call = super().visit_call_(call)
         if op_name(call) is not None and any(map(_is_unwritten, call.args)):
-            operands = [self.literal(self.new(operand)) for operand in call.args]
-            new = self.builder_.normalize(relax.Call(call.op, operands, call.attrs, call.ty_args))
-        if isinstance(call, relax.Call) and _is_vague(call.ty):
-            sizes = [tirx.Var(f"{binding.var.name}_{i}", "int64") for i in range(call.ty.ndim)]
-            return self.builder_.match_cast(self.emit(new or self.new(call)), relax.ShapeType(sizes))
-        return new
+            operands = [self.literal(operand) for operand in call.args]
+            call = self.builder_.normalize(relax.Call(call.op, operands, call.attrs, call.ty_args))
+        if not _is_vague(call.ty):
+            return call
+        sizes = [tirx.Var(f"size_{i}", "int64") for i in range(call.ty.ndim)]
+        return self.builder_.match_cast(self.builder_.emit(call), relax.ShapeType(sizes))
 
     def literal(self, operand: relax.Expr) -> relax.Expr:
         """An operand of the new function, written out as far as it is known."""
@@ -30,7 +29,7 @@ class _Literals(BindingRewriter):
             return relax.Tuple([self.literal(field) for field in value.fields])
         if isinstance(value.ty, tvm.ir.TupleType):
             fields = range(len(value.ty.fields))
-            return relax.Tuple([self.literal(self.emit(relax.TupleGetItem(operand, i))) for i in fields])
+            return relax.Tuple([self.literal(self.builder_.emit(relax.TupleGetItem(operand, i))) for i in fields])
         if isinstance(value.ty, relax.ShapeType) and value.ty.values is not None:
             return relax.ShapeExpr(value.ty.values)
         return value if isinstance(value.ty, tvm.ir.PrimType) else operand
@@ -81,7 +80,9 @@ def write_out_literals(mod: tvm.IRModule) -> tvm.IRModule:
     running tells get names, so that no type names a variable: TVM's passes lose the variables that types name.
 
         s = R.tensor_to_shape(x)                gv = R.tensor_to_shape(x)
-        z = R.zeros(s, "float32")               s = R.match_cast(gv, R.Shape([s_0, s_1]))
-                                                z = R.zeros(R.shape([s_0, s_1]), "float32")
+        z = R.zeros(s, "float32")               s = R.match_cast(gv, R.Shape([size_0, size_1]))
+                                                z = R.zeros(R.shape([size_0, size_1]), "float32")
     """
-    return rewrite_functions(mod, _Literals)
+    functions = {var: _Literals(mod).visit_expr(function) for var, function in relax_functions(mod)}
+    mod = tvm.IRModule({**mod.functions, **functions}, attrs=mod.attrs, global_infos=mod.global_infos)
+    return relax.transform.DeadCodeElimination()(mod)

@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 
 import autocast
 from autocast import amp, vm
-from autocast.kernels.graph.literals import write_out_literals
+from autocast.ir import write_out_literals
 from tests.kernels.modules import EPSILON, error
 
 
