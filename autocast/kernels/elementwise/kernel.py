@@ -7,6 +7,7 @@ anything.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import tvm
@@ -15,6 +16,7 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir, vector_math
+from autocast.kernels.vector.expression import VANISHING
 from autocast.kernels.vector.program import Evaluator, Program, Sizes, declare, in_place
 from autocast.kernels.vector.streaming import streamed, with_overwriting
 from autocast.kernels.vector.unit import (
@@ -58,6 +60,18 @@ def _kernel(program: Program, unit: VectorUnit, name: str, far: frozenset[int]) 
     return finished()
 
 
+def _vanishes(program: Program, number: int) -> bool:
+    """Whether a step makes subnormal numbers of so many that those have to be right."""
+    name, operands = program.steps[number][0], program.operands(number)
+    if name == "where":
+        return any(_vanishes(program, choice) for choice in operands[1:])
+    numbers = [program.steps[operand][1] for operand in operands if program.steps[operand][0] == "constant"]
+    if name == "multiply" and not numbers:
+        return len(program.arguments) == 1  # of a number with what is computed from it
+    limit = VANISHING.get(name, 0.0)
+    return limit == math.inf or any(abs(size) < limit for size in numbers)
+
+
 def _emit(evaluator: Evaluator, outputs: list[tirx.Buffer], far: frozenset[int]) -> None:
     evaluator.columns = evaluator.unit.opaque(evaluator.columns)
     lines, columns = evaluator.rows, evaluator.columns
@@ -99,6 +113,9 @@ def _chunk(
     unit, lanes = evaluator.unit, evaluator.unit.lanes
     step = lanes * _UNROLL
     start = T.bind(line * i64(evaluator.columns))
+    vanishing = {
+        i for i, (number, _, _) in enumerate(evaluator.program.outputs) if _vanishes(evaluator.program, number)
+    }
 
     def compute(offset: tirx.Expr, count: Extent | None) -> None:
         column = begin + offset
@@ -106,7 +123,7 @@ def _chunk(
         # All is read before anything is stored: results may take the place of arguments.
         values = [evaluator.vector(number, column, count, memo) for number, _, _ in evaluator.program.outputs]
         for output, (buffer, value) in enumerate(zip(outputs, values, strict=True)):
-            unit.store(buffer, start + column, value, count, streamed=output in far)
+            unit.store(buffer, start + column, value, count, streamed=output in far, exactly=output in vanishing)
 
     # Chunks are whole turns, so what is left over is known as soon as the length of lines is.
     left = evaluator.columns % step

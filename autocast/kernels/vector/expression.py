@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -24,6 +25,13 @@ FUNCTIONS: dict[str, Callable[..., tirx.Expr]] = {
     "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b,
     **{name: lambda x, name=name: tirx.call_pure_extern(str(x.ty), f"autocast_{name}", x) for name in _ROUNDINGS},
+}
+
+#: Functions of which more than 1 % of the numbers of bfloat16 become subnormal: always, or where an operand is a number
+#: whose size is below this.
+VANISHING = {
+    **dict.fromkeys(("square", "cube", "power", "divide", "gelu"), math.inf),
+    **dict.fromkeys(("multiply", "leakyrelu"), 0.5),
 }
 
 #: Functions that are operators of Relax's `nn`, and those that are none, or take more than tensors.

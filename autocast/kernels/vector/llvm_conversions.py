@@ -27,6 +27,32 @@ define linkonce_odr <16 x i16> @autocast_narrow_bfloat16(<16 x float> %x) always
 }
 """
 
+# What that instruction takes for 0, subnormal numbers, is rounded by integers, apart from the vectors that have none.
+_BFLOAT16_NARROW_EXACTLY_NATIVE = """
+declare <16 x i1> @llvm.x86.avx512.fpclass.ps.512(<16 x float>, i32)
+define linkonce_odr <16 x i16> @autocast_narrow_bfloat16_exactly(<16 x float> %x) alwaysinline {
+entry:
+  %y = call <16 x i16> @autocast_narrow_bfloat16(<16 x float> %x)
+  %subnormal = call <16 x i1> @llvm.x86.avx512.fpclass.ps.512(<16 x float> %x, i32 32)
+  %mask = bitcast <16 x i1> %subnormal to i16
+  %none = icmp eq i16 %mask, 0
+  br i1 %none, label %exit, label %round, !prof !{!"branch_weights", i32 1000000, i32 1}
+round:
+  %b = bitcast <16 x float> %x to <16 x i32>
+  %t = lshr <16 x i32> %b, splat (i32 16)
+  %odd = and <16 x i32> %t, splat (i32 1)
+  %half = add <16 x i32> %odd, splat (i32 32767)
+  %up = add <16 x i32> %b, %half
+  %r = lshr <16 x i32> %up, splat (i32 16)
+  %w = trunc <16 x i32> %r to <16 x i16>
+  %chosen = select <16 x i1> %subnormal, <16 x i16> %w, <16 x i16> %y
+  br label %exit
+exit:
+  %z = phi <16 x i16> [ %y, %entry ], [ %chosen, %round ]
+  ret <16 x i16> %z
+}
+"""
+
 # Round to nearest even by integers; a NaN keeps its sign and becomes quiet.
 _BFLOAT16_NARROW_PORTABLE = """
 define linkonce_odr <L x i16> @autocast_narrow_bfloat16(<L x float> %x) alwaysinline {
@@ -141,12 +167,17 @@ def conversions(isa: InstructionSet) -> str:
     parts = [
         _BFLOAT16_WIDEN,
         _BFLOAT16_NARROW_NATIVE if isa.bf16_dot else _BFLOAT16_NARROW_PORTABLE,
+        _BFLOAT16_NARROW_EXACTLY_NATIVE if isa.bf16_dot else _exactly(_BFLOAT16_NARROW_PORTABLE),
         _FLOAT16_NATIVE if isa.float16_convert else _FLOAT16_PORTABLE,
         _BOOL,
         *[_integer(dtype) for dtype in BITS if "int" in dtype],
         *[_ROUND.replace("DTYPE", dtype) for dtype in ("bfloat16", "float16")],
     ]
     return "".join(parts)
+
+
+def _exactly(narrow: str) -> str:
+    return narrow.replace("narrow_bfloat16", "narrow_bfloat16_exactly")
 
 
 def _integer(dtype: str) -> str:

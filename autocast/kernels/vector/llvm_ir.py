@@ -109,9 +109,7 @@ define linkonce_odr void @autocast_store_float32_part(ptr %p, <L x float> %x, i3
 }
 """
 
-# The number of lanes is hidden from LLVM where it is known: LLVM 22 compiles a truncating store that is masked to one
-# known lane into a store of 32 bits, one element too many.
-_ACCESS = """
+_LOAD = """
 define linkonce_odr float @autocast_scalar_DTYPE(ptr %p) alwaysinline {
   %h = load iBITS, ptr %p, align BYTES
   %v = insertelement <L x iBITS> zeroinitializer, iBITS %h, i64 0
@@ -130,6 +128,11 @@ define linkonce_odr <L x float> @autocast_load_DTYPE_part(ptr %p, i32 %n) always
   %x = call <L x float> @autocast_widen_DTYPE(<L x iBITS> %h)
   ret <L x float> %x
 }
+"""
+
+# The number of lanes is hidden from LLVM where it is known: LLVM 22 compiles a truncating store that is masked to one
+# known lane into a store of 32 bits, one element too many.
+_STORE = """
 define linkonce_odr void @autocast_store_DTYPE(ptr %p, <L x float> %x) alwaysinline {
   %h = call <L x iBITS> @autocast_narrow_DTYPE(<L x float> %x)
   store <L x iBITS> %h, ptr %p, align BYTES
@@ -153,10 +156,9 @@ define linkonce_odr void @autocast_store_DTYPE_part(ptr %p, <L x float> %x, i32 
 LOADED = frozenset({"float32", *BITS})
 
 
-def _access(dtype: str) -> str:
-    """Loads that widen and stores that narrow elements of `dtype`."""
-    bits = BITS[dtype]
-    return _ACCESS.replace("DTYPE", dtype).replace("BITS", str(bits)).replace("BYTES", str(bits // 8))
+def _access(template: str, name: str, bits: int) -> str:
+    """Loads that widen, or stores that narrow, elements of `bits` bits."""
+    return template.replace("DTYPE", name).replace("BITS", str(bits)).replace("BYTES", str(bits // 8))
 
 
 def expand(template: str, lanes: int) -> str:
@@ -177,7 +179,8 @@ def conversions_and_accesses(isa: InstructionSet) -> str:
         _MASKS,
         conversions(isa),
         _ACCESS_FLOAT32,
-        *[_access(dtype) for dtype in BITS],
+        *[_access(_LOAD + _STORE, dtype, bits) for dtype, bits in BITS.items()],
+        _access(_STORE, "bfloat16_exactly", 16),
         _BFLOAT16_DOT if isa.bf16_dot else "",
     ]
     return expand("".join(parts), isa.lanes)

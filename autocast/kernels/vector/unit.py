@@ -103,16 +103,18 @@ class VectorUnit:
         count: Extent | None = None,
         *,
         streamed: bool = False,
+        exactly: bool = False,
     ) -> None:
         """Store a float32 vector in the dtype of a flat buffer; only the first `count` lanes where a count is given.
 
         Whole vectors may be `streamed`: stored past the caches, to an index that is a multiple of the lanes, by a loop
-        of `shared_loop`.
+        of `shared_loop`. Subnormal numbers of bfloat16 may become 0, unless they are stored `exactly`.
         """
         if count is None and str(buffer.dtype) == "float32" and not streamed:
             T.buffer_store(buffer, value, [self.ramp(index)])
             return
-        name = self._name("stream" if streamed and count is None else "store", buffer, count)
+        verb = "stream" if streamed and count is None else "store"
+        name = self._name(verb, buffer, count, exactly=exactly and str(buffer.dtype) == "bfloat16")
         arguments = [T.address_of(buffer[i64(index)]), value] + ([] if count is None else [i32(count)])
         T.evaluate(tirx.call_extern("void", name, *arguments))
 
@@ -158,8 +160,8 @@ class VectorUnit:
         T.evaluate(tirx.call_extern("void", "autocast_fence", buffer.data))
 
     @staticmethod
-    def _name(verb: str, buffer: tirx.Buffer, count: Extent | None) -> str:
-        return f"autocast_{verb}_{buffer.dtype}" + ("" if count is None else "_part")
+    def _name(verb: str, buffer: tirx.Buffer, count: Extent | None, *, exactly: bool = False) -> str:
+        return f"autocast_{verb}_{buffer.dtype}" + "_exactly" * exactly + "_part" * (count is not None)
 
 
 @contextmanager

@@ -25,6 +25,8 @@ def test_loops_do_not_touch_the_stack(function: str, cpu: str, dtype: str) -> No
     assembly = tvm.compile(tvm.IRModule({"main": kernel}), target=target_of(cpu)).mod.inspect_source("asm")
     frame = r"\(%r[sb]p" if "movq\t%rsp, %rbp" in assembly else r"\(%rsp"
     loops = [body for body in straight_loops(assembly) if any("mm" in line for line in body)]
+    if "vfpclassps" in assembly:  # loops branch to where they round subnormal numbers
+        loops = [[line for line in assembly.splitlines() if "%zmm" in line]]
     assert loops, "no loop computes vectors"
     for body in loops:
         spilled = [line for line in body if re.search(frame, line) and re.search(r"%[xyz]mm", line)]

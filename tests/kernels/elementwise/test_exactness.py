@@ -31,7 +31,10 @@ FUNCTIONS: dict[str, tuple[Callable[[relax.Expr], relax.Expr], Exact]] = {
     },
     "clip": (lambda x: op.clip(x, -1.5, 2.0), lambda x: np.clip(x, -1.5, 2.0)),
     "erf": (op.erf, special.erf),
-    "leakyrelu": (lambda x: nn.leakyrelu(x, 0.25), lambda x: np.where(x > 0, x, x * 0.25)),
+    **{
+        f"leakyrelu {slope}": (lambda x, s=slope: nn.leakyrelu(x, s), lambda x, s=slope: np.where(x > 0, x, x * s))
+        for slope in (0.25, 0.015625)
+    },
     "relu": (nn.relu, lambda x: np.maximum(x, 0)),
     "round": (op.round, np.rint),
     "rsqrt": (op.rsqrt, lambda x: 1 / np.sqrt(x)),

@@ -181,3 +181,20 @@ def test_nan_goes_through(function: str) -> None:
     output = tvm.runtime.tensor(np.zeros(40, NUMPY["bfloat16"]))
     kernel(tvm.runtime.tensor(np.full(40, np.nan, np.float32)), output)
     assert np.isnan(output.numpy().astype(np.float32)).all()
+
+
+@every_cpu
+@pytest.mark.parametrize("far", [False, True], ids=["into the caches", "past them"])
+@pytest.mark.parametrize("size", [1024, 1003])
+def test_subnormal_results_of_functions_that_make_many_are_right(
+    size: int, far: bool, cpu: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "FAR_BYTES", 0 if far else 1 << 40)
+    builder = ProgramBuilder((size,))
+    x = builder.load(builder.argument((size,), "float32"), (size,))
+    program = builder.finish([(builder.step("multiply", x, builder.constant(2.0**-20)), (size,), "bfloat16")])
+    kernel = tvm.compile(tvm.IRModule({"main": elementwise_kernel(program, target_of(cpu), "main")}), target_of(cpu))
+    numbers = np.linspace(-(2.0**-105), 2.0**-105, size, dtype="float32")
+    output = tvm.runtime.tensor(np.full(size, np.nan, NUMPY["bfloat16"]))
+    kernel["main"](tvm.runtime.tensor(numbers), output)
+    np.testing.assert_array_equal(output.numpy(), (numbers * np.float32(2.0**-20)).astype(NUMPY["bfloat16"]))
