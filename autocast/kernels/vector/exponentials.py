@@ -35,6 +35,9 @@ _EXP2 = (
 #: The same polynomial for e^x, |x| <= log(2) / 2.
 _EXP_SHORT = tuple(c * LOG2_E**power for power, c in zip((5, 4, 3, 2, 1), _EXP2, strict=True))
 
+#: What tiny numbers are multiplied by, not to be subnormal.
+_LARGE = 2.0**64
+
 #: log2((1 - P(x)) / P(x)) / x as a polynomial of x^2, P being the normal distribution; error of P: 2^-25.
 _NORMAL_LOGIT = (
     -5.067237268473158e-09,
@@ -122,21 +125,20 @@ def _erf(b: Body, x: Value) -> Value:
     return b.where("ogt", size, 0.927734375, b.with_sign_of(far, x), near)
 
 
-def _logistic_share(b: Body, x: Value, decay: Value) -> Value:
-    """x / (1 + decay) where x grows, x decay / (1 + decay) where it vanishes: nothing is larger than the result."""
-    return b.divide(b.where("oge", x, 0.0, x, x * decay), decay + 1.0)
-
-
 def _silu(b: Body, x: Value) -> Value:
-    rest, whole = _reduced(b, b.negative_size(x, 105.0))
-    return _logistic_share(b, x, b.scale(b.polynomial(rest, *_EXP_SHORT, 1.0), whole))
+    """x / (1 + e^-x); of numbers below 0 with 2^64 e^x in place of e^x, which is subnormal from -87 on."""
+    rest, whole = _reduced(b, b.negative_size(x, 150.0))
+    decay = b.scale(b.polynomial(rest, *(_LARGE * c for c in _EXP_SHORT), _LARGE), whole)
+    share = b.divide(1.0, decay + _LARGE)
+    return b.where("olt", x, 0.0, x * decay, x) * b.where("uge", x, 0.0, share * _LARGE, share)
 
 
 def _times_normal(b: Body, x: Value, logit: Value) -> Value:
-    """x / (1 + 2^logit), as exact as x: the exponent has one part only."""
+    """x / (1 + 2^logit), as exact as x: the exponent has one part only. Nothing is larger than the result."""
     size = b.negative_size(logit, 151.0)
     whole = b.nearest(size)
-    return _logistic_share(b, x, b.scale(b.polynomial(size - whole, *_EXP2, 1.0), whole))
+    decay = b.scale(b.polynomial(size - whole, *_EXP2, 1.0), whole)
+    return b.divide(b.where("olt", x, 0.0, x * decay, x), decay + 1.0)
 
 
 def _gelu(b: Body, x: Value) -> Value:
