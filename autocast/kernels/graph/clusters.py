@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 
 from tvm import relax
 
@@ -15,21 +16,27 @@ class Clusters:
     A set is convex if no path leaves it and comes back: then all that it reads can be computed before it, and all that
     reads it after it. Settled sets count as single bindings from then on, so that no two of them wait for each other.
 
+    A `match_cast` stays where it is, between what comes before it and after it: types may name the sizes that it finds.
+
     Attributes
     ----------
     bound, users, operands
         What each variable is bound to, in order; which are computed from it directly, and from which it is computed.
+    block
+        A number for each variable of a dataflow block: that of the block, or of its part between `match_cast`s.
     """
 
     def __init__(self, function: relax.Function) -> None:
         self.bound, self.users = users_of(function)
         self.block: dict[relax.Var, int] = {}
-        for number, block in enumerate(function.body.blocks):
-            movable = isinstance(block, relax.DataflowBlock) and not any(
-                isinstance(binding, relax.MatchCast) for binding in block.bindings
-            )
-            for binding in block.bindings if movable else ():
-                self.block[binding.var] = number
+        number = 0
+        for block in function.body.blocks:
+            for binding in block.bindings if isinstance(block, relax.DataflowBlock) else ():
+                if isinstance(binding, relax.MatchCast):
+                    number += 1
+                else:
+                    self.block[binding.var] = number
+            number += 1
         self.variables = list(self.bound)
         self.position = {var: position for position, var in enumerate(self.variables)}
         self.operands: dict[relax.Var, list[relax.Var]] = {var: [] for var in self.variables}
@@ -54,7 +61,7 @@ class Clusters:
         return sorted(near - members - set(self.settled), key=self.position.__getitem__)
 
     def is_convex(self, members: Iterable[relax.Var]) -> bool:
-        """Whether one kernel may compute `members`: bindings of one dataflow block, and no path leaves and returns."""
+        """Whether one kernel may compute `members`: all of one number in `block`, and no path leaves and returns."""
         members = list(members)
         if len({self.block.get(member, -1) for member in members}) != 1 or members[0] not in self.block:
             return False
@@ -99,9 +106,15 @@ class Clusters:
         if all(len(group) == 1 for group in self.settled.values()):
             return function
         blocks = []
-        for number, block in enumerate(function.body.blocks):
-            inside = [binding for binding in block.bindings if self.block.get(binding.var) == number]
-            blocks.append(relax.DataflowBlock(self._sorted(inside)) if inside else block)
+        for block in function.body.blocks:
+            if not isinstance(block, relax.DataflowBlock):
+                blocks.append(block)
+                continue
+            bindings: list[relax.Binding] = []
+            for number, group in groupby(block.bindings, lambda binding: self.block.get(binding.var)):
+                part = list(group)
+                bindings += part if number is None else self._sorted(part)
+            blocks.append(relax.DataflowBlock(bindings))
         body = relax.SeqExpr(blocks, function.body.body)
         return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span)
 

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from autocast.kernels import detect_target
 from autocast.kernels.elementwise.rule import lower_elementwise
@@ -37,6 +40,31 @@ def test_what_others_read_is_stored_by_the_same_kernel() -> None:
 
     mod = lowered(body, ((4, 40), "float32"))
     assert operators(mod) == ["elementwise_exp_sqrt_4x40_float32", "relax.permute_dims"]
+
+
+def test_kernels_are_made_before_and_after_a_match_cast() -> None:
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 40), "float32"), places: R.Tensor(("m",), "int64")):
+            k = T.int64()
+            with R.dataflow():
+                first = R.exp(R.sinh(x))
+                found = R.nonzero(places)
+                known = R.match_cast(found, R.Tensor((1, k), "int64"))
+                other = R.sinh(first)
+                ones = R.ones(R.shape([k]), "float32")
+                last = R.multiply(R.sqrt(R.exp(other)), x)
+                R.output(last, ones, known)
+            return (last, ones, known)
+
+    names = operators(lower_elementwise(compute_in_float32(Before), detect_target()))
+    assert names[0] == "elementwise_sinh_exp_4x40_float32"
+    assert "elementwise_sinh_exp_sqrt_multiply_4x40_float32" in names
+    x, places = np.full((4, 40), 0.5, "float32"), np.array([0, 3, 4])
+    last, ones, known = run(Before, x, places)
+    np.testing.assert_allclose(last, np.exp(np.sinh(np.exp(np.sinh(x)))) ** 0.5 * x, rtol=1e-5)
+    assert (ones.tolist(), known.tolist()) == ([1, 1], [[1, 2]])
 
 
 def test_a_group_does_not_reach_around_what_depends_on_it() -> None:
