@@ -80,13 +80,25 @@ _CORNERS = {"align_corners": (2, 0), "tf_crop_and_resize": (3, 1)}
 def _resize(rewriter: _Define, call: relax.Call, x: relax.Expr, size: relax.Expr) -> relax.Expr | None:
     """To one pixel along an axis, or to what may be one at run time: that pixel of several."""
     mode, letters = str(call.attrs.coordinate_transformation_mode), [c for c in str(call.attrs.layout) if c.isalpha()]
-    if mode not in _CORNERS or not isinstance(size, relax.ShapeExpr):
+    axes = [i for i, letter in enumerate(letters) if letter in "DHW"]
+    return _of_several(rewriter, call, x, size, axes, *_CORNERS[mode]) if mode in _CORNERS else None
+
+
+def _affine_grid(rewriter: _Define, call: relax.Call, x: relax.Expr, size: relax.Expr) -> relax.Expr | None:
+    """Of one pixel along an axis, the middle: TVM has no grid with corners that are one."""
+    return _of_several(rewriter, call, x, size, [2, 3, 4], 3, 1) if call.attrs.align_corners else None
+
+
+def _of_several(
+    rewriter: _Define, call: relax.Call, x: relax.Expr, size: relax.Expr, axes: list[int], least: int, chosen: int
+) -> relax.Expr | None:
+    """Where one pixel is asked for along an axis, that of number `chosen` among `least`; None where none can be."""
+    if not isinstance(size, relax.ShapeExpr):
         return None
-    sizes = dict(zip([i for i, letter in enumerate(letters) if letter in "DHW"], size.values, strict=True))
+    sizes = dict(zip(axes, size.values, strict=False))
     single = {axis: n for axis, n in sizes.items() if not isinstance(n, tirx.IntImm) or int(n) == 1}
     if not single:
         return None
-    least, chosen = _CORNERS[mode]
     enough = [tirx.max(n, tirx.const(least, "int64")) if axis in single else n for axis, n in sizes.items()]
     several = rewriter.emit(relax.Call(call.op, [x, relax.ShapeExpr(enough)], call.attrs))
     begins = [tirx.Select(n == 1, tirx.const(chosen, "int64"), tirx.const(0, "int64")) for n in single.values()]
@@ -100,6 +112,7 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **{f"relax.{name}": _comparison_with_itself for name in ("equal", "not_equal", "less_equal", "greater_equal")},
     "relax.negative": _negative,
     "relax.astype": _conversion,
+    "relax.image.affine_grid": _affine_grid,
     "relax.image.resize2d": _resize,
     "relax.image.resize3d": _resize,
 }

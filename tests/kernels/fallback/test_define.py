@@ -101,3 +101,12 @@ def test_volumes_resized_to_one_pixel(mode: str, place: int) -> None:
     x = np.random.default_rng(0).standard_normal((1, 2, 3, 3, 3), "float32")
     (got,) = run(module(body, (x.shape, "float32")), x)
     np.testing.assert_allclose(got, x[:, :, place : place + 1, :, place : place + 1], atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Since version 1.3.0, affine_grid")  # torch's, of what it did before
+@pytest.mark.parametrize("size", [(1, 1), (1, 4), (3, 1), (2, 3)])
+def test_a_grid_of_one_pixel_with_aligned_corners_is_the_middle(size: tuple[int, int]) -> None:
+    theta = np.random.default_rng(0).standard_normal((2, 2, 3)).astype("float32")
+    (got,) = run(module(lambda x: op.image.affine_grid(x, size, True), (theta.shape, "float32")), theta)
+    expected = torch.nn.functional.affine_grid(torch.from_numpy(theta), [2, 1, *size], align_corners=True)
+    np.testing.assert_allclose(got, expected.permute(0, 3, 1, 2), rtol=1e-5, atol=1e-6)

@@ -40,6 +40,12 @@ def test_gather_elements(rows: int | str) -> None:
     np.testing.assert_array_equal(got, _TABLE[_NEAREST])
 
 
+def test_constant_places_in_a_tuple() -> None:
+    places = relax.const(np.array([7, -1, 2]))
+    got = _result(lambda x: op.index_tensor(x, relax.Tuple([places])), _TABLE)
+    np.testing.assert_array_equal(got, _TABLE[[3, 3, 2]])
+
+
 def test_places_in_small_integers_look_into_large_tensors() -> None:
     x, places = np.arange(1000, dtype="float32"), np.array([-1, 127], "int8")
     assert _result(lambda x, i: op.gather_elements(x, i, axis=0), x, places).tolist() == [999, 127]
