@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from tests.fuzz.operators import OPERATORS
+from tests.fuzz.operators import OPERATORS, Unknown
 from tests.fuzz.values import Tensor
 
 #: Interpreted values: Tensor, tuple of values, Shape, int or float, Closure.
@@ -19,10 +19,6 @@ Value = Any
 
 class Shape(tuple[int, ...]):
     """The value of a shape."""
-
-
-class Unknown(Exception):
-    """The module does something that the interpreter does not know, or whose result is not determined."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def _adjoint(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     return adjoint
 
 
+_CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
 _PLACES = "coordinate_transformation_mode"
 
 #: An expression of Relax, its operands' shapes (those whose names begin with i are indices below 3, with c conditions),
@@ -192,6 +193,79 @@ ROWS: list[Row] = [
         {"g": (4, 2), "x": (3, 2), "i": (4,)},
         lambda g, x, i: _adjoint(lambda x: x[i])(x, g),
     ),
+    *(
+        (
+            f"R.grad.conv{n}d_weight_backward(x, w, g, strides={[2, 1, 1][:n]}, padding={[1] * 2 * n}, "
+            f"dilation={[1, 2, 1][:n]}, groups=2, data_layout='NC{'DHW'[-n:]}', kernel_layout='OI{'DHW'[-n:]}', "
+            f"out_layout='NC{'DHW'[-n:]}', out_dtype='')",
+            {"x": (2, 4, *(6, 7, 3)[:n]), "w": (6, 2, *(3, 2, 3)[:n]), "g": (2, 6, *(3, 7, 3)[:n])},
+            lambda x, w, g, n=n: _adjoint(
+                lambda w: _CONVOLUTIONS[n - 1](x, w, stride=(2, 1, 1)[:n], padding=1, dilation=(1, 2, 1)[:n], groups=2)
+            )(w, g),
+        )
+        for n in (1, 2, 3)
+    ),
+    *(
+        (
+            f"R.grad.{kind}_pool2d_backward(g, x, pool_size=[3, 2], strides=[2, 1], padding=[1, 1, 1, 1]{options})",
+            {"g": (2, 2, 3, 6), "x": (2, 2, 6, 5)},
+            lambda g, x, pool=pool: _adjoint(lambda x: pool(x, (3, 2), (2, 1), (1, 1)))(x, g),
+        )
+        for kind, options, pool in (
+            ("max", "", F.max_pool2d),
+            ("avg", ", count_include_pad=True", F.avg_pool2d),
+            ("avg", "", lambda *a: F.avg_pool2d(*a, count_include_pad=False)),
+        )
+    ),
+    (
+        "R.grad.group_norm_backward(x, a, g, num_groups=2, channel_axis=1, axes=[2], epsilon=0.01, center=True, "
+        "scale=True)[0]",
+        {"x": (2, 4, 3), "a": (4,), "g": (2, 4, 3)},
+        lambda x, a, g: _adjoint(lambda x: F.group_norm(x, 2, a, eps=0.01))(x, g),
+    ),
+    *(
+        (
+            f"R.grad.cross_entropy_backward(x, i, {g}, ignore_index=1, label_smoothing=0.1, reduction='{reduction}')",
+            {"x": (4, 3), "i": (4,), "g": (4,)},
+            lambda x, i, g, reduction=reduction: _adjoint(
+                lambda x: F.cross_entropy(x, i, ignore_index=1, label_smoothing=0.1, reduction=reduction)
+            )(x, g if reduction == "none" else g.sum()),
+        )
+        for reduction, g in (("none", "g"), ("sum", "R.sum(g)"), ("mean", "R.sum(g)"))
+    ),
+    *(
+        (
+            f"R.grad.nll_loss_backward({g}, x, i, y, reduction='{reduction}', ignore_index=1)",
+            {"x": (4, 3), "i": (4,), "g": (4,), "y": (3,)},
+            lambda x, i, g, y, reduction=reduction: _adjoint(
+                lambda x: F.nll_loss(x, i, y, ignore_index=1, reduction=reduction)
+            )(x, g if reduction == "none" else g.sum()),
+        )
+        for reduction, g in (("none", "g"), ("sum", "R.sum(g)"), ("mean", "R.sum(g)"))
+    ),
+    (
+        f"R.image.resize3d(x, R.shape([2, 5, 3]), layout='NCDHW', method='linear', {_PLACES}='half_pixel')",
+        {"x": (1, 2, 3, 3, 4)},
+        lambda x: F.interpolate(x, (2, 5, 3), mode="trilinear"),
+    ),
+    *(
+        row
+        for corners in (False, True)
+        for row in (
+            (
+                f"R.image.affine_grid(x, R.shape([4, 3]), align_corners={corners})",
+                {"x": (2, 2, 3)},
+                lambda x, corners=corners: F.affine_grid(x, [2, 1, 4, 3], corners).permute(0, 3, 1, 2),
+            ),
+            (
+                f"R.image.grid_sample(x, g, method='bilinear', align_corners={corners})",
+                {"x": (2, 3, 4, 5), "g": (2, 2, 3, 3)},
+                lambda x, g, corners=corners: F.grid_sample(x, g.permute(0, 2, 3, 1), align_corners=corners),
+            ),
+        )
+    ),
+    ("R.unique(i)", {"i": (4,)}, torch.unique),
+    ("R.nonzero(i)", {"i": (3, 4)}, lambda i: i.nonzero().T),
     ("R.grad.broadcast_backward(g, axis=[0])", {"g": (3, 4)}, lambda g: g.sum(0)),
     *(
         (
@@ -268,11 +342,7 @@ LEFT_OUT = {
     "random": "nn.seeded_dropout nn.stochastic_round multinomial_from_uniform",
     "boxes and regions, whose order is not determined": """vision.all_class_non_max_suppression vision.get_valid_counts
         vision.multibox_transform_loc vision.non_max_suppression vision.roi_align vision.roi_pool""",
-    "tested with their forward operators against torch": """grad.attention_backward grad.avg_pool2d_backward
-        grad.conv1d_weight_backward grad.conv2d_weight_backward grad.conv3d_weight_backward grad.cross_entropy_backward
-        grad.group_norm_backward grad.max_pool2d_backward grad.nll_loss_backward""",
-    "coordinates between pixels": "image.affine_grid image.grid_sample image.resize3d",
-    "as many results as only running tells": "unique",
+    "tested with its forward operator against torch": "grad.attention_backward",
     "TVM does not legalize it": "nn.attention_var_len",
 }
 _NO_OPERATORS = tuple(

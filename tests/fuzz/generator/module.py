@@ -15,7 +15,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import autocast.ir.operators  # noqa: F401  (TVMScript then knows the operators of our own)
-from tests.fuzz.generator import elementwise, gradients, layout, products, rare, rows, structure
+from tests.fuzz.generator import elementwise, gradients, indexing, layout, products, rare, rows, structure
 from tests.fuzz.generator.writer import Dim, Dims, NothingFits, Shared, Var, Writer
 
 Kind = Callable[[Writer], None]
@@ -37,14 +37,15 @@ KINDS: dict[Kind, int] = {
     layout.concat: 5,
     layout.stack: 3,
     layout.split: 4,
-    layout.strided_slice: 3,
+    indexing.strided_slice: 3,
     layout.rows_like: 3,
     layout.pad: 2,
     layout.pixel_shuffle: 1,
-    layout.take: 3,
-    layout.gather: 2,
-    layout.scatter: 2,
-    layout.search: 3,
+    indexing.take: 3,
+    indexing.gather: 2,
+    indexing.scatter: 2,
+    indexing.search: 3,
+    indexing.counted: 1,
     layout.create: 2,
     layout.broadcast_to: 2,
     layout.meshgrid: 1,
@@ -67,9 +68,11 @@ KINDS: dict[Kind, int] = {
     gradients.rows: 1,
     gradients.norm: 2,
     gradients.sums: 1,
+    gradients.windows: 2,
+    gradients.losses: 1,
     rare.whole: 3,
     rare.index: 2,
-    rare.image: 1,
+    rare.image: 2,
     rare.quantize: 1,
     rare.bias: 2,
     structure.pack: 4,
@@ -80,6 +83,7 @@ KINDS: dict[Kind, int] = {
     structure.conditional: 4,
     structure.dataflow: 6,
     structure.function: 4,
+    structure.recursion: 2,
     structure.call: 3,
     structure.prim_function: 1,
     structure.closure: 3,
@@ -195,7 +199,7 @@ def _arguments(random: Random, low: str) -> tuple[list[Var], int]:
     dtype = random.choice(["float32", "float32", "float32", low])
     inputs = [tensor((first, b), dtype)]
     shapes: list[Dims] = [(first, b), (first, c, b), (first, b, c), (first, c, Dim.of(5), Dim.of(6)), (first, c, d, b)]
-    shapes += [(b,), (), (first,), (b, a), (Dim.of(1), b)]
+    shapes += [(b,), (), (first,), (b, a), (Dim.of(1), b), (first, c, Dim.of(3), Dim.of(4), Dim.of(3))]
     if len(dynamic) > 1:
         shapes += [(first, dynamic[1]), (first, dynamic[1], b)] * 2
     for _ in range(random.randint(1, 3)):
@@ -206,6 +210,7 @@ def _arguments(random: Random, low: str) -> tuple[list[Var], int]:
     kernel = Dim.of(random.choice([1, 3, 3, 2]))
     weights: list[Dims] = [(b, c), (c, b), (b, b), (b,), (c,), (c,), (Dim.of(4),)]
     weights += [(Dim.of(4), c, kernel, kernel), (c, Dim.of(1), kernel, kernel), (c, c, kernel)]
+    weights.append((c, c, kernel, kernel, Dim.of(1)))
     chosen = random.sample(weights, random.randint(2, 6))
     other = random.choice([dtype, dtype, "float32"])
     parameters = [tensor(tuple(shape), other, prefix="w") for shape in chosen]

@@ -76,8 +76,8 @@ def _windowed(size: Dim, kernel: int, stride: int, padding: int, dilation: int =
 
 
 def convolution(w: Writer) -> None:
-    """A convolution of one or two dimensions, or a transposed one, often with a bias."""
-    x = w.pick_float(lambda v: v.ndim in (3, 4) and all(d.known for d in v.dims[1:]) and all(d.value for d in v.dims))
+    """A convolution of one to three dimensions, or a transposed one, often with a bias."""
+    x = w.pick_float(lambda v: 2 < v.ndim < 6 and all(d.known for d in v.dims[1:]) and all(d.value for d in v.dims))
     n, channels = x.ndim - 2, x.dims[1]
     weights = [
         v
@@ -117,7 +117,7 @@ def convolution(w: Writer) -> None:
 
 
 def pooling(w: Writer) -> None:
-    x = w.pick_float(lambda v: v.ndim in (3, 4) and all(d.known for d in v.dims[2:]) and all(d.value for d in v.dims))
+    x = w.pick_float(lambda v: 2 < v.ndim < 6 and all(d.known for d in v.dims[2:]) and all(d.value for d in v.dims))
     n = x.ndim - 2
     if w.chance(4):
         out = [w.random.randint(1, d.value) for d in x.dims[2:]]

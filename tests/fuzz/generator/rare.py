@@ -66,17 +66,28 @@ def index(w: Writer) -> None:
 
 
 def image(w: Writer) -> None:
-    """A resized image."""
-    x = w.pick_float(lambda v: v.ndim == 4 and all(d.known for d in v.dims[2:]) and all(d.value for d in v.dims))
-    out = [w.one_of([1, 2, 3, 5, 8]) for _ in range(2)]
+    """An image, resized or sampled."""
+    x = w.pick_float(lambda v: v.ndim in (4, 5) and all(d.known for d in v.dims[2:]) and all(d.value for d in v.dims))
+    n = x.ndim - 2
+    out = [w.one_of([1, 2, 3, 5, 8]) for _ in range(n)]
+    sizes = f"R.shape({out})"
+    if n == 2 and x.dims[0].known and w.chance(3):
+        batch, corners = x.dims[0], w.chance(2)
+        dims = (batch, Dim.of(2), *map(Dim.of, out))
+        matrix = w.bind(f'R.full(R.shape([{batch.text}, 2, 3]), R.const(0.5, "float32"), dtype="float32")',
+                        (batch, Dim.of(2), Dim.of(3)), "float32")  # fmt: skip
+        grid = w.bind(f"R.image.affine_grid({matrix.name}, {sizes}, align_corners={corners})", dims, "float32")
+        if x.dtype == "float32":
+            text = f'R.image.grid_sample({x.name}, {grid.name}, method="bilinear", align_corners={corners})'
+            w.bind(text, (*x.dims[:2], *map(Dim.of, out)), x.dtype)
+        return
     if w.chance(2):
         options = 'method="nearest_neighbor", coordinate_transformation_mode="asymmetric", rounding_method="floor"'
     else:
-        # TVM divides by one less than the size of what it makes where corners are aligned.
-        mode = w.one_of(["half_pixel", "asymmetric", *(["align_corners"] if min(out) > 1 else [])])
+        mode = w.one_of(["half_pixel", "asymmetric", "align_corners"])
         options = f'method="linear", coordinate_transformation_mode="{mode}"'
-    dims = (*x.dims[:2], *map(Dim.of, out))
-    w.bind(f'R.image.resize2d({x.name}, R.shape([{out[0]}, {out[1]}]), layout="NCHW", {options})', dims, x.dtype)
+    dims, layout = (*x.dims[:2], *map(Dim.of, out)), "NC" + "DHW"[-n:]
+    w.bind(f'R.image.resize{n}d({x.name}, {sizes}, layout="{layout}", {options})', dims, x.dtype)
 
 
 def quantize(w: Writer) -> None:

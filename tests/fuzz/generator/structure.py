@@ -220,6 +220,40 @@ def function(w: Writer) -> None:
     w.add(result.named(w.name()), f"cls.{name}({', '.join(v.name for v in arguments)})")
 
 
+def recursion(w: Writer) -> None:
+    """A private function that calls itself until its counter is 0, and a call of it."""
+    from tests.fuzz.generator.module import some_binding
+
+    if w.depth > 1:
+        raise NothingFits
+    argument = w.one_of(v for v in w.pool if plain(v) and (v.is_float or v.fields))
+    count, param = Var(w.name("i"), (), "int64"), argument.named(w.name("a"))
+    name, more, left, result = (w.name(prefix) for prefix in ("f", "c", "v", "r"))
+    params = (count, param)
+    inner = Writer(w.shared, params, 3)
+    inner.depth = 2
+    for _ in range(w.random.randint(1, 3)):
+        some_binding(inner)
+    text = _ending(inner, param)
+    w.shared.functions += [
+        "    @R.function(private=True)",
+        f"    def {name}{signature(params, param)}:",
+        "        cls = Module",
+        *(f"        {size} = T.int64()" for size in dict.fromkeys([*sizes_of(params), *inner.sizes])),
+        f'        {more} = R.greater({count.name}, R.const(0, "int64"))',
+        f"        if {more}:",
+        *inner.lines,
+        f'            {left} = R.subtract({count.name}, R.const(1, "int64"))',
+        f"            {result} = cls.{name}({left}, {text})",
+        "        else:",
+        f"            {result} = {param.name}",
+        f"        return {result}",
+        "",
+    ]
+    times = w.number_of([0, 1, 2, 3], "int64")
+    w.add(argument.named(w.name()), f"cls.{name}({times}, {argument.name})")
+
+
 def prim_function(w: Writer) -> None:
     """A PrimFunc, written by hand, that doubles a tensor, and a call of it."""
     x = w.pick(lambda v: v.dtype == "float32" and v.ndim >= 1 and v.size and all(d.known for d in v.dims))

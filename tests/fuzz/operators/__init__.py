@@ -13,10 +13,11 @@ from tests.fuzz.operators import (
     reductions,
     vision,
 )
-from tests.fuzz.operators.registry import OPERATORS
+from tests.fuzz.operators.registry import OPERATORS, Unknown
 
 __all__ = [
     "OPERATORS",
+    "Unknown",
     "creation",
     "elementwise",
     "gradients",

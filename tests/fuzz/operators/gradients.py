@@ -13,7 +13,7 @@ from tests.fuzz.operators.elementwise import gelu, sigmoid
 from tests.fuzz.operators.normalization import along, reciprocal_root
 from tests.fuzz.operators.reductions import mean, stored, total, wide
 from tests.fuzz.operators.registry import dtype_of, integers, operator
-from tests.fuzz.values import FUNCTION, Tensor, elementwise, linear
+from tests.fuzz.values import FUNCTION, Tensor, elementwise, linear, moved
 
 
 def _gelu_slope(x: np.ndarray) -> np.ndarray:
@@ -133,6 +133,19 @@ def _layer_norm(call: relax.Call, x: Tensor, gamma: Tensor, g: Tensor) -> Any:
 def _instance_norm(call: relax.Call, x: Tensor, gamma: Tensor, g: Tensor) -> Any:
     axes = tuple(axis % x.value.ndim for axis in integers(call.attrs.axes))
     return _normalized(call, x, gamma, g, axes, (int(call.attrs.channel_axis) % x.value.ndim,), True)
+
+
+@operator("relax.grad.group_norm_backward", units=2)
+def _group_norm(call: relax.Call, x: Tensor, gamma: Tensor, g: Tensor) -> Any:
+    channel, groups = int(call.attrs.channel_axis) % x.value.ndim, int(call.attrs.num_groups)
+    split = (*x.shape[:channel], groups, x.shape[channel] // groups, *x.shape[channel + 1 :])
+    inside = (axis % x.value.ndim for axis in integers(call.attrs.axes))
+    over = (channel + 1, *(axis + (axis > channel) for axis in inside))
+    parts = (moved(lambda a: a.reshape(split), tensor) for tensor in (x, g))
+    scales = moved(lambda a: a.reshape(groups, -1), gamma)
+    results = _normalized(call, next(parts), scales, next(parts), over, (channel, channel + 1), True)
+    shapes = (x.shape, gamma.shape, gamma.shape)
+    return tuple(moved(lambda a, s=s: a.reshape(s), r) for r, s in zip(results, shapes, strict=True))
 
 
 @operator("relax.grad.batch_norm_backward", units=2)

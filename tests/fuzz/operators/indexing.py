@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from tests.fuzz.operators.registry import dtype_of, operator
+from tests.fuzz.operators.registry import Unknown, dtype_of, operator
 from tests.fuzz.values import Tensor, moved
 
 
@@ -223,4 +223,18 @@ def _topk(call: relax.Call, x: Tensor) -> Any:
 
 @operator("relax.nonzero", units=0)
 def _nonzero(call: relax.Call, x: Tensor) -> Tensor:
+    if _unsure(x) and np.any((np.abs(x.value.astype(float)) <= x.error) & (x.error > 0)):
+        raise Unknown("as many places as rounding leaves")
     return Tensor.exact(np.array(np.nonzero(x.value)), dtype_of(call))
+
+
+@operator("relax.unique", units=None)
+def _unique(call: relax.Call, x: Tensor, ordered: Any, places: Any, inverse: Any, counts: Any, axis: Any = None) -> Any:
+    """The different values in order, and what else is asked for."""
+    if _unsure(x):
+        raise Unknown("as many values as rounding leaves different")
+    more = [bool(one) for one in (places, inverse, counts)]
+    found = np.unique(x.value, *more, axis=None if axis is None else int(axis))
+    if not any(more):
+        return Tensor.exact(found, x.dtype)
+    return (Tensor.exact(found[0], x.dtype), *(Tensor.exact(part, "int64") for part in found[1:]))

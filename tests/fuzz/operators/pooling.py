@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
 from tests.fuzz.operators.products import reorder, spatial
-from tests.fuzz.operators.registry import integers, operator
+from tests.fuzz.operators.registry import dtype_of, integers, operator
 from tests.fuzz.values import Tensor, linear
 
 
@@ -50,11 +51,11 @@ def _max_pool(call: relax.Call, x: Tensor) -> Tensor:
     return Tensor.of(value, _windows(call, x.error.transpose(first), 0.0).max(-1).transpose(back), x.dtype)
 
 
-@operator("relax.nn.avg_pool1d", "relax.nn.avg_pool2d", "relax.nn.avg_pool3d", units=2)
-def _avg_pool(call: relax.Call, x: Tensor) -> Tensor:
+def _average(call: relax.Call, shape: tuple[int, ...]) -> Callable[[np.ndarray], np.ndarray]:
+    """What averages the windows of a tensor of this shape."""
     attrs = call.attrs
     first, back = _axes(str(attrs.layout), str(attrs.out_layout))
-    inside = np.ones([x.shape[axis] for axis in first])
+    inside = np.ones([shape[axis] for axis in first])
     padding = integers(attrs.padding)
     n = len(padding) // 2
     if attrs.count_include_pad:
@@ -70,11 +71,46 @@ def _avg_pool(call: relax.Call, x: Tensor) -> Tensor:
     else:
         counts = _windows(call, inside, 0.0).sum(-1)
     counts = np.maximum(counts, 1)
+    return lambda a: np.asarray((_windows(call, a.transpose(first), 0.0).sum(-1) / counts).transpose(back))
 
-    def average(a: np.ndarray) -> np.ndarray:
-        return np.asarray((_windows(call, a.transpose(first), 0.0).sum(-1) / counts).transpose(back))
 
-    return linear(average, int(np.prod(integers(attrs.pool_size))), x)
+@operator("relax.nn.avg_pool1d", "relax.nn.avg_pool2d", "relax.nn.avg_pool3d", units=2)
+def _avg_pool(call: relax.Call, x: Tensor) -> Tensor:
+    return linear(_average(call, x.shape), int(np.prod(integers(call.attrs.pool_size))), x)
+
+
+@operator("relax.grad.avg_pool2d_backward", units=2)
+def _avg_pool_backward(call: relax.Call, g: Tensor, x: Tensor) -> Tensor:
+    """A matrix for one image, transposed: its rows are the averages of images with a single 1."""
+    height, width = x.shape[2:]
+    images = np.eye(height * width).reshape(-1, 1, height, width)
+    matrix = _average(call, images.shape)(images).reshape(height * width, -1)
+
+    def adjoint(a: np.ndarray) -> np.ndarray:
+        return (a.reshape(*a.shape[:2], -1) @ matrix.T).reshape(x.shape)
+
+    return linear(adjoint, int(np.prod(integers(call.attrs.pool_size))), g, dtype=dtype_of(call))
+
+
+@operator("relax.grad.max_pool2d_backward", units=2)
+def _max_pool_backward(call: relax.Call, g: Tensor, x: Tensor) -> Tensor:
+    """An adjoint goes to the largest of its window; where others may be as large, to any of them."""
+    places = _windows(call, np.arange(x.value.size, dtype=float).reshape(x.shape), -1.0).astype(int)
+    value, error = _windows(call, x.value, -np.inf), _windows(call, x.error, 0.0)
+    best = value.argmax(-1)[..., None]
+    least = (np.take_along_axis(value, best, -1) - np.take_along_axis(error, best, -1)).max(-1, keepdims=True)
+    rivals = (value + error >= least) & (places >= 0)
+    chosen = np.take_along_axis(places, best, -1)[..., 0]
+
+    def adjoint(a: np.ndarray) -> np.ndarray:
+        result = np.zeros(x.value.size)
+        np.add.at(result, chosen, a)
+        return result.reshape(x.shape)
+
+    result = linear(adjoint, int(np.prod(integers(call.attrs.pool_size))), g, dtype=dtype_of(call))
+    unsure = np.zeros(x.value.size, bool)
+    unsure[places[rivals & (rivals.sum(-1, keepdims=True) > 1)]] = True
+    return Tensor.of(result.value, np.where(unsure.reshape(x.shape), np.inf, result.error), result.dtype)
 
 
 @operator("relax.nn.adaptive_avg_pool1d", "relax.nn.adaptive_avg_pool2d", "relax.nn.adaptive_avg_pool3d", units=2)

@@ -93,6 +93,30 @@ def _conv(call: relax.Call, x: Tensor, w: Tensor) -> Tensor:
     return linear(convolve, terms, x, w, dtype=dtype_of(call))
 
 
+@operator(*(f"relax.grad.conv{n}d_weight_backward" for n in (1, 2, 3)))
+def _conv_weight(call: relax.Call, x: Tensor, w: Tensor, g: Tensor) -> Tensor:
+    """Of the layout NCHW: for each tap, products of the adjoint and the data that the tap sees."""
+    attrs, n = call.attrs, w.value.ndim - 2
+    strides, dilation, groups = integers(attrs.strides), integers(attrs.dilation), int(attrs.groups)
+    padding = integers(attrs.padding)
+
+    def adjoint(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        a = np.pad(a, [(0, 0), (0, 0), *zip(padding[:n], padding[n:], strict=True)])
+        extents, images = b.shape[2:], a.shape[0]
+        b = b.reshape(images, groups, w.shape[0] // groups, math.prod(extents))
+        result = np.zeros((groups, b.shape[2], w.shape[1], *w.shape[2:]))
+        for tap in itertools.product(*map(range, w.shape[2:])):
+            first = [place * step for place, step in zip(tap, dilation, strict=True)]
+            ends = (at + (size - 1) * step + 1 for at, size, step in zip(first, extents, strides, strict=True))
+            cut = tuple(slice(at, end, step) for at, end, step in zip(first, ends, strides, strict=True))
+            seen = a[(slice(None), slice(None), *cut)].reshape(images, groups, w.shape[1], b.shape[3])
+            result[(slice(None), slice(None), slice(None), *tap)] = np.einsum("bgop,bgcp->goc", b, seen)
+        return result.reshape(w.shape)
+
+    terms = g.value.size // max(g.shape[1], 1)
+    return linear(adjoint, terms, x, g, dtype=dtype_of(call))
+
+
 def _transposed(
     x: np.ndarray, w: np.ndarray, strides: Any, padding: Any, dilation: Any, groups: int, extra: Any
 ) -> np.ndarray:

@@ -14,6 +14,10 @@ from tests.fuzz.values import Tensor
 Function = Callable[..., Any]
 
 
+class Unknown(Exception):
+    """The module does something that the interpreter does not know, or whose result is not determined."""
+
+
 @dataclass(frozen=True)
 class Operator:
     """What an operator computes, and how its results are rounded.

@@ -11,7 +11,7 @@ from tests.fuzz.operators.elementwise import divide
 from tests.fuzz.operators.products import reorder, spatial
 from tests.fuzz.operators.reductions import stored, wide
 from tests.fuzz.operators.registry import dtype_of, operator
-from tests.fuzz.values import Tensor, elementwise, linear
+from tests.fuzz.values import Tensor, elementwise, linear, moved
 
 
 def _source(out: int, size: int, mode: str) -> np.ndarray:
@@ -38,20 +38,62 @@ def _weights(out: int, size: int, call: relax.Call) -> np.ndarray:
     return result
 
 
-@operator("relax.image.resize2d", units=4)
-def _resize(call: relax.Call, x: Tensor, size: tuple[int, int]) -> Tensor:
+@operator("relax.image.resize2d", "relax.image.resize3d", units=4)
+def _resize(call: relax.Call, x: Tensor, size: tuple[int, ...]) -> Tensor:
     layout = str(call.attrs.layout)
     order = reorder(layout, "NC" + spatial(layout))
     back = reorder("NC" + spatial(layout), layout)
-    rows, columns = (_weights(o, x.shape[order[2 + i]], call) for i, o in enumerate(size))
-    scaled = linear(
-        lambda a: np.einsum("oh,nchw,pw->ncop", rows, a.transpose(order), columns).transpose(back), 8, wide(x)
-    )
+    weights = [_weights(out, x.shape[order[2 + i]], call) for i, out in enumerate(size)]
+
+    def resize(a: np.ndarray) -> np.ndarray:
+        a = a.transpose(order)
+        for axis, matrix in enumerate(weights, 2):
+            a = np.moveaxis(np.tensordot(a, matrix, (axis, 1)), -1, axis)
+        return a.transpose(back)
+
+    scaled = linear(resize, 8, wide(x))
     if str(call.attrs.method) != "nearest_neighbor":
-        # Places are computed in float32.
-        slack = 2.0**-20 * max(x.shape) * np.abs(x.value).max(initial=0)
-        scaled = Tensor.of(scaled.value, scaled.error + slack, scaled.dtype)
+        scaled = _with_slack(scaled, x, max(x.shape))
     return stored(scaled, dtype_of(call))
+
+
+def _with_slack(result: Tensor, x: Tensor, size: int) -> Tensor:
+    """Places between pixels are computed in float32."""
+    slack = 2.0**-21 * size * np.abs(x.value).max(initial=0)
+    return Tensor.of(result.value, result.error + slack, result.dtype)
+
+
+@operator("relax.image.affine_grid", units=2)
+def _affine_grid(call: relax.Call, theta: Tensor, size: tuple[int, int]) -> Tensor:
+    height, width = size
+    aligned = bool(call.attrs.align_corners)
+    rows, columns = ((2 * np.arange(n) - (n - 1)) / (max(n - 1, 1) if aligned else n) for n in size)
+    y, x = np.meshgrid(rows, columns, indexing="ij")
+    base = Tensor.of(np.stack([x, y, np.ones_like(x)]).reshape(3, -1), 2.0**-22, "float32")
+    grid = linear(np.matmul, 3, wide(theta), base)
+    return stored(moved(lambda a: a.reshape(-1, 2, height, width), grid), dtype_of(call))
+
+
+@operator("relax.image.grid_sample", units=2)
+def _grid_sample(call: relax.Call, x: Tensor, grid: Tensor) -> Tensor:
+    """Between pixels, bilinearly; what is outside of the image is 0. A result moves with its place as pixels differ."""
+    sizes = np.array(x.shape[:1:-1])[None, :, None, None]  # width, height
+    aligned = bool(call.attrs.align_corners)
+    at = (grid.value + 1) / 2 * (sizes - 1) if aligned else ((grid.value + 1) * sizes - 1) / 2
+    low = np.floor(at).astype(int)
+    result = np.zeros((*x.shape[:2], *grid.shape[2:]))
+    error = np.zeros(result.shape)
+    for offset in np.ndindex(2, 2):
+        steps = np.array(offset)[None, :, None, None]
+        place, weight = low + steps, np.where(steps == 1, at - low, 1 - (at - low)).prod(1)
+        inside = ((place >= 0) & (place < sizes)).all(1)
+        column, row = np.moveaxis(np.clip(place, 0, sizes - 1), 1, 0)
+        for batch in range(x.shape[0]):
+            here = weight[batch] * inside[batch]
+            result[batch] += x.value[batch][:, row[batch], column[batch]] * here
+            error[batch] += x.error[batch][:, row[batch], column[batch]] * here
+    drift = (grid.error * sizes / 2 + 2.0**-23 * sizes).sum(1, keepdims=True)
+    return Tensor.of(result, error + 2 * drift * np.abs(x.value).max(initial=0), dtype_of(call))
 
 
 def _channel(parameter: Any, x: Tensor, axis: int) -> Tensor:
