@@ -65,6 +65,12 @@ def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target
 _FUSED_OPERATORS = 12
 
 
+def _legalize(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Operators as PrimFuncs; fusion crashes at fields of literal tuples, which legalized operators may leave."""
+    tidied = relax.transform.CanonicalizeBindings()
+    return _sequence(relax.transform.LegalizeOps(), tidied, relax.transform.AnnotateTIROpPattern())(mod, target)
+
+
 def _fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     with changed_context(config={"relax.FuseOps.max_depth": _FUSED_OPERATORS}):
         return _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())(mod, target)
@@ -122,7 +128,7 @@ LOWERING = (
     Phase("keep_within_tensors", lambda mod, target: keep_within_tensors(mod)),
     Phase("order_floats", lambda mod, target: order_floats(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
-    Phase("legalize", _sequence(relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern())),
+    Phase("legalize", _legalize),
     Phase("check_legalized", lambda mod, target: check_legalized(mod)),
     Phase("fuse", _fuse),
     Phase("remove_dead_code", _sequence(relax.transform.DeadCodeElimination())),

@@ -66,6 +66,10 @@ def test_index_tensor() -> None:
     np.testing.assert_array_equal(_result(body, _TABLE, _FAR, np.full(8, -9)), _TABLE[_NEAREST, 0])
 
 
+def test_index_tensor_of_one_index() -> None:
+    np.testing.assert_array_equal(_result(lambda x, i: op.index_tensor(x, [i]), _TABLE, _FAR), _TABLE[_NEAREST])
+
+
 def test_scatter_elements() -> None:
     updates = np.ones((8, 5), "float32")
     body = lambda x, i, u: op.scatter_elements(x, i, u, axis=0, reduction="add")  # noqa: E731
