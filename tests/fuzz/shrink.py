@@ -15,8 +15,8 @@ import tvm
 from tvm import relax
 
 from tests.fuzz.check import tensors
+from tests.fuzz.generator.functions import signature
 from tests.fuzz.generator.module import Case
-from tests.fuzz.generator.structure import signature
 from tests.fuzz.generator.writer import Dim, Var
 from tests.fuzz.interpreter import Interpreter, Scope
 from tests.fuzz.values import Tensor

@@ -266,6 +266,18 @@ ROWS: list[Row] = [
     ),
     ("R.unique(i)", {"i": (4,)}, torch.unique),
     ("R.nonzero(i)", {"i": (3, 4)}, lambda i: i.nonzero().T),
+    *(
+        (
+            f"R.grad.attention_backward(q, k, v, g, scale=None, causal_mask='TopLeft', window_size=None)[{i}]",
+            {"q": (1, 3, 2, 4), "k": (1, 3, 2, 4), "v": (1, 3, 2, 4), "g": (1, 3, 2, 4)},
+            lambda q, k, v, g, i=i: _adjoint(
+                lambda x: F.scaled_dot_product_attention(
+                    *(y.transpose(1, 2) for y in (*(q, k, v)[:i], x, *(q, k, v)[i + 1 :])), is_causal=True
+                ).transpose(1, 2)
+            )((q, k, v)[i], g),
+        )
+        for i in range(3)
+    ),
     ("R.grad.broadcast_backward(g, axis=[0])", {"g": (3, 4)}, lambda g: g.sum(0)),
     *(
         (
@@ -342,7 +354,6 @@ LEFT_OUT = {
     "random": "nn.seeded_dropout nn.stochastic_round multinomial_from_uniform",
     "boxes and regions, whose order is not determined": """vision.all_class_non_max_suppression vision.get_valid_counts
         vision.multibox_transform_loc vision.non_max_suppression vision.roi_align vision.roi_pool""",
-    "tested with its forward operator against torch": "grad.attention_backward",
     "TVM does not legalize it": "nn.attention_var_len",
 }
 _NO_OPERATORS = tuple(

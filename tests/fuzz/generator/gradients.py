@@ -74,6 +74,20 @@ def sums(w: Writer) -> None:
         w.bind(f"R.grad.take_backward({g.name}, {x.name}, {index.name}, axis={axis})", x.dims, x.dtype)
 
 
+def attention(w: Writer) -> None:
+    """The adjoints of queries, keys and values."""
+    if w.shared.has_vague_types:
+        raise NothingFits  # as attention
+    x = w.pick_float(lambda v: v.ndim == 4 and v.size)
+    g = w.one_of(v for v in w.pool if v.same_type(x))
+    options = f"scale=None, causal_mask={w.one_of(['None', repr('TopLeft')])}, window_size=None"
+    whole = w.add(
+        Var(w.name("t"), fields=(x, x, x)),
+        f"R.grad.attention_backward({x.name}, {x.name}, {x.name}, {g.name}, {options})",
+    )
+    w.add(x.named(w.name()), f"{whole.name}[{w.one_of([0, 1, 2])}]")
+
+
 def windows(w: Writer) -> None:
     """The adjoints of convolutions' weights and of pooling."""
     x = w.pick_float(lambda v: v.ndim in (3, 4, 5) and v.size and all(d.known for d in v.dims))

@@ -15,7 +15,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 import autocast.ir.operators  # noqa: F401  (TVMScript then knows the operators of our own)
-from tests.fuzz.generator import elementwise, gradients, indexing, layout, products, rare, rows, structure
+from tests.fuzz.generator import elementwise, functions, gradients, indexing, layout, products, rare, rows, structure
 from tests.fuzz.generator.writer import Dim, Dims, NothingFits, Shared, Var, Writer
 
 Kind = Callable[[Writer], None]
@@ -68,6 +68,7 @@ KINDS: dict[Kind, int] = {
     gradients.rows: 1,
     gradients.norm: 2,
     gradients.sums: 1,
+    gradients.attention: 1,
     gradients.windows: 2,
     gradients.losses: 1,
     rare.whole: 3,
@@ -82,11 +83,11 @@ KINDS: dict[Kind, int] = {
     structure.match_cast: 2,
     structure.conditional: 4,
     structure.dataflow: 6,
-    structure.function: 4,
-    structure.recursion: 2,
-    structure.call: 3,
-    structure.prim_function: 1,
-    structure.closure: 3,
+    functions.function: 4,
+    functions.recursion: 2,
+    functions.call: 3,
+    functions.prim_function: 1,
+    functions.closure: 3,
 }
 
 _KINDS = [kind for kind, weight in KINDS.items() for _ in range(weight)]
@@ -233,9 +234,9 @@ def generate(seed: int) -> Case:
     result = (
         results[0].name if len(results) == 1 and random.randrange(2) else f"({', '.join(v.name for v in results)},)"
     )
-    sizes = dict.fromkeys([*structure.sizes_of(tuple(arguments)), *w.sizes])
+    sizes = dict.fromkeys([*functions.sizes_of(tuple(arguments)), *w.sizes])
     text = ["@I.ir_module", "class Module:", *shared.functions, "    @R.function"]
-    text.append(f"    def main{structure.signature(tuple(arguments), None)}:")
+    text.append(f"    def main{functions.signature(tuple(arguments), None)}:")
     text += ["        cls = Module"] if shared.functions else []
     text += [f"        {size} = T.int64()" for size in sizes]
     text += [*w.lines, f"        return {result}", ""]

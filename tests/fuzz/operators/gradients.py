@@ -10,8 +10,9 @@ import numpy as np
 from tvm import relax
 
 from tests.fuzz.operators.elementwise import gelu, sigmoid
-from tests.fuzz.operators.normalization import along, reciprocal_root
-from tests.fuzz.operators.reductions import mean, stored, total, wide
+from tests.fuzz.operators.normalization import along, reciprocal_root, softmax
+from tests.fuzz.operators.products import attention_scores
+from tests.fuzz.operators.reductions import mean, scaled, stored, total, wide
 from tests.fuzz.operators.registry import dtype_of, integers, operator
 from tests.fuzz.values import FUNCTION, Tensor, elementwise, linear, moved
 
@@ -166,3 +167,26 @@ def _take(call: relax.Call, g: Tensor, x: Tensor, indices: Tensor) -> Tensor:
         return result
 
     return linear(scatter, max(indices.value.size, 1), g, dtype=dtype_of(call))
+
+
+def _product(subscripts: str, x: Tensor, y: Tensor) -> Tensor:
+    return linear(lambda a, b: np.einsum(subscripts, a, b), max(x.value.shape + y.value.shape), x, y).rounded(None)
+
+
+@operator("relax.grad.attention_backward", units=2)
+def _attention(call: relax.Call, q: Tensor, k: Tensor, v: Tensor, g: Tensor, bias: Tensor | None = None) -> Any:
+    """Of (batch, length, heads, width): queries are numbered by q, keys by k, widths by d."""
+    scale = 1 / math.sqrt(q.shape[-1]) if call.attrs.scale is None else float(call.attrs.scale)
+    queries, keys, values, wide_g = (wide(x) for x in (q, k, v, g))
+    low = None if q.dtype == "float32" else q.dtype  # that both factors of a product may have
+    weights = softmax(attention_scores(call, queries, keys, scale, bias), -1).rounded(low)
+    of_weights = _product("bqhd,bkhd->bhqk", wide_g, values)
+    of_scores = _times(weights, _minus(of_weights, total(_times(of_weights, weights), (3,)))).rounded(low)
+    results = [
+        scaled(_product("bhqk,bkhd->bqhd", of_scores, keys), scale),
+        scaled(_product("bhqk,bqhd->bkhd", of_scores, queries), scale),
+        _product("bhqk,bqhd->bkhd", weights, wide_g),
+    ]
+    results += [] if bias is None else [of_scores]
+    kept = (q, k, v) if bias is None else (q, k, v, bias)
+    return tuple(stored(result, like.dtype) for result, like in zip(results, kept, strict=True))

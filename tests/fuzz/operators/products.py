@@ -12,7 +12,7 @@ from tvm import relax
 from tests.fuzz.operators.normalization import softmax
 from tests.fuzz.operators.reductions import scaled, stored, wide
 from tests.fuzz.operators.registry import dtype_of, integers, operator
-from tests.fuzz.values import Tensor, elementwise, linear, moved
+from tests.fuzz.values import Tensor, elementwise, linear
 
 
 @operator("relax.matmul")
@@ -27,13 +27,10 @@ def _einsum(call: relax.Call, operands: tuple[Tensor, ...]) -> Tensor:
     return linear(lambda *a: np.einsum(subscripts, *a), terms, *operands, dtype=dtype_of(call))
 
 
-@operator("relax.nn.attention", "relax.nn.attention_bias")
-def _attention(call: relax.Call, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    # (batch, length, heads, width) to (batch, heads, length, width)
-    queries, keys, values = (moved(lambda a: a.transpose(0, 2, 1, 3), wide(x)) for x in (q, k, v))
-    scores = linear(lambda a, b: a @ b.swapaxes(-1, -2), q.shape[-1], queries, keys)
-    scale = call.attrs.scale
-    scores = scaled(scores, 1 / math.sqrt(q.shape[-1]) if scale is None else float(scale))
+def attention_scores(call: relax.Call, q: Tensor, k: Tensor, scale: float, bias: Tensor | None) -> Tensor:
+    """What softmax takes, of (batch, heads, queries, keys); where a query may not see a key, next to nothing."""
+    scores = linear(lambda a, b: np.einsum("bqhd,bkhd->bhqk", a, b), q.shape[-1], q, k)
+    scores = scaled(scores, scale)
     if bias is not None:
         scores = elementwise(np.add, scores, wide(bias)).rounded(None)
     causal = call.attrs.causal_mask
@@ -41,10 +38,17 @@ def _attention(call: relax.Call, q: Tensor, k: Tensor, v: Tensor, bias: Tensor |
         offset = abs(q.shape[1] - k.shape[1]) if str(causal) == "BottomRight" else 0
         keep = np.tril(np.ones(scores.shape, bool), offset)
         scores = Tensor(np.where(keep, scores.value, -1e30), np.where(keep, scores.error, 0), scores.dtype)
-    weights = softmax(scores, -1)
+    return scores
+
+
+@operator("relax.nn.attention", "relax.nn.attention_bias")
+def _attention(call: relax.Call, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+    scale = 1 / math.sqrt(q.shape[-1]) if call.attrs.scale is None else float(call.attrs.scale)
+    weights = softmax(attention_scores(call, wide(q), wide(k), scale, bias), -1)
     # Weights may be rounded as the operands are.
-    result = linear(np.matmul, k.shape[1], weights.rounded(None if q.dtype == "float32" else q.dtype), values)
-    return stored(moved(lambda a: a.transpose(0, 2, 1, 3), result), dtype_of(call))
+    weights = weights.rounded(None if q.dtype == "float32" else q.dtype)
+    result = linear(lambda a, b: np.einsum("bhqk,bkhd->bqhd", a, b), k.shape[1], weights, wide(v))
+    return stored(result, dtype_of(call))
 
 
 def reorder(layout: str, wanted: str) -> tuple[int, ...]:
