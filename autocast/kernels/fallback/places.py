@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx, topi
+from tvm import relax, te, tirx
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, op_name
@@ -72,18 +72,10 @@ def _along_columns(rewriter: _WithinTensors, call: relax.Call, *operands: relax.
     return rewriter.with_places(call, rewriter.within(operands[1], extents), operands)
 
 
-def _each_within(rewriter: _WithinTensors, x: relax.Expr, places: relax.Expr) -> list[relax.Expr]:
-    pairs = zip(places.fields, dims(x), strict=False)
-    return [rewriter.within(place, [extent]) for place, extent in pairs]
-
-
-def _index_tensor(rewriter: _WithinTensors, call: relax.Call, x: relax.Expr, places: relax.Expr) -> relax.Expr:
-    """What TVM legalizes it to, without the tuple: its pass binds fields of it, which fusion takes for calls."""
-    return rewriter.builder_.call_te(topi.index_tensor, x, _each_within(rewriter, x, places))
-
-
-def _index_put(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:
-    return rewriter.with_places(call, relax.Tuple(_each_within(rewriter, *operands[:2])), operands)
+def _along_each_axis(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:
+    pairs = zip(operands[1].fields, dims(operands[0]), strict=False)
+    places = relax.Tuple([rewriter.within(place, [extent]) for place, extent in pairs])
+    return rewriter.with_places(call, places, operands)
 
 
 def _lookup(rewriter: _WithinTensors, call: relax.Call, x: relax.Expr, places: relax.Expr) -> relax.Expr | None:
@@ -111,8 +103,8 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.scatter_elements": _along_an_axis,
     "relax.gather_nd": _along_columns,
     "relax.scatter_nd": _along_columns,
-    "relax.index_tensor": _index_tensor,
-    "relax.index_put": _index_put,
+    "relax.index_tensor": _along_each_axis,
+    "relax.index_put": _along_each_axis,
     "relax.nn.nll_loss": _loss,
     "relax.vision.roi_align": _regions,
     "relax.vision.roi_pool": _regions,
