@@ -14,8 +14,10 @@ from functools import partial
 from rich.console import Console
 from rich.markup import escape
 
+from autocast import settings
 from autocast.errors import AutocastError, InputError
 from autocast.messages import nearest
+from autocast.terminal import TEXT_WIDTH
 
 _POLICY = 'a policy, such as "mp1" or "mp4, dtype=float16, float32_ops=(nn.gelu,)"'
 
@@ -93,22 +95,22 @@ def _demo(options: argparse.Namespace) -> int:
         progress.print(f"  {text}: {time.perf_counter() - begun:.1f} s", highlight=False, style="dim")
 
     with step("loading torch, transformers and TVM"):
-        from autocast import demo, demo_training, vm
+        from autocast import vm
+        from autocast.demos import bert, inference, training
         from autocast.policy import as_policy
-        from autocast.report import tables
     if options.hidden % options.heads:
         raise InputError(f"demo: --hidden {options.hidden} is no multiple of --heads {options.heads}")
     options.policy = as_policy(options.policy, dtype=options.dtype)
-    chosen = demo.Options(**{field.name: getattr(options, field.name) for field in fields(demo.Options)})
-    console = Console() if sys.stdout.isatty() else Console(width=tables.TEXT_WIDTH)
+    chosen = bert.Options(**{field.name: getattr(options, field.name) for field in fields(bert.Options)})
+    console = Console() if sys.stdout.isatty() else Console(width=TEXT_WIDTH)
     failures = []
-    for half, table in ((demo, tables.demo_table), (demo_training, tables.training_table)):
+    for half in (inference, training):
         result = half.run(chosen, step)
-        console.print(table(result))
+        console.print(result.table())
         if options.profile:
             for model in (result.float32, result.amp):
-                console.print(tables.latency_table(vm.profile_vm_model(model, "cpu", result.inputs, number=1)))
-                console.print(tables.memory_table(vm.trace_memory(model, "cpu", result.inputs)))
+                console.print(vm.profile_vm_model(model, "cpu", result.inputs, number=1).table())
+                console.print(vm.trace_memory(model, "cpu", result.inputs).table())
         failures += half.failures(result)
     progress.print(f"  everything: {time.perf_counter() - started:.1f} s", highlight=False, style="dim")
     for failure in failures:
@@ -117,9 +119,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _env(options: argparse.Namespace) -> int:
-    from autocast.report import tables
-
-    Console().print(tables.settings_table())
+    Console().print(settings.table())
     return 0
 
 

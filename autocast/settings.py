@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rich.table import Table
+
 from autocast.errors import AutocastError
 
 
@@ -88,3 +90,13 @@ def debug() -> Debug:
 def text(name: str) -> str:
     """The current value of the setting `name`, as text; empty where it is not set."""
     return str(_BY_NAME[name].value)
+
+
+def table() -> Table:
+    """Every environment variable that the project reads, with its value now."""
+    shown = Table(title="environment variables")
+    for name in ("name", "type", "default", "now", "meaning"):
+        shown.add_column(name, overflow="fold")
+    for setting in SETTINGS:
+        shown.add_row(setting.name, setting.kind, str(setting.default), str(setting.value), setting.help)
+    return shown

@@ -17,7 +17,7 @@ from rich.table import Table
 
 import autocast
 from autocast import amp, vm
-from autocast.demo import relative_error
+from autocast.demos.inference import relative_error
 from autocast.policy import PRESETS
 from benchmarks.counting import casts_in
 from benchmarks.harness import PAUSE

@@ -26,3 +26,10 @@ def test_text_that_cannot_be_parsed_is_an_error_that_names_the_variable(monkeypa
     monkeypatch.setenv("AUTOCAST_DEBUG", text)
     with pytest.raises(AutocastError, match=f"AUTOCAST_DEBUG='{text}': expected int, poison"):
         settings.debug()
+
+
+def test_the_settings_table_shows_every_setting_and_its_value(monkeypatch):
+    monkeypatch.setenv("AUTOCAST_DEBUG", "2")
+    rows = {row[0]: row for row in zip(*(column.cells for column in settings.table().columns), strict=True)}
+    assert list(rows) == [setting.name for setting in settings.SETTINGS]
+    assert rows["AUTOCAST_DEBUG"][1:4] == ("int, poison, or both with a comma", "0", "2")

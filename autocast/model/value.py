@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import tvm
 import tvm_ffi
@@ -47,6 +48,9 @@ class Model:
     report: Any = None
     output_names: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
+
+    #: Compiles the model that is called, for this machine's CPU: set by `autocast.vm`, which models know nothing of.
+    compiler: ClassVar[Callable[[Model], Callable[..., Any]]]
 
     @property
     def main(self) -> relax.Function:
@@ -96,9 +100,7 @@ class Model:
         TypeError
             An input is missing, unknown, or given twice.
         """
-        from autocast import vm  # the model does not depend on how it is run
-
-        return vm.compile(self, "cpu")(*self.bind_inputs(*args, **kwargs))
+        return self.compiler()(*self.bind_inputs(*args, **kwargs))
 
     def bind_inputs(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The inputs in the order of `input_names`; TypeError where one is missing, unknown or given twice."""

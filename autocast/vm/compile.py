@@ -113,3 +113,6 @@ def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:
     for name in ("num_input", "updates"):
         main = main.without_attr(name) if name in (main.attrs or {}) else main
     return main
+
+
+Model.compiler = compile

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, overload
 
 import tvm
+from rich.table import Table
 
 from autocast import ir
 from autocast.kernels.target import wanted_threads
 from autocast.model.value import Model
+from autocast.terminal import to_text
 from autocast.vm.compile import compile
 from autocast.vm.executable import Executable
 from autocast.vm.plan import Replay
@@ -87,10 +89,25 @@ class MemoryTrace(Sequence[MemoryStep]):
         """Everything: intermediates, inputs, parameters and constants."""
         return self.intermediates + self.inputs + self.params + self.constants
 
-    def __str__(self) -> str:
-        from autocast.report import tables  # imports point from reports to what they show
+    def table(self) -> Table:
+        """One row for each kernel in the order of execution; the title has the sums."""
+        caption = f"{self.unknown} allocations depend on data and are not counted" if self.unknown else None
+        table = Table(
+            title=(
+                f"peak {self.peak:.2f} MiB: intermediates {self.intermediates:.2f}, inputs {self.inputs:.2f}, "
+                f"parameters {self.params:.2f}, constants {self.constants:.2f}"
+            ),
+            caption=caption,
+        )
+        table.add_column("kernel", overflow="fold")
+        for name in ("live MiB", "workspace MiB", "reserved MiB"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for step in self:
+            table.add_row(step.name, f"{step.live:.2f}", f"{step.workspace:.2f}", f"{step.reserved:.2f}")
+        return table
 
-        return tables.to_text(tables.memory_table(self))
+    def __str__(self) -> str:
+        return to_text(self.table())
 
 
 def trace_memory(

@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import Any, overload
 
 import tvm
+from rich.table import Table
 
 from autocast.errors import InputError
 from autocast.kernels.poison import POISON
 from autocast.model.value import Model
+from autocast.terminal import to_text
 from autocast.vm.compile import compile
 from autocast.vm.executable import Executable
 from autocast.vm.flops import kernel_flops
@@ -110,10 +112,36 @@ class LatencyReport(Sequence[float]):
         """The report as one JSON object: its attributes, and `median` and `minimum`."""
         return json.dumps(asdict(self) | {"median": self.median, "minimum": self.minimum}, indent=2)
 
-    def __str__(self) -> str:
-        from autocast.report import tables  # imports point from reports to what they show
+    def table(self) -> Table:
+        """One row for each operator, the slowest first; the title has the latencies of whole calls."""
+        table = Table(
+            title=(
+                f"median {self.median:.3f} ms, minimum {self.minimum:.3f} ms on {self.device} "
+                f"({self.repeat} x mean of {self.number} runs)"
+            ),
+            caption="\n".join(
+                [f"operators timed in runs of {self.instrumented:.3f} ms with an instrument", *self.notes]
+            ),
+        )
+        table.add_column("operator", overflow="fold")
+        for name in ("calls", "total ms", "share", "MiB", "GB/s", "GFLOP", "GFLOP/s"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in self.operators:
+            seconds = row.total / 1e3
+            table.add_row(
+                row.name,
+                str(row.calls),
+                f"{row.total:.3f}",
+                f"{row.share:.1%}",
+                f"{row.bytes / 2**20:.2f}" if row.bytes else "",
+                f"{row.bytes / seconds / 1e9:.1f}" if row.bytes and seconds else "",
+                f"{row.flops / 1e9:.3f}" if row.flops is not None else "",
+                f"{row.flops / seconds / 1e9:.1f}" if row.flops is not None and seconds else "",
+            )
+        return table
 
-        return tables.to_text(tables.latency_table(self))
+    def __str__(self) -> str:
+        return to_text(self.table())
 
 
 def run_vm_model(

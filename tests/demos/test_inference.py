@@ -1,17 +1,16 @@
-"""The demonstration's logic, on a BERT small enough for a test."""
+"""The first demonstration, on a BERT small enough for a test."""
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 import torch
 
-from autocast import demo
-from autocast.report import tables
-from tests.demonstrations import TINY, check_measured, check_shown
+from autocast.demos import bert, inference
+from autocast.terminal import to_text
+from tests.demos.demonstrations import TINY, check_measured, check_shown
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +22,7 @@ def result():
         steps.append(text)
         yield
 
-    result = demo.run(TINY, progress)
+    result = inference.run(TINY, progress)
     assert [step.split()[0] for step in steps] == [
         "importing",
         "autocasting",
@@ -45,7 +44,7 @@ def test_float32_is_as_exact_as_torch_and_amp_as_torch_autocast(result):
     assert float32.error < 1e-5
     assert eager.error < 1e-5
     assert 1e-4 < low.error <= eager_low.error
-    assert demo.failures(result) == []
+    assert inference.failures(result) == []
 
 
 def test_memory_and_casts_are_those_of_the_models(result):
@@ -59,7 +58,7 @@ def test_memory_and_casts_are_those_of_the_models(result):
 
 
 def test_the_table_shows_all_rows(result):
-    text = tables.to_text(tables.demo_table(result))
+    text = to_text(result.table())
     check_shown(text, result.rows)
     assert f"{result.parameters:.2f} MiB of parameters" in text
 
@@ -67,31 +66,15 @@ def test_the_table_shows_all_rows(result):
 def test_wrong_outputs_are_reported(result):
     float32, low, eager, eager_low = result.rows
     wrong = replace(result, rows=(replace(float32, error=float("nan")), replace(low, error=1.0), eager, eager_low))
-    assert [failure.split()[0] for failure in demo.failures(wrong)] == ["float32", "AMP"]
+    assert [failure.split()[0] for failure in inference.failures(wrong)] == ["float32", "AMP"]
 
 
 def test_the_model_of_the_demonstration_is_bert_base():
-    size = sum(parameter.nbytes for parameter in demo.build_bert(demo.Options()).parameters()) / 2**20
+    size = sum(parameter.nbytes for parameter in bert.build_bert(bert.Options()).parameters()) / 2**20
     assert size == pytest.approx(120.34, abs=0.01)
-
-
-def test_rounds_alternate_and_the_first_is_not_counted():
-    order = []
-
-    def way(name, seconds):
-        def call():
-            order.append(name)
-            time.sleep(seconds)
-
-        return call
-
-    fast, slow = demo.measure([way("fast", 0.001), way("slow", 0.02)], rounds=3)
-    assert order == ["fast", "slow"] * 4
-    assert len(fast) == len(slow) == 3
-    assert max(fast) < 20 <= min(slow)
 
 
 def test_eager_casts_are_counted_with_their_bytes():
     x = torch.ones(4, 4)
-    counter = demo.CastCounter(lambda: (x.to(torch.bfloat16), x.to(torch.float32), x.double()))
+    counter = inference.CastCounter(lambda: (x.to(torch.bfloat16), x.to(torch.float32), x.double()))
     assert (counter.casts, counter.bytes) == (2, 16 * (4 + 2) + 16 * (4 + 8))

@@ -1,4 +1,4 @@
-"""The demonstration's second half, on a BERT small enough for a test."""
+"""The second demonstration, on a BERT small enough for a test."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from autocast import demo_training
-from autocast.report import tables
-from tests.demonstrations import TINY, check_measured, check_shown
+from autocast.demos import training
+from autocast.terminal import to_text
+from tests.demos.demonstrations import TINY, check_measured, check_shown
 
 
 @pytest.fixture(scope="module")
 def result():
-    return demo_training.run(TINY)
+    return training.run(TINY)
 
 
 def test_the_four_ways_are_measured_as_often_as_asked(result):
@@ -25,7 +25,7 @@ def test_losses_after_updates_are_torchs(result):
     assert float32.error < 1e-5
     assert eager.error < 1e-5
     assert low.error < 1e-3
-    assert demo_training.failures(result) == []
+    assert training.failures(result) == []
 
 
 def test_memory_and_casts_are_those_of_the_steps(result):
@@ -38,11 +38,11 @@ def test_memory_and_casts_are_those_of_the_steps(result):
 
 
 def test_the_table_shows_all_rows(result):
-    text = tables.to_text(tables.training_table(result))
+    text = to_text(result.table())
     check_shown(text, result.rows)
 
 
 def test_wrong_losses_are_reported(result):
     float32, low, eager, eager_low = result.rows
     wrong = replace(result, rows=(replace(float32, error=float("nan")), replace(low, error=1.0), eager, eager_low))
-    assert len(demo_training.failures(wrong)) == 2
+    assert len(training.failures(wrong)) == 2

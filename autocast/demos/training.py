@@ -1,4 +1,4 @@
-"""The second half of `python -m autocast demo`: the same BERT trained, in the same four ways."""
+"""The second demonstration: the same model trained, beside torch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
+from rich.table import Table
 from torch.nn import functional
 
-from autocast.demo import Options, Progress, Rows, build_bert, draw_ids, figures, four_ways, make_rows, measure
+from autocast.demos.bert import Options, build_bert, draw_ids
+from autocast.demos.comparison import Progress, Rows, comparison, figures, four_ways, make_rows, measure
 from autocast.frontend import from_torch
 from autocast.model import Model
 from autocast.training import SGD, CrossEntropy, training_step
@@ -47,6 +49,15 @@ class TrainingResult:
     float32: Model
     amp: Model
     inputs: tuple[torch.Tensor, ...]
+
+    def table(self) -> Table:
+        """The four rows: latency, memory, error of the loss, and casts."""
+        return comparison(
+            "a training step of the same model: forward, cross-entropy, backward, SGD with momentum",
+            "intermediates: MiB beside parameters, the optimizer's state and inputs\n"
+            "error: of the loss after three steps, relative to torch in float64",
+            self.rows,
+        )
 
 
 def run(options: Options, progress: Progress = lambda text: nullcontext()) -> TrainingResult:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from autocast import settings
-from autocast.report import tables
+from autocast.terminal import to_text
 from autocast.vm import LatencyReport, MemoryStep, MemoryTrace, OperatorTime
 
 REPORT = LatencyReport(
@@ -28,34 +27,27 @@ def cells(table: Table) -> list[list[str]]:
 
 
 def test_the_latency_table_derives_rates_from_times():
-    assert cells(tables.latency_table(REPORT)) == [
+    assert cells(REPORT.table()) == [
         ["matmul", "2", "2.000", "50.0%", "4.00", "2.1", "0.008", "4.0"],
         ["softmax", "1", "1.000", "25.0%", "1.00", "1.0", "", ""],
     ]
 
 
 def test_the_latency_tables_title_has_the_contract():
-    title = tables.latency_table(REPORT).title
+    title = REPORT.table().title
     assert title == "median 3.000 ms, minimum 2.000 ms on cpu (3 x mean of 5 runs)"
 
 
 def test_the_memory_table_has_a_row_for_each_kernel_and_warns_of_what_it_cannot_know():
     trace = MemoryTrace((MemoryStep("take", 1.5, 0.25, 2.0),), inputs=1.0, params=3.0, constants=0.5, unknown=2)
-    table = tables.memory_table(trace)
+    table = trace.table()
     assert cells(table) == [["take", "1.50", "0.25", "2.00"]]
     assert table.title == "peak 6.75 MiB: intermediates 2.25, inputs 1.00, parameters 3.00, constants 0.50"
     assert table.caption == "2 allocations depend on data and are not counted"
 
 
-def test_the_settings_table_shows_every_setting_and_its_value(monkeypatch):
-    monkeypatch.setenv("AUTOCAST_DEBUG", "2")
-    rows = {row[0]: row for row in cells(tables.settings_table())}
-    assert list(rows) == [setting.name for setting in settings.SETTINGS]
-    assert rows["AUTOCAST_DEBUG"][1:4] == ["int, poison, or both with a comma", "0", "2"]
-
-
 def test_text_is_plain_and_as_wide_as_asked():
-    text = tables.to_text(tables.latency_table(REPORT), width=60)
+    text = to_text(REPORT.table(), width=60)
     assert "\x1b" not in text
     assert max(len(line) for line in text.splitlines()) <= 60
     assert not any(line.endswith(" ") for line in text.splitlines())

@@ -1,1 +1,0 @@
-"""What is shown to people: tables of casts, latencies and memory."""

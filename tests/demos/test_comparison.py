@@ -1,0 +1,42 @@
+"""Ways are measured in turns, and what their latencies cannot tell is said."""
+
+from __future__ import annotations
+
+import time
+
+from autocast.demos.comparison import Row, comparison, measure
+from autocast.terminal import to_text
+
+
+def test_rounds_alternate_and_the_first_is_not_counted():
+    order = []
+
+    def way(name, seconds):
+        def call():
+            order.append(name)
+            time.sleep(seconds)
+
+        return call
+
+    fast, slow = measure([way("fast", 0.001), way("slow", 0.02)], rounds=3)
+    assert order == ["fast", "slow"] * 4
+    assert len(fast) == len(slow) == 3
+    assert max(fast) < 20 <= min(slow)
+
+
+def row(name: str, *latencies: float) -> Row:
+    return Row(name, latencies, error=0.0)
+
+
+def test_the_minimum_and_the_spread_stand_beside_the_median():
+    ours = row("ours", 10.0, 10.5, 9.5, 10.2, 9.8)
+    shown = to_text(comparison("title", "caption", (ours, ours, row("torch", 20.0, 20.0, 20.0), ours)))
+    assert [cell.strip() for cell in shown.splitlines()[4].split("│")[2:6]] == ["10.0", "9.5", "4%", "2.00 x"]
+    assert "?" not in shown
+
+
+def test_speedups_over_latencies_that_spread_are_marked_and_explained():
+    ours, restless = row("ours", 10.0, 10.0, 10.0), row("torch", 10.0, 20.0, 60.0)
+    shown = to_text(comparison("title", "caption", (ours, ours, restless, ours)))
+    assert [line.split("│")[5].strip() for line in shown.splitlines()[4:8]] == ["2.00 ?", "2.00 ?", "1.00 ?", "2.00 ?"]
+    assert "?: half of the latencies of torch spread over more than 25%" in shown
