@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -30,8 +31,8 @@ def sources() -> list[Path]:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """What a module imports while it is loaded, as paths; not what functions import, nor what only types need."""
-    for node in tree.body:
+    """What a module imports, inside functions and for types too, as paths."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
@@ -64,3 +65,18 @@ def test_imports_point_up_the_table() -> None:
         names = imported(ast.parse(source.read_text()))
         wrong += [f"{own} imports {name}" for name in names if (layer_of(name) or 0) > (layer_of(own) or 0)]
     assert wrong == []
+
+
+def test_imports_make_no_circle() -> None:
+    modules = {str(path.relative_to(REPOSITORY).with_suffix("")): path for path in sources()}
+
+    def module_of(name: str) -> str | None:
+        """The module that an import of `name` loads, which may be a name inside of it."""
+        found = (name, f"{name}/__init__", *(name.rpartition("/")[0] + end for end in ("", "/__init__")))
+        return next((path for path in found if path in modules), None)
+
+    graph = {path: map(module_of, imported(ast.parse(source.read_text()))) for path, source in modules.items()}
+    order = TopologicalSorter(
+        {path: {name for name in names if name not in (None, path)} for path, names in graph.items()}
+    )
+    order.prepare()  # raises CycleError, which names the circle

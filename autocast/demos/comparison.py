@@ -135,7 +135,9 @@ def comparison(title: str, caption: str, rows: Rows) -> Table:
     """Ours in two precisions beside torch's in two; speedups are over torch in float32."""
     baseline = rows[2]  # torch in float32
     restless = [row.name for row in rows if row.spread > _STEADY]
-    doubt = f"\n?: half of the latencies of {', '.join(restless)} spread over more than {_STEADY:.0%}" if restless else ""
+    doubt = (
+        f"\n?: half of the latencies of {', '.join(restless)} spread over more than {_STEADY:.0%}" if restless else ""
+    )
     table = Table(title=title, caption=caption + doubt)
     table.add_column("", no_wrap=True)
     names = ("latency ms", "minimum", "spread", "speedup", "peak MiB", "intermediates", "error")

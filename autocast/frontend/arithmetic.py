@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -12,10 +12,8 @@ from tvm import relax
 
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import cast, dims
+from autocast.frontend.importer import Importer
 from autocast.ir import dtype_of
-
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
 
 
 def _operands(importer: Importer, node: fx.Node, *, numbers_are_wide: bool = False) -> tuple[relax.Expr, relax.Expr]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -10,11 +10,9 @@ from tvm import relax
 
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import cast, dims
+from autocast.frontend.importer import Importer
 from autocast.frontend.noise import dropout
 from autocast.ir import dtype_of
-
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
 
 
 def attention(importer: Importer, node: fx.Node) -> relax.Expr:

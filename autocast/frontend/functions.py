@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from torch import fx
 from tvm import relax
 
 from autocast.frontend.helpers import Converter, cast
+from autocast.frontend.importer import Importer
 from autocast.ir import dtype_of, operators
-
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
 
 op = relax.op
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 from tvm import relax
 
 from autocast.errors import ImportModelError
+from autocast.frontend.importer import Importer
 from autocast.ir import dtype_of, shape_of
 
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
-
 #: Translates one node of a torch program into Relax expressions, which it emits into the importer's block.
-Converter = Callable[["Importer", fx.Node], Any]
+Converter = Callable[[Importer, fx.Node], Any]
 
 
 def dims(x: relax.Expr) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -19,7 +19,6 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import call_place
 from autocast.frontend.constants import constants, smallest
-from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
 from autocast.frontend.nodes import node_place
@@ -31,9 +30,9 @@ from autocast.ir import Place, PlacedBuilder
 class Importer(ExportedProgramImporter):
     """Translates one exported program.
 
-    Known operators are those of `CONVERTERS` (ours) and those of `TRUSTED` (TVM's converters that the tests compare
-    with torch). Everything else is unknown, even if TVM has a converter for it: some of those drop arguments without a
-    word. The type of each result is compared with what torch said it would be.
+    Known operators are those of `converters` (ours) and `trusted` (TVM's converters that the tests compare with torch).
+    Everything else is unknown, even if TVM has a converter for it: some of those drop arguments without a word. The
+    type of each result is compared with what torch said it would be.
     """
 
     def __init__(
@@ -41,6 +40,8 @@ class Importer(ExportedProgramImporter):
         program: ExportedProgram,
         parameters: Sequence[Parameter],
         symbols: Mapping[str, str],
+        converters: Mapping[str, Callable[..., Any]],
+        trusted: Collection[str],
         *,
         training: bool = False,
     ) -> None:
@@ -48,6 +49,7 @@ class Importer(ExportedProgramImporter):
         self.training = training
         self.program = program
         self.parameters = parameters
+        self.converters, self.trusted = converters, trusted
         self.constants = constants(program)
         self.symbols = {name: tirx.Var(text, "int64") for name, text in symbols.items()}
         self.env: dict[fx.Node, Any] = {}
@@ -58,7 +60,7 @@ class Importer(ExportedProgramImporter):
     def knows(self, node: fx.Node) -> bool:
         """Whether `node` can be translated, or need not be."""
         name = node.target.__name__
-        return name in CONVERTERS or name in TRUSTED or node in self.constants or _is_assertion(node)
+        return name in self.converters or name in self.trusted or node in self.constants or _is_assertion(node)
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind `expr` to a new variable."""
@@ -167,7 +169,7 @@ class Importer(ExportedProgramImporter):
                 f"{call_place(node)}: control flow inside a model is not supported. Export one branch."
             )
         name = node.target.__name__
-        converter: Callable[..., Any] | None = CONVERTERS.get(name)
+        converter = self.converters.get(name)
         try:
             self.block_builder.place = place = node_place(node)
             self._materialize(node, place.region)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import fx
@@ -13,10 +13,8 @@ from tvm import relax
 
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
+from autocast.frontend.importer import Importer
 from autocast.ir import dtype_of
-
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
 
 
 def _linear(importer: Importer, node: fx.Node) -> relax.Expr:

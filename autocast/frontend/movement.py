@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 from tvm import relax
 
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
+from autocast.frontend.importer import Importer
 from autocast.ir import dtype_of
-
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
 
 
 def _index_select(importer: Importer, node: fx.Node) -> relax.Expr:

@@ -5,17 +5,13 @@ All of it is `relax.nn.seeded_dropout`, each call with a stream of random number
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import fx
 from tvm import relax
 
 from autocast.frontend.helpers import Converter
+from autocast.frontend.importer import Importer
 from autocast.ir import dtype_of
 from autocast.ir.operators import seeded_dropout
-
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
 
 
 def dropout(importer: Importer, x: relax.Expr, rate: float) -> relax.Expr:

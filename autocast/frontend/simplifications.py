@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from tvm import relax
 
+from autocast.frontend.simplifier import Rule, Simplifier
 from autocast.ir import dtype_of, is_constant, same_shape, shape_of
 from autocast.ir.operators import gated_add
-
-if TYPE_CHECKING:
-    from autocast.frontend.normalize import Simplifier
-
-Rule = Callable[["Simplifier", relax.Call], "relax.Expr | None"]
 
 
 def _same_type(_: Simplifier, call: relax.Call) -> relax.Expr | None:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_faithful, check_signature, check_supported
+from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, input_leaves, parse
 from autocast.frontend.exporting import check_inputs, check_module, export
@@ -80,7 +81,8 @@ def from_torch(
         program = decompose(program)
     check_signature(program)
     values = parameters(program, module)
-    importer = Importer(program, values, _symbol_names(program, axes, leaves), training=module.training)
+    symbols = _symbol_names(program, axes, leaves)
+    importer = Importer(program, values, symbols, CONVERTERS, TRUSTED, training=module.training)
     check_supported(program, importer.knows)
     mod, used = normalize(importer.translate())
     kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}

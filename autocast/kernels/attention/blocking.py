@@ -85,3 +85,8 @@ def _query_tasks(spec: Attention, cores: int) -> int:
     if tasks % cores == 0 or tasks >= _TASKS_PER_CORE * cores:
         return 1
     return max(1, min(cores, queries // _QUERIES_PER_TASK))
+
+
+def is_few(queries: int | None, group: int | None) -> bool:
+    """Whether so many queries, of so many heads that share keys, are too few for packing."""
+    return queries is not None and group is not None and math.prod((queries, group)) <= 8

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
-
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.attention.generator import Generator
 from autocast.kernels.attention.panel import LOWEST, apply_step
 from autocast.kernels.attention.spec import Step
 from autocast.kernels.vector.exponentials import LOG2_E
 from autocast.kernels.vector.unit import Extent, ceil_div, i32, i64, minimum
-
-if TYPE_CHECKING:
-    from autocast.kernels.attention.kernel import Generator
 
 #: At most so many keys' products with the queries are summed together.
 _KEYS = 4
@@ -185,8 +180,3 @@ class FewQueries:
             for v, (place, part) in enumerate(zip(places, parts, strict=True)):
                 at = result + (first + v) * lanes
                 unit.store(generator.flats[-1], at, total[place] * unit.splat(factor), part)
-
-
-def is_few(queries: int | None, group: int | None) -> bool:
-    """Whether so many queries, of so many heads that share keys, are too few for packing."""
-    return queries is not None and group is not None and math.prod((queries, group)) <= 8

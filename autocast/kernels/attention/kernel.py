@@ -21,20 +21,16 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.attention.blocking import choose_blocking
 from autocast.kernels.attention.exponentials import softmax_ir
-from autocast.kernels.attention.few_queries import FewQueries, is_few
+from autocast.kernels.attention.few_queries import FewQueries
+from autocast.kernels.attention.generator import Generator
 from autocast.kernels.attention.panel import Head, Panel
-from autocast.kernels.attention.spec import Attention, Size, View
-from autocast.kernels.products.pack import Source, Strip, pack_strip
-from autocast.kernels.target import cores, instruction_set
+from autocast.kernels.attention.spec import Attention
+from autocast.kernels.products.pack import Strip, pack_strip
 from autocast.kernels.vector import llvm_ir, llvm_pack
 from autocast.kernels.vector.unit import (
     Extent,
-    VectorUnit,
     ceil_div,
-    divisor,
-    flat,
     i32,
     i64,
     importing,
@@ -49,41 +45,16 @@ def attention(spec: Attention, target: tvm.target.Target, name: str) -> tirx.Pri
     included.
     """
     with kernel_function(name) as finished:
-        Generator(spec, target).emit()
+        _Tasks(spec, target).emit()
     return finished()
 
 
-class Generator:
+class _Tasks(Generator):
     """Emits the tasks of one kernel."""
 
-    def __init__(self, spec: Attention, target: tvm.target.Target) -> None:
-        self.spec, self.unit = spec, VectorUnit(instruction_set(target))
-        isa = self.unit.isa
-        self.pairs = isa.bf16_dot and set(spec.storages) == {"bfloat16"}
-        self.compute = "bfloat16" if self.pairs else "float32"
-        self.word, self.per_word = ("int32", 2) if self.pairs else ("float32", 1)
-        self.blocking = choose_blocking(spec, isa, cores(target))
-        members = math.prod(spec.leading[len(spec.leading) - spec.shared :], start=Size())
-        self.few = is_few(spec.queries.known, members.known)
-        self.sizes: dict[str, tirx.Var] = {}
-
-    def size(self, size: Size) -> Extent:
-        return size.extent(self.sizes)
-
-    def shape(self, dims: tuple[int | str, ...]) -> tuple[Extent, ...]:
-        return tuple(d if isinstance(d, int) else self.sizes.setdefault(d, tirx.Var(d, "int64")) for d in dims)
-
     def emit(self) -> None:
-        """Emit the function's arguments and body."""
-        spec = self.spec
-        buffers = [T.arg(f"x{i}", T.buffer(self.shape(s), dtype)) for i, (s, dtype) in enumerate(spec.arguments)]
-        buffers.append(T.arg("out", T.buffer(self.shape(spec.out[0]), spec.out[1])))
-        scores = math.prod((*spec.leading, spec.queries, spec.keys), start=Size())
-        T.func_attr({"autocast.flops": self.size(scores * Size(2 * (spec.depth + spec.value_depth)))})
-        self.flats = [flat(buffer) for buffer in buffers]
-        self.queries, self.keys = self.unit.opaque(self.size(spec.queries)), self.unit.opaque(self.size(spec.keys))
-        self.leading = [self.size(extent) for extent in spec.leading]
-        separate = len(self.leading) - spec.shared
+        """Emit the function's body."""
+        separate = len(self.leading) - self.spec.shared
         heads = math.prod(self.leading[:separate], start=1)
         with importing(self._llvm()):
             tasks = heads * (1 if self.few else self.blocking.query_tasks)
@@ -103,47 +74,11 @@ class Generator:
             + "".join(llvm_pack.packing(isa, storage, compute) for storage, compute in sorted(packs))
         )
 
-    def _indices(self, position: tirx.Expr, extents: list[Extent]) -> list[tirx.Expr]:
-        """The index along each of `extents` of the `position`-th combination."""
-        indices: list[tirx.Expr] = []
-        for extent in reversed(extents):
-            indices.insert(0, T.bind(position % divisor(extent)))
-            position = T.bind(position // divisor(extent))
-        return indices
-
-    def base(self, view: View, indices: list[tirx.Expr]) -> tirx.Expr:
-        """Where the matrix of `view` at leading `indices` begins."""
-        base = i64(0)
-        for offset in view.offsets:
-            base = base + self.size(offset)
-        for index, stride in zip(indices, view.leading, strict=False):
-            if stride.factor:
-                base = base + index * self.size(stride)
-        return T.bind(base)
-
-    def offset(self) -> tirx.Expr:
-        """How many keys the first query sees, less one."""
-        if self.spec.causal == "difference":
-            return T.bind(tirx.abs(i64(self.keys) - i64(self.queries)))
-        return i64(int(self.spec.causal or 0))
-
-    def inverse(self, total: tirx.Expr) -> tirx.Expr:
-        """1 / the sum of a query's probabilities, which is 0 where it sees no key."""
-        total, zero, one = T.bind(total), tirx.const(0.0, "float32"), tirx.const(1.0, "float32")
-        if self.spec.zero_empty:
-            return T.bind(tirx.if_then_else(total == zero, zero, one / total))
-        if isinstance(self.keys, int):
-            return T.bind(one / total)
-        return T.bind(tirx.if_then_else(i64(self.keys) == 0, zero, one / total))
-
-    def _source(self, view: View, base: tirx.Expr, columns: Extent, k: Extent, *, along_k: bool) -> Source:
-        return Source(self.flats[view.argument], base, columns, k, self.size(view.rows), along_k, self.pairs)
-
     def _task(self, task: tirx.Expr, separate: int) -> None:
         spec, blocking = self.spec, self.blocking
         query_tasks = 1 if self.few else blocking.query_tasks
         part = T.bind(task % query_tasks)
-        indices = self._indices(T.bind(task // query_tasks), self.leading[:separate])
+        indices = self.indices(T.bind(task // query_tasks), self.leading[:separate])
         group = self.leading[separate:]
         if self.few:
             self._few_queries(indices, group)
@@ -153,8 +88,8 @@ class Generator:
         first = T.bind(i64(part * panels) // query_tasks)
         last = T.bind((part + 1) * panels // query_tasks)
         with T.serial(0, i64(math.prod(group, start=1))) as member:
-            every = indices + self._indices(member, group)
-            query = self._source(spec.query, self.base(spec.query, every), self.queries, spec.depth, along_k=True)
+            every = indices + self.indices(member, group)
+            query = self.source(spec.query, self.base(spec.query, every), self.queries, spec.depth, along_k=True)
             steps = [(step, None if step.view is None else self.base(step.view, every)) for step in spec.steps]
             result = self.base(spec.result, every)
             with T.serial(0, last - first) as panel:
@@ -164,7 +99,7 @@ class Generator:
         """Emit code for all queries of the heads that share keys and values, one by one."""
         spec, rows = self.spec, []
         for member in range(math.prod(int(extent) for extent in group)):
-            every = indices + self._indices(i64(member), group)
+            every = indices + self.indices(i64(member), group)
             bases = [None if step.view is None else self.base(step.view, every) for step in spec.steps]
             query, result = self.base(spec.query, every), self.base(spec.result, every)
             for number in range(int(self.queries)):
@@ -190,7 +125,7 @@ class Generator:
         k_packed = unit.scratch(k_size, self.word)
         k_words = T.decl_buffer((k_size,), "int32", data=k_packed.data)
         v_packed = unit.scratch(ceil_div(keys_stored, self.per_word) * value_width + blocking.value_rows, self.word)
-        keys = self._source(spec.key, self.base(spec.key, indices), self.keys, spec.depth, along_k=True)
+        keys = self.source(spec.key, self.base(spec.key, indices), self.keys, spec.depth, along_k=True)
         with T.serial(0, i64(self.keys)) as key:
             start = T.bind(keys.base + key * keys.stride)
             for vector in range(width // unit.lanes):
@@ -200,7 +135,7 @@ class Generator:
                 arguments = [T.address_of(keys.view[start + skip])] + ([i32(count)] if part else [])
                 words = tirx.call_extern(f"int32x{unit.lanes}", keys.snippet("words", part), *arguments)
                 T.buffer_store(k_words, words, [unit.ramp(key * width + vector * unit.lanes)])
-        values = self._source(spec.value, self.base(spec.value, indices), spec.value_depth, self.keys, along_k=False)
+        values = self.source(spec.value, self.base(spec.value, indices), spec.value_depth, self.keys, along_k=False)
         exact = spec.value_depth % unit.lanes == 0
         pack_strip(unit, values, 0, Strip(v_packed, 0, value_width), 0, key_words, exact=exact)
         return Head(k_packed, width, depth_words, v_packed, value_width)

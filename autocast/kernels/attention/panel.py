@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.attention.generator import Generator
 from autocast.kernels.attention.spec import Step
 from autocast.kernels.products.pack import Source, Strip, pack_strip
 from autocast.kernels.products.tile import Sums, multiply_tile
 from autocast.kernels.vector.exponentials import LOG2_E
 from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, i32, i64, minimum
-
-if TYPE_CHECKING:
-    from autocast.kernels.attention.kernel import Generator
 
 #: Where nothing has been seen, the maximum is this rather than -inf: no difference of infinities.
 LOWEST = -3.4028234663852886e38
