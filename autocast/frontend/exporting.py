@@ -1,4 +1,4 @@
-"""`torch.export`, with errors that say which line of the model it stopped at and what to write there instead."""
+"""`torch.export` with its checks, and errors that say where in the model it stopped and what to write there instead."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
-from autocast.frontend.dynamic import DynamicAxis, Leaf
+from autocast.frontend.checks import check_faithful, check_signature
+from autocast.frontend.decompose import decompose
+from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, input_leaves, parse
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
@@ -53,7 +57,99 @@ def check_module(module: Any) -> None:
     raise ImportModelError(f"from_torch: got {got}; expected a torch.nn.Module.{remedy}")
 
 
-def check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: Any, leaves: Sequence[Leaf]) -> None:
+@dataclass(frozen=True)
+class Exported:
+    """A module as torch exports it.
+
+    Attributes
+    ----------
+    program : torch.export.ExportedProgram
+        Decomposed as far as the importer needs it.
+    leaves : sequence of Leaf
+        Its inputs.
+    axes : sequence of DynamicAxis
+        Which of their axes vary.
+    """
+
+    program: torch.export.ExportedProgram
+    leaves: Sequence[Leaf]
+    axes: Sequence[DynamicAxis]
+
+    @property
+    def symbols(self) -> dict[str, str]:
+        """torch's symbols (`s72`) -> the names that the user gave the dimensions."""
+        specs = [spec for spec in self.program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+        nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
+        names = {}
+        for axis in self.axes:
+            size = nodes[specs[axis.leaf].arg.name].meta["val"].shape[axis.axis]
+            if isinstance(size, int):
+                raise ImportModelError(
+                    f"from_torch: the model works for size {size} of {self.leaves[axis.leaf].name!r}, axis {axis.axis} "
+                    f"only, so it cannot be the dynamic dimension {axis.name!r}."
+                )
+            if size.node.expr.is_symbol:
+                names[str(size.node.expr)] = axis.name
+        return names
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """The paths of the outputs in what the module returns (`logits`, `0`), None outputs left out."""
+        spec = self.program.module_call_graph[0].signature.out_spec
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)
+            outputs = [s.arg for s in self.program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
+            if spec.is_leaf() or len(outputs) != spec.num_leaves:
+                return ()
+            tree = pytree.tree_unflatten(list(range(len(outputs))), spec)
+            paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+        names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) for path in paths]
+        tensors = {node.name for node in self.program.graph.nodes}
+        return tuple(
+            name for name, arg in zip(names, outputs, strict=True) if hasattr(arg, "name") and arg.name in tensors
+        )
+
+
+def export(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Mapping[str, Any] | None
+) -> Exported:
+    """Export a module, without key/value caches.
+
+    Parameters
+    ----------
+    module, args, kwargs
+        What is exported, and its example inputs.
+    dynamic
+        As `from_torch` takes it.
+
+    Raises
+    ------
+    ImportModelError
+        The inputs or `dynamic` do not fit the module, torch cannot export it, or an import would not be faithful.
+    """
+    leaves = input_leaves(module, args, kwargs)
+    _check_inputs(module, args, kwargs, leaves)
+    axes = parse(dynamic, leaves)
+    shapes = export_shapes(axes, leaves, args)
+    try:
+        with torch.no_grad(), _no_cache(module, kwargs), warnings.catch_warnings():
+            # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
+            warnings.simplefilter("ignore")
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+    except Exception as error:
+        text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
+        raise ImportModelError(
+            f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
+            f"{_remedy(text, axes)}"
+        ) from error
+    check_faithful(program)
+    with torch.no_grad():
+        program = decompose(program)
+    check_signature(program)
+    return Exported(program, leaves, axes)
+
+
+def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: Any, leaves: Sequence[Leaf]) -> None:
     """ImportModelError unless the example inputs are what the module's `forward` takes."""
     try:
         inspect.signature(module.forward).bind(*example_args, **example_kwargs)
@@ -69,42 +165,6 @@ def check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: Any
                 f"from_torch: the example input {leaf.name!r} is a numpy array; expected a torch tensor. Try "
                 "torch.from_numpy(array)."
             )
-
-
-def export(
-    module: torch.nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    shapes: dict[str, Any] | None,
-    axes: Sequence[DynamicAxis],
-) -> torch.export.ExportedProgram:
-    """The exported program of a module, without key/value caches.
-
-    Parameters
-    ----------
-    module, args, kwargs
-        What is exported, and its example inputs.
-    shapes
-        `dynamic_shapes` of torch.export.export.
-    axes
-        The dynamic axes that they stand for.
-
-    Raises
-    ------
-    ImportModelError
-        torch cannot export it.
-    """
-    try:
-        with _no_cache(module, kwargs), warnings.catch_warnings():
-            # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
-            warnings.simplefilter("ignore")
-            return torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
-    except Exception as error:
-        text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
-        raise ImportModelError(
-            f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
-            f"{_remedy(text, axes)}"
-        ) from error
 
 
 def _place(error: Exception) -> str:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
-from autocast.frontend.checks import check_faithful, check_signature, check_supported
+from autocast.frontend.checks import check_supported
 from autocast.frontend.converters import CONVERTERS, TRUSTED
-from autocast.frontend.decompose import decompose
-from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, input_leaves, parse
-from autocast.frontend.exporting import check_inputs, check_module, export
+from autocast.frontend.exporting import check_module, export
 from autocast.frontend.importer import Importer
 from autocast.frontend.normalize import normalize
 from autocast.frontend.parameters import parameters
@@ -72,58 +68,13 @@ def from_torch(
             "called with, such as (tensor,). Inputs by name are example_kwargs={...}, with example_args=()."
         )
     args, kwargs = tuple(example_args), dict(example_kwargs or {})
-    leaves = input_leaves(module, args, kwargs)
-    check_inputs(module, args, kwargs, leaves)
-    axes = parse(dynamic, leaves)
-    with torch.no_grad():
-        program = export(module, args, kwargs, export_shapes(axes, leaves, args), axes)
-        check_faithful(program)
-        program = decompose(program)
-    check_signature(program)
-    values = parameters(program, module)
-    symbols = _symbol_names(program, axes, leaves)
-    importer = Importer(program, values, symbols, CONVERTERS, TRUSTED, training=module.training)
-    check_supported(program, importer.knows)
+    exported = export(module, args, kwargs, dynamic)
+    values = parameters(exported.program, module)
+    importer = Importer(exported.program, values, exported.symbols, CONVERTERS, TRUSTED, training=module.training)
+    check_supported(exported.program, importer.knows)
     mod, used = normalize(importer.translate())
     kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}
     if used[-1]:
         kept[RANDOM_STATE] = random_state(seed)
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    return Model(mod, kept, output_names=_output_names(program), frozen=frozenset(kept.keys() - trained))
-
-
-def _symbol_names(program: Any, axes: Sequence[DynamicAxis], leaves: Sequence[Leaf]) -> dict[str, str]:
-    """torch's symbols (`s72`) -> the names that the user gave the dimensions."""
-    specs = [spec for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    names = {}
-    for axis in axes:
-        size = nodes[specs[axis.leaf].arg.name].meta["val"].shape[axis.axis]
-        if isinstance(size, int):
-            raise ImportModelError(
-                f"from_torch: the model works for size {size} of {leaves[axis.leaf].name!r}, axis {axis.axis} only, so "
-                f"it cannot be the dynamic dimension {axis.name!r}."
-            )
-        if size.node.expr.is_symbol:
-            names[str(size.node.expr)] = axis.name
-    return names
-
-
-def _output_names(program: Any) -> tuple[str, ...]:
-    """The paths of the outputs in what the module returns (`logits`, `0`), None outputs left out."""
-    spec = program.module_call_graph[0].signature.out_spec
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        outputs = [s.arg for s in program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
-        if spec.is_leaf() or len(outputs) != spec.num_leaves:
-            return ()
-        tree = pytree.tree_unflatten(list(range(len(outputs))), spec)
-        paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
-    names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) for path in paths]
-    return tuple(
-        name for name, arg in zip(names, outputs, strict=True) if hasattr(arg, "name") and arg.name in _tensors(program)
-    )
-
-
-def _tensors(program: Any) -> set[str]:
-    return {node.name for node in program.graph.nodes}
+    return Model(mod, kept, output_names=exported.output_names, frozen=frozenset(kept.keys() - trained))
