@@ -15,6 +15,7 @@ from autocast import settings
 from autocast.ir import first_order, is_tir_group, relax_functions, write_out_literals
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
+from autocast.kernels.channels_last.phase import channels_last
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.define import define
@@ -25,7 +26,6 @@ from autocast.kernels.generate import generate
 from autocast.kernels.graph.accumulate import accumulate_gradients
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.carry import carry_casts
-from autocast.kernels.graph.channels_last import channels_last
 from autocast.kernels.graph.checkpoints import remove_checkpoints
 from autocast.kernels.graph.empty import remove_empty
 from autocast.kernels.graph.expand import expand_operators

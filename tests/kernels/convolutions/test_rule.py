@@ -12,9 +12,9 @@ from torch.nn import functional as F
 from tvm import relax
 
 from autocast.kernels import detect_target
+from autocast.kernels.channels_last.phase import channels_last
 from autocast.kernels.convolutions.rule import lower_convolutions
 from autocast.kernels.graph.canonicalize import canonicalize
-from autocast.kernels.graph.channels_last import channels_last
 from autocast.kernels.graph.widen import compute_in_float32
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 from tests.kernels.products.cases import CPUS, has_pairs, runs_here

@@ -11,8 +11,8 @@ import torch
 import tvm
 from tvm import relax
 
+from autocast.kernels.channels_last.phase import channels_last
 from autocast.kernels.graph.canonicalize import canonicalize
-from autocast.kernels.graph.channels_last import channels_last
 from tests.kernels.graph.plain import run_plainly
 from tests.kernels.modules import error, module, operators, random, run
 

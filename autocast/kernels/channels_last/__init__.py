@@ -1,0 +1,1 @@
+"""Keep the channels of images last in memory from one convolution to the next."""
