@@ -12,7 +12,7 @@ from autocast.kernels.attention.blocking import choose_blocking, is_few
 from autocast.kernels.attention.spec import Attention, Size, View
 from autocast.kernels.products.pack import Source
 from autocast.kernels.target import cores, instruction_set
-from autocast.kernels.vector.unit import Extent, VectorUnit, divisor, flat, i64
+from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, quotient, remainder
 
 
 class Generator:
@@ -59,8 +59,8 @@ class Generator:
         """The index along each of `extents` of the `position`-th combination."""
         indices: list[tirx.Expr] = []
         for extent in reversed(extents):
-            indices.insert(0, T.bind(position % divisor(extent)))
-            position = T.bind(position // divisor(extent))
+            indices.insert(0, T.bind(remainder(position, extent)))
+            position = T.bind(quotient(position, extent))
         return indices
 
     def base(self, view: View, indices: list[tirx.Expr]) -> tirx.Expr:

@@ -23,11 +23,12 @@ from autocast.kernels.vector.unit import (
     Extent,
     VectorUnit,
     ceil_div,
-    divisor,
     i64,
     importing,
     kernel_function,
     minimum,
+    quotient,
+    remainder,
     shared_loop,
 )
 
@@ -84,9 +85,9 @@ def _emit(evaluator: Evaluator, outputs: list[tirx.Buffer], far: frozenset[int])
 
     def emit(alone: bool) -> None:
         with T.serial(0, count) if alone else shared_loop(count, streams=bool(far)) as task:
-            line = T.bind(task // divisor(chunks))
+            line = T.bind(quotient(task, chunks))
             evaluator.at(line)
-            begin = T.bind(task % divisor(chunks) * _CHUNK)
+            begin = T.bind(remainder(task, chunks) * _CHUNK)
             length = columns if chunks == 1 else minimum(columns - begin, _CHUNK)
             _chunk(evaluator, outputs, line, begin, length, far)
 

@@ -26,11 +26,12 @@ from autocast.kernels.vector.streaming import streamed
 from autocast.kernels.vector.unit import (
     VectorUnit,
     ceil_div,
-    divisor,
     i64,
     importing,
     kernel_function,
     minimum,
+    quotient,
+    remainder,
     shared_loop,
 )
 
@@ -169,7 +170,7 @@ class _Generator:
         source = self.arguments[piece.source].bits
 
         def block(read: tirx.Expr, write: tirx.Expr, part: Any) -> None:
-            i_first, j_first = T.bind(part // divisor(blocks[1]) * high), T.bind(part % divisor(blocks[1]) * wide)
+            i_first, j_first = T.bind(quotient(part, blocks[1]) * high), T.bind(remainder(part, blocks[1]) * wide)
             i_steps, j_steps = (
                 step if isinstance(whole, int) and whole % tile == 0 else ceil_div(minimum(whole - first, tile), size)
                 for whole, first, tile, size, step in (
@@ -262,12 +263,12 @@ class _Generator:
         count = math.prod(extents[:lead], start=1) * parts
 
         def emit(index: tirx.Expr) -> None:
-            part, rest = (index % divisor(parts), index // divisor(parts)) if in_lead else (0, index)
+            part, rest = (remainder(index, parts), quotient(index, parts)) if in_lead else (0, index)
             read, write = i64(self.value(piece.read)), i64(self.value(piece.write))
             for axis, extent in zip(reversed(axes[:lead]), reversed(extents[:lead]), strict=True):
-                step = rest % divisor(extent)
+                step = remainder(rest, extent)
                 read, write = self.moved(axis, step, read, write)
-                rest = rest // divisor(extent)
+                rest = quotient(rest, extent)
             self.inner(axes[lead:], T.bind(read), T.bind(write), lambda r, w: body(r, w, part))
 
         return count, emit

@@ -15,7 +15,16 @@ from autocast.kernels.target import instruction_set
 from autocast.kernels.vector import llvm_ir
 from autocast.kernels.vector.expression import Dim
 from autocast.kernels.vector.program import Sizes
-from autocast.kernels.vector.unit import VectorUnit, ceil_div, divisor, i64, importing, kernel_function, minimum
+from autocast.kernels.vector.unit import (
+    VectorUnit,
+    ceil_div,
+    i64,
+    importing,
+    kernel_function,
+    minimum,
+    quotient,
+    remainder,
+)
 
 #: Fewer elements than this are looked up by one core.
 _PARALLEL_ELEMENTS = 1 << 13
@@ -76,7 +85,7 @@ def lookup(spec: Lookup, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
                 return (block * i64(rows) + row) * i64(after)
 
             with (T.serial if small else T.parallel)(0, i64(before * chunks)) as task:
-                block, first = T.bind(task // divisor(chunks)), T.bind(task % divisor(chunks) * chunk)
+                block, first = T.bind(quotient(task, chunks)), T.bind(remainder(task, chunks) * chunk)
                 write = T.bind((block * i64(count) + first) * i64(after))
                 if single:
                     with T.serial(0, i64(minimum(count - first, chunk))) as step:

@@ -24,7 +24,17 @@ from autocast.kernels.products.spec import Epilogue, Product
 from autocast.kernels.products.tile import Output
 from autocast.kernels.target import InstructionSet, cores, instruction_set
 from autocast.kernels.vector import llvm_ir, llvm_pack, vector_math
-from autocast.kernels.vector.unit import Extent, VectorUnit, ceil_div, divisor, flat, i64, importing, kernel_function
+from autocast.kernels.vector.unit import (
+    Extent,
+    VectorUnit,
+    ceil_div,
+    flat,
+    i64,
+    importing,
+    kernel_function,
+    quotient,
+    remainder,
+)
 
 __all__ = ["Epilogue", "Product", "product"]
 
@@ -104,9 +114,9 @@ class _Problem:
         place: tirx.Expr = i64(0)
         for axis, extent in reversed(list(enumerate(self.batch))):
             if axis not in repeated:
-                place = place + matrix % divisor(extent) * i64(size)
+                place = place + remainder(matrix, extent) * i64(size)
                 size = size * extent
-            matrix = T.bind(matrix // divisor(extent))
+            matrix = T.bind(quotient(matrix, extent))
         return T.bind(place)
 
 

@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.reductions.generator import Generator
 from autocast.kernels.vector.long_sums import add_block, corrected
-from autocast.kernels.vector.unit import ceil_div, divisor, i64, minimum
+from autocast.kernels.vector.unit import ceil_div, i64, minimum, quotient, remainder
 
 #: Columns of a strip of sums: it stays in the first cache beside the rows that are added to it.
 _STRIP = 1024
@@ -34,16 +34,16 @@ class Columns(Generator):
         single = parts == 1
         shares = [] if single else [self.unit.scratch(parts * self.results, "float32") for _ in self.outs]
         with self.loop(self.kept * strips * parts) as task:
-            rest, part = task // divisor(parts), task % divisor(parts)
-            kept, strip = T.bind(rest // divisor(strips)), rest % divisor(strips)
+            rest, part = quotient(task, parts), remainder(task, parts)
+            kept, strip = T.bind(quotient(rest, strips)), remainder(rest, strips)
             first = T.bind(strip * _STRIP)
             count = (
                 width
                 if isinstance(strips, int) and self.columns % width == 0
                 else T.bind(minimum(self.columns - first, _STRIP))
             )
-            begin = 0 if single else T.bind(part * i64(self.reduced) // divisor(parts))
-            end = self.reduced if single else T.bind((part + 1) * i64(self.reduced) // divisor(parts))
+            begin = 0 if single else T.bind(quotient(part * i64(self.reduced), parts))
+            end = self.reduced if single else T.bind(quotient((part + 1) * i64(self.reduced), parts))
             strips_of = self.summed(kept, first, count, begin, end)
             place = kept * i64(self.columns) + first
 

@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.reductions.spec import Reduce
 from autocast.kernels.rows.reductions import SIMPLE
 from autocast.kernels.vector.program import Evaluator, Sizes
-from autocast.kernels.vector.unit import Extent, divisor, i64
+from autocast.kernels.vector.unit import Extent, i64, quotient, remainder
 
 #: Elements of the least work that is worth waking other cores, and how many parts each core should find.
 _PARALLEL_ELEMENTS = 1 << 16
@@ -54,9 +54,9 @@ class Generator:
         for extent, is_reduced in reversed(self.groups):
             if is_reduced == reduced:
                 left -= 1
-                step = number % divisor(extent) if left else number
+                step = remainder(number, extent) if left else number
                 place = place + step * i64(below)
-                number = number // divisor(extent) if left else number
+                number = quotient(number, extent) if left else number
             below = below * extent
         return place
 

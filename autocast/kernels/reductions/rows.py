@@ -10,7 +10,7 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.reductions.generator import Generator
 from autocast.kernels.rows.reductions import Accumulator
 from autocast.kernels.vector.long_sums import add_block, corrected
-from autocast.kernels.vector.unit import ceil_div, divisor, i64, minimum
+from autocast.kernels.vector.unit import ceil_div, i64, minimum, quotient, remainder
 
 #: Elements of a chunk of a line, whose sum is in float32 alone.
 _CHUNK = 8192
@@ -32,18 +32,18 @@ class Rows(Generator):
         size = parts * self.results + lanes
         shares = [] if single else [self.unit.scratch(size, "float32") for _ in self.outs]
         with self.loop(self.kept * parts) as task:
-            kept, part = T.bind(task // divisor(parts)), task % divisor(parts)
+            kept, part = T.bind(quotient(task, parts)), remainder(task, parts)
             base = T.bind(i64(self.line(kept, False)))
             # Numbers as vectors of equal lanes.
             totals = [[T.alloc_buffer((lanes,), "float32", scope="local") for _ in range(2)] for _ in self.outs]
             for total, lost in totals:
                 T.buffer_store(total, self.unit.splat(self.reduction.neutral), [here])
                 T.buffer_store(lost, self.unit.splat(0.0), [here])
-            begin = 0 if single else part * i64(units) // divisor(parts)
-            end = units if single else (part + 1) * i64(units) // divisor(parts)
+            begin = 0 if single else quotient(part * i64(units), parts)
+            end = units if single else quotient((part + 1) * i64(units), parts)
             with T.serial(T.bind(i64(begin)), T.bind(i64(end))) as number:
-                self.evaluator.at(T.bind(base + self.line(number // divisor(chunks), True)))
-                first = T.bind(number % divisor(chunks) * _CHUNK)
+                self.evaluator.at(T.bind(base + self.line(quotient(number, chunks), True)))
+                first = T.bind(remainder(number, chunks) * _CHUNK)
                 length = (
                     self.columns
                     if isinstance(chunks, int) and chunks == 1

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.vector.expression import FUNCTIONS, Dim
-from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64
+from autocast.kernels.vector.unit import Extent, VectorUnit, flat, i64, quotient, remainder
 
 Shape: TypeAlias = tuple[Dim, ...]
 
@@ -230,7 +230,7 @@ class Evaluator:
         below: Extent = 1
         for dim in reversed(self.outer):
             if not dim.repeated[index]:
-                place = place + line // below % dim.extent * stride
+                place = place + remainder(quotient(line, below), dim.extent) * stride
                 stride = stride * dim.extent
             below = below * dim.extent
         return place

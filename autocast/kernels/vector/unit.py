@@ -34,9 +34,23 @@ def ceil_div(value: Extent, divisor: int) -> Extent:
     return (value + (divisor - 1)) // divisor
 
 
-def divisor(extent: Extent) -> tirx.Expr:
-    """An extent to divide by: of one that is known at run time, TVM's analysis has to see that it is not 0."""
-    return i64(extent) if isinstance(extent, int) else tirx.max(i64(extent), i64(1))
+def quotient(index: Extent, extent: Extent) -> Extent:
+    """`index // extent` of what is not negative.
+
+    TVM does not know the sign of an extent that is known at run time: it would round down by a choice between two
+    cases, which multiply where quotients are divided again, until compiling one kernel takes minutes.
+    """
+    return index // extent if isinstance(extent, int) else tirx.truncdiv(i64(index), _divisor(extent))
+
+
+def remainder(index: Extent, extent: Extent) -> Extent:
+    """`index % extent` of what is not negative, as `quotient` divides."""
+    return index % extent if isinstance(extent, int) else tirx.truncmod(i64(index), _divisor(extent))
+
+
+def _divisor(extent: tirx.Expr) -> tirx.Expr:
+    """An extent to divide by: TVM's analysis has to see that it is not 0."""
+    return tirx.max(i64(extent), i64(1))
 
 
 def minimum(a: Extent, b: Extent) -> Extent:

@@ -84,6 +84,18 @@ CASES = {
         lambda x, scale, offset, y: [np.tanh(x * scale + (offset + y))],
         ["float32"],
     ),
+    "run-time sizes of four axes": Case(
+        ("k", "l", "n", "s"),
+        [
+            (("k", 1, "n", 1), "float32"),
+            (("k", 1, 1, "s"), "float16"),
+            (("l", "n", 1), "float32"),
+            (("n", "s"), "bool"),
+        ],
+        _chain,
+        lambda x, scale, offset, y: [np.tanh(x * scale + (offset + y))],
+        ["float32"],
+    ),
     "several outputs": Case(
         (13, 43),
         [((13, 43), "bool"), ((13, 43), "float32")],
@@ -99,7 +111,7 @@ CASES = {
         ["float32", "bool", "float32"],
     ),
 }
-SIZES = {"n": 11, "m": 4133}
+SIZES = {"k": 3, "l": 5, "n": 11, "s": 19, "m": 4133}
 
 
 @cache
@@ -198,3 +210,10 @@ def test_subnormal_results_of_functions_that_make_many_are_right(
     output = tvm.runtime.tensor(np.full(size, np.nan, NUMPY["bfloat16"]))
     kernel["main"](tvm.runtime.tensor(numbers), output)
     np.testing.assert_array_equal(output.numpy(), (numbers * np.float32(2.0**-20)).astype(NUMPY["bfloat16"]))
+
+
+def test_indices_of_run_time_sizes_are_divided_without_a_case_for_each_sign() -> None:
+    target = target_of("x86-64")
+    kernel = elementwise_kernel(CASES["run-time sizes of four axes"].program(), target, "kernel")
+    lowered = tvm.tirx.transform.LowerIntrin()(tvm.IRModule({"kernel": kernel.with_attr("target", target)}))
+    assert "Select" not in lowered.script()
