@@ -166,8 +166,9 @@ class Planner:
         if name is not None and row is None:
             self.missing[name][self.tensors.function] += 1
             return
-        if type(result) is not Leaf and lacks_dtype(var.ty):
-            row = derived = None  # what the result is in is not known, so nothing may change it
+        read_and_given = zip((*args, var), (*trees, result), strict=True)
+        if any(type(tree) is not Leaf and lacks_dtype(value.ty) for value, tree in read_and_given):
+            row = derived = None  # what it reads or gives is not known, so nothing may change it
         groups = [[tree] if type(tree) is Leaf else list(leaves(tree)) for tree in trees]
         decision = self._decision(var, call, args, trees, result, row, derived)
         low, full = decision.modes.low, decision.modes.full

@@ -123,6 +123,18 @@ def test_a_result_whose_type_leaves_out_the_dtype_keeps_it():
     check_unchanged(Before)
 
 
+def test_what_reads_a_tensor_whose_type_leaves_out_the_dtype_stays_as_it_is():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), bias: R.Tensor((4,), "float32")) -> R.Tensor((4, 4), "float32"):
+            row: R.Tensor((1, 4)) = R.reshape(bias, R.shape([1, 4]))
+            y: R.Tensor((4, 4), "float32") = R.add(x, row)
+            return y
+
+    check_unchanged(Before)
+
+
 def test_branches_that_know_more_than_their_conditional_keep_their_dtypes():
     @I.ir_module
     class Before:
