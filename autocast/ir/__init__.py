@@ -5,6 +5,7 @@ from autocast.ir.groups import is_tir_group
 from autocast.ir.inferred import lacks_dtype, with_inferred_types
 from autocast.ir.literals import fits, out_of_range
 from autocast.ir.places import Place, PlacedBuilder, place_of
+from autocast.ir.reading import Bound, Reading
 from autocast.ir.views import (
     ALIGNMENT,
     FLOATS,
@@ -16,6 +17,7 @@ from autocast.ir.views import (
     is_op,
     is_static_type,
     is_tensor,
+    items,
     main_of,
     number_of,
     op_name,
@@ -33,9 +35,11 @@ from autocast.ir import operators  # isort: skip
 __all__ = [
     "ALIGNMENT",
     "FLOATS",
+    "Bound",
     "ConstantExpr",
     "Place",
     "PlacedBuilder",
+    "Reading",
     "all_bindings",
     "dtype_of",
     "first_order",
@@ -46,6 +50,7 @@ __all__ = [
     "is_static_type",
     "is_tensor",
     "is_tir_group",
+    "items",
     "lacks_dtype",
     "main_of",
     "number_of",

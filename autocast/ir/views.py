@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 #: `relax.Constant` is gone in TVM 0.27; this is the class of what `relax.const` returns.
@@ -18,12 +20,17 @@ FLOATS = ("float32", "bfloat16", "float16")
 ALIGNMENT = 64
 
 
-def identity(expr: relax.Expr) -> int:
-    """A dictionary key for one IR node, good for as long as the node lives.
+#: A dictionary key for one IR node, good for as long as the node lives: every access to a field makes a new Python
+#: object for the same node, and comparing two of them calls into C++.
+identity = hash
 
-    Every access to a field makes a new Python object for the same node, and comparing two of them calls into C++.
-    """
-    return hash(expr)
+
+def items(array: Sequence[Any]) -> list[Any]:
+    """The items of an array of the IR: a slice of it would ask for their number and check their places in Python."""
+    return [_item(array, at) for at in range(len(array))]
+
+
+_item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 
 
 def is_constant(expr: relax.Expr) -> bool:
@@ -116,8 +123,8 @@ def main_of(mod: tvm.IRModule) -> relax.Function | None:
 
 def all_bindings(sequence: relax.SeqExpr) -> Iterator[relax.Binding]:
     """The bindings of a sequence in order, those inside its conditionals before the conditional's own."""
-    for block in sequence.blocks:
-        for binding in block.bindings:
+    for block in items(sequence.blocks):
+        for binding in items(block.bindings):
             if isinstance(binding.value, relax.If):
                 for branch in (binding.value.true_branch, binding.value.false_branch):
                     yield from all_bindings(branch)

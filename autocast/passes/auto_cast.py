@@ -17,10 +17,12 @@ from tvm import relax
 
 from autocast import settings
 from autocast.errors import IllFormedModuleError
+from autocast.ir import Reading
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
 from autocast.passes.cast_costs import cast_bytes
 from autocast.passes.cast_erasure import check_erasure
+from autocast.passes.cast_plan import ModulePlan
 from autocast.passes.cast_planner import Planner
 from autocast.passes.cast_report import CastReport
 from autocast.passes.cast_rewriter import CastRewriter
@@ -107,9 +109,9 @@ def _auto_cast(
             "before its use; relax.transform.Normalize() mends modules built by hand"
         ) from error
     mod = bind_matched_calls(mod)
-    with in_phase("plan", mod, lambda part: Planner(Decisions(policy, part, {})).read(part)):
-        decisions = Decisions(policy, mod, params)
-        plan = Planner(decisions).read(mod)
+    reading = Reading(mod)
+    with in_phase("plan", mod, lambda part: _plan(Reading(part), policy, {})):
+        plan, decisions = _plan(reading, policy, params)
     with in_phase("solve"):
         solution = solve(plan.problem)
         greedy = solve_greedily(plan.problem)
@@ -118,9 +120,9 @@ def _auto_cast(
     low, cost = (solution.low, solution.cost) if policy.solver == "optimal" else (greedy, greedy_cost)
     with in_phase("rewrite"):
         rewriter = CastRewriter(plan, low)
-        result = rewriter.rewrite(mod)
+        result = rewriter.rewrite(reading)
     with in_phase("check"):
-        check_erasure(mod, result, policy.dtype)
+        check_erasure(reading, result, policy.dtype)
     return result, CastReport(
         dtype=policy.dtype,
         objective=policy.objective,
@@ -138,6 +140,11 @@ def _auto_cast(
         _plan=plan,
         _low=low,
     )
+
+
+def _plan(reading: Reading, policy: Policy, params: Mapping[str, tvm.runtime.Tensor]) -> tuple[ModulePlan, Decisions]:
+    decisions = Decisions(policy, reading, params)
+    return Planner(decisions).read(reading), decisions
 
 
 @contextmanager

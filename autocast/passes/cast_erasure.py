@@ -16,20 +16,20 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.errors import CastErasureError
-from autocast.ir import identity, is_constant, relax_functions, with_captured
+from autocast.ir import Bound, Reading, identity, is_constant, relax_functions, with_captured
 
 _ASTYPE = identity(tvm.ir.Op.get("relax.astype"))
 
 
-def check_erasure(before: tvm.IRModule, after: tvm.IRModule, amp: str) -> None:
+def check_erasure(before: Reading, after: tvm.IRModule, amp: str) -> None:
     """Raise CastErasureError unless `after` is `before` plus casts between float32 and `amp`."""
-    old, new = dict(_by_name(before)), dict(_by_name(after))
+    old, new = dict(_by_name(before.mod)), dict(_by_name(after))
     if old.keys() != new.keys():
         raise CastErasureError(
             f"AutoCast: the functions changed from {sorted(old)} to {sorted(new)}; please report this"
         )
     for name, function in old.items():
-        _Comparison(name, amp).functions(function, new[name])
+        _Comparison(name, amp, before, Reading(after)).functions(function, new[name])
 
 
 def _by_name(mod: tvm.IRModule) -> Iterator[tuple[str, relax.Function]]:
@@ -39,8 +39,9 @@ def _by_name(mod: tvm.IRModule) -> Iterator[tuple[str, relax.Function]]:
 class _Comparison:
     """Old and new variables that stand for the same value, while two functions are walked."""
 
-    def __init__(self, function: str, amp: str) -> None:
+    def __init__(self, function: str, amp: str, before: Reading, after: Reading) -> None:
         self.function = function
+        self.before, self.after = before, after
         self.family = ("float32", amp)
         self.old: dict[int, Any] = {}
         self.new: dict[int, Any] = {}
@@ -57,30 +58,30 @@ class _Comparison:
         self.old[identity(old)] = self.new[identity(new)] = old
 
     def sequences(self, old: relax.SeqExpr, new: relax.SeqExpr) -> None:
-        pairs = zip_longest(self.kept(old, self.old), self.kept(new, self.new))
+        pairs = zip_longest(self.kept(self.before, old, self.old), self.kept(self.after, new, self.new))
         for a, b in pairs:
             if a is None or b is None:
                 self.fail("the number of bindings", a and a.var.name, b and b.var.name)
-            self.values(a.var.name, a.value, b.value)
-            self.same(a.var, b.var)
+            self.values(a, b)
+            self.old[a.key] = self.new[b.key] = a.var
         if not self.equal(self.look(old.body, self.old), self.look(new.body, self.new)):
             self.fail("the result", old.body, new.body)
 
-    def kept(self, sequence: relax.SeqExpr, known: dict) -> Iterator[relax.Binding]:
+    def kept(self, reading: Reading, sequence: relax.SeqExpr, known: dict) -> Iterator[Bound]:
         """The bindings that compute something: renaming, grouping, projecting and casting are looked through."""
-        for block in sequence.blocks[:]:
-            for binding in block.bindings[:]:
-                value = binding.value
+        for _, block in reading.blocks(sequence):
+            for bound in block:
+                value = bound.value
                 # Calls first: with TVM's classes it is the isinstance that fails which is slow.
                 if isinstance(value, relax.Call):
-                    looked_through = self.is_cast(value)
+                    looked_through = bound.op == _ASTYPE and self.is_cast(value)
                 else:
                     renames = isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem) or is_constant(value)
-                    looked_through = renames and not isinstance(binding, relax.MatchCast)
+                    looked_through = renames and not isinstance(bound.binding, relax.MatchCast)
                 if looked_through:
-                    known[identity(binding.var)] = self.look(value, known)
+                    known[bound.key] = self.look(value, known)
                 else:
-                    yield binding
+                    yield bound
 
     def is_cast(self, value: relax.Call) -> bool:
         if identity(value.op) != _ASTYPE:
@@ -128,20 +129,24 @@ class _Comparison:
             roundings = was.astype(now.dtype), was.astype(self.family[1]).astype(now.dtype)
         return any(np.array_equal(rounded, now, equal_nan=True) for rounded in roundings)
 
-    def values(self, name: str, old: Any, new: Any) -> None:
+    def values(self, a: Bound, b: Bound) -> None:
+        old, new = a.value, b.value
         if isinstance(old, relax.Call) and isinstance(new, relax.Call):
-            if identity(old) == identity(new):
-                arguments = [identity(argument) for argument in old.args[:]]
-                if all(self.old.get(key) is self.new.get(key) for key in arguments):
-                    return
-            if identity(old.op) != identity(new.op):
+            known, is_kept = [self.old.get(key) for key in a.keys], identity(old) == identity(new)
+            if is_kept and all(value is self.new.get(key) for value, key in zip(known, a.keys, strict=True)):
+                return
+            name = a.var.name
+            if a.op != b.op:
                 self.require(name, "operator", self.look(old.op, self.old), self.look(new.op, self.new))
-            for at, (a, b) in enumerate(zip_longest(old.args[:], new.args[:])):
-                value = self.old.get(identity(a))
-                if value is None or value is not self.new.get(identity(b)):
-                    self.require(name, f"argument {at}", self.look(a, self.old), self.look(b, self.new))
+            others = [self.new.get(key) for key in b.keys]
+            for at, (value, other) in enumerate(zip_longest(known, others)):
+                if value is None or value is not other:
+                    pair = [side.args[at] if at < len(side.args) else None for side in (a, b)]
+                    self.require(name, f"argument {at}", self.look(pair[0], self.old), self.look(pair[1], self.new))
             self.attributes(name, old.attrs, new.attrs)
-        elif isinstance(old, relax.If) and isinstance(new, relax.If):
+            return
+        name = a.var.name
+        if isinstance(old, relax.If) and isinstance(new, relax.If):
             self.require(name, "condition", self.look(old.cond, self.old), self.look(new.cond, self.new))
             self.sequences(old.true_branch, new.true_branch)
             self.sequences(old.false_branch, new.false_branch)

@@ -5,14 +5,17 @@ A cast stands just before its first use, once for each tensor and dtype.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import tvm
 from tvm import relax
 
 from autocast.ir import identity, is_constant
+from autocast.ir.nodes import variable
 from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves
 from autocast.passes.cast_plan import ModulePlan
 from autocast.passes.cast_solver import CastTensor
@@ -39,6 +42,7 @@ class Forms:
     def __init__(self, plan: ModulePlan, low: list[bool], builder: relax.BlockBuilder) -> None:
         self.plan, self.low, self.builder = plan, low, builder
         self.function = ""
+        self.numbers: dict[str, Iterator[int]] = defaultdict(count)
         self.casts: list[InsertedCast] = []
         self.variables: dict[int, relax.Expr] = {}
         self.natural: dict[CastTensor, relax.Expr] = {}
@@ -48,6 +52,7 @@ class Forms:
     def enter_function(self, name: str, params: Iterable[relax.Var]) -> None:
         """Forget what other functions saw."""
         self.function = name
+        self.numbers = defaultdict(count)
         self.forget_since(({}, {}, {}))
         for param in params:
             self.name(param, param)
@@ -111,13 +116,24 @@ class Forms:
         """Bind `value` to a variable like `old`: of its name and place, and seen where it was."""
         return self._bind(type(old), value, old.name, old.span)
 
-    def expose(self, local: relax.Var, name: str = "gv") -> relax.Var:
+    def expose(self, local: relax.Var, name: str = "") -> relax.Var:
         """A name for `local` that is seen outside its block; it keeps the place."""
-        return self._bind(relax.Var, local, name, local.span)
+        return self._bind(relax.Var, local, name or self._unused("gv"), local.span)
 
-    def _bind(self, kind: type[relax.Var], value: relax.Expr, name: str, span: tvm.ir.Span | None) -> relax.Var:
+    def bind(self, value: relax.Expr, output: bool = False) -> relax.Var:
+        """Bind `value` to a new variable, which is seen outside its block where it is an `output`."""
+        local = not output and self.builder.current_block_is_dataflow()
+        kind, stem = (relax.DataflowVar, "lv") if local else (relax.Var, "gv")
+        return self._bind(kind, value, self._unused(stem))
+
+    def _unused(self, stem: str) -> str:
+        """The next name of this stem that no variable of the old module has."""
+        names = (f"{stem}{at or ''}" for at in self.numbers[stem])
+        return next(name for name in names if name not in self.plan.names)
+
+    def _bind(self, kind: type[relax.Var], value: relax.Expr, name: str, span: tvm.ir.Span | None = None) -> relax.Var:
         value = self.builder.normalize(value)
-        var = kind(self.builder.get_unique_name(name), value.ty, span)
+        var = variable(kind, name, value.ty, span)
         self.builder.emit_normalized(relax.VarBinding(var, value))
         return var
 
@@ -187,7 +203,7 @@ class Forms:
     def _field(self, value: relax.Expr, at: int, branch: Tree) -> relax.Expr:
         if isinstance(branch, Leaf) and branch.tensor in self.natural:
             return self.natural[branch.tensor]
-        return self.builder.emit(relax.TupleGetItem(value, at))
+        return self.bind(relax.TupleGetItem(value, at))
 
     # -- casts -------------------------------------------------------------------------------------
 
@@ -204,9 +220,7 @@ class Forms:
     def cast(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool = False) -> relax.Expr:
         """A new cast of `value`, which holds `leaf`."""
         blocks = {block for node, block in leaf.uses if self.dtype(node) == dtype}
-        new = relax.op.astype(value, dtype)
-        is_output = (output or len(blocks) > 1) and self.builder.current_block_is_dataflow()
-        cast = self.builder.emit_output(new) if is_output else self.builder.emit(new)
+        cast = self.bind(relax.op.astype(value, dtype), output or len(blocks) > 1)
         assert leaf.tensor is not None
         self.converted[leaf.tensor] = cast
         source = "float32" if dtype == self.plan.amp else self.plan.amp
@@ -221,7 +235,7 @@ class Forms:
         if leaf.tensor not in self.converted:
             if leaf.tensor not in self.natural:
                 value, at = self.fields[leaf.tensor]
-                self.natural[leaf.tensor] = self.builder.emit(relax.TupleGetItem(value, at))
+                self.natural[leaf.tensor] = self.bind(relax.TupleGetItem(value, at))
             self.cast(leaf, self.natural[leaf.tensor], dtype)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from autocast.ir import items
 from autocast.passes.cast_solver import CastTensor
 
 #: Where a dimension is symbolic and has no declared upper bound, it counts as this many.
@@ -102,7 +103,7 @@ def element_count(type: relax.TensorType, upper_bounds: dict[str, int]) -> int:
     if not isinstance(shape, relax.ShapeExpr):
         return NOMINAL_DIMENSION ** max(int(type.ndim), 0)
     count = 1
-    for dimension in shape.values[:]:
+    for dimension in items(shape.values):
         count *= dimension.value if isinstance(dimension, tvm.tirx.IntImm) else _size(dimension, upper_bounds)
     return count
 

@@ -69,7 +69,10 @@ class IfPlan:
 
 @dataclass(slots=True)
 class ModulePlan:
-    """The cut problem of a module and what to do with each binding; dictionaries are keyed by `identity`."""
+    """The cut problem of a module and what to do with each binding; dictionaries are keyed by `identity`.
+
+    `names` are those of the variables that hold something to cast.
+    """
 
     amp: str
     problem: CastProblem = field(default_factory=CastProblem)
@@ -78,6 +81,7 @@ class ModulePlan:
     bindings: dict[int, CallPlan | CastPlan | MatchPlan | ClosurePlan | IfPlan] = field(default_factory=dict)
     results: dict[int, list[tuple[Leaf, int]]] = field(default_factory=dict)
     scopes: dict[int, int] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
     tensors: list[Leaf] = field(default_factory=list)
     functions: list[tuple[tvm.ir.GlobalVar, relax.Function]] = field(default_factory=list)
     calls: list[tuple[str, relax.Var, CallPlan]] = field(default_factory=list)

@@ -10,7 +10,7 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import CastingRuleError
-from autocast.ir import identity, lacks_dtype, op_name, relax_functions
+from autocast.ir import Bound, Reading, identity, lacks_dtype, op_name, relax_functions
 from autocast.passes.cast_costs import CONVERTING, traffic_weight
 from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
@@ -38,9 +38,10 @@ class Planner:
         self.narrowed: dict[CastTensor, list[Leaf]] = defaultdict(list)
         self.scopes = 0
 
-    def read(self, mod: tvm.IRModule) -> ModulePlan:
+    def read(self, reading: Reading) -> ModulePlan:
         """The plan of a module; CastingRuleError where an operator has no rule."""
-        self.plan.functions = list(relax_functions(mod))
+        self.reading = reading
+        self.plan.functions = list(relax_functions(reading.mod))
         called = _called_functions(self.plan.functions) if self.out_dtype is not None else set()
         for global_var, function in self.plan.functions:
             self._function(global_var, function, None if global_var in called else self.out_dtype)
@@ -63,7 +64,9 @@ class Planner:
         self.tensors.upper_bounds = {str(name): int(bound) for name, bound in bounds.items()}
         body = function.body
         for param in function.params:
-            self.plan.trees[identity(param)] = self.tensors.grow(param.ty, self.scopes, param.name)
+            name = param.name
+            self.plan.names.add(name)
+            self.plan.trees[identity(param)] = self.tensors.grow(param.ty, self.scopes, name)
         self._sequence(body, self._results(body.ty, out_dtype, len((function.attrs or {}).get("updates", ()))))
 
     def _results(self, type: Any, out_dtype: str | None, updates: int) -> list[int]:
@@ -80,10 +83,10 @@ class Planner:
         self.tensors.stack.append([self.scopes, 0, None])
         self.plan.scopes[identity(sequence)] = self.scopes
         self.scopes += 1
-        for number, block in enumerate(sequence.blocks[:]):
+        for number, (_, block) in enumerate(self.reading.blocks(sequence)):
             self.tensors.stack[-1][1] = number
-            for binding in block.bindings[:]:
-                self._binding(binding)
+            for bound in block:
+                self._binding(bound)
         self.tensors.stack[-1][1] = END
         found = list(leaves(self.tensors.argument(sequence.body)))
         if len(found) != len(result_nodes):
@@ -94,10 +97,10 @@ class Planner:
         ]
         self.tensors.stack.pop()
 
-    def _binding(self, binding: relax.Binding) -> None:
-        var, value = binding.var, binding.value
+    def _binding(self, bound: Bound) -> None:
+        var, value = bound.var, bound.value
         if isinstance(value, relax.Call):
-            self._call(var, value)
+            self._call(bound)
         elif isinstance(value, relax.If):
             self._if(var, value)
         elif isinstance(value, relax.TupleGetItem):
@@ -105,7 +108,7 @@ class Planner:
             self.plan.trees[identity(var)] = tree[value.index] if isinstance(tree, list) else None
         elif isinstance(value, relax.Function):
             self._closure(var, value)
-        elif isinstance(binding, relax.MatchCast):
+        elif isinstance(bound.binding, relax.MatchCast):
             self._match_cast(var, value)
         else:
             tree = self.plan.trees[identity(var)] = self.tensors.argument(value)
@@ -150,9 +153,9 @@ class Planner:
 
     # -- calls -------------------------------------------------------------------------------------
 
-    def _call(self, var: relax.Var, call: relax.Call) -> None:
-        args = call.args[:]
-        trees = [self.tensors.argument(arg) for arg in args]
+    def _call(self, bound: Bound) -> None:
+        _, var, key, call, _, args, keys = bound
+        trees = [self.tensors.argument(arg, at) for arg, at in zip(args, keys, strict=True)]
         name = op_name(call)
         derived = type_hints.derived_name(call) if name is not None else None
         ruling = self.policy.ruling(derived.name if derived else name, call, var) if name is not None else None
@@ -162,7 +165,7 @@ class Planner:
             self._existing_cast(var, trees[0])
             return
         result = self.tensors.of(var)
-        self.plan.trees[identity(var)] = result
+        self.plan.trees[key] = result
         if name is not None and row is None:
             self.missing[name][self.tensors.function] += 1
             return
@@ -176,7 +179,7 @@ class Planner:
         nodes = iter([node if a != b else self.tensors.pin(a) for a, b in zip(low, full, strict=True)])
         demands = [[self.tensors.demand(leaf, next(nodes), name) for leaf in group] for group in groups]
         plan = CallPlan(args, demands, node, ruling=ruling)
-        self.plan.bindings[identity(var)] = plan
+        self.plan.bindings[key] = plan
         self.plan.calls.append((self.tensors.function, var, plan))
         stored = [result] if type(result) is Leaf else list(leaves(result))
         if stored:

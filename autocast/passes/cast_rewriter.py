@@ -10,7 +10,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from autocast.ir import identity, is_constant, with_captured
+from autocast.ir import Bound, Reading, identity, is_constant, with_captured
+from autocast.ir.nodes import call_like
 from autocast.passes.cast_forms import Forms, is_local, same
 from autocast.passes.cast_leaves import Leaf, Tree
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
@@ -28,8 +29,9 @@ class CastRewriter:
         self.scope = self.block = -1
         self.in_last_block = False
 
-    def rewrite(self, mod: tvm.IRModule) -> tvm.IRModule:
+    def rewrite(self, reading: Reading) -> tvm.IRModule:
         """The module with its casts."""
+        self.reading, mod = reading, reading.mod
         functions = dict(mod.functions.items())
         for global_var, function in self.plan.functions:
             new = self._function(global_var.name_hint, function)
@@ -56,16 +58,17 @@ class CastRewriter:
         blocks = []
         results = self.plan.results[identity(sequence)]
         scope = self.plan.scopes[identity(sequence)]
-        count = len(sequence.blocks)
+        old = self.reading.blocks(sequence)
+        count = len(old)
         body = None
-        for number, block in enumerate(sequence.blocks[:]):
+        for number, (block, bindings) in enumerate(old):
             if isinstance(block, relax.DataflowBlock):
                 self.builder._begin_dataflow_block()
             else:
                 self.builder._begin_binding_block()
-            for binding in block.bindings[:]:
+            for bound in bindings:
                 self.scope, self.block, self.in_last_block = scope, number, number == count - 1
-                self._binding(binding)
+                self._binding(bound)
             if number == count - 1:
                 body = self.forms.use(sequence.body, results, output=True)
             blocks.append(self.builder._end_block())
@@ -80,11 +83,11 @@ class CastRewriter:
 
     # -- bindings --------------------------------------------------------------------------------
 
-    def _binding(self, binding: relax.Binding) -> None:
-        var, value = binding.var, binding.value
-        plan = self.plan.bindings.get(identity(var))
+    def _binding(self, bound: Bound) -> None:
+        binding, var, key, value, *_ = bound
+        plan = self.plan.bindings.get(key)
         if isinstance(plan, CallPlan):
-            self._call(binding, value, plan)
+            self._call(bound, plan)
         elif isinstance(plan, CastPlan):
             self._existing_cast(var, value, plan)
         elif isinstance(plan, MatchPlan):
@@ -96,8 +99,8 @@ class CastRewriter:
         else:
             self._alias(binding)
 
-    def _call(self, binding: relax.Binding, call: relax.Call, plan: CallPlan) -> None:
-        var = binding.var
+    def _call(self, bound: Bound, plan: CallPlan) -> None:
+        binding, var, key, call, *_ = bound
         args = [self.forms.argument(arg, demands) for arg, demands in zip(plan.args, plan.demands, strict=True)]
         attrs = self._out_dtype(call, plan) if plan.free_result else None
         op = self.forms.variables.get(identity(call.op), call.op)  # what is called may be a variable
@@ -105,8 +108,8 @@ class CastRewriter:
             self.builder.emit_normalized(binding)
             new = var
         else:
-            new_call = relax.Call(op, args, attrs or call.attrs, call.ty_args)
-            tree = self.plan.trees[identity(var)]
+            new_call = call_like(call, op, args, attrs or call.attrs)
+            tree = self.plan.trees[key]
             stays = type(tree) is Leaf and plan.stored is None and self.forms.dtype(tree.node) == tree.dtype
             if stays or isinstance(var.ty, relax.ShapeType):
                 # Its type is what it was, so its variable stays, and with it every binding that only reads such ones.
@@ -173,7 +176,7 @@ class CastRewriter:
         for old, demands in plan.captured:
             new = self.forms.use(old, demands)
             if not same(new, old):
-                captured[old] = new if isinstance(new, relax.Var) else self.builder.emit(new)
+                captured[old] = new if isinstance(new, relax.Var) else self.forms.bind(new)
         if captured:
             binding = relax.VarBinding(binding.var, with_captured(function, captured))
         self.builder.emit_normalized(binding)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -77,7 +78,10 @@ class CastProblem:
 def _is_cast(tensor: CastTensor, low: list[bool]) -> bool:
     """Whether some consumer wants a tensor in another precision than it is produced in."""
     produced = low[tensor.producer]
-    return any(low[consumer] is not produced for consumer in tensor.consumers)
+    for consumer in tensor.consumers:  # noqa: SIM110 - a generator for each tensor would take half of the time
+        if low[consumer] is not produced:
+            return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,15 +158,20 @@ def _maximum_flow(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray,
 
 
 def _units(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
-    """What each edge's weight is divided by at first.
+    """What each edge's weight is divided by at first: 1 where no flow exceeds 32 bits.
 
     Free nodes that are not connected to each other do not share a flow, so each component is divided by the greatest
     common divisor of its own weights: that is nearly always enough to fit 32 bits without rounding.
     """
+    finite = np.maximum(weights, 0)
+    cuts = [finite.sum()] + [
+        finite[border].sum() for border in (sources == LOW, targets == FULL) if np.all(weights[border] >= 0)
+    ]
+    if max(finite.max(initial=0), min(cuts)) <= _LARGEST:
+        return np.ones(weights.size, np.int64)
     free = (sources > FULL) & (targets > FULL)
     inner = csr_array((np.ones(free.sum(), np.int8), (sources[free], targets[free])), shape=(count, count))
     component = connected_components(inner, directed=False)[1][np.where(sources > FULL, sources, targets)]
-    finite = np.maximum(weights, 0)
     divisors = np.zeros(count, np.int64)
     np.gcd.at(divisors, component, finite)
     divisors = np.maximum(divisors, 1)
@@ -197,9 +206,10 @@ def _edges(problem: CastProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, in
 
     for low_node, followed in problem.follows:
         add(low_node, followed, -1)
-    for tensor in problem.tensors + problem.surcharges:
-        producer = tensor.producer
-        consumers = set(tensor.consumers)
+    for tensor in chain(problem.tensors, problem.surcharges):
+        producer, consumers = tensor.producer, set(tensor.consumers)
+        if not consumers or consumers == {producer}:
+            continue
         consumers.discard(producer)
         wanting_full = (consumers - {LOW}) if producer != FULL else set()
         wanting_low = (consumers - {FULL}) if producer != LOW else set()

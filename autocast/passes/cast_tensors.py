@@ -26,6 +26,7 @@ class Tensors:
         self.stored_narrow: set[CastTensor] = set()
         self.surcharges: dict[CastTensor, CastTensor] = {}
         self.stack: list[list] = []
+        self.dtypes: dict[int, tuple[tvm.ir.PrimType, str]] = {}
         self.function = ""
         self.upper_bounds: dict[str, int] = {}
         self.foreign: tuple[str, str] | None = None
@@ -36,7 +37,9 @@ class Tensors:
 
     def of(self, var: relax.Var) -> Any:
         """The tree of a variable of the innermost sequence, pinned to its dtypes until their producers are named."""
-        return self.grow(var.ty, self.stack[-1][0], var.name)
+        name = var.name
+        self.plan.names.add(name)
+        return self.grow(var.ty, self.stack[-1][0], name)
 
     def placeholders(self, type: Any) -> Tree:
         """The tree of a type, as leaves that are no part of the problem."""
@@ -45,8 +48,7 @@ class Tensors:
     def grow(self, type: Any, scope: int, name: str, register: bool = True) -> Tree:
         """The tree of a type: a leaf for each tensor that may be cast."""
         if isinstance(type, relax.TensorType):
-            element = type.dtype
-            dtype = element.dtype if element is not None else None
+            dtype = self._dtype(type.dtype)
             if dtype == "float32" or dtype == self.amp:
                 leaf = Leaf(type, dtype, scope, name)
                 if register:
@@ -59,6 +61,15 @@ class Tensors:
             return [self.grow(field, scope, f"{name}[{at}]", register) for at, field in enumerate(type.fields)]
         return None
 
+    def _dtype(self, element: tvm.ir.PrimType | None) -> str | None:
+        """The name of an element type; TVM shares these nodes, and writes the name anew whenever it is asked."""
+        if element is None:
+            return None
+        key = identity(element)
+        if key not in self.dtypes:
+            self.dtypes[key] = element, element.dtype
+        return self.dtypes[key][1]
+
     def register(self, leaf: Leaf, producer: int, *, literal: bool = False) -> None:
         """Make a leaf a tensor of the cut problem; a literal is widened for nothing, and never narrowed by choice."""
         absorbed = cast_weight(self.objective, leaf.elements, absorbed=True)
@@ -66,9 +77,9 @@ class Tensors:
         self.plan.problem.tensors.append(leaf.tensor)
         self.plan.tensors.append(leaf)
 
-    def argument(self, expr: Any) -> Tree:
-        """The tree of an argument: a variable's, a literal tuple's, or a constant's."""
-        key = identity(expr)
+    def argument(self, expr: Any, key: int | None = None) -> Tree:
+        """The tree of an argument (and its `identity`): a variable's, a literal tuple's, or a constant's."""
+        key = identity(expr) if key is None else key
         if key in self.plan.trees:
             return self.plan.trees[key]
         if isinstance(expr, relax.Tuple):

@@ -13,7 +13,7 @@ from tvm import relax
 import type_hints
 from autocast.ir import (
     FLOATS,
-    all_bindings,
+    Reading,
     dtype_of,
     fits,
     identity,
@@ -26,30 +26,28 @@ from autocast.ir import (
 _NOTHING: frozenset[str] = frozenset()
 
 
-def parameter_names(mod: tvm.IRModule, params: Sequence[str] = ()) -> dict[int, frozenset[str]]:
+def parameter_names(reading: Reading, params: Sequence[str] = ()) -> dict[int, frozenset[str]]:
     """The names of the parameter that each variable is, or is another layout of; keyed by `identity`.
 
     Parameters
     ----------
-    mod
+    reading
         A module.
     params
         The names that main's last parameters have in their torch module, if these differ from their variables'.
     """
     names: dict[int, frozenset[str]] = {}
-    for global_var, function in relax_functions(mod):
+    for global_var, function in relax_functions(reading.mod):
         for param in function.params:
             names[identity(param)] = frozenset((param.name,))
         if global_var.name_hint == "main" and params:
             for param, name in zip(function.params[-len(params) :], params, strict=True):
                 names[identity(param)] |= {name}
-        for binding in all_bindings(function.body):
-            value = binding.value
-            if moves_data(value):
-                value = value.args[0]
+        for bound in reading.all_bindings(function.body):
+            value = bound.args[0] if moves_data(bound.value) else bound.value
             known = names.get(identity(value), _NOTHING) if isinstance(value, relax.Var) else _NOTHING
             if known:
-                names[identity(binding.var)] = known
+                names[bound.key] = known
     return names
 
 
@@ -67,12 +65,12 @@ def parameters_out_of_range(params: Mapping[str, tvm.runtime.Tensor], dtype: str
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-def unholdable(mod: tvm.IRModule, params: Sequence[str], lost: Collection[str], dtype: str) -> dict[int, str | None]:
+def unholdable(reading: Reading, params: Sequence[str], lost: Collection[str], dtype: str) -> dict[int, str | None]:
     """What `dtype` cannot hold, by `identity`: parameters, with their names, and float32 literals, as `fits` says.
 
     Parameters
     ----------
-    mod
+    reading
         A module.
     params
         The names of main's last parameters.
@@ -81,51 +79,55 @@ def unholdable(mod: tvm.IRModule, params: Sequence[str], lost: Collection[str], 
     dtype
         The low dtype.
     """
+    mod = reading.mod
     found: dict[int, str | None] = {}
     variables = mod["main"].params[-len(params) :] if params else ()
     for name, variable in zip(params, variables, strict=True):
         if name in lost:
             found[identity(variable)] = name
+    functions = [function for _, function in relax_functions(mod)]
+    for function in functions:
+        for _, _, key, value, _, args, keys in reading.all_bindings(function.body):
+            found.update((at, None) for arg, at in zip(args, keys, strict=True) if _overflows(arg, dtype))
+            if not args and _overflows(value, dtype):
+                found[key] = None
     before = -1
-    while len(found) > before:  # calls of functions may reach one that was visited before
+    while len(found) > before and found:  # calls of functions may reach one that was visited before
         before = len(found)
-        for _, function in relax_functions(mod):
-            for binding in all_bindings(function.body):
-                value = binding.value
-                if is_constant(value) and _overflows(value, dtype):
-                    found[identity(binding.var)] = None
-                    continue
-                if isinstance(value, relax.Call):
-                    found.update((identity(arg), None) for arg in value.args if _overflows(arg, dtype))
-                    found.update(_passed_on(mod, value, found))
-                source = value.args[0] if moves_data(value) else value
-                if identity(source) in found:
-                    found[identity(binding.var)] = found[identity(source)]
+        for function in functions:
+            for _, _, key, value, _, args, keys in reading.all_bindings(function.body):
+                if not found.keys().isdisjoint(keys) and isinstance(value.op, tvm.ir.GlobalVar):
+                    found.update(_passed_on(mod, value.op, keys, found))
+                source = keys[0] if args and keys[0] in found and moves_data(value) else identity(value)
+                if source in found:
+                    found[key] = found[source]
     return found
 
 
-def _passed_on(mod: tvm.IRModule, call: relax.Call, found: Mapping[int, str | None]) -> dict[int, str | None]:
+def _passed_on(
+    mod: tvm.IRModule, called: tvm.ir.GlobalVar, keys: Sequence[int], found: Mapping[int, str | None]
+) -> dict[int, str | None]:
     """Parameters of a function of the module that are given what was `found`."""
-    function = mod[call.op] if isinstance(call.op, tvm.ir.GlobalVar) else None
+    function = mod[called]
     if not isinstance(function, relax.Function):
         return {}
-    pairs = zip(function.params, call.args, strict=True)
-    return {identity(param): found[identity(arg)] for param, arg in pairs if identity(arg) in found}
+    pairs = zip(function.params, keys, strict=True)
+    return {identity(param): found[key] for param, key in pairs if key in found}
 
 
 def _overflows(literal: relax.Expr, dtype: str) -> bool:
     return is_constant(literal) and dtype_of(literal) == "float32" and not fits(literal.value.numpy(), dtype)
 
 
-def after_float_conversions(mod: tvm.IRModule) -> frozenset[int]:
+def after_float_conversions(reading: Reading) -> frozenset[int]:
     """The variables (by `identity`) that are computed from an author's conversion of a tensor to float32.
 
     A conversion to low precision ends it: what is computed from its result is free again.
     """
-    spread = _Spread(mod)
+    spread = _Spread(reading)
     while True:
         before = len(spread.found)
-        for _, function in relax_functions(mod):
+        for _, function in relax_functions(reading.mod):
             spread.over(function.body)
         if len(spread.found) == before:  # calls of functions may have reached one that was visited before
             return frozenset(spread.found)
@@ -134,22 +136,21 @@ def after_float_conversions(mod: tvm.IRModule) -> frozenset[int]:
 class _Spread:
     """Follows conversions to float32 through bindings, tuples, conditionals and calls of functions."""
 
-    def __init__(self, mod: tvm.IRModule) -> None:
-        self.mod = mod
+    def __init__(self, reading: Reading) -> None:
+        self.reading, self.mod = reading, reading.mod
         self.found: set[int] = set()
         self.fields: dict[int, relax.Tuple] = {}
 
     def over(self, sequence: relax.SeqExpr) -> None:
-        for binding in all_bindings(sequence):
-            var, value = binding.var, binding.value
+        for _, var, key, value, *_ in self.reading.all_bindings(sequence):
             if isinstance(value, relax.Tuple):
-                self.fields[identity(var)] = value
+                self.fields[key] = value
             if op_name(value) == "relax.astype" and dtype_of(value.args[0]) in (*FLOATS, "float64"):
                 is_after = dtype_of(var) == "float32"
             else:
                 is_after = self.reaches(value)
             if is_after:
-                self.found.add(identity(var))
+                self.found.add(key)
 
     def reaches(self, expr: relax.Expr) -> bool:
         if isinstance(expr, relax.If):

@@ -23,7 +23,7 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import PolicyError
-from autocast.ir import identity, op_name, place_of
+from autocast.ir import Reading, identity, op_name, place_of
 from autocast.messages import nearest
 from autocast.policy.choices import Choice, rule_for
 from autocast.policy.facts import after_float_conversions, parameter_names, parameters_out_of_range, unholdable
@@ -56,7 +56,7 @@ class Decisions:
     Parameters
     ----------
     policy
-    mod
+    reading
         The module, whole: the names of parameters, and what follows a conversion, are looked up in it.
     params
         Main's last parameters by the names that they have in their torch module. A call that reads one of which the
@@ -65,7 +65,7 @@ class Decisions:
     """
 
     def __init__(
-        self, policy: Policy, mod: tvm.IRModule, params: Mapping[str, tvm.runtime.Tensor] = MappingProxyType({})
+        self, policy: Policy, reading: Reading, params: Mapping[str, tvm.runtime.Tensor] = MappingProxyType({})
     ) -> None:
         self.policy = policy
         self._preset = PRESETS[policy.preset]
@@ -75,12 +75,12 @@ class Decisions:
         self._conditions = [
             (f"relax.{name}", attribute, values) for name, attribute, values in policy.conditional_float32_ops
         ]
-        self._parameters = parameter_names(mod, tuple(params)) if self._low_names or self._float32_names else {}
+        self._parameters = parameter_names(reading, tuple(params)) if self._low_names or self._float32_names else {}
         self._lost = parameters_out_of_range(params, policy.dtype)
-        self._unholdable = unholdable(mod, tuple(params), self._lost, policy.dtype)
+        self._unholdable = unholdable(reading, tuple(params), self._lost, policy.dtype)
         #: Parameters that the low dtype cannot hold, and why, of which some call is therefore float32.
         self.out_of_range: dict[str, str] = {}
-        self._after = after_float_conversions(mod) if self._preset.ends_at_float_conversions else frozenset()
+        self._after = after_float_conversions(reading) if self._preset.ends_at_float_conversions else frozenset()
         self._rulings: dict[tuple[str, str, str | None], Ruling | None] = {}
         self._seen: dict[str, set[str]] = {"operators": set(), "names": set(), "regions": set()}
 
@@ -233,7 +233,7 @@ def _custom(name: str) -> Ruling | None:
 
 def operator_rules(policy: Policy) -> type_hints.RuleTable:
     """What a policy makes of every operator of the tables, where no region, name or attribute says more."""
-    decisions = Decisions(policy, tvm.IRModule())
+    decisions = Decisions(policy, Reading(tvm.IRModule()))
     rulings = [_custom(row.name) or decisions._operator(row.name, row.name) for row in type_hints.list_rules()]
     return type_hints.RuleTable(ruling.row for ruling in rulings if ruling is not None)
 

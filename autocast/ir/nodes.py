@@ -1,0 +1,26 @@
+"""Nodes of the IR from parts of others: the constructors of TVM's classes convert and check each part again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+_call = tvm_ffi.get_global_func("ir.Call")
+_variables = {
+    relax.Var: tvm_ffi.get_global_func("ir.Var"),
+    relax.DataflowVar: tvm_ffi.get_global_func("relax.DataflowVar"),
+}
+_NO_TYPE = tvm.ir.Type.missing()
+
+
+def call_like(call: relax.Call, op: relax.Expr, args: Sequence[relax.Expr], attrs: tvm.ir.Attrs | None) -> relax.Call:
+    """`call` with another operator, arguments and attributes; its type is not known yet."""
+    return _call(_NO_TYPE, op, args, attrs, call.ty_args, None)
+
+
+def variable(kind: type[relax.Var], name: str, type: tvm.ir.Type, span: tvm.ir.Span | None = None) -> relax.Var:
+    """A `relax.Var` or `relax.DataflowVar`."""
+    return _variables[kind](name, type, span)
