@@ -10,9 +10,11 @@ import tvm
 
 from autocast.errors import AutocastError, PolicyWarning, SlowDtypeWarning
 from autocast.ir.failures import repeatable
+from autocast.kernels.cast_costs import KernelCosts
 from autocast.kernels.target import detect_target, slow_dtype
 from autocast.messages import nearest, warn
-from autocast.passes.auto_cast import AutoCast, auto_cast
+from autocast.passes.auto_cast import auto_cast
+from autocast.passes.cast_report import CastReport
 from autocast.passes.stochastic_rounding import round_stochastically
 from autocast.passes.store_parameters import store_parameters
 from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard, warn_of_unused
@@ -37,6 +39,36 @@ Subject = TypeVar("Subject", "Model", tvm.IRModule)
 
 #: The lines that users of this process have read.
 _warned: set[str] = set()
+
+
+@tvm.transform.module_pass(opt_level=0, name="AutoCast")
+class AutoCast:
+    """The pass, for `tvm.transform.Sequential` or called on a module; `report` tells of its last run.
+
+        Before                                  After AutoCast("bfloat16")
+        y = matmul(x, w)                        x1 = astype(x, "bfloat16"); w1 = astype(w, "bfloat16")
+        z = nn.softmax(y)                       y = matmul(x1, w1, out_dtype="float32")
+                                                z = nn.softmax(y)
+
+    Parameters
+    ----------
+    dtype
+        The AMP dtype: "bfloat16" or "float16". Short for `policy=Policy(dtype=...)`.
+    policy
+        A `Policy`, or its text.
+    out_dtype, objective, solver
+        Short for the fields of `Policy` with these names.
+    """
+
+    def __init__(self, dtype: Any = None, *, policy: Policy | str | None = None, **short_forms: Any) -> None:
+        self.policy = as_policy(policy, dtype=dtype, **short_forms)
+        self.report: CastReport | None = None
+
+    def transform_module(self, mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        """`mod` with its casts; it is not changed itself."""
+        result, self.report = auto_cast(mod, self.policy, KernelCosts(detect_target()))
+        warn_of_unused(self.report.unused)
+        return round_stochastically(result, self.policy)
 
 
 def autocast(
@@ -115,8 +147,10 @@ def apply_policy(subject: Subject, policy: Policy) -> Subject:
 
 
 def _apply(subject: Subject, policy: Policy, is_module: bool) -> Subject:
-    result, report = auto_cast(subject if is_module else subject.mod, policy, {} if is_module else subject.params)
-    line = slow_dtype(policy.dtype, detect_target())
+    target = detect_target()
+    mod, params = (subject, {}) if is_module else (subject.mod, subject.params)
+    result, report = auto_cast(mod, policy, KernelCosts(target), params)
+    line = slow_dtype(policy.dtype, target)
     if line is not None and line not in _warned:
         _warned.add(line)
         warn(f"autocast: {line}", SlowDtypeWarning)

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -20,49 +19,21 @@ from autocast.errors import IllFormedModuleError
 from autocast.ir import Reading
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
-from autocast.passes.cast_costs import cast_bytes
+from autocast.passes.cast_costs import CostModel, cast_bytes
 from autocast.passes.cast_erasure import check_erasure
 from autocast.passes.cast_plan import ModulePlan
 from autocast.passes.cast_planner import Planner
 from autocast.passes.cast_report import CastReport
 from autocast.passes.cast_rewriter import CastRewriter
 from autocast.passes.cast_solver import solve, solve_greedily
-from autocast.passes.stochastic_rounding import round_stochastically
-from autocast.policy import Decisions, Policy, as_policy, warn_of_unused
-
-
-@tvm.transform.module_pass(opt_level=0, name="AutoCast")
-class AutoCast:
-    """The pass, for `tvm.transform.Sequential` or called on a module; `report` tells of its last run.
-
-        Before                                  After AutoCast("bfloat16")
-        y = matmul(x, w)                        x1 = astype(x, "bfloat16"); w1 = astype(w, "bfloat16")
-        z = nn.softmax(y)                       y = matmul(x1, w1, out_dtype="float32")
-                                                z = nn.softmax(y)
-
-    Parameters
-    ----------
-    dtype
-        The AMP dtype: "bfloat16" or "float16". Short for `policy=Policy(dtype=...)`.
-    policy
-        A `Policy`, or its text.
-    out_dtype, objective, solver
-        Short for the fields of `Policy` with these names.
-    """
-
-    def __init__(self, dtype: Any = None, *, policy: Policy | str | None = None, **short_forms: Any) -> None:
-        self.policy = as_policy(policy, dtype=dtype, **short_forms)
-        self.report: CastReport | None = None
-
-    def transform_module(self, mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        """`mod` with its casts; it is not changed itself."""
-        result, self.report = auto_cast(mod, self.policy)
-        warn_of_unused(self.report.unused)
-        return round_stochastically(result, self.policy)
+from autocast.policy import Decisions, Policy
 
 
 def auto_cast(
-    mod: tvm.IRModule, policy: Policy, params: Mapping[str, tvm.runtime.Tensor] = MappingProxyType({})
+    mod: tvm.IRModule,
+    policy: Policy,
+    costs: CostModel,
+    params: Mapping[str, tvm.runtime.Tensor] = MappingProxyType({}),
 ) -> tuple[tvm.IRModule, CastReport]:
     """The module with its casts, and the report.
 
@@ -73,6 +44,8 @@ def auto_cast(
     policy
         Decides which casting rule each call is asked. The results of functions that no other function calls get its
         `out_dtype`; what replaces a parameter (the attribute `updates`) always keeps its dtype.
+    costs
+        Knows which casts are free, and which are kernels of their own, on the target.
     params
         Main's last parameters by the names that they have in their torch module: the policy's name patterns look at
         the names, and what reads a value that the low dtype cannot hold stays float32.
@@ -88,14 +61,14 @@ def auto_cast(
     """
     start = time.perf_counter()
     with _no_garbage_collection():
-        result, report = _auto_cast(mod, policy, params)
+        result, report = _auto_cast(mod, policy, costs, params)
     report = replace(report, milliseconds=1e3 * (time.perf_counter() - start))
     _debug(mod, result, report)
     return result, report
 
 
 def _auto_cast(
-    mod: tvm.IRModule, policy: Policy, params: Mapping[str, tvm.runtime.Tensor]
+    mod: tvm.IRModule, policy: Policy, costs: CostModel, params: Mapping[str, tvm.runtime.Tensor]
 ) -> tuple[tvm.IRModule, CastReport]:
     if not any(isinstance(function, relax.Function) for function in mod.functions.values()):
         names = sorted(global_var.name_hint for global_var in mod.functions)
@@ -110,8 +83,8 @@ def _auto_cast(
         ) from error
     mod = bind_matched_calls(mod)
     reading = Reading(mod)
-    with in_phase("plan", mod, lambda part: _plan(Reading(part), policy, {})):
-        plan, decisions = _plan(reading, policy, params)
+    with in_phase("plan", mod, lambda part: _plan(Reading(part), policy, costs, {})):
+        plan, decisions = _plan(reading, policy, costs, params)
     with in_phase("solve"):
         solution = solve(plan.problem)
         greedy = solve_greedily(plan.problem)
@@ -142,9 +115,11 @@ def _auto_cast(
     )
 
 
-def _plan(reading: Reading, policy: Policy, params: Mapping[str, tvm.runtime.Tensor]) -> tuple[ModulePlan, Decisions]:
+def _plan(
+    reading: Reading, policy: Policy, costs: CostModel, params: Mapping[str, tvm.runtime.Tensor]
+) -> tuple[ModulePlan, Decisions]:
     decisions = Decisions(policy, reading, params)
-    return Planner(decisions).read(reading), decisions
+    return Planner(decisions, costs).read(reading), decisions
 
 
 @contextmanager

@@ -1,8 +1,8 @@
 """What a cast costs, and what a flexible operator moves in each precision: the weights of the cut problem.
 
-`objective="casts"` counts every cast as 1. `objective="bytes"` asks the tables below what a cast moves: a tensor read
-and another written where the cast is a kernel of its own, next to nothing where the kernel before it narrows what it
-stores, or every kernel after it converts what it loads. Not nothing: such a cast still rounds, or keeps a tensor wide.
+`objective="casts"` counts every cast as 1. `objective="bytes"` asks a `CostModel` what becomes of a cast: a tensor read
+and another written where it is a kernel of its own, next to nothing where the kernel before it narrows what it stores,
+or every kernel after it converts what it loads. Not nothing: such a cast still rounds, or keeps a tensor wide.
 Among choices whose casts cost the same, the one is taken whose flexible operators move the fewest bytes. The order
 matters: traffic is never traded for a cast, because that would round float32 tensors (a residual stream, say) which no
 low-precision operator asks for.
@@ -10,35 +10,54 @@ low-precision operator asks for.
 
 from __future__ import annotations
 
+from enum import Enum
+from typing import Protocol
+
+from tvm import relax
+
 _WIDE, _NARROW = 4, 2
 
 #: Bytes for each element of a cast: as a kernel of its own, and absorbed by a neighbour.
 _ALONE, _ABSORBED = _WIDE + _NARROW, 1
 
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(f"relax.{name}" for name in text.split())
-
-
 #: These only rename their operand's elements, and move no byte in either precision.
-MOVES_NOTHING = _names("reshape expand_dims squeeze flatten")
+MOVES_NOTHING = frozenset(f"relax.{name}" for name in ("reshape", "expand_dims", "squeeze", "flatten"))
 
-#: Their kernels convert what they load, and store what they computed narrowed or wide: products while they pack, work
-#: on rows, elementwise groups and moves of data in registers.
-CONVERTING = _names("""
-    matmul nn.conv1d nn.conv2d nn.conv1d_transpose nn.conv2d_transpose nn.attention nn.attention_bias
-    nn.softmax nn.log_softmax nn.layer_norm nn.rms_norm nn.group_norm nn.batch_norm sum mean max min variance std
-    add bias_add subtract multiply divide maximum minimum negative abs square sqrt rsqrt exp log erf tanh sigmoid sin
-    cos clip power where nn.relu nn.gelu nn.gelu_tanh nn.silu nn.leakyrelu nn.softplus nn.selu nn.expm1 nn.log1p
-    nn.gated_add log_add_exp tan sinh cosh asinh acosh atanh asin acos atan atan2 floor_divide floor_mod mod
-    astype permute_dims concat split strided_slice take broadcast_to stack tile repeat nn.pad
-    nn.max_pool2d nn.avg_pool2d nn.adaptive_avg_pool2d
-    nn.cross_entropy grad.cross_entropy_backward grad.softmax_backward grad.log_softmax_backward grad.attention_backward
-    grad.layer_norm_backward grad.rms_norm_backward grad.group_norm_backward grad.instance_norm_backward
-    grad.relu_backward grad.gelu_backward grad.gelu_tanh_backward grad.silu_backward grad.selu_backward
-    grad.broadcast_backward grad.leakyrelu_backward grad.softplus_backward grad.sigmoid_backward grad.tanh_backward
-    grad.gated_add_backward
-""")
+
+class CastCost(Enum):
+    """What becomes of a cast once kernels are chosen."""
+
+    LOAD = "free in a load"
+    STORE = "free in a store"
+    KERNEL = "a kernel of its own"
+
+
+class CostModel(Protocol):
+    """Knows what casts cost on a target; its kernels' library makes it, and the pass asks it."""
+
+    def cast(
+        self,
+        producer: relax.Call | relax.Var | None,
+        consumer: relax.Call | None,
+        position: int,
+        type: relax.TensorType,
+        dtype: str,
+    ) -> CastCost:
+        """What a cast costs between a call and one of those that read its result.
+
+        Parameters
+        ----------
+        producer
+            The call that computes the tensor, or the parameter of the model that it is; None: neither, as for an input.
+        consumer
+            The call that reads it; None: no operator does, as for a result of the function.
+        position
+            The consumer's argument that is the tensor, or a tuple with it.
+        type
+            The tensor's type in the module that is autocast. Its shape counts, its dtype does not.
+        dtype
+            What it is cast to: float32 or the AMP dtype. It is in the other of both.
+        """
 
 
 def cast_bytes(elements: int) -> int:

@@ -16,6 +16,7 @@ from tvm import relax
 
 from autocast.ir import identity, is_constant
 from autocast.ir.nodes import variable
+from autocast.passes.cast_costs import CastCost
 from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves
 from autocast.passes.cast_plan import ModulePlan
 from autocast.passes.cast_solver import CastTensor
@@ -23,13 +24,18 @@ from autocast.passes.cast_solver import CastTensor
 
 @dataclass(frozen=True, slots=True)
 class InsertedCast:
-    """One cast of the rewritten module, between float32 and the AMP dtype; `elements` is the tensor's size."""
+    """One cast of the rewritten module, between float32 and the AMP dtype.
+
+    `variable` holds its result, in a module with no other of that name; `elements` is the tensor's size.
+    """
 
     function: str
     tensor: str
+    variable: str
     source: str
     target: str
     elements: int
+    cost: CastCost
 
 
 class Forms:
@@ -120,11 +126,11 @@ class Forms:
         """A name for `local` that is seen outside its block; it keeps the place."""
         return self._bind(relax.Var, local, name or self._unused("gv"), local.span)
 
-    def bind(self, value: relax.Expr, output: bool = False) -> relax.Var:
+    def bind(self, value: relax.Expr, output: bool = False, name: str | None = None) -> relax.Var:
         """Bind `value` to a new variable, which is seen outside its block where it is an `output`."""
         local = not output and self.builder.current_block_is_dataflow()
         kind, stem = (relax.DataflowVar, "lv") if local else (relax.Var, "gv")
-        return self._bind(kind, value, self._unused(stem))
+        return self._bind(kind, value, self._unused(name or stem))
 
     def _unused(self, stem: str) -> str:
         """The next name of this stem that no variable of the old module has."""
@@ -220,11 +226,12 @@ class Forms:
     def cast(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool = False) -> relax.Expr:
         """A new cast of `value`, which holds `leaf`."""
         blocks = {block for node, block in leaf.uses if self.dtype(node) == dtype}
-        cast = self.bind(relax.op.astype(value, dtype), output or len(blocks) > 1)
+        cast = self.bind(relax.op.astype(value, dtype), output or len(blocks) > 1, f"{leaf.name}_{dtype}")
         assert leaf.tensor is not None
         self.converted[leaf.tensor] = cast
         source = "float32" if dtype == self.plan.amp else self.plan.amp
-        self.casts.append(InsertedCast(self.function, leaf.name, source, dtype, leaf.elements))
+        cost = self.plan.cost(leaf.tensor, dtype, self.low)
+        self.casts.append(InsertedCast(self.function, leaf.name, cast.name, source, dtype, leaf.elements, cost))
         return cast
 
     def cast_outside(self, leaf: Leaf, node: int) -> None:

@@ -29,7 +29,8 @@ class Leaf:
     `dtype` is its dtype in that module, `scope` the sequence that defines it, `tensor` its place in the cut problem
     (None for a constant that anybody may round). A constant has a `literal`, which is folded, never cast. `uses` lists
     (node, block): who wants it, from which block of its scope. Leaves of equal values (an author's widening cast and
-    its operand) share `tensor` and `uses`.
+    its operand) share `tensor` and `uses`. `producer` is what a `CostModel` calls so; `rounded` the leaf that the
+    author narrowed to this one.
     """
 
     type: relax.TensorType
@@ -41,6 +42,8 @@ class Leaf:
     uses: list[tuple[int, int]] = field(default_factory=list)
     retyped: relax.TensorType | None = None
     literal: relax.Expr | None = None
+    producer: relax.Call | relax.Var | None = None
+    rounded: Leaf | None = None
 
     @property
     def node(self) -> int:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
+from autocast.passes.cast_costs import CastCost
 from autocast.passes.cast_leaves import Leaf, Tree
-from autocast.passes.cast_solver import FULL, CastProblem
+from autocast.passes.cast_solver import FULL, CastProblem, CastTensor
 from autocast.policy import Ruling
 
 #: The block number of what a sequence returns.
@@ -71,7 +72,9 @@ class IfPlan:
 class ModulePlan:
     """The cut problem of a module and what to do with each binding; dictionaries are keyed by `identity`.
 
-    `names` are those of the variables that hold something to cast.
+    `names` are those of the variables that hold something to cast. For casts of a tensor to a dtype, `surcharges` has
+    what they cost more where they are kernels of their own, and `stored` those that are free where the tensor is
+    stored.
     """
 
     amp: str
@@ -85,3 +88,12 @@ class ModulePlan:
     tensors: list[Leaf] = field(default_factory=list)
     functions: list[tuple[tvm.ir.GlobalVar, relax.Function]] = field(default_factory=list)
     calls: list[tuple[str, relax.Var, CallPlan]] = field(default_factory=list)
+    surcharges: dict[tuple[CastTensor, str], CastTensor] = field(default_factory=dict)
+    stored: set[tuple[CastTensor, str]] = field(default_factory=set)
+
+    def cost(self, tensor: CastTensor, dtype: str, low: list[bool]) -> CastCost:
+        """What the cast of `tensor` to `dtype` costs where the nodes are on the sides that `low` says."""
+        surcharge = self.surcharges.get((tensor, dtype))
+        if surcharge is not None and any(low[node] == (dtype == self.amp) for node in surcharge.consumers):
+            return CastCost.KERNEL
+        return CastCost.STORE if (tensor, dtype) in self.stored else CastCost.LOAD

@@ -11,7 +11,8 @@ from tvm import relax
 import type_hints
 from autocast.errors import CastingRuleError
 from autocast.ir import Bound, Reading, identity, lacks_dtype, op_name, relax_functions
-from autocast.passes.cast_costs import CONVERTING, traffic_weight
+from autocast.model.value import updates_of
+from autocast.passes.cast_costs import MOVES_NOTHING, CostModel, traffic_weight
 from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
@@ -24,15 +25,18 @@ from type_hints.helpers import TableRule
 
 
 class Planner:
-    """Builds the `ModulePlan` of one module; `policy` decides which rule each of its calls is asked."""
+    """Builds the `ModulePlan` of one module.
 
-    def __init__(self, policy: Decisions) -> None:
+    `policy` decides which rule each of its calls is asked, `costs` knows what casts cost.
+    """
+
+    def __init__(self, policy: Decisions, costs: CostModel) -> None:
         self.policy = policy
         self.amp, self.out_dtype = policy.policy.dtype, policy.policy.out_dtype
         self.objective = policy.policy.objective
         self.plan = ModulePlan(self.amp)
         self.problem = self.plan.problem
-        self.tensors = Tensors(self.plan, self.objective)
+        self.tensors = Tensors(self.plan, self.objective, costs)
         self.missing: dict[str, Counter] = defaultdict(Counter)
         self.decisions: dict[Any, Decision] = {}
         self.narrowed: dict[CastTensor, list[Leaf]] = defaultdict(list)
@@ -67,6 +71,9 @@ class Planner:
             name = param.name
             self.plan.names.add(name)
             self.plan.trees[identity(param)] = self.tensors.grow(param.ty, self.scopes, name)
+        for param in _constant_parameters(function) if global_var.name_hint == "main" else ():
+            for leaf in leaves(self.plan.trees[identity(param)]):
+                leaf.producer = param
         self._sequence(body, self._results(body.ty, out_dtype, len((function.attrs or {}).get("updates", ()))))
 
     def _results(self, type: Any, out_dtype: str | None, updates: int) -> list[int]:
@@ -177,13 +184,16 @@ class Planner:
         low, full = decision.modes.low, decision.modes.full
         node = self.problem.new_node() if low != full else self.tensors.pin(low[0] if low else "float32")
         nodes = iter([node if a != b else self.tensors.pin(a) for a, b in zip(low, full, strict=True)])
-        demands = [[self.tensors.demand(leaf, next(nodes), name) for leaf in group] for group in groups]
+        demands = [
+            [self.tensors.demand(leaf, next(nodes), call, position) for leaf in group]
+            for position, group in enumerate(groups)
+        ]
         plan = CallPlan(args, demands, node, ruling=ruling)
         self.plan.bindings[key] = plan
         self.plan.calls.append((self.tensors.function, var, plan))
         stored = [result] if type(result) is Leaf else list(leaves(result))
         if stored:
-            self._result(name, stored, decision, plan)
+            self._result(call, stored, decision, plan)
         if low != full and row is not None and isinstance(row.rule, Widest):
             # What is narrower is widened, never the other way round; a literal is either for nothing.
             taken = (leaf for group in groups for leaf in group if leaf.tensor is not None and leaf.literal is None)
@@ -219,7 +229,7 @@ class Planner:
                 self.decisions[key] = decision
         return decision
 
-    def _result(self, name: str | None, stored: list[Leaf], decision: Decision, plan: CallPlan) -> None:
+    def _result(self, call: relax.Call, stored: list[Leaf], decision: Decision, plan: CallPlan) -> None:
         """Say who produces the leaves of a call's result: TVM's inference, and what the rule asks of the result."""
         nodes = [
             plan.node if low != full else self.tensors.pin(low)
@@ -228,22 +238,24 @@ class Planner:
         wanted = decision.modes.result
         if wanted == "either" and decision.has_out_dtype:
             plan.free_result = True
-            nodes[0] = self.problem.new_node(traffic_weight(self.objective, name or "", stored[0].elements))
+            nodes[0] = self.problem.new_node(traffic_weight(self.objective, op_name(call) or "", stored[0].elements))
             self.problem.follows.append((nodes[0], plan.node))
         elif wanted not in (None, "either"):
             if decision.has_out_dtype:
                 plan.free_result = True
             elif self.tensors.pin(wanted) != nodes[0]:
                 first = stored[0]
-                plan.stored = Leaf(first.type, first.dtype, first.scope, first.name, first.elements)
+                plan.stored = Leaf(first.type, first.dtype, first.scope, first.name, first.elements, producer=call)
                 self.tensors.register(plan.stored, nodes[0])
                 self.tensors.demand(plan.stored, self.tensors.pin(wanted))
             nodes[0] = self.tensors.pin(wanted)
         plan.result_node = nodes[0]
+        # What may be stored in either precision is stored wide only if somebody reads it so.
+        producer: relax.Call | relax.Var | None = None if plan.free_result else call
+        if op_name(call) in MOVES_NOTHING and plan.demands[0]:
+            producer = plan.demands[0][0][0].producer
         for leaf, node in zip(stored, nodes, strict=True):
-            leaf.node = node
-            if name in CONVERTING and leaf.tensor is not None:
-                self.tensors.stored_narrow.add(leaf.tensor)
+            leaf.node, leaf.producer = node, producer
 
     def _existing_cast(self, var: relax.Var, source: Leaf) -> None:
         """A narrowing cast keeps the rounding its author asked for; one that changes no value is its operand."""
@@ -252,16 +264,25 @@ class Planner:
             target = Leaf(var.ty, dtype, source.scope, source.name, literal=fold(source.literal, dtype))
         elif dtype == "float32" or source.node == LOW:
             target = Leaf(var.ty, dtype, source.scope, source.name, source.elements, source.tensor, source.uses)
+            target.producer = source.producer
         else:
             # Equal values share a leaf, where it is visible.
             assert source.tensor is not None
             known, visible = self.narrowed[source.tensor], {scope for scope, _, _ in self.tensors.stack}
             known[:] = [leaf for leaf in known if leaf.scope in visible] or [self.tensors.of(var)]
             target = known[0]
-            self.tensors.demand(source, LOW, "relax.astype")
+            target.producer, target.rounded = source.producer, source
+            self.tensors.consume(source, LOW)
         self.plan.trees[identity(var)] = target
         scope, block, _ = self.tensors.stack[-1]
         self.plan.bindings[identity(var)] = CastPlan(source, target, block if source.scope == scope else None)
+
+
+def _constant_parameters(main: relax.Function) -> list[relax.Var]:
+    """The parameters of a model that no call replaces."""
+    attributes, updates = main.attrs or {}, updates_of(main)
+    params = main.params[int(attributes["num_input"]) :] if "num_input" in attributes else ()
+    return [param for position, param in enumerate(params) if position not in updates]
 
 
 def _called_functions(functions: list[tuple[tvm.ir.GlobalVar, relax.Function]]) -> set[tvm.ir.GlobalVar]:

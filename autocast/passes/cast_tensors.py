@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from autocast.ir import FLOATS, fits, identity, is_constant
-from autocast.passes.cast_costs import CONVERTING, cast_weight
+from autocast.passes.cast_costs import CastCost, CostModel, cast_weight
 from autocast.passes.cast_leaves import Leaf, Tree, element_count
 from autocast.passes.cast_plan import END, ModulePlan
 from autocast.passes.cast_solver import FORBIDDEN, FULL, LOW, CastTensor
@@ -21,10 +21,8 @@ class Tensors:
     `foreign` is the first tensor of another 16-bit dtype: its dtype, and where it is.
     """
 
-    def __init__(self, plan: ModulePlan, objective: str) -> None:
-        self.plan, self.amp, self.objective = plan, plan.amp, objective
-        self.stored_narrow: set[CastTensor] = set()
-        self.surcharges: dict[CastTensor, CastTensor] = {}
+    def __init__(self, plan: ModulePlan, objective: str, costs: CostModel) -> None:
+        self.plan, self.amp, self.objective, self.costs = plan, plan.amp, objective, costs
         self.stack: list[list] = []
         self.dtypes: dict[int, tuple[tvm.ir.PrimType, str]] = {}
         self.function = ""
@@ -96,15 +94,22 @@ class Tensors:
             self.plan.constants[key] = leaf
         return self.plan.constants[key]
 
-    def demand(self, leaf: Leaf, node: int, operator: str | None = None) -> tuple[Leaf, int]:
-        """Note that `node` consumes `leaf`, from which block of the leaf's scope, and inside which conditional.
+    def demand(self, leaf: Leaf, node: int, consumer: relax.Call | None = None, position: int = 0) -> tuple[Leaf, int]:
+        """Note that `node` consumes `leaf`, and what casts cost that it may ask for.
 
-        Where `operator` cannot load the leaf in the other precision, a cast for it is a kernel of its own.
+        It is read by `consumer` at argument `position`; None: by whatever is no operator, such as a function's result.
         """
+        if leaf.tensor is not None and leaf.tensor.narrow != FORBIDDEN:
+            self._price(leaf, leaf.tensor, self.amp, node, consumer, position)
+            self._price(leaf, leaf.tensor, "float32", node, consumer, position)
+            if leaf.rounded is not None and leaf.rounded.tensor is not None:
+                self._price(leaf.rounded, leaf.rounded.tensor, self.amp, node, consumer, position)
+        return self.consume(leaf, node)
+
+    def consume(self, leaf: Leaf, node: int) -> tuple[Leaf, int]:
+        """Note that `node` consumes `leaf`, from which block of the leaf's scope, and inside which conditional."""
         if leaf.tensor is not None:
             leaf.tensor.consumers.append(node)
-            if operator not in CONVERTING and leaf.tensor.narrow != FORBIDDEN:
-                self._surcharge(leaf, leaf.tensor).consumers.append(node)
         if leaf.literal is not None:
             leaf.uses.append((node, END))
         for scope, block, conditional in reversed(self.stack):
@@ -115,15 +120,28 @@ class Tensors:
                 break
         return leaf, node
 
-    def _surcharge(self, leaf: Leaf, tensor: CastTensor) -> CastTensor:
-        """What a cast costs more where it is a kernel of its own; a producer that converts narrows for nothing."""
-        if tensor not in self.surcharges:
+    def _price(
+        self, leaf: Leaf, tensor: CastTensor, dtype: str, node: int, consumer: relax.Call | None, position: int
+    ) -> None:
+        """Note what a cast to `dtype` costs where `node` asks for it, unless neither it nor the producer may choose."""
+        if tensor.producer == self.pin(dtype) or node == (FULL if dtype == self.amp else LOW):
+            return
+        cost = self.costs.cast(leaf.producer, consumer, position, leaf.type, dtype)
+        if cost is CastCost.KERNEL:
+            self._surcharge(leaf, tensor, dtype).consumers.append(node)
+        elif cost is CastCost.STORE:
+            self.plan.stored.add((tensor, dtype))
+
+    def _surcharge(self, leaf: Leaf, tensor: CastTensor, dtype: str) -> CastTensor:
+        """What a cast to `dtype` costs more where it is a kernel of its own."""
+        known = self.plan.surcharges.get((tensor, dtype))
+        if known is None:
             alone = cast_weight(self.objective, leaf.elements, absorbed=False)
             more = alone - cast_weight(self.objective, leaf.elements, absorbed=True)
-            new = CastTensor(tensor.producer, more, 0 if tensor in self.stored_narrow else more)
-            self.surcharges[tensor] = new
-            self.plan.problem.surcharges.append(new)
-        return self.surcharges[tensor]
+            weights = (0, more) if dtype == self.amp else (more, 0)
+            known = self.plan.surcharges[tensor, dtype] = CastTensor(tensor.producer, *weights)
+            self.plan.problem.surcharges.append(known)
+        return known
 
     def mention(self, leaf: Leaf) -> None:
         """Note that this block renames or groups a leaf, in the dtype that it has."""

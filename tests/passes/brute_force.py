@@ -15,6 +15,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from autocast.passes.cast_costs import CastCost
+
 _LOW = {"matmul"}
 _FULL = {"exp", "nn.softmax", "sqrt", "power", "sum", "nn.layer_norm"}
 _FOLLOW = {
@@ -32,14 +34,38 @@ _FOLLOW = {
     ),
     *("take", "where", "concat", "split", "stack", "max"),
 }
-#: Operators whose kernels convert as they load and store.
+#: Operators that `Costs` says of to convert as they load and store.
 _CONVERTING = (_LOW | _FULL | _FOLLOW | {"divide", "astype"}) - {"expand_dims", "squeeze"}
 _SYMBOLIC_DIMENSION = 64
 
 
+class Costs:
+    """A cost model for the pass: whoever converts stores low for nothing, and loads either."""
+
+    def cast(
+        self,
+        producer: relax.Call | relax.Var | None,
+        consumer: relax.Call | None,
+        position: int,
+        type: relax.TensorType,
+        dtype: str,
+    ) -> CastCost:
+        """What a cast costs, by the table of this file."""
+        if dtype != "float32" and _converts(producer):
+            return CastCost.STORE
+        return CastCost.LOAD if _converts(consumer) else CastCost.KERNEL
+
+
+def _converts(call: Any) -> bool:
+    return isinstance(call, relax.Call) and getattr(call.op, "name", "").removeprefix("relax.") in _CONVERTING
+
+
 @dataclass(eq=False)
 class _Tensor:
-    """A value of the module; `choice` decides its dtype: "low", "full", or the number of a free choice."""
+    """A value of the module; `choice` decides its dtype: "low", "full", or the number of a free choice.
+
+    `rounded` is the tensor of which it is what the author narrowed: who reads it low decides what that costs.
+    """
 
     elements: int
     choice: int | str
@@ -47,17 +73,22 @@ class _Tensor:
     constant: bool = False
     stored_by: str | None = None
     readers: list[str | None] = field(default_factory=list)
+    rounded: _Tensor | None = None
+    readers_of_rounded: list[tuple[int | str, str | None]] = field(default_factory=list)
 
     def ask(self, choice: int | str, reader: str | None = None) -> None:
         """Note that an operator (None: something else) reads the tensor in the precision of `choice`."""
         self.asked.append(choice)
         self.readers.append(reader)
+        if self.rounded is not None:
+            self.rounded.readers_of_rounded.append((choice, reader))
 
     def is_absorbed(self, low: tuple[bool, ...]) -> bool:
         """Whether a cast of the tensor is done by the kernels around it, under the choices `low`."""
         stored = is_low(self.choice, low)
         asked = zip(self.asked, self.readers, strict=True)
         readers = [reader for choice, reader in asked if is_low(choice, low) != stored]
+        readers += [reader for choice, reader in self.readers_of_rounded if not stored and is_low(choice, low)]
         return (not stored and self.stored_by in _CONVERTING) or all(reader in _CONVERTING for reader in readers)
 
 
@@ -220,7 +251,9 @@ def _value(prices: Prices, var: relax.Var, value: Any, values: dict) -> Any:
         tensor.ask(choice, name)
     made = _new(prices, var.ty, iter([result] * len(results)))
     for tensor in _flat(made):
-        tensor.stored_by = name
+        # A free result is stored wide only if it is read so; what only renames elements does not store them.
+        renames = name in ("expand_dims", "squeeze")
+        tensor.stored_by = arguments[0].stored_by if renames else None if name in _LOW else name
     return made
 
 
@@ -231,4 +264,5 @@ def _author_cast(prices: Prices, var: relax.Var, source: _Tensor, values: dict) 
     source.ask("low", "astype")
     if source not in values:
         values[source] = _new(prices, var.ty)
+        values[source].rounded = source
     return values[source]

@@ -11,6 +11,8 @@ from tvm import relax
 
 import type_hints
 from autocast import amp
+from autocast.passes.auto_cast import auto_cast
+from autocast.policy import Policy
 from tests.passes import brute_force
 from tests.passes.erasure import erase
 from tests.passes.random_modules import modules
@@ -56,7 +58,7 @@ def test_the_cost_is_the_minimum_over_all_assignments(objective, data):
     mod = data.draw(modules(max_blocks=2, max_size=4))
     prices = brute_force.read(mod, "bfloat16", objective)
     assume(prices.choices <= 10)
-    report = amp.autocast(mod, objective=objective).report
+    _, report = auto_cast(mod, Policy(objective=objective), brute_force.Costs())
     assert report.cost == prices.minimum()
     assert report.lower_bound == report.cost
 
@@ -66,7 +68,7 @@ def test_the_cost_is_the_minimum_over_all_assignments(objective, data):
 def test_among_equally_cheap_assignments_the_one_that_moves_the_fewest_bytes_is_taken(mod):
     prices = brute_force.read(mod, "bfloat16", "bytes")
     assume(prices.choices <= 10)
-    report = amp.autocast(mod, objective="bytes").report
+    _, report = auto_cast(mod, Policy(objective="bytes"), brute_force.Costs())
     moved = sum(extra for extra, low in zip(report._plan.problem.traffic, report._low, strict=True) if not low)
     assert moved == prices.best_traffic()
 

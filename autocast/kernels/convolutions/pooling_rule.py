@@ -16,7 +16,7 @@ from autocast.kernels.explain import explain
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
 
-_KINDS = {
+POOLINGS = {
     "relax.nn.max_pool1d": "max",
     "relax.nn.max_pool2d": "max",
     "relax.nn.avg_pool1d": "average",
@@ -28,7 +28,7 @@ _KINDS = {
 _VOLUMES = ("relax.nn.avg_pool3d", "relax.nn.adaptive_avg_pool3d")
 _MAXIMA = ("relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
 #: Gradients (of the result, the data), which are computed in float32.
-_GRADIENTS = {"relax.grad.max_pool2d_backward": "max", "relax.grad.avg_pool2d_backward": "average"}
+GRADIENTS = {"relax.grad.max_pool2d_backward": "max", "relax.grad.avg_pool2d_backward": "average"}
 
 
 @mutator
@@ -47,7 +47,7 @@ class _Pooling(BindingRewriter):
         #: Means of whole images, of which no kernel of pooling computes: the axes.
         self.means: dict[relax.Var, list[int]] = {}
         for var, value in self.bound.items():
-            if op_name(value) in _KINDS:
+            if op_name(value) in POOLINGS:
                 reason = _declined(value, value.args[0], shape_of(value))
                 if reason is not None and (axes := _whole_image(value)):
                     self.means[var], reason = axes, "it is the mean of the whole image"
@@ -55,7 +55,7 @@ class _Pooling(BindingRewriter):
                 if reason is None:
                     self.ends[end] = value
                 explain("pooling", var, reason or f"up to {end.name}", taken=reason is None)
-            elif op_name(value) in _GRADIENTS:
+            elif op_name(value) in GRADIENTS:
                 reason = _declined(value, value.args[1], dims(value.args[0]))
                 explain("pooling", var, reason or "", taken=reason is None)
                 if reason is None:
@@ -115,7 +115,7 @@ class _Pooling(BindingRewriter):
         value: Any = self.bound.get(data) if isinstance(data, relax.Var) else None
         if is_op(value, "relax.astype") and storage(value.args[0]) in LOW:
             return self.new(value.args[0])
-        if _KINDS[call.op.name] == "max" and out_dtype in LOW and self.uses[data] == 1:
+        if POOLINGS[call.op.name] == "max" and out_dtype in LOW and self.uses[data] == 1:
             return self.emit(relax.op.astype(self.new(data), out_dtype))
         return self.new(data)
 
@@ -199,7 +199,7 @@ def _whole_image(call: relax.Call) -> list[int]:
 def _spec(call: relax.Call, data: relax.Expr, data_dtype: str, out_dtype: str) -> Pooling:
     attributes, shape = call.attrs, image(dims(data))
     common = {
-        "kind": {**_KINDS, **_GRADIENTS}[call.op.name],
+        "kind": {**POOLINGS, **GRADIENTS}[call.op.name],
         "batch": known(shape[0]),
         "height": known(shape[1]),
         "width": known(shape[2]),

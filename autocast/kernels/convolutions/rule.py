@@ -41,7 +41,7 @@ class _Convolutions(EpilogueRewriter):
         packed_type = relax.TensorType(*packed_shape(spec, self.target))
         packed = self.emit(relax.call_tir(packing, [weights], packed_type))
         arguments = [as_image(self, self.new(data)), packed]
-        arguments += [] if chain.bias is None else [self.new(chain.bias)]
+        arguments += [] if chain.bias is None else [viewed(self, self.new(chain.bias), dims(chain.call)[-1:])]
         arguments += [] if chain.residual is None else [as_image(self, self.new(chain.residual))]
         out_type = relax.TensorType(image(dims(chain.end)), storage(chain.end))
         return viewed(self, relax.call_tir(kernel, arguments, out_type), dims(chain.end))

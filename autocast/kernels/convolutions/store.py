@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.products.spec import Epilogue
-from autocast.kernels.products.tile import Sums, Tile, apply_epilogue
+from autocast.kernels.products.tile import Sums, Tile, apply_epilogue, load_rounded
 from autocast.kernels.vector.unit import Extent, VectorUnit, i64
 
 
@@ -43,11 +43,11 @@ def store_tile(
     valid
         How many features from there on exist; None: as many as the tile has.
     """
-    width = tile.width
+    width, epilogue = tile.width, output.epilogue
     skips = [vector * unit.lanes for vector in range(tile.vectors)]
     counts: list[Extent | None] = [None if valid is None else T.bind(valid - skip) for skip in skips]
     biases = [
-        None if output.bias is None else T.bind(unit.load(output.bias, column + skip, count))
+        None if output.bias is None else load_rounded(unit, output.bias, column + skip, count, epilogue.bias_rounding)
         for skip, count in zip(skips, counts, strict=True)
     ]
 
@@ -55,10 +55,12 @@ def store_tile(
         start = T.bind(place(row) + column)
         for vector, (skip, count, bias) in enumerate(zip(skips, counts, biases, strict=True)):
             at = start + skip
-            residual = None if output.residual is None else unit.load(output.residual, at, count)
-            unit.store(output.view, at, apply_epilogue(unit, output.epilogue, values(vector), bias, residual), count)
+            residual = None
+            if output.residual is not None:
+                residual = load_rounded(unit, output.residual, at, count, epilogue.residual_rounding)
+            unit.store(output.view, at, apply_epilogue(unit, epilogue, values(vector), bias, residual), count)
 
-    if output.epilogue.activation in (None, "relu"):
+    if epilogue.activation in (None, "relu"):
         for row in range(tile.rows):
             store(row, partial(_sums_of, tile, row))
         return

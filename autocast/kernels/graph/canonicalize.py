@@ -81,6 +81,15 @@ def _astype(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> rela
         return data
     if is_constant(data) and data.value.numpy().size <= _FOLDED_ELEMENTS:
         return relax.const(data.value.numpy().astype(_numpy_dtype(storage(call))), dtype_of(call))
+    # Whoever computes what is reshaped or joined stores it narrowed.
+    moved = rewriter.producer(data)
+    if dtype_of(call) not in LOW or dtype_of(data) != "float32" or rewriter.uses[call.args[0]] > 1:
+        return None
+    if is_op(moved, "relax.reshape") and rewriter.producer(moved.args[0]) is not None:
+        return relax.op.reshape(rewriter.emit(relax.op.astype(moved.args[0], dtype_of(call))), moved.args[1])
+    if is_op(moved, "relax.concat", "relax.stack") and isinstance(moved.args[0], relax.Tuple):
+        fields = [rewriter.emit(relax.op.astype(field, dtype_of(call))) for field in moved.args[0].fields]
+        return relax.Call(moved.op, [relax.Tuple(fields), *moved.args[1:]], moved.attrs)
     return None
 
 

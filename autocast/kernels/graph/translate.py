@@ -50,6 +50,26 @@ def declined(var: relax.Var, value: relax.Expr) -> str | None:
     return f"it computes in {unfit[0]}" if unfit else None
 
 
+def is_rounded_load(value: Any, bound: Mapping[relax.Var, relax.Expr]) -> bool:
+    """Whether `value` narrows a tensor that is in memory in float32: who reads it rounds what it loads.
+
+    What is still to be computed is stored narrowed by its own kernel.
+    """
+    narrows = is_op(value, "relax.astype") and storage(value) in LOW and storage(value.args[0]) == "float32"
+    return narrows and is_in_memory(value.args[0], bound)
+
+
+def is_in_memory(source: Any, bound: Mapping[relax.Var, relax.Expr]) -> bool:
+    """Whether an argument, or what a kernel computes that is chosen already, has the elements of `source`."""
+    while isinstance(source, relax.Var) and source in bound:
+        source = bound[source]
+        if isinstance(source, relax.TupleGetItem):
+            source = source.tuple_value
+        elif is_op(source, *RESHAPES):
+            source = source.args[0]
+    return isinstance(source, relax.Var) or is_op(source, "relax.call_tir")
+
+
 class Translation:
     """Collects the program that computes members of a group over one space.
 
@@ -137,10 +157,12 @@ class Translation:
 
     def leaf(self, expr: relax.Expr) -> int:
         """The step that reads what the program does not compute."""
-        expr, view = self.source(expr)
-        if (number := number_of(expr)) is not None:
-            return self.constant(number)
-        return self.load(expr, view)
+        expr, view, roundings = self.source(expr)
+        number = number_of(expr)
+        step = self.load(expr, view) if number is None else self.constant(number)
+        for dtype in reversed(roundings):
+            step = self.rounded(step, "float32", dtype)
+        return step
 
     def load(self, expr: relax.Expr, view: tuple) -> int:
         """The step that reads an argument, looked at as an array of shape `view`."""
@@ -166,9 +188,9 @@ class Translation:
         """Whether a reshape of `operand` to `view` may be read as `operand`."""
         return True
 
-    def source(self, expr: relax.Expr) -> tuple[relax.Expr, tuple]:
-        """Where the elements of `expr` are, before casts that loads make, and the shape that they are looked at in."""
-        view = dims(expr)
+    def source(self, expr: relax.Expr) -> tuple[relax.Expr, tuple, list[str]]:
+        """Where the elements of `expr` are before casts that loads make, the shape they are seen in, and roundings."""
+        view, roundings = dims(expr), []
         while isinstance(expr, relax.Var) and expr in self.bound:
             value = self.bound[expr]
             operand = value.args[0] if isinstance(value, relax.Call) and len(value.args) > 0 else None
@@ -176,10 +198,12 @@ class Translation:
                 break
             if is_op(value, "relax.broadcast_to") and same_shape(view, dims(expr)):
                 view = dims(operand)
+            elif is_rounded_load(value, self.bound):
+                roundings.append(storage(expr))
             elif is_op(value, "relax.astype"):
                 if storage(expr) != "float32" or storage(operand) not in LOADED:
                     break
             elif not is_op(value, *RESHAPES) or not self.sees_through(operand, view):
                 break
             expr = operand
-        return expr, view
+        return expr, view, roundings

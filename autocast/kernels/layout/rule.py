@@ -11,8 +11,9 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, op_name, shape_of
 from autocast.kernels.explain import Declined, explain
-from autocast.kernels.graph.operators import computes
+from autocast.kernels.graph.operators import LOW, computes
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.graph.translate import is_rounded_load
 from autocast.kernels.layout.kernel import move
 from autocast.kernels.layout.lookup import MODES, Lookup, lookup
 from autocast.kernels.layout.pieces import JOINS, Part, copied, operands
@@ -40,6 +41,11 @@ class _Layout(BindingRewriter):
         for var, value in reversed(self.bound.items()):
             if is_op(value, "relax.take") and var not in self.absorbed:
                 self.look_up(var, value)
+            if (looked_up := self.narrowed_lookup(var, value)) is not None:
+                self.look_up(var, looked_up)
+                if var in self.lowered:
+                    self.absorbed.add(value.args[0])
+                    continue
             if var in self.absorbed or not self.moves(value) or is_op(value, "relax.reshape"):
                 continue
             chain = self.chain(value)
@@ -98,7 +104,7 @@ class _Layout(BindingRewriter):
         size = 1
         for dim in dims(var):
             size = size * dim if isinstance(dim, int) else _SMALL
-        if size < _SMALL:
+        if size < _SMALL and not self.converts(var, value):
             raise Declined("it is small")
         readers = [self.bound.get(reader) for reader in self.users.get(var, [])]
         computed = bool(readers) and all(computes(reader) for reader in readers)
@@ -109,6 +115,23 @@ class _Layout(BindingRewriter):
         if is_op(value, "relax.astype") and storage(var) == "float32" and computed:
             raise Declined("what reads it widens by itself")
 
+    def converts(self, var: relax.Var, value: relax.Expr) -> bool:
+        """Whether what is moved to `var` is converted on the way: fused with what reads it, the cast would be left."""
+        if storage(var) != storage(value) or (is_op(value, "relax.astype") and self.absorbs(value)):
+            return True
+        looks_up = is_op(value, "relax.take")
+        operands = [operand for operand in self.moved(value) if isinstance(operand, relax.Var)]
+        return any(
+            is_op(self.bound.get(operand), "relax.astype") and (looks_up or self.is_seen(operand))
+            for operand in operands
+        )
+
+    def is_seen(self, expr: relax.Expr) -> bool:
+        """Whether `expr` is looked through: only views read it, or it rounds what is in memory."""
+        if not isinstance(expr, relax.Var):
+            return False
+        return expr in self.absorbed or is_rounded_load(self.bound.get(expr), self.bound)
+
     def absorbs(self, value: relax.Expr) -> bool:
         return any(operand in self.absorbed for operand in self.moved(value) if isinstance(operand, relax.Var))
 
@@ -116,7 +139,7 @@ class _Layout(BindingRewriter):
 
     def view(self, expr: relax.Expr, names: DimensionNames) -> View:
         """What `expr` is, as a view of what no kernel absorbs."""
-        if isinstance(expr, relax.Var) and expr in self.absorbed:
+        if self.is_seen(expr):
             try:
                 return self.own_view(self.bound[expr], names)
             except Declined:
@@ -160,6 +183,18 @@ class _Layout(BindingRewriter):
         return Move(tuple(tensors[:-1]), tuple(pieces), tensors[-1]), arguments, kind
 
     # ---- lookups ----
+
+    def narrowed_lookup(self, var: relax.Var, value: Any) -> relax.Call | None:
+        """The take that only `value` reads, which narrows its result to `var`."""
+        if (
+            not is_op(value, "relax.astype")
+            or not isinstance(value.args[0], relax.DataflowVar)
+            or storage(var) not in LOW
+        ):
+            return None
+        call = self.bound.get(value.args[0])
+        is_alone = is_op(call, "relax.take") and storage(call) == "float32" and self.uses[value.args[0]] == 1
+        return call if is_alone else None
 
     def look_up(self, var: relax.Var, call: relax.Call) -> None:
         """Choose the kernel of a take, which also narrows or widens what it reads."""

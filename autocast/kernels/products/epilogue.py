@@ -10,8 +10,9 @@ from tvm import relax
 from autocast.ir import is_op, number_of, op_name, shape_of
 from autocast.kernels.explain import explain
 from autocast.kernels.graph.canonicalize import same_shape
-from autocast.kernels.graph.operators import LOW
+from autocast.kernels.graph.operators import LOW, RESHAPES
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, storage, users_of
+from autocast.kernels.graph.translate import is_rounded_load
 from autocast.kernels.products.spec import Epilogue
 
 #: Activations that a product applies to its sums, by operator.
@@ -136,15 +137,22 @@ class EpilogueRewriter(BindingRewriter):
         if other.same_as(chain.end):
             return None
         factor, other = self.unscaled(other) if same_shape(dims(other), dims(chain.end)) else (None, other)
-        stored = self.before_widening(other)
+        epilogue, n = chain.epilogue, dims(chain.end)[-1]
+        is_bias = same_shape(dims(other), (n,)) and factor is None
+        stored, rounding = self.loaded(other, reshapes=is_bias)
         if storage(stored) not in ("float32", *LOW):
             return None
-        epilogue, n = chain.epilogue, dims(chain.end)[-1]
-        if epilogue == replace(Epilogue(), scale=epilogue.scale) and same_shape(dims(other), (n,)) and factor is None:
-            return replace(chain, end=reader, bias=stored, epilogue=replace(epilogue, bias=storage(stored)))
+        if is_bias and epilogue == replace(Epilogue(), scale=epilogue.scale):
+            epilogue = replace(epilogue, bias=storage(stored), bias_rounding=rounding)
+            return replace(chain, end=reader, bias=stored, epilogue=epilogue)
         if same_shape(dims(other), dims(chain.end)):
-            first = epilogue.activation is None
-            epilogue = replace(epilogue, residual=storage(stored), residual_scale=factor, residual_first=first)
+            epilogue = replace(
+                epilogue,
+                residual=storage(stored),
+                residual_rounding=rounding,
+                residual_scale=factor,
+                residual_first=epilogue.activation is None,
+            )
             return replace(chain, end=reader, residual=stored, epilogue=epilogue)
         return None
 
@@ -161,11 +169,19 @@ class EpilogueRewriter(BindingRewriter):
         """What `expr` is bound to in this function; None for a parameter, and for what is no variable."""
         return self.bound.get(expr) if isinstance(expr, relax.Var) else None
 
-    def before_widening(self, expr: relax.Expr) -> relax.Expr:
-        value = self.value_of(expr)
-        if is_op(value, "relax.astype") and storage(value.args[0]) in LOW and storage(expr) == "float32":
-            return value.args[0]
-        return expr
+    def loaded(self, expr: relax.Expr, *, reshapes: bool) -> tuple[relax.Expr, str | None]:
+        """What a kernel loads for `expr`, and the dtype that it rounds that to: loads widen, and see other shapes."""
+        rounding = None
+        while (value := self.value_of(expr)) is not None:
+            if is_rounded_load(value, self.bound) and rounding is None:
+                rounding = storage(expr)
+            elif not (
+                (is_op(value, "relax.astype") and storage(value.args[0]) in LOW and storage(expr) == "float32")
+                or (reshapes and is_op(value, *RESHAPES))
+            ):
+                break
+            expr = value.args[0]
+        return expr, rounding
 
 
 def _scalar(expr: relax.Expr) -> float | None:

@@ -12,6 +12,7 @@ from autocast.ir import is_constant, is_op, op_name, same_shape, shape_of
 from autocast.kernels.graph.canonicalize import permutation
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
+from autocast.kernels.graph.translate import is_in_memory, is_rounded_load
 from autocast.kernels.products.epilogue import Chain, EpilogueRewriter
 from autocast.kernels.products.kernel import Product, product
 from autocast.kernels.products.prepack import PackedWeight, pack_weight
@@ -54,6 +55,8 @@ class _Products(EpilogueRewriter):
             if narrows and is_op(value, "relax.astype") and self.is_free(expr, value):
                 expr = value.args[0]
             elif is_op(value, "relax.permute_dims") and axes is None:
+                if not narrows and is_rounded_load(self.value_of(value.args[0]), self.bound):
+                    break  # what moves it narrows it, too
                 order = permutation(value)
                 swapped = [*order[:-2], order[-1], order[-2]]
                 if swapped[-1] != len(order) - 1:
@@ -65,16 +68,22 @@ class _Products(EpilogueRewriter):
         return _Operand(expr, transposed, axes)
 
     def is_free(self, expr: relax.Var, cast: relax.Call) -> bool:
-        """Whether a parameter's cast is done by the one kernel that reads it, so that its result need not exist.
+        """Whether an argument's cast is done by the kernels that read it, so that its result need not exist.
 
-        Casts of computed values are left to what computes them: storing them narrowed is free there.
+        Of constant ones it is where there is one reader: else they are narrowed once, before the first call. Casts of
+        computed values are left to what computes them: storing them narrowed is free there.
         """
         source = cast.args[0]
         inner = self.value_of(source)
         if is_op(inner, "relax.permute_dims"):
             source = inner.args[0]
-        narrowing = storage(source) == "float32" and storage(expr) == "bfloat16"
-        return narrowing and isinstance(source, relax.Var) and source not in self.bound and self.uses[expr] == 1
+        # What a product stores wide, as it has other readers, is in memory too.
+        is_stored = op_name(self.value_of(source)) in self.operators and expr not in self.taken
+        if (storage(source), storage(expr)) != ("float32", "bfloat16"):
+            return False
+        if not is_stored and not is_in_memory(source, self.bound):
+            return False
+        return self.uses[expr] == 1 or source not in self.parameters
 
     def stored(self, operand: _Operand, batch: tuple) -> tuple[relax.Expr, tuple[int, ...] | None]:
         """The kernel's argument, and the dimensions of `batch` in which it is repeated; None if it has no batch."""
@@ -135,7 +144,7 @@ class _Products(EpilogueRewriter):
             spec = replace(spec, b_batched=b_repeated is not None, b_repeated=b_repeated or ())
         arguments = [a, b]
         if chain.bias is not None:
-            arguments.append(self.new(chain.bias))
+            arguments.append(self.viewed(self.new(chain.bias), (columns,)))
         if chain.residual is not None:
             arguments.append(self.viewed(self.new(chain.residual), shape))
         result = relax.call_tir(self.kernel(spec), arguments, relax.TensorType(shape, storage(chain.end)))

@@ -31,6 +31,8 @@ class Epilogue:
         A factor of the residual; None: no scaling.
     residual_first
         Add the residual before the activation instead of after it.
+    bias_rounding, residual_rounding
+        Dtypes that bias and residual are rounded to when they are loaded; None: they are read as they are.
     roundings
         Dtypes that the value is rounded to before the first and before the second of activation and residual; None:
         it stays float32.
@@ -42,13 +44,15 @@ class Epilogue:
     residual: str | None = None
     residual_scale: float | None = None
     residual_first: bool = False
+    bias_rounding: str | None = None
+    residual_rounding: str | None = None
     roundings: tuple[str | None, str | None] = (None, None)
 
     def __post_init__(self) -> None:
         _check("Epilogue.bias", self.bias, (None, *STORAGE_DTYPES))
         _check("Epilogue.residual", self.residual, (None, *STORAGE_DTYPES))
         _check("Epilogue.activation", self.activation, (None, *ACTIVATIONS))
-        for dtype in self.roundings:
+        for dtype in (self.bias_rounding, self.residual_rounding, *self.roundings):
             _check("Epilogue.roundings", dtype, (None, *STORAGE_DTYPES[1:]))
 
 

@@ -232,11 +232,26 @@ def finish_rows(unit: VectorUnit, output: Output, sums: Sums, rows: Extent, row:
 
 
 def _bias(unit: VectorUnit, output: Output, column: tirx.Expr, count: tirx.Expr | None) -> tirx.Expr | None:
-    return None if output.bias is None else T.bind(unit.load(output.bias, column, count))
+    return (
+        None if output.bias is None else load_rounded(unit, output.bias, column, count, output.epilogue.bias_rounding)
+    )
 
 
 def _residual(unit: VectorUnit, output: Output, at: tirx.Expr, count: tirx.Expr | None) -> tirx.Expr | None:
-    return None if output.residual is None else T.bind(unit.load(output.residual, at, count))
+    if output.residual is None:
+        return None
+    return load_rounded(unit, output.residual, at, count, output.epilogue.residual_rounding)
+
+
+def load_rounded(
+    unit: VectorUnit, buffer: tirx.Buffer, at: tirx.Expr, count: tirx.Expr | None, dtype: str | None
+) -> tirx.Expr:
+    """A vector of a bias or a residual, rounded to `dtype` unless that is None."""
+    return T.bind(_rounded(unit, unit.load(buffer, at, count), dtype))
+
+
+def _rounded(unit: VectorUnit, value: tirx.Expr, dtype: str | None) -> tirx.Expr:
+    return value if dtype is None else tirx.call_pure_extern(unit.dtype, f"autocast_round_{dtype}", value)
 
 
 def apply_epilogue(
@@ -249,8 +264,7 @@ def apply_epilogue(
         value = value + bias
     steps = ("residual", "activation") if epilogue.residual_first else ("activation", "residual")
     for step, dtype in zip(steps, epilogue.roundings, strict=True):
-        if dtype is not None:
-            value = tirx.call_pure_extern(unit.dtype, f"autocast_round_{dtype}", value)
+        value = _rounded(unit, value, dtype)
         if step == "residual" and residual is not None:
             factor = epilogue.residual_scale
             value = value + (residual if factor is None else residual * unit.splat(factor))

@@ -18,7 +18,7 @@ from autocast.kernels.reductions.kernel import reduce
 from autocast.kernels.reductions.spec import Reduce
 
 #: Operators and the function that combines elements; means, variances and deviations are sums that are divided.
-_FUNCTIONS = {
+FUNCTIONS = {
     "relax.sum": "row_sum",
     "relax.collapse_sum_to": "row_sum",
     "relax.collapse_sum_like": "row_sum",
@@ -86,12 +86,12 @@ class _Reductions(BindingRewriter):
         self.results: dict[relax.Var, relax.Expr] = {}
         self.reads: dict[relax.Var, list[relax.Expr]] = {}
         for var, value in self.bound.items():
-            if op_name(value) not in _FUNCTIONS:
+            if op_name(value) not in FUNCTIONS:
                 continue
             reason = _declined(value)
             explain("reductions", var, reason or "", taken=reason is None)
             if reason is None:
-                group = _Group(value, _axes(value), self.members(value.args[0]), self.end(var, value))
+                group = _Group(value, axes_of(value), self.members(value.args[0]), self.end(var, value))
                 alone: list[_Group] = []
                 sweep = next((sweep for sweep in self.sweeps.values() if self.may_join(group, sweep)), alone)
                 sweep.append(group)
@@ -134,7 +134,7 @@ class _Reductions(BindingRewriter):
         if group.deviates:
             return len(sweep) == 1 and first.name == "relax.mean" and self.is_stored(group) and self.is_stored(first)
         known = all(self.position.get(argument, -1) < self.position[first.end] for argument in reads)
-        alike = _FUNCTIONS[group.name] == _FUNCTIONS[first.name], (group.name in _MEANS) == (first.name in _MEANS)
+        alike = FUNCTIONS[group.name] == FUNCTIONS[first.name], (group.name in _MEANS) == (first.name in _MEANS)
         return known and all(alike)
 
     def read_by(self, group: _Group) -> list[relax.Expr]:
@@ -218,7 +218,7 @@ class _Reductions(BindingRewriter):
         """Tensors like `ends`: the results of a kernel that reduces steps of a program."""
         outputs = [(step, translation.named(dims(end)), storage(end)) for step, end in zip(steps, ends, strict=True)]
         program, group = translation.builder.finish(outputs), sweep[0]
-        spec = Reduce(program, group.axes, _FUNCTIONS[group.name], group.name in _MEANS, moments)
+        spec = Reduce(program, group.axes, FUNCTIONS[group.name], group.name in _MEANS, moments)
         if spec not in self.kernels:
             names = "_".join(dict.fromkeys(group.name.rpartition(".")[2] for group in sweep))
             title = f"{names}{len(self.kernels)}_{'x'.join(map(str, program.space))}"
@@ -238,7 +238,7 @@ def _kept(group: _Group) -> tuple:
     return tuple(1 if axis in group.axes else dim for axis, dim in enumerate(dims(group.data)))
 
 
-def _axes(call: relax.Call) -> tuple[int, ...]:
+def axes_of(call: relax.Call) -> tuple[int, ...]:
     """The axes that a reduction is over, in order."""
     shape = dims(call.args[0])
     if call.op.name.startswith("relax.collapse_sum"):
@@ -262,7 +262,7 @@ def _declined(call: relax.Call) -> str | None:
         return f"it reduces {storage(data)} to {storage(call)}"
     if any(isinstance(dim, int) and dim == 0 for dim in dims(data)):
         return "it has no elements"
-    return None if _axes(call) else "it is over no axes"
+    return None if axes_of(call) else "it is over no axes"
 
 
 def lower_reductions(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:

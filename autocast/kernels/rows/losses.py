@@ -12,6 +12,9 @@ from autocast.kernels.rows.space import is_simple
 
 op = relax.op
 
+#: Losses, and the argument that is predictions.
+LOSSES = {"relax.nn.cross_entropy_with_logits": 0, "relax.nn.nll_loss": 0, "relax.grad.nll_loss_backward": 1}
+
 
 @mutator
 class _Losses(BindingRewriter):
@@ -103,8 +106,13 @@ class _Losses(BindingRewriter):
 
 
 def _is_taken(predictions: relax.Expr) -> bool:
+    return dtype_of(predictions) == "float32" and is_matrix(predictions)
+
+
+def is_matrix(predictions: relax.Expr) -> bool:
+    """Whether `predictions` are those of a row for each label, whose losses are row operators."""
     shape = shape_of(predictions)
-    return dtype_of(predictions) == "float32" and is_simple(shape) and len(shape or ()) == 2
+    return is_simple(shape) and len(shape or ()) == 2
 
 
 def decompose_losses(mod: tvm.IRModule) -> tvm.IRModule:

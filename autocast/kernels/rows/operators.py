@@ -12,7 +12,7 @@ from autocast.kernels.explain import Declined
 from autocast.kernels.graph.clusters import Clusters
 from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, storage
-from autocast.kernels.graph.translate import Translation
+from autocast.kernels.graph.translate import Translation, is_rounded_load
 from autocast.kernels.rows.space import EXACT, INTEGERS, Form, RowSpace, is_simple, space_of
 from autocast.kernels.vector.expression import operation
 from autocast.kernels.vector.program import operands_of
@@ -88,6 +88,14 @@ class RowTranslation(Translation):
             if (self.space.form(shape) is Form.BARE) != (form is Form.BARE):
                 raise Declined("it reads one value for each row along another dimension")
             return self.steps[expr]
+        value: Any = self.bound.get(expr) if isinstance(expr, relax.Var) else None
+        if is_rounded_load(value, self.bound):
+            return self.rounded(self.read(value.args[0], form), "float32", storage(expr))
+        return self.stored(expr, form, integers=integers)
+
+    def stored(self, expr: relax.Expr, form: Form, *, integers: bool) -> int:
+        """The step of a tensor that is in memory, or of what needs none."""
+        shape = dims(expr)
         value: Any = self.bound.get(expr) if isinstance(expr, relax.Var) else None
         if is_op(value, "relax.zeros", "relax.ones"):
             return self.constant(float(value.op.name.endswith("ones")))

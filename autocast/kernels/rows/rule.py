@@ -13,6 +13,7 @@ from autocast.ir import op_name, relax_functions
 from autocast.kernels.explain import Declined, explain
 from autocast.kernels.graph.clusters import Clusters
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
+from autocast.kernels.graph.translate import is_rounded_load
 from autocast.kernels.rows.kernel import row_kernel
 from autocast.kernels.rows.losses import decompose_losses
 from autocast.kernels.rows.operators import ROW_OPERATORS, RowTranslation, is_widening
@@ -108,7 +109,8 @@ def _may_join(clusters: Clusters, var: relax.Var, members: set[relax.Var], space
     before = not any(operand in members for operand in clusters.operands[var])
     if before and len(clusters.users.get(var, ())) > 1 and space.form(dims(var)) is not Form.WHOLE:
         return False
-    return not is_widening(value) or value.args[0] in members
+    loaded = is_widening(value) or is_rounded_load(value, clusters.bound)
+    return not loaded or value.args[0] in members
 
 
 def _results(clusters: Clusters, members: set[relax.Var]) -> list[relax.Var]:

@@ -124,14 +124,20 @@ def space_of(call: relax.Call) -> RowSpace:
     Raises
     ------
     Declined
-        There are none that a kernel takes.
+        There are none that a kernel takes, or they are not of float32 numbers.
     """
+    space = rows_of(call)
+    if storage(call.args[0]) != "float32" or storage(call) not in ("float32", *INTEGERS):
+        raise Declined(f"it computes in {storage(call.args[0])}")
+    return space
+
+
+def rows_of(call: relax.Call) -> RowSpace:
+    """The same whatever dtype they are stored in."""
     data, attributes = call.args[0], call.attrs
     shape = shape_of(data)
     if not shape or not all(is_simple(shape_of(operand)) for operand in call.args):
         raise Declined("it reads a scalar, or a dimension is not known or computed from others")
-    if storage(data) != "float32" or storage(call) not in ("float32", *INTEGERS):
-        raise Declined(f"it computes in {storage(data)}")
     rank = len(shape)
     axes = getattr(attributes, "axes", None) or getattr(attributes, "axis", None)
     axes = range(rank) if axes is None else [axes] if isinstance(axes, int) else axes

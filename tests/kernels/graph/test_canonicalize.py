@@ -124,3 +124,24 @@ def test_group_normalization_sums_each_channel_where_channels_are_last(scale: bo
     expected /= np.sqrt((expected**2).mean((1, 2, 4), keepdims=True) + 1e-5)
     expected = expected.reshape(x.shape) * (gamma if scale else 1) + (beta if center else 0)
     assert error(run(mod, x, gamma, beta)[0], expected) < 1e-6
+
+
+def test_what_is_reshaped_or_joined_is_narrowed_before_by_who_computes_it() -> None:
+    def reshaped(x: relax.Expr) -> relax.Expr:
+        return op.astype(op.reshape(op.exp(x), (3, 8)), "bfloat16")
+
+    def joined(x: relax.Expr) -> relax.Expr:
+        return op.astype(op.concat([op.exp(x), op.tanh(x)], 0), "bfloat16")
+
+    mods = [canonicalize(module(body, ((4, 6), "float32"))) for body in (reshaped, joined)]
+    assert operators(mods[0]) == ["relax.exp", "relax.astype", "relax.reshape"]
+    assert sorted(operators(mods[1])) == ["relax.astype", "relax.astype", "relax.concat", "relax.exp", "relax.tanh"]
+    x = random((4, 6), "float32")
+    for mod, wide in zip(mods, (np.exp(x), np.concatenate([np.exp(x), np.tanh(x)])), strict=True):
+        (got,) = run(mod, x)
+        assert error(got, wide.reshape(got.shape).astype("float64")) < 2 * EPSILON["bfloat16"]
+
+
+def test_a_narrowed_view_of_an_argument_stays_a_cast_of_the_view() -> None:
+    mod = canonicalize(module(lambda x: op.astype(op.reshape(x, (3, 8)), "bfloat16"), ((4, 6), "float32")))
+    assert operators(mod) == ["relax.reshape", "relax.astype"]

@@ -1,0 +1,296 @@
+"""What casts cost on a target: which kernels convert what they load, and which store what they computed narrowed.
+
+The answers come from the tables that the kernels' rules match with, so what a rule learns to take is priced by it. A
+call is looked at by itself, as the kernels that it will share with its neighbours are not known yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from autocast.ir import identity, is_op, op_name, shape_of
+from autocast.ir.operators import OPERATORS, Expansion
+from autocast.kernels.convolutions.declined import declined, has_kernel
+from autocast.kernels.convolutions.pooling_rule import GRADIENTS, POOLINGS
+from autocast.kernels.explain import Declined
+from autocast.kernels.graph.canonicalize import permutation
+from autocast.kernels.graph.operators import ATTENTION, CONVOLUTION_GRADIENTS, CONVOLUTIONS, LOW, RESHAPES
+from autocast.kernels.graph.prepare import SMALL
+from autocast.kernels.graph.translate import SEEDED
+from autocast.kernels.layout.pieces import JOINS
+from autocast.kernels.layout.views import VIEWS
+from autocast.kernels.reductions.rule import FUNCTIONS, axes_of
+from autocast.kernels.rows.losses import LOSSES, is_matrix
+from autocast.kernels.rows.operators import ROW_OPERATORS
+from autocast.kernels.rows.space import rows_of
+from autocast.kernels.target import instruction_set
+from autocast.kernels.vector.expression import operation
+from autocast.passes.cast_costs import CastCost
+
+
+class Conversions(NamedTuple):
+    """What the kernel of a call converts.
+
+    Attributes
+    ----------
+    widens
+        Whether it widens the argument at a position as it loads it.
+    narrows
+        The dtypes that it narrows the argument at a position to.
+    of_inputs
+        Whether it narrows only what no operator computes: what one does is read as that stores it.
+    stores
+        Whether it stores its result narrowed.
+    computes
+        Whether it stores what it rounded to a low dtype in float32, too.
+    """
+
+    widens: Callable[[int], bool] = lambda _: False
+    narrows: Callable[[int], Collection[str]] = lambda _: ()
+    of_inputs: bool = False
+    stores: bool = False
+    computes: bool = False
+
+
+_NOTHING = Conversions()
+_MOVES = Conversions(lambda _: True, lambda _: LOW, stores=True)
+_EVERYTHING = _MOVES._replace(computes=True)
+
+
+class KernelCosts:
+    """A `CostModel`: what casts cost once the kernels of `target` are chosen."""
+
+    def __init__(self, target: tvm.target.Target) -> None:
+        self.multiplies: tuple[str, ...] = ("bfloat16",) if instruction_set(target).bf16_dot else ()
+        # Calls and types are kept, so that no others get their identities.
+        self.known: dict[int, tuple[relax.Call, Conversions]] = {}
+        self.sizes: dict[int, tuple[relax.TensorType, int | None]] = {}
+
+    def cast(
+        self,
+        producer: relax.Call | relax.Var | None,
+        consumer: relax.Call | None,
+        position: int,
+        type: relax.TensorType,
+        dtype: str,
+    ) -> CastCost:
+        """What a cast of a tensor of `type` to `dtype` costs between two calls; see `CostModel`."""
+        key = id(type)
+        if key not in self.sizes:
+            self.sizes[key] = type, _size(type)
+        size = self.sizes[key][1]
+        if not size:  # there is nothing to convert, or no kernel takes what has no known shape
+            return CastCost.KERNEL if size is None else CastCost.LOAD
+        if isinstance(producer, relax.Var):  # converted before the first call
+            if consumer is not None and (dtype in LOW or 4 * size <= SMALL):
+                return CastCost.STORE
+        elif producer is not None:
+            writer = self.conversions(producer)
+            if writer.stores if dtype in LOW else writer.computes and consumer is None:
+                return CastCost.STORE
+        if consumer is None:
+            return CastCost.KERNEL
+        reader = self.conversions(consumer)
+        if dtype == "float32":
+            converts = reader.widens(position)
+        else:
+            converts = dtype in reader.narrows(position) and not (reader.of_inputs and producer is not None)
+        return CastCost.LOAD if converts else CastCost.KERNEL
+
+    def conversions(self, call: relax.Call) -> Conversions:
+        """What the kernel of `call` converts."""
+        key = identity(call)
+        known = self.known.get(key)
+        if known is None:
+            known = self.known[key] = call, _conversions(call, self.multiplies)
+        return known[1]
+
+
+def _size(type: relax.TensorType) -> int | None:
+    """The elements of a tensor, run-time dimensions counted as many; None where its shape is not known."""
+    if not isinstance(type.shape, relax.ShapeExpr):
+        return None
+    return math.prod(dim.value if isinstance(dim, tvm.tirx.IntImm) else SMALL for dim in type.shape.values)
+
+
+def _conversions(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    """What the kernel of `call` converts where products narrow what they pack to the dtypes `multiplies`."""
+    name = op_name(call)
+    if name is None:
+        return _NOTHING
+    if name in SEEDED or operation(call) is not None:
+        return _EVERYTHING
+    family = _FAMILIES.get(name)
+    if family is not None:
+        return family(call, multiplies)
+    if name in OPERATORS and all(shape_of(operand) is not None for operand in call.args):
+        types = tuple(tvm_ffi.StructuralKey(operand.ty) for operand in call.args)
+        return _expanded(_Question(call, (name, tvm_ffi.StructuralKey(call.attrs), types)), multiplies)
+    return _NOTHING
+
+
+# ---- families of operators ----
+
+
+def _anything(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    return _EVERYTHING
+
+
+def _nothing(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    return _NOTHING
+
+
+def _move(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    return _MOVES
+
+
+def _permutation(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    """A move, unless elements stay in order: then it is a view."""
+    shape = shape_of(call.args[0]) or ()
+    moved = [axis for axis in permutation(call) if shape[axis] != 1]
+    return _NOTHING if moved == sorted(moved) else _MOVES
+
+
+def _reduction(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    shape = shape_of(call.args[0])
+    reduces = shape and 0 not in shape and shape_of(call) is not None and axes_of(call)
+    return _EVERYTHING if reduces else _NOTHING
+
+
+def _row_operator(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    try:
+        rows_of(call)
+    except Declined:
+        return _reduction(call, multiplies) if op_name(call) in FUNCTIONS else _NOTHING
+    return _EVERYTHING
+
+
+def _loss(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    return _EVERYTHING if is_matrix(call.args[LOSSES[str(op_name(call))]]) else _NOTHING
+
+
+def _product(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    return Conversions(narrows=lambda _: multiplies, of_inputs=True, stores=True)
+
+
+def _convolution(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    """Data whose channels come first is moved before, and what moves it narrows it to any dtype."""
+    if declined(call) is not None:
+        return _NOTHING
+    shape = shape_of(call.args[0]) or ()
+    is_moved = str(call.attrs.data_layout).startswith("NC") and shape[1] != 1
+    return _product(call, multiplies)._replace(
+        narrows=lambda position: LOW if is_moved and position == 0 else multiplies
+    )
+
+
+def _weight_gradient(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    """Data and adjoint are moved before, and narrowed then."""
+    return Conversions(narrows=lambda _: multiplies, of_inputs=True) if has_kernel(call) else _NOTHING
+
+
+def _attention(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    """Queries, keys and values are read as they are; a bias is widened."""
+    return Conversions(lambda position: position > 2, stores=True)
+
+
+def _pooling_gradient(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    return Conversions(lambda _: True)
+
+
+def _lookup_gradient(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+    return Conversions(lambda position: position == 0)
+
+
+_FAMILIES: dict[str, Callable[[relax.Call, tuple[str, ...]], Conversions]] = {
+    "relax.nn.batch_norm": _anything,
+    **dict.fromkeys(FUNCTIONS, _reduction),
+    **dict.fromkeys(ROW_OPERATORS, _row_operator),
+    **dict.fromkeys(LOSSES, _loss),
+    **dict.fromkeys(("relax.matmul", "relax.einsum"), _product),
+    **dict.fromkeys(CONVOLUTIONS, _convolution),
+    **dict.fromkeys(CONVOLUTION_GRADIENTS, _weight_gradient),
+    **dict.fromkeys(ATTENTION, _attention),
+    **dict.fromkeys((*VIEWS, *JOINS, "relax.split", "relax.take"), _move),
+    **dict.fromkeys(RESHAPES, _nothing),
+    "relax.permute_dims": _permutation,
+    "relax.astype": _anything,
+    "relax.grad.take_backward": _lookup_gradient,
+    **dict.fromkeys(POOLINGS, _anything),
+    **dict.fromkeys(GRADIENTS, _pooling_gradient),
+}
+
+# ---- operators of our own: what those convert that they are short for ----
+
+
+class _Question:
+    """A call, equal to those with the same operator, attributes and types."""
+
+    def __init__(self, call: relax.Call, key: tuple) -> None:
+        self.call, self.key = call, key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Question) and self.key == other.key
+
+
+@cache
+def _expanded(question: _Question, multiplies: tuple[str, ...]) -> Conversions:
+    call = question.call
+    operator = OPERATORS[str(op_name(call))]
+    params = [relax.Var("x", _wide(operand.ty)) for operand in call.args]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            result = operator.expand(Expansion(relax.Call(call.op, params, call.attrs), tuple(params), builder.emit))
+            results = [result] if isinstance(result, relax.Expr) else list(result)
+            outputs = [builder.emit_output(field) for field in results]
+        builder.emit_func_output(outputs)
+    bound = {b.var: b.value for block in builder.get()["main"].body.blocks for b in block.bindings}
+    readers = [_readers(param, bound, multiplies) for param in params]
+    widens = [all(reader.widens(position) for reader, position in found) for found in readers]
+    narrows = [
+        [dtype for dtype in LOW if all(dtype in reader.narrows(position) for reader, position in found)]
+        for found in readers
+    ]
+    of_inputs = any(reader.of_inputs for found in readers for reader, _ in found)
+    stores = all(_stores(output, bound, multiplies) for output in outputs)
+    return Conversions(widens.__getitem__, narrows.__getitem__, of_inputs, stores, computes=stores)
+
+
+def _readers(
+    var: relax.Var, bound: Mapping[relax.Var, Any], multiplies: tuple[str, ...]
+) -> list[tuple[Conversions, int]]:
+    """What the readers of `var` convert, and which argument of theirs it is, in whatever shape they see it."""
+    found = []
+    for reader, value in bound.items():
+        for position, operand in enumerate(value.args if isinstance(value, relax.Call) else ()):
+            if var not in relax.analysis.free_vars(operand):
+                continue
+            if is_op(value, *RESHAPES, "relax.broadcast_to"):
+                found += _readers(reader, bound, multiplies)
+            else:
+                found.append((_conversions(value, multiplies), position))
+    return found
+
+
+def _stores(var: relax.Var, bound: Mapping[relax.Var, Any], multiplies: tuple[str, ...]) -> bool:
+    """Whether what computes `var` stores it narrowed."""
+    value: Any = bound.get(var)
+    while isinstance(value, relax.Var) or is_op(value, *RESHAPES):
+        value = bound.get(value if isinstance(value, relax.Var) else value.args[0])
+    return isinstance(value, relax.Call) and _conversions(value, multiplies).stores
+
+
+def _wide(type: relax.TensorType) -> relax.TensorType:
+    """`type` as kernels compute in it."""
+    return relax.TensorType(type.shape, "float32") if str(type.dtype) in LOW else type
