@@ -16,6 +16,9 @@ from autocast.ir import all_bindings, lacks_dtype, op_name, relax_functions, wit
 #: What the text of a PrimFunc says where it calls a packed function.
 _TIR_CALL = re.compile(r'T\.(?:call_packed|call_cpacked)\("([^"]+)"')
 
+#: How the names of operators and packed functions begin that one worker calls together with others.
+_TOGETHER = ("relax.ccl.", "relax.dist.", "runtime.disco.")
+
 #: Operators that call the packed function which is their first argument.
 _CALLS = ("relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace_packed")
 
@@ -28,8 +31,8 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
     IllFormedModuleError
         It has no Relax function `main`, or is not well formed.
     UnsupportedError
-        `main` returns a function, a packed function is called that nobody has registered, a tensor has no dtype, or a
-        value is not on the CPU.
+        `main` returns a function, a packed function is called that nobody has registered, a tensor has no dtype, a
+        value is not on the CPU, or several workers are needed.
     """
     if not isinstance(mod, tvm.IRModule):
         raise IllFormedModuleError(
@@ -70,6 +73,7 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
     mod = with_inferred_types(mod)
     _check_dtypes(mod)
     _check_packed_functions(mod)
+    _check_workers(mod)
     if "global_symbol" in (main.attrs or {}):
         return mod
     functions = {**mod.functions, mod.get_global_var("main"): main.with_attr("global_symbol", "main")}
@@ -135,6 +139,18 @@ def _check_packed_functions(mod: tvm.IRModule) -> None:
             f"compile: calls of packed functions that are not registered: {places}. Expected their names in tvm-ffi's "
             f'registry; try tvm_ffi.register_global_func("{min(missing)}", function), or import what registers it'
         )
+
+
+def _check_workers(mod: tvm.IRModule) -> None:
+    """UnsupportedError where `mod` is a part of a program for several workers."""
+    for var, function in relax_functions(mod):
+        operators = (op_name(binding.value) or "" for binding in all_bindings(function.body))
+        for name in (*operators, *_packed_functions(function)):
+            if name.startswith(_TOGETHER):
+                raise UnsupportedError(
+                    f"compile: @{var.name_hint} calls {name}, which works among several workers (TVM's Disco); "
+                    "expected a module that one machine runs by itself. Compile it before it is distributed"
+                )
 
 
 def _packed_functions(function: relax.Function) -> Iterator[str]:

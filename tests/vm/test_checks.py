@@ -196,3 +196,12 @@ def test_dtypes_that_annotations_leave_out_are_those_of_the_values(flag: bool) -
 
     data = np.arange(6, dtype="float32").reshape(2, 3)
     np.testing.assert_array_equal(vm.compile(Module)(data, np.array(flag)), (5 if flag else 3) * data)
+
+
+def test_a_part_of_a_program_for_several_workers() -> None:
+    x = _var(_F32)
+    with pytest.raises(UnsupportedError, match=r"@main calls relax\.ccl\.allreduce, which works among several workers"):
+        vm.compile(_returns(relax.op.ccl.allreduce(x, "sum"), x))
+    call = relax.op.call_pure_packed("runtime.disco.worker_id", ty_args=_F32)
+    with pytest.raises(UnsupportedError, match=r"calls runtime\.disco\.worker_id"):
+        vm.compile(_returns(call, x))

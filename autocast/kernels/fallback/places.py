@@ -25,10 +25,7 @@ def _places(places: te.Tensor, extents: Sequence[Any]) -> te.Tensor:
     """Places along one axis; along several, a column of `places` for each."""
 
     def within(*at: tirx.Var) -> tirx.Expr:
-        *others, extent = (tirx.convert(size).astype("int64") for size in extents)
-        for column, other in enumerate(others):
-            extent = tirx.Select(at[-1] == column, other, extent)
-        return _from_start(places(*at).astype("int64"), extent)
+        return _from_start(places(*at).astype("int64"), _chosen(at[-1], extents))
 
     return te.compute(places.shape, within, name="places")
 
@@ -43,6 +40,37 @@ def _images(rois: te.Tensor, extent: Any) -> te.Tensor:
         return tirx.Select(at[-1] == 0, image, value)
 
     return te.compute(rois.shape, within, name="images")
+
+
+def _steps(steps: te.Tensor) -> te.Tensor:
+    """Steps that lead somewhere."""
+    return te.compute(
+        steps.shape, lambda at: tirx.Select(steps(at) == 0, tirx.const(1, "int64"), steps(at)), name="steps"
+    )
+
+
+def _ends(begins: te.Tensor, ends: te.Tensor, steps: te.Tensor, extents: Sequence[Any]) -> te.Tensor:
+    """The ends of slices; where one lies before its begin, it is that begin."""
+
+    def end(at: tirx.Var) -> tirx.Expr:
+        extent = _chosen(at, extents)
+        first = tirx.Select(steps(at) < 0, tirx.const(-1, "int64"), tirx.const(0, "int64"))
+
+        def place(bound: tirx.Expr) -> tirx.Expr:
+            return tirx.max(tirx.min(tirx.Select(bound < 0, bound + extent, bound), extent + first), first)
+
+        ahead = place(ends(at)) - place(begins(at))
+        return tirx.Select(tirx.Select(steps(at) < 0, -ahead, ahead) > 0, ends(at), begins(at))
+
+    return te.compute(ends.shape, end, name="ends")
+
+
+def _chosen(at: tirx.Var, extents: Sequence[Any]) -> tirx.Expr:
+    """The extent of number `at`."""
+    *others, extent = (tirx.convert(size).astype("int64") for size in extents)
+    for number, other in enumerate(others):
+        extent = tirx.Select(at == number, other, extent)
+    return extent
 
 
 @mutator
@@ -97,8 +125,18 @@ def _regions(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) 
     return rewriter.with_places(call, rois, operands)
 
 
+def _slice(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:
+    """A step of 0, by which TVM divides, is one of 1; what ends before it begins is empty, and not of negative size."""
+    x, begins, ends, steps = operands
+    call_te = rewriter.builder_.call_te
+    steps = rewriter.emit(call_te(_steps, steps))
+    ends = rewriter.emit(call_te(_ends, begins, ends, steps, dims(x)))
+    return relax.Call(call.op, [x, begins, ends, steps], call.attrs)
+
+
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.take": _lookup,
+    "relax.dynamic_strided_slice": _slice,
     "relax.gather_elements": _along_an_axis,
     "relax.scatter_elements": _along_an_axis,
     "relax.gather_nd": _along_columns,

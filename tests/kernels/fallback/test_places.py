@@ -109,3 +109,21 @@ def test_regions_of_images_that_there_are_not() -> None:
     regions = np.concatenate([numbers[:, None], np.tile(np.float32([1, 1, 6, 6]), (7, 1))], axis=1)
     got = _result(lambda x, r: op.vision.roi_align(x, r, (2, 2), 1.0), images, regions)
     assert got[:, 0, 0, 0].tolist() == [0, 0, 1, 2, 2, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "step"),
+    [
+        ([0, 0], [8, 9], [0, 1]),
+        ([5, 1], [2, 9], [1, 0]),
+        ([100, 0], [200, 9], [1, 2]),
+        ([-3, -100], [100, -1], [1, 1]),
+        ([7, 8], [-9, -10], [-1, -2]),
+        ([2, 2], [5, 5], [-1, 1]),
+    ],
+)
+def test_slices_that_only_the_call_knows(begin: list[int], end: list[int], step: list[int]) -> None:
+    x = np.arange(72, dtype="float32").reshape(8, 9)
+    got = _result(op.dynamic_strided_slice, x, *map(np.array, (begin, end, step)))
+    rows, columns = (slice(b, e, s or 1) for b, e, s in zip(begin, end, step, strict=True))
+    np.testing.assert_array_equal(got, x[rows, columns])
