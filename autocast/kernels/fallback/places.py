@@ -25,7 +25,8 @@ def _places(places: te.Tensor, extents: Sequence[Any]) -> te.Tensor:
     """Places along one axis; along several, a column of `places` for each."""
 
     def within(*at: tirx.Var) -> tirx.Expr:
-        return _from_start(places(*at).astype("int64"), _chosen(at[-1], extents))
+        column = at[-1] if at else 0
+        return _from_start(places(*at).astype("int64"), _chosen(column, extents))
 
     return te.compute(places.shape, within, name="places")
 
@@ -65,7 +66,7 @@ def _ends(begins: te.Tensor, ends: te.Tensor, steps: te.Tensor, extents: Sequenc
     return te.compute(ends.shape, end, name="ends")
 
 
-def _chosen(at: tirx.Var, extents: Sequence[Any]) -> tirx.Expr:
+def _chosen(at: tirx.Expr | int, extents: Sequence[Any]) -> tirx.Expr:
     """The extent of number `at`."""
     *others, extent = (tirx.convert(size).astype("int64") for size in extents)
     for number, other in enumerate(others):

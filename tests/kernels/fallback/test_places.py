@@ -103,6 +103,13 @@ def test_a_target_that_is_no_class_has_no_loss(reduction: str, dtype: str) -> No
     np.testing.assert_allclose(got, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("target", "loss"), [(3, -4.0), (7, 0.0)])
+def test_a_target_of_one_prediction(target: int, loss: float) -> None:
+    body = lambda p, t: op.nn.nll_loss(p, t, None, "sum", -100)  # noqa: E731
+    got = _result(body, np.arange(1, 5, dtype="float32"), np.array(target))
+    np.testing.assert_array_equal(got, np.float32(loss))
+
+
 def test_regions_of_images_that_there_are_not() -> None:
     images = np.arange(3, dtype="float32")[:, None, None, None].repeat(8, axis=2).repeat(8, axis=3)
     numbers = np.array([-1e9, -1, 1, 2, 3, 1e9, np.nan], "float32")
