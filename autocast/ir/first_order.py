@@ -22,6 +22,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from autocast.ir.dataflow import to_dataflow
 from autocast.ir.groups import is_grouped, is_tir_group, with_plain_main
 from autocast.ir.lifting import lift
 from autocast.ir.resolving import Program, returns_nothing
@@ -49,7 +50,7 @@ def first_order(mod: tvm.IRModule) -> tvm.IRModule:
     rest = {var: function for var, function in mod.functions.items() if not isinstance(function, relax.Function)}
     rewritten = {var: program.rewritten(var, function) for var, function in functions.values()}
     mod = tvm.IRModule({**rest, **rewritten}, attrs=mod.attrs, global_infos=mod.global_infos)
-    return relax.transform.DeadCodeElimination()(relax.transform.ConvertToDataflow(1)(mod))
+    return relax.transform.DeadCodeElimination()(to_dataflow(mod))
 
 
 def _needs_rewriting(function: relax.Function) -> bool:

@@ -13,6 +13,7 @@ from tvm import relax
 
 from autocast import settings
 from autocast.ir import first_order, is_tir_group, relax_functions, write_out_literals
+from autocast.ir.dataflow import to_dataflow
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
 from autocast.kernels.channels_last.phase import channels_last
@@ -20,6 +21,7 @@ from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.define import define
 from autocast.kernels.fallback.legalized import check_legalized
+from autocast.kernels.fallback.nested_fields import keep_fields_apart
 from autocast.kernels.fallback.places import keep_within_tensors
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.generate import generate
@@ -109,7 +111,7 @@ LOWERING = (
     Phase("separate_state", lambda mod, target: separate_state(mod)),
     Phase("mark_existing", lambda mod, target: mark_existing(mod)),
     Phase("outline_branches", lambda mod, target: outline_branches(mod)),
-    Phase("to_dataflow", _sequence(relax.transform.ConvertToDataflow(1))),
+    Phase("to_dataflow", lambda mod, target: to_dataflow(mod)),
     Phase("remove_empty", lambda mod, target: remove_empty(mod)),
     Phase("expand_operators", lambda mod, target: expand_operators(mod, keep=VECTOR_OPERATORS)),
     Phase("canonicalize", lambda mod, target: canonicalize(mod)),
@@ -129,6 +131,7 @@ LOWERING = (
     Phase("order_floats", lambda mod, target: order_floats(mod)),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _legalize),
+    Phase("keep_fields_apart", lambda mod, target: keep_fields_apart(mod)),
     Phase("check_legalized", lambda mod, target: check_legalized(mod)),
     Phase("fuse", _fuse),
     Phase("remove_dead_code", _sequence(relax.transform.DeadCodeElimination())),
