@@ -1,12 +1,12 @@
-"""Bind the calls that a `match_cast` looks at: passes would take the call for the whole binding."""
+"""What a `match_cast` looks at, and what it says, where passes would lose it."""
 
 from __future__ import annotations
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir.views import all_bindings, relax_functions
+from autocast.ir.views import all_bindings, identity, main_of, relax_functions, shape_of
 
 
 @mutator
@@ -34,3 +34,44 @@ def bind_matched_calls(mod: tvm.IRModule) -> tvm.IRModule:
     if not functions:
         return mod
     return tvm.IRModule({**mod.functions, **functions}, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
+def with_equal_sizes(mod: tvm.IRModule) -> tvm.IRModule:
+    """Give one name to the sizes of `main` that a `match_cast` says are the same: TVM would forget that they are.
+
+    Before::                                            After::
+
+        def main(x: ("n", 4), y: ("m", 4)):                 def main(x: ("n", 4), y: ("n", 4)):
+            z = R.match_cast(y, R.Tensor(("n", 4)))             z = R.match_cast(y, R.Tensor(("n", 4)))
+            return R.add(x, z)                                  return R.add(x, z)
+
+    Whoever calls it with other sizes reads that `y` does not fit. What a branch says may not hold in the other one.
+    """
+    main = main_of(mod)
+    if main is None:
+        return mod
+    shapes = [shape_of(param) or () for param in main.params]
+    own = {identity(size) for shape in shapes for size in shape if isinstance(size, tirx.Var)}
+    same: dict[int, tuple[tirx.Var, tirx.Var | int]] = {}
+
+    def known(size: tirx.Expr | int) -> tirx.Expr | int:
+        while identity(size) in same:
+            size = same[identity(size)][1]
+        return size
+
+    casts = [b for block in main.body.blocks for b in block.bindings if isinstance(b, relax.MatchCast)]
+    for cast in casts:
+        for size, said in zip(shape_of(cast.value) or (), shape_of(cast.var) or (), strict=False):
+            old, new = known(size), known(said)
+            if (
+                identity(old) in own
+                and identity(old) != identity(new)
+                and (isinstance(new, int) or identity(new) in own)
+            ):
+                same[identity(old)] = old, new
+    if not same:
+        return mod
+    main = main.bind_symbolic_vars({old: known(old) for old, _ in same.values()})
+    return tvm.IRModule(
+        {**mod.functions, mod.get_global_var("main"): main}, attrs=mod.attrs, global_infos=mod.global_infos
+    )

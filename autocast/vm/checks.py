@@ -12,6 +12,7 @@ from tvm import relax, tirx
 
 from autocast.errors import IllFormedModuleError, UnsupportedError
 from autocast.ir import all_bindings, lacks_dtype, op_name, relax_functions, with_inferred_types
+from autocast.ir.matched import with_equal_sizes
 
 #: What the text of a PrimFunc says where it calls a packed function.
 _TIR_CALL = re.compile(r'T\.(?:call_packed|call_cpacked)\("([^"]+)"')
@@ -70,7 +71,7 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
             "function in main, or make it the main of a module of its own"
         )
     _check_devices(mod)
-    mod = with_inferred_types(mod)
+    mod = with_equal_sizes(with_inferred_types(mod))
     _check_dtypes(mod)
     _check_packed_functions(mod)
     _check_workers(mod)
