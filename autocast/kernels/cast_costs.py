@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import tvm
@@ -243,8 +243,9 @@ class _Question:
         return isinstance(other, _Question) and self.key == other.key
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _expanded(question: _Question, multiplies: tuple[str, ...]) -> Conversions:
+    """What those operators convert that an own one is short for. The cache keeps calls, so it is bounded."""
     call = question.call
     operator = OPERATORS[str(op_name(call))]
     params = [relax.Var("x", _wide(operand.ty)) for operand in call.args]

@@ -62,10 +62,21 @@ def _kernel(program: Program, unit: VectorUnit, name: str, far: frozenset[int]) 
 
 
 def _vanishes(program: Program, number: int) -> bool:
-    """Whether a step makes subnormal numbers of so many that those have to be right."""
+    """Whether a step, or one that it chooses from, makes subnormal numbers of so many that those have to be right."""
+    found, pending = {number}, [number]
+    while pending:
+        step = pending.pop()
+        if program.steps[step][0] == "where":
+            choices = set(program.operands(step)[1:]) - found
+            found |= choices
+            pending += choices
+        elif _makes_subnormal(program, step):
+            return True
+    return False
+
+
+def _makes_subnormal(program: Program, number: int) -> bool:
     name, operands = program.steps[number][0], program.operands(number)
-    if name == "where":
-        return any(_vanishes(program, choice) for choice in operands[1:])
     numbers = [program.steps[operand][1] for operand in operands if program.steps[operand][0] == "constant"]
     if name == "multiply" and not numbers:
         return len(program.arguments) == 1  # of a number with what is computed from it
