@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 #: Half the distance from 1 to the next number.
-ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}
+ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 #: The largest numbers: what comes near them may be an infinity in a compiled module.
 LARGEST = {"float64": 1e300, "float32": 1e37, "bfloat16": 1e37, "float16": 6.0e4}
 #: Half the distance between the smallest numbers; kernels may take subnormal float32 numbers for zeros.

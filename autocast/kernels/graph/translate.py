@@ -185,7 +185,7 @@ class Translation:
         return self.builder.constant(value)
 
     def sees_through(self, operand: relax.Expr, view: tuple) -> bool:
-        """Whether a reshape of `operand` to `view` may be read as `operand`."""
+        """Whether a reshape or broadcast of `operand` to `view` may be read as `operand`."""
         return True
 
     def source(self, expr: relax.Expr) -> tuple[relax.Expr, tuple, list[str]]:
@@ -197,6 +197,8 @@ class Translation:
             if operand is None or not is_tensor(operand) or shape_of(operand) is None:
                 break
             if is_op(value, "relax.broadcast_to") and same_shape(view, dims(expr)):
+                if not self.sees_through(operand, view):
+                    break
                 view = dims(operand)
             elif is_rounded_load(value, self.bound):
                 roundings.append(storage(expr))

@@ -79,7 +79,8 @@ class Generator:
             divisor = float(count) if isinstance(count, int) else i64(count).astype("float32")
             vectors = [vector / self.unit.splat(divisor) for vector in vectors]
         if self.spec.moments:
-            offset, square = T.bind(vectors[0]), T.bind(vectors[1])
+            # Quotients by extents are kept from TVM's analysis of bound numbers, which fails at those of floats.
+            offset, square = (T.bind(self.unit.once(vector)) for vector in vectors)
             zero, infinity = self.unit.splat(0.0), self.unit.splat(math.inf)
             variance = T.bind(square - offset * offset)
             # What is too large to be squared still is finite; an infinite element has no variance.

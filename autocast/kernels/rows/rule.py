@@ -73,11 +73,14 @@ def _grown(clusters: Clusters, seed: relax.Var, space: RowSpace) -> RowGroup:
     outputs = [translation.output(var) for var in results]
     operators = [str(op_name(clusters.bound[var])) for var in sorted(members, key=clusters.position.__getitem__)]
     names = dict.fromkeys(name.rpartition(".")[2] for name in operators if name in ROW_OPERATORS)
+    program = translation.builder.finish(outputs)
+    if unknown := program.undeclared_sizes():
+        raise Declined(f"nothing that it reads or stores has the extent {unknown[0]}")
     return RowGroup(
         frozenset(members),
         tuple(results),
         tuple(translation.arguments),
-        translation.builder.finish(outputs),
+        program,
         space.row_dims,
         "_".join([*names][:3]),
     )

@@ -59,6 +59,12 @@ class Program:
         """The steps that `step` is computed from."""
         return operands_of(self.steps[step])
 
+    def undeclared_sizes(self) -> list[str]:
+        """The names of dimensions that no tensor which is read or stored has: a kernel could not know their sizes."""
+        tensors = (*(shape for shape, _ in self.arguments), *(shape for _, shape, _ in self.outputs))
+        declared = {dim for shape in tensors for dim in shape}
+        return [dim for dim in self.space if isinstance(dim, str) and dim not in declared]
+
 
 def in_place(program: Program, outputs: Iterable[int]) -> list[list[int]]:
     """The pairs [output, argument] of `outputs` that may share memory: what they hold is as large, and in one order.

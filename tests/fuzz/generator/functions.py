@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.generator.structure import ending, name_like
+from tests.fuzz.generator.structure import ending, fields_of, name_like
 from tests.fuzz.generator.writer import NothingFits, Var, Writer
 
 
@@ -17,11 +17,6 @@ def plain(var: Var) -> bool:
     if var.fields is not None:
         return all(plain(part) for part in var.fields)
     return not var.is_shape and all(d.known or d.text.isidentifier() for d in var.dims)
-
-
-def known(var: Var) -> bool:
-    """Whether all of its extents are numbers."""
-    return all(known(part) for part in var.fields) if var.fields is not None else all(d.known for d in var.dims)
 
 
 def sizes_of(params: tuple[Var, ...]) -> list[str]:
@@ -142,20 +137,18 @@ def prim_function(w: Writer) -> None:
 
 
 def call(w: Writer) -> None:
-    """Another call of a function that is called already."""
-    name, params, result = w.one_of([*w.shared.callables, *w.locals])
-    if not (name.startswith("cls.") and not all(known(p) for p in params)):
-        arguments = [name_like(w, p) for p in params]
-        w.add(result.named(w.name()), f"{name}({', '.join(arguments)})")
-    else:
-        raise NothingFits
+    """Another call of a function that is called already, or a field of what it returns."""
+    name, params, result = w.one_of(w.callables())
+    whole = result.named(f"{name}({', '.join(name_like(w, p) for p in params)})")
+    value = w.one_of([*fields_of(whole), whole]) if w.chance(2) else whole
+    w.add(value.named(w.name()), value.name)
 
 
 def closure(w: Writer) -> None:
     """A function inside of a function, which sees the variables around it."""
     if w.in_dataflow or w.depth > 0:
         raise NothingFits
-    candidates = [v for v in w.pool if known(v)]
+    candidates = [v for v in w.pool if v.known]
     arguments = tuple(w.one_of(candidates) for _ in range(w.random.randint(1, 2)))
     params = tuple(v.named(w.name("a")) for v in arguments)
     around = w.random.sample(candidates, min(len(candidates), w.random.randint(0, 2)))

@@ -189,7 +189,7 @@ def _arguments(random: Random, low: str) -> tuple[list[Var], int]:
     if random.randrange(3) == 0:
         dynamic = [Dim(random.choice([1, 2, 3, 6, 7, 19, 0] if random.randrange(6) == 0 else [1, 2, 3, 6, 19]), "n")]
         if random.randrange(3) == 0:
-            dynamic.append(Dim(random.choice([1, 4, 5, 11]), "m"))
+            dynamic.append(Dim(random.choice([1, 4, 5, 11, dynamic[0].value]), "m"))
     names = iter(range(1000))
 
     def tensor(dims: Dims, dtype: str, bound: int = 0, prefix: str = "x") -> Var:

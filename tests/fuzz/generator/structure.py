@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tests.fuzz.generator.writer import Dim, NothingFits, Var, Writer
 
 
@@ -16,12 +18,18 @@ def pack(w: Writer) -> None:
     w.add(Var(w.name("t"), fields=tuple(parts)), text)
 
 
+def fields_of(var: Var) -> Iterator[Var]:
+    """The fields of a tuple and theirs, each named by the expression that reads it."""
+    for at, part in enumerate(var.fields or ()):
+        field = part.named(f"{var.name}[{at}]")
+        yield field
+        yield from fields_of(field)
+
+
 def unpack(w: Writer) -> None:
-    """A field of a tuple."""
-    whole = w.one_of(v for v in w.pool if v.fields)
-    assert whole.fields is not None
-    at = w.random.randrange(len(whole.fields))
-    w.add(whole.fields[at].named(w.name()), f"{whole.name}[{at}]")
+    """A field of a tuple, or a field of a field."""
+    field = w.one_of(field for var in w.pool for field in fields_of(var))
+    w.add(field.named(w.name()), field.name)
 
 
 def rename(w: Writer) -> None:
@@ -69,20 +77,32 @@ def _new_size(w: Writer, dim: Dim) -> Dim:
     return Dim(dim.value, name)
 
 
+def _equal_size(w: Writer, dim: Dim) -> Dim:
+    """Another extent of which the module does not say that it is as large."""
+    sizes = {d.text: d for v in w.pool if v.is_tensor for d in v.dims if d.value == dim.value and d.text != dim.text}
+    return w.one_of(size for size in sizes.values() if size.known or size.text.isidentifier())
+
+
 def match_cast(w: Writer) -> None:
-    """A tensor whose extents get names of their own, or numbers."""
+    """A tensor whose extents get names of their own, names of other extents that are as large, or numbers."""
     x = w.pick(lambda v: v.ndim >= 1)
-    if w.chance(2):
+    kind = w.one_of(["numbers", "new", "equal"])
+    if kind == "numbers":
         dims = tuple(Dim.of(d.value) for d in x.dims)
     else:
         axis = w.axis(x)
-        dims = (*x.dims[:axis], _new_size(w, x.dims[axis]), *x.dims[axis + 1 :])
+        size = _new_size(w, x.dims[axis]) if kind == "new" else _equal_size(w, x.dims[axis])
+        dims = (*x.dims[:axis], size, *x.dims[axis + 1 :])
     result = Var(w.name(), dims, x.dtype, x.bound)
     w.add(result, f"R.match_cast({x.name}, {result.annotation()})")
 
 
 def ending(w: Writer, goal: Var) -> str:
     """An expression of the type of `goal`."""
+    calls = [(name, params) for name, params, result in w.callables() if result.same_type(goal)]
+    if calls and w.chance(3):
+        name, params = w.one_of(calls)
+        return f"{name}({', '.join(name_like(w, param) for param in params)})"
     if goal.fields is not None:
         return f"({', '.join(name_like(w, part) for part in goal.fields)},)"
     x = name_like(w, goal)
@@ -92,9 +112,10 @@ def ending(w: Writer, goal: Var) -> str:
 
 
 def name_like(w: Writer, goal: Var) -> str:
-    """A variable that may stand where `goal` stands."""
+    """A variable, or a field of one, that may stand where `goal` stands."""
     fits = [v.name for v in w.pool if v.same_type(goal)]
-    return w.one_of(fits[-2:] + fits)
+    fields = [field.name for v in w.pool for field in fields_of(v) if field.same_type(goal)]
+    return w.one_of(fields if fields and w.chance(3) else fits[-2:] + fits)
 
 
 def conditional(w: Writer) -> None:
@@ -107,7 +128,7 @@ def conditional(w: Writer) -> None:
     goal = w.pick()
     if w.chance(3):
         goal = Var("", fields=(w.pick(), w.pick()))
-    name, pool, sizes = w.name("r"), list(w.pool), len(w.sizes)
+    name, pool = w.name("r"), list(w.pool)
     for keyword in (f"if {condition.name}:", "else:"):
         w.line(keyword)
         w.indent, w.depth = w.indent + 1, w.depth + 1
@@ -116,7 +137,6 @@ def conditional(w: Writer) -> None:
         w.line(f"{name} = {ending(w, goal)}")
         w.indent, w.depth = w.indent - 1, w.depth - 1
         w.pool = list(pool)
-    del sizes
     w.pool.append(goal.named(name))
 
 

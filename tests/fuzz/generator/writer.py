@@ -76,6 +76,11 @@ class Var:
         return self.is_tensor and "float" in self.dtype
 
     @property
+    def known(self) -> bool:
+        """Whether all of its extents are numbers."""
+        return all(part.known for part in self.fields) if self.fields is not None else all(d.known for d in self.dims)
+
+    @property
     def ndim(self) -> int:
         return len(self.dims)
 
@@ -131,6 +136,11 @@ class Writer:
         self.locals: list[tuple[str, tuple[Var, ...], Var]] = []
         self.depth = 0
         self.in_dataflow = False
+
+    def callables(self) -> list[tuple[str, tuple[Var, ...], Var]]:
+        """The functions that can be called here: name, parameters, result. Those of the module have no sizes in common
+        with this one, so theirs are numbers."""
+        return [c for c in self.shared.callables if all(param.known for param in c[1])] + self.locals
 
     # -- choices -------------------------------------------------------------------------------------------------------
 

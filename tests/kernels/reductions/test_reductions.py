@@ -167,6 +167,12 @@ _RULES: dict[str, tuple[Callable, Callable, tuple, list[str]]] = {
         ((300, 48), "float32"),
         ["variance0_300x48_over_0_float32"],
     ),
+    "variance of unknown sizes": (
+        lambda x: op.variance(x, [0]),
+        lambda x: x.var(0),
+        (("n", "m"), "float32"),
+        ["variance0_d0xd1_over_0_float32"],
+    ),
     "variance of what is computed": (
         lambda x: op.variance(op.exp(x), [0]),
         lambda x: np.exp(x).var(0),

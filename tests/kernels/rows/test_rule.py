@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from autocast.kernels import detect_target
 from autocast.kernels.graph.canonicalize import canonicalize
@@ -137,3 +138,22 @@ def test_other_axes_are_declined_with_the_reason(
 def test_one_long_row_is_left_to_kernels_that_divide_it() -> None:
     assert _calls(op.sum, ((300, 300), "float32")) == ["relax.sum"]
     assert _calls(op.sum, ((20, 20), "float32")) == ["sum0_20x20_float32"]
+
+
+def test_the_extent_of_a_row_must_be_that_of_a_tensor() -> None:
+    """The sum of ones of a size that only another tensor has: the kernel would have no way to know that size."""
+
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor(("n",), "float32")) -> R.Tensor((), "float32"):
+            n = T.int64()
+            with R.dataflow():
+                ones = R.broadcast_to(R.const(1.0, "float32"), R.shape([n]))
+                total = R.sum(ones)
+                R.output(total)
+            return total
+
+    assert _lowered(Module) == ["relax.broadcast_to", "relax.sum"]
+    (got,) = run(Module, np.zeros(7, "float32"))
+    assert got == 7
