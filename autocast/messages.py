@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,6 +17,16 @@ Class = TypeVar("Class", bound=type)
 
 #: Packages whose frames lie between a user's line and a warning.
 _PACKAGES = frozenset({"autocast", "type_hints", "tvm", "tvm_ffi"})
+
+
+#: An operator as the errors of TVM's type inference print it, with its description and arguments.
+_OPERATOR = re.compile(r'ir\.Op\(span=.*?name="([^"]+)".*?support_level=\d+\)')
+
+
+def reason(error: Exception) -> str:
+    """What an error of TVM says in its last line, with operators by their names alone."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return _OPERATOR.sub(r"\1", lines[-1].strip()).rstrip(".") if lines else "no message"
 
 
 def nearest(text: str, names: Iterable[str]) -> str:

@@ -26,6 +26,7 @@ from type_hints import (
     reductions,
     vision,
 )
+from type_hints.arguments import check_named_arguments, tensor_arguments
 from type_hints.derived import DerivedCall, derived_name
 from type_hints.errors import CastingRuleError, UnknownOperatorError
 from type_hints.helpers import (
@@ -74,6 +75,7 @@ __all__ = [
     "active_names",
     "cast",
     "check_dtype",
+    "check_named_arguments",
     "derived_name",
     "follow",
     "full",
@@ -89,6 +91,7 @@ __all__ = [
     "register_op_cast_rule",
     "rule",
     "table_row",
+    "tensor_arguments",
     "untouched",
 ]
 

@@ -77,15 +77,18 @@ def check_dtype(type: Any, dtype: str) -> bool:
 class TableRule:
     """A rule made by one of the helpers below; `label` is its class in the tables, `which` what it concerns.
 
+    `kept` are arguments that stay float32 beside those.
+
     It promises to look at nothing but the dtypes of its arguments and of the result, so that one answer serves
     every call with these dtypes. A rule that looks at shapes or expressions must be a callable of another type.
     """
 
-    __slots__ = ("label", "which")
+    __slots__ = ("kept", "label", "which")
 
-    def __init__(self, label: str, which: Which) -> None:
+    def __init__(self, label: str, which: Which, kept: Which = ()) -> None:
         self.label = label
         self.which = _indices(label, which)
+        self.kept = _indices(label, kept)
 
     def __repr__(self) -> str:
         which = tuple(sorted(self.which))
@@ -100,14 +103,13 @@ class TableRule:
 class _Generic(TableRule):
     """One precision, whatever the arguments are."""
 
-    __slots__ = ("cast_to_amp", "free_result", "kept")
+    __slots__ = ("cast_to_amp", "free_result")
 
     def __init__(
         self, label: str, cast_to_amp: bool, which: Which, kept: Which = (), free_result: bool = False
     ) -> None:
-        super().__init__(label, which)
+        super().__init__(label, which, kept)
         self.cast_to_amp = cast_to_amp
-        self.kept = _indices(label, kept)
         self.free_result = free_result
 
     def __call__(self, args: Sequence[Argument], ret_type: Any, amp_dtype: str) -> list[Hint]:

@@ -8,8 +8,8 @@ import tvm
 
 from type_hints.errors import UnknownOperatorError
 
-#: Names of patterns that are one operator to their user (see `type_hints.derived`).
-DERIVED_NAMES = ("relax.bias_add",)
+#: Patterns that are one operator to their user (see `type_hints.derived`), and their leading arguments, all tensors.
+DERIVED_TENSORS = {"relax.bias_add": ("data", "bias")}
 
 _PREFIXES = ("autocast.op.", "raf.op.", "relax.op.", "relax.")
 
@@ -32,7 +32,7 @@ def normalize_op_name(name: str) -> str:
     """
     if not isinstance(name, str):
         raise UnknownOperatorError(f"operator name {name!r}: got {type(name).__name__}, expected a string")
-    known = {str(known_name) for known_name in tvm.ir.Op.list_op_names()} | set(DERIVED_NAMES)
+    known = {str(known_name) for known_name in tvm.ir.Op.list_op_names()} | set(DERIVED_TENSORS)
     if name in known:
         return name
     short = next((name[len(prefix) :] for prefix in _PREFIXES if name.startswith(prefix)), name)

@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any
 
+from type_hints.arguments import check_named_arguments, tensor_arguments
 from type_hints.errors import CastingRuleError
 from type_hints.hints import Rule
 from type_hints.names import normalize_op_name
@@ -32,7 +33,7 @@ class CustomTypeHint:
     UnknownOperatorError
         A name that no operator has, or several have.
     CastingRuleError
-        A rule that is not callable, or two names that mean one operator.
+        A rule that is not callable or names arguments that the operator lacks, or two names that mean one operator.
 
     Examples
     --------
@@ -58,6 +59,9 @@ class CustomTypeHint:
                 )
             if full_name in full_names:
                 raise CastingRuleError(f"CustomTypeHint: {full_name} is named twice, the second time as {name!r}")
+            tensors = tensor_arguments(full_name)
+            if tensors is not None:
+                check_named_arguments("CustomTypeHint", full_name, rule, tensors)
             full_names[full_name] = rule
         self.rules: Mapping[str, Rule] = MappingProxyType(full_names)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from type_hints.arguments import check_named_arguments, tensor_arguments
 from type_hints.errors import CastingRuleError, UnknownOperatorError
 from type_hints.hints import Rule
 from type_hints.names import normalize_op_name
@@ -92,7 +93,8 @@ def register_op_cast_rule(
     UnknownOperatorError
         No operator has this name, or several have.
     CastingRuleError
-        The rule is not callable, the reason is empty, or the operator has a rule and `override` is False.
+        The rule is not callable or names arguments that the operator lacks, the reason is empty, or the operator has a
+        rule and `override` is False.
     """
     name = normalize_op_name(op_name)
     if not callable(rule):
@@ -102,6 +104,9 @@ def register_op_cast_rule(
         )
     if not isinstance(why, str) or not why.strip():
         raise CastingRuleError(f"register_op_cast_rule({op_name!r}): why={why!r}, expected the reason for the rule")
+    tensors = tensor_arguments(name)
+    if tensors is not None:
+        check_named_arguments("register_op_cast_rule", name, rule, tensors)
     if name in _rows and not override:
         raise CastingRuleError(
             f"register_op_cast_rule({op_name!r}): {_rows[name]} is registered already; pass override=True to "

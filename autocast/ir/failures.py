@@ -19,6 +19,7 @@ from tvm import relax
 from autocast import settings
 from autocast.errors import AutocastError, CastingRuleError, CompileError
 from autocast.ir.script import from_script, save_constants, to_script
+from autocast.messages import reason
 
 #: Raised on purpose, or no fault of the code that was running.
 _NOT_FAILURES = (AutocastError, CastingRuleError, Warning, MemoryError)
@@ -50,9 +51,8 @@ def in_phase(
 
 
 def _fail(phase: str, function: str, error: Exception) -> NoReturn:
-    lines = [line for line in str(error).splitlines() if line.strip()]
     where = f"the phase {phase!r} failed{f' in @{function}' if function else ''}"
-    failure = CompileError(f"{where}: {type(error).__name__}: {lines[-1].strip() if lines else 'no message'}")
+    failure = CompileError(f"{where}: {type(error).__name__}: {reason(error)}")
     failure.phase, failure.function = phase, function
     raise failure from error
 
@@ -124,8 +124,8 @@ def repeatable(
                     "repeats it when it is run" if is_readable else "has the module, in text that TVM cannot read again"
                 )
                 file = f"{error.path} {how}"
-            except Exception as reason:
-                file = f"no file to repeat it could be written: {type(reason).__name__}: {reason}"
+            except Exception as obstacle:
+                file = f"no file to repeat it could be written: {type(obstacle).__name__}: {obstacle}"
             error.args = (
                 f"{entry.rpartition('.')[2]}: {error}. Expected every phase to take a well-formed module: unless a "
                 f"PrimFunc of your own is wrong, this is a fault of autocast or of TVM. Please report it: {file}",

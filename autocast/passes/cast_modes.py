@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, NoReturn
 
+import tvm
 from tvm import relax
 
 import type_hints
@@ -21,6 +22,9 @@ from autocast.passes.cast_results import has_out_dtype, inferred_dtypes
 
 #: Dtypes of the castable tensors among the arguments of a call, in the order of a left-to-right walk.
 Dtypes = tuple[str, ...]
+
+#: The types of arguments that a rule of the tables may name.
+_TENSORS = (relax.TensorType, tvm.ir.TupleType)
 
 #: How often a rule is asked before it counts as one that never accepts its own answer.
 _ATTEMPTS = 8
@@ -177,19 +181,22 @@ def decide(
     Raises
     ------
     CastingRuleError
-        The rule misbehaves, or TVM refuses the dtypes that it wants.
+        The rule misbehaves or names arguments that the call does not have, or TVM refuses the dtypes that it wants.
     """
     kept = tuple(leaf.dtype for tree in trees for leaf in leaves(tree))
     originals = tuple(leaf.dtype for leaf in leaves(result[1]))
     if row is None or not kept:
         return Decision(Modes(kept, kept, None), originals, originals, False)
+    if isinstance(row.rule, type_hints.TableRule) and type_hints.tensor_arguments(row.name) is None:
+        tensors = {at: str(arg.ty) for at, arg in enumerate(args) if isinstance(arg.ty, _TENSORS)}
+        type_hints.check_named_arguments(f"AutoCast: {where()}", row.name, row.rule, tensors)
     arguments = list(zip(args, trees, strict=True))
     if derived is not None:
         by_position = dict(zip(derived.positions, arguments, strict=True))
         arguments = [by_position.get(at, (None, None)) for at in range(len(derived.arguments))]
     modes = RuleQuery(row.rule, arguments, result, amp, where, derived).modes()
     low, full = (
-        originals if dtypes == kept else inferred_dtypes(call, trees, dtypes, amp, where)
+        originals if dtypes == kept else inferred_dtypes(call, trees, dtypes, amp, _name(row.rule), where)
         for dtypes in (modes.low, modes.full)
     )
     is_free = has_out_dtype(call)

@@ -10,7 +10,9 @@ from tvm import relax
 
 from autocast.errors import CastingRuleError
 from autocast.ir import identity
+from autocast.messages import reason
 from autocast.passes.cast_leaves import Tree, leaves, retype, signature
+from type_hints import TableRule
 
 _attributes: dict[Any, tuple[str, ...]] = {}
 _inferred: dict[Any, tuple[str, ...]] = {}
@@ -29,11 +31,12 @@ def with_out_dtype(call: relax.Call, dtype: str | None) -> tvm.ir.Attrs:
 
 
 def inferred_dtypes(
-    call: relax.Call, trees: list[Tree], dtypes: tuple[str, ...], amp: str, where: Callable[[], str]
+    call: relax.Call, trees: list[Tree], dtypes: tuple[str, ...], amp: str, rule: str, where: Callable[[], str]
 ) -> tuple[str, ...]:
     """The dtypes of the castable tensors in the result of `call` when its castable arguments have `dtypes`.
 
     TVM's own type inference is asked once for each operator, dtype attributes, argument dtypes and number of results.
+    `rule` and `where` say in a message who wants these dtypes, and for which call.
 
     Raises
     ------
@@ -51,9 +54,12 @@ def inferred_dtypes(
         try:
             type = relax.BlockBuilder().normalize(relax.Call(call.op, args, call.attrs, call.ty_args)).ty
         except Exception as error:
-            reason = str(error).strip().splitlines()[-1]
+            concerned = [position for position, tree in enumerate(trees) if any(True for _ in leaves(tree))]
+            rules = [str(TableRule(label, concerned)) for label in ("low", "full")]
+            remedy = f"{' or '.join(rules)}, one dtype for all" if len(set(dtypes)) > 1 else rules[-1]
             raise CastingRuleError(
-                f"AutoCast: TVM refuses the dtypes {dtypes} that a casting rule wants for {where()}: {reason}"
+                f"AutoCast: TVM refuses the dtypes ({', '.join(map(str, dtypes))}) that the casting rule {rule} wants "
+                f"for {where()}: {reason(error)}. Try {remedy}"
             ) from error
         _inferred[key] = tuple(_castable_dtypes(type, amp))
     return _inferred[key]

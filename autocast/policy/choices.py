@@ -31,19 +31,16 @@ UNDECIDED = frozenset(("untouched", "cast", "opaque"))
 
 
 class Uniform(TableRule):
-    """One precision for the arguments `which` (None: for every one), and perhaps another for the result.
+    """One precision for the arguments `which` (None: for every one), and perhaps another for the result."""
 
-    `kept` lists arguments that are float32 in every precision.
-    """
-
-    __slots__ = ("arguments", "every", "kept", "result")
+    __slots__ = ("arguments", "every", "result")
 
     def __init__(
         self, label: str, arguments: str, result: str | None, which: frozenset[int] | None, kept: frozenset[int]
     ) -> None:
-        super().__init__(label, which or ())
+        super().__init__(label, which or (), kept)
         self.arguments, self.result = arguments, result
-        self.every, self.kept = which is None, kept
+        self.every = which is None
 
     def __call__(self, args: Sequence[Argument], ret_type: Any, amp_dtype: str) -> list[Hint]:
         """The hints, and one for the result where it has a precision of its own and is one tensor."""

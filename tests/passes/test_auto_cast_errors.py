@@ -14,7 +14,7 @@ from tvm.script import tirx as T
 
 from autocast import amp
 from autocast.errors import AutocastError, CastingRuleError, IllFormedModuleError
-from type_hints import PrimType, TupleType, follow, registry
+from type_hints import PrimType, TupleType, follow, low, registry
 
 
 @I.ir_module
@@ -163,6 +163,39 @@ def test_a_mix_that_tvm_refuses():
             return z
 
     fails("TVM refuses", "float32", "bfloat16", "%z", rules={"relax.add": answers(LOW, FULL)}, mod=Sum)
+
+
+def test_a_rule_that_names_one_of_two_arguments_that_must_agree():
+    fails("the casting rule low(1) wants", "%a", "Try low(2) or full(2)", rules={"matmul": low(1)})
+
+
+def test_an_operator_that_tvm_describes_in_its_refusal_is_called_by_its_name():
+    @I.ir_module
+    class Normalized:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), g: R.Tensor((4,), "float32")):
+            z = R.nn.layer_norm(x, g, g, axes=[-1])
+            return z
+
+    message = fails(": relax.nn.layer_norm requires", "Try low(3) or", rules={"layer_norm": low(1)}, mod=Normalized)
+    assert "ir.Op(" not in message
+
+
+def test_a_rule_that_names_more_arguments_than_a_call_of_a_variadic_operator_has():
+    @I.ir_module
+    class Packed:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            z = R.call_pure_packed("some.function", x, ty_args=R.Tensor((4, 4), "float32"))
+            return z
+
+    fails(
+        "%z = relax.call_pure_packed(",
+        "takes 1 tensor",
+        "try low((1,))",
+        rules={"call_pure_packed": low(3)},
+        mod=Packed,
+    )
 
 
 def test_a_module_that_is_not_well_formed():

@@ -152,6 +152,22 @@ def test_a_rule_that_is_not_callable_is_an_error():
         CustomTypeHint({"softmax": "float32"})
 
 
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"matmul": low(3)}, r"low\(3\) names the arguments 0, 1, 2 .* takes 2 tensors \(0: x1, 1: x2\); try low\(2\)"),
+        ({"reshape": follow((0, 1))}, r"relax.reshape takes 1 tensor \(0: x\); try follow\(1\)"),
+        ({"bias_add": full(3)}, r"relax.bias_add takes 2 tensors \(0: data, 1: bias\); try full\(2\)"),
+        ({"attention_bias": low(3, keep=4)}, r"names the arguments 0, 1, 2, 4"),
+        ({"where": follow((3,))}, r"takes 3 tensors .*; try follow\(3\)"),
+        ({"zeros": low(1)}, r"relax.zeros takes no tensor; try untouched\(\)"),
+    ],
+)
+def test_a_rule_that_names_arguments_which_the_operator_lacks_is_an_error(rules, message):
+    with pytest.raises(CastingRuleError, match=message):
+        CustomTypeHint(rules)
+
+
 def test_two_spellings_of_one_operator_are_an_error():
     with pytest.raises(CastingRuleError, match=r"relax\.nn\.softmax is named twice, the second time as 'nn\.softmax'"):
         CustomTypeHint({"softmax": follow(1), "nn.softmax": full(1)})

@@ -13,7 +13,7 @@ import tvm
 import type_hints
 from autocast.ir.operators import OPERATORS
 from type_hints import CastingRuleError, UnknownOperatorError, follow, full, low
-from type_hints.names import DERIVED_NAMES, relax_op_names
+from type_hints.names import DERIVED_TENSORS, relax_op_names
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLASSES = {"low", "full", "follow", "untouched", "cast", "opaque"}
@@ -25,7 +25,7 @@ def test_every_relax_operator_of_tvm_has_a_row():
 
 
 def test_every_row_is_an_operator_of_tvm_or_a_derived_one():
-    known = {*relax_op_names(), *DERIVED_NAMES}
+    known = {*relax_op_names(), *DERIVED_TENSORS}
     assert [row.name for row in type_hints.list_rules() if row.name not in known] == []
 
 
@@ -105,6 +105,21 @@ def test_registering_an_unknown_operator_names_the_nearest():
 def test_a_rule_that_is_not_callable_is_refused():
     with pytest.raises(CastingRuleError, match=r"expected a callable rule\(args, ret_type, amp_dtype\)"):
         type_hints.register_op_cast_rule("relax.exp", "float32", why="not a rule", override=True)
+
+
+def test_rows_of_tables_name_tensors_of_their_operators_alone():
+    declared = ((row, type_hints.tensor_arguments(row.name)) for row in type_hints.list_rules())
+    for row, tensors in declared:
+        if tensors is not None:
+            type_hints.check_named_arguments("the tables", row.name, row.rule, tensors)
+
+
+def test_a_rule_that_names_more_arguments_than_the_operator_has_is_refused():
+    with pytest.raises(
+        CastingRuleError, match=r"names the arguments 0, 1 .* relax.nn.gelu takes 1 tensor \(0: x\); try full"
+    ):
+        type_hints.register_op_cast_rule("gelu", full(2), why="a typing error", override=True)
+    assert type_hints.get_row("gelu").label == "follow"
 
 
 @pytest.mark.parametrize("why", ["", "  ", None])

@@ -12,6 +12,7 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from autocast import settings
 from autocast.kernels.vector.unit import rooted
+from autocast.messages import reason
 
 #: float32 numbers in the vectors that loops are split into; LLVM cuts them to what the target has.
 LANES = 16
@@ -84,7 +85,7 @@ def _schedule(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
             _schedule_nest(sch, block)
     except (s_tir.ScheduleError, RuntimeError, ValueError) as error:
         if settings.debug().level >= 4:
-            print(f"kernels: schedule of {name} stopped: {str(error).strip().splitlines()[-1]}", file=sys.stderr)
+            print(f"kernels: schedule of {name} stopped: {reason(error)}", file=sys.stderr)
     return sch.mod["main"]
 
 
