@@ -25,6 +25,7 @@ from autocast.frontend.nodes import node_place
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.ir import Place, PlacedBuilder
+from autocast.model.value import IMPORTED_FROM
 
 
 class Importer(ExportedProgramImporter):
@@ -112,7 +113,7 @@ class Importer(ExportedProgramImporter):
         by_placeholder |= {var.name: var for var in inputs}
         updates = [i for i, parameter in enumerate(self.parameters) if parameter.update is not None]
         self.random_state = random_state_variable()
-        attrs = {"num_input": len(inputs), **self._bounds()}
+        attrs = {"num_input": len(inputs), IMPORTED_FROM: "torch", **self._bounds()}
         with self.block_builder.function("main", [*inputs, *weights, self.random_state], attrs=attrs):
             with self.block_builder.dataflow():
                 declared = {size for var in inputs for size in var.ty.shape.values if isinstance(size, tirx.Var)}

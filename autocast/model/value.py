@@ -12,8 +12,11 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from autocast.errors import IllFormedModuleError
+from autocast.errors import IllFormedModuleError, InputError
 from autocast.model import files
+
+#: The attribute of `main` that says who imported it, "torch"; modules from elsewhere do not have it.
+IMPORTED_FROM = "imported_from"
 
 #: What a file of parameters is marked with.
 _PARAMETERS = files.Kind("autocast.parameters/1", "Model.save_params")
@@ -97,21 +100,24 @@ class Model:
 
         Raises
         ------
-        TypeError
-            An input is missing, unknown, or given twice.
+        InputError
+            An input is missing, unknown, given twice, or of another shape or dtype.
         """
         return self.compiler()(*self.bind_inputs(*args, **kwargs))
 
     def bind_inputs(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The inputs in the order of `input_names`; TypeError where one is missing, unknown or given twice."""
+        """The inputs in the order of `input_names`; InputError where one is missing, unknown or given twice."""
         names = self.input_names
         bound = dict(zip(names, args, strict=False))
         twice = sorted(bound.keys() & kwargs.keys())
         bound.update(kwargs)
         if len(args) > len(names) or twice or bound.keys() != set(names):
-            raise TypeError(
-                f"Model: got {len(args)} positional inputs and the names {sorted(kwargs)}; expected each of "
-                f"{list(names)} exactly once."
+            missing = [name for name in names if name not in bound]
+            lacking = f" {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing." if missing else ""
+            binding = " autocast.from_relax(mod, params) binds those that never change." * (not self.params)
+            raise InputError(
+                f"Model: got {len(args)} inputs by their places and {sorted(kwargs)} by name, expected each of the "
+                f"{len(names)} inputs {list(names)} once.{lacking} Pass them in this order, or by name.{binding}"
             )
         return tuple(bound[name] for name in names)
 

@@ -14,6 +14,7 @@ from tvm import relax, tirx
 
 from autocast import ir
 from autocast.errors import InputError, UnsupportedError
+from autocast.model.value import IMPORTED_FROM
 from autocast.vm.sizes import evaluate
 
 
@@ -42,7 +43,8 @@ class Signature:
     """The inputs of `main` (parameters excluded) and the bounds of its symbolic dimensions, by name.
 
     `chosen_from` names those of which an operator takes the largest, smallest or middle element, and the operator;
-    `fitted` has the shapes that `main` asserts of inputs, in terms of their dimensions.
+    `fitted` has the shapes that `main` asserts of inputs, in terms of their dimensions. `from_torch` says whether
+    examples and `dynamic=` made the shapes what they are; otherwise somebody wrote them in main's types.
     """
 
     inputs: tuple[Input, ...]
@@ -50,6 +52,7 @@ class Signature:
     lower_bounds: dict[str, int]
     chosen_from: dict[str, str]
     fitted: dict[str, tuple[Any, ...]]
+    from_torch: bool
 
     @classmethod
     def of(cls, main: relax.Function, count: int) -> Signature:
@@ -69,6 +72,7 @@ class Signature:
             _bounds(main, "tir_var_lower_bound"),
             _chosen_from(main),
             _fitted(main),
+            (main.attrs or {}).get(IMPORTED_FROM) == "torch",
         )
 
     def bind(self, args: Sequence[Any]) -> dict[tirx.Var, int]:
@@ -83,9 +87,10 @@ class Signature:
             raise InputError("main: got one tensor for the inputs, expected a sequence of tensors; try [tensor]")
         if len(args) != len(self.inputs):
             names = ", ".join(f"{spec.name}: {spec}" for spec in self.inputs)
+            others = "; other values were fixed when the model was imported" if self.from_torch else ""
             raise InputError(
                 f"main: got {len(args)} inputs, expected {len(self.inputs)} ({names}). "
-                "Pass these alone, in this order; other values were fixed when the model was imported"
+                f"Pass these alone, in this order{others}"
             )
         sizes: dict[tirx.Var, int] = {}
         later = []
@@ -121,17 +126,41 @@ class Signature:
         if not lower <= got <= upper:
             bounds = f"{lower}" if upper == sys.maxsize else f"{lower} to {upper}"
             wider = f"{min(got, lower)}" if upper == sys.maxsize else f"{min(got, lower)}, {max(got, upper)}"
+            bound = "upper" if got > upper else "lower"
             raise InputError(
                 f"main: input {spec.name} has size {got} along axis {axis}, expected {var.name} in {bounds}. "
-                f'Import the model with wider bounds: dynamic={{"{var.name}": ("{spec.name}", {axis}, {wider})}}'
+                + (
+                    f'Import the model with wider bounds: dynamic={{"{var.name}": ("{spec.name}", {axis}, {wider})}}'
+                    if self.from_torch
+                    else f"Change the bound that main has in its attribute tir_var_{bound}_bound"
+                )
             )
 
-    @staticmethod
-    def _mismatch(spec: Input, arg: Any, sizes: dict[tirx.Var, int] | None = None) -> InputError:
+    def _mismatch(self, spec: Input, arg: Any, sizes: dict[tirx.Var, int] | None = None) -> InputError:
         known = ", ".join(f"{var.name} = {size}" for var, size in (sizes or {}).items())
         got = f"{_dtype_of(arg)}[{', '.join(str(size) for size in arg.shape)}]"
         expected = f"{spec} with {known}" if known else f"{spec}"
-        return InputError(f"main: input {spec.name} is {got}, expected {expected}. {_remedy(spec, arg)}")
+        return InputError(f"main: input {spec.name} is {got}, expected {expected}. {self._remedy(spec, arg)}")
+
+    def _remedy(self, spec: Input, arg: Any) -> str:
+        """What to do about an input of another dtype or shape."""
+        if _dtype_of(arg) != spec.dtype:
+            conversion = f"to(torch.{spec.dtype})" if is_torch(arg) else f"astype({spec.dtype!r})"
+            return f"Convert it: {spec.name}.{conversion}"
+        if len(arg.shape) != len(spec.shape):
+            other = "import the model with examples like this" if self.from_torch else "change its type in main"
+            return f"Give it {len(spec.shape)} axes, or {other}"
+        pairs = enumerate(zip(spec.shape, arg.shape, strict=True))
+        axis = next((axis for axis, (expected, got) in pairs if isinstance(expected, int) and expected != got), None)
+        if axis is None:
+            return "Inputs that share a dimension must have the same size along it, and what is a multiple must be one"
+        where = f"Where sizes vary along axis {axis}"
+        if self.from_torch:
+            return f'{where}, import the model with it: dynamic={{"n": ("{spec.name}", {axis})}}'
+        shape = (f"{spec.name}_{axis}" if at == axis else size for at, size in enumerate(spec.shape))
+        sizes = ", ".join(str(size) if isinstance(size, int) else f'"{size}"' for size in shape)
+        type = f'{spec.name}: R.Tensor(({sizes}{"," * (len(spec.shape) == 1)}), "{spec.dtype}")'
+        return f"{where}, give that size a name in main's signature: {type}"
 
 
 def _instead_of(type: tvm.ir.Type) -> str:
@@ -145,19 +174,6 @@ def _instead_of(type: tvm.ir.Type) -> str:
     if isinstance(type, relax.TensorType):
         return "Declare its dtype and dimensions, symbolic ones where sizes vary: R.Tensor((n, 8), 'float32')"
     return "Compute it in main"
-
-
-def _remedy(spec: Input, arg: Any) -> str:
-    """What to do about an input of another dtype or shape."""
-    if _dtype_of(arg) != spec.dtype:
-        return f"Convert it: {spec.name}.{f'to(torch.{spec.dtype})' if is_torch(arg) else f'astype({spec.dtype!r})'}"
-    if len(arg.shape) != len(spec.shape):
-        return f"Give it {len(spec.shape)} axes, or import the model with examples like this"
-    pairs = enumerate(zip(spec.shape, arg.shape, strict=True))
-    axis = next((axis for axis, (expected, got) in pairs if isinstance(expected, int) and expected != got), None)
-    if axis is None:
-        return "Inputs that share a dimension must have the same size along it, and what is a multiple must be one"
-    return f'Where sizes vary along axis {axis}, import the model with it: dynamic={{"n": ("{spec.name}", {axis})}}'
 
 
 def _bounds(main: relax.Function, attribute: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ import tvm
 from torch import nn
 from tvm import relax
 
-from autocast.errors import IllFormedModuleError
+from autocast.errors import IllFormedModuleError, InputError
 from autocast.frontend import from_relax, from_torch
 from autocast.ir import script
 from autocast.model import Model
@@ -57,10 +57,26 @@ def test_inputs_may_be_given_by_name(model: Model) -> None:
     assert model.bind_inputs(b=b, a=a) == (a, b)
 
 
-@pytest.mark.parametrize(("args", "kwargs"), [((1,), {}), ((1, 2, 3), {}), ((1, 2), {"a": 1}), ((1,), {"c": 2})])
-def test_missing_unknown_and_repeated_inputs_are_errors(model: Model, args: tuple, kwargs: dict) -> None:
-    with pytest.raises(TypeError, match=r"expected each of \['a', 'b'\] exactly once"):
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((1,), {}, r"got 1 inputs by their places and \[\] by name.* b is missing. Pass them in this order"),
+        ((), {}, r"got 0 inputs .* a, b are missing"),
+        ((1, 2, 3), {}, "got 3 inputs by their places"),
+        ((1, 2), {"a": 1}, r"got 2 inputs by their places and \['a'\] by name"),
+        ((1,), {"c": 2}, r"\['c'\] by name.* b is missing"),
+    ],
+)
+def test_missing_unknown_and_repeated_inputs_are_errors(model: Model, args: tuple, kwargs: dict, message: str) -> None:
+    with pytest.raises(InputError, match=rf"{message}") as error:
         model.bind_inputs(*args, **kwargs)
+    assert "expected each of the 2 inputs ['a', 'b'] once" in str(error.value)
+
+
+def test_a_call_without_the_weights_says_how_to_bind_them(model: Model) -> None:
+    unbound = from_relax(tvm.IRModule({"main": model.main.without_attr("num_input")}))
+    with pytest.raises(InputError, match=r"or by name. autocast\.from_relax\(mod, params\) binds those that"):
+        unbound(torch.ones(2, 3))
 
 
 def test_a_model_is_equal_to_itself_only_and_can_be_referred_to_weakly(model: Model) -> None:

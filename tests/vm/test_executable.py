@@ -12,7 +12,7 @@ import pytest
 import torch
 import tvm
 
-from autocast import vm
+from autocast import amp, from_torch, vm
 from autocast.errors import InputError
 from tests.vm.modules import dense, square
 
@@ -108,12 +108,13 @@ def test_outputs_stay_as_they_were_when_the_model_runs_again():
         ),
         pytest.param(
             (torch.zeros(7, 15), torch.tensor(0.0)),
-            r"input x is float32\[7, 15\], expected float32\[rows, 16\].* dynamic={\"n\": \(\"x\", 1\)}",
+            r"input x is float32\[7, 15\], expected float32\[rows, 16\] with rows = 7. Where sizes vary along axis 1, "
+            r"give that size a name in main's signature: x: R.Tensor\(\(\"rows\", \"x_1\"\), \"float32\"\)",
             id="size",
         ),
         pytest.param(
             (torch.zeros(7), torch.tensor(0.0)),
-            r"input x is float32\[7\], expected float32\[rows, 16\]. Give it 2 axes, or import",
+            r"input x is float32\[7\], expected float32\[rows, 16\]. Give it 2 axes, or change its type in main",
             id="rank",
         ),
         pytest.param(
@@ -122,7 +123,7 @@ def test_outputs_stay_as_they_were_when_the_model_runs_again():
         pytest.param(([[0.0] * 16], torch.tensor(0.0)), "input x is a list, expected a torch tensor", id="no tensor"),
         pytest.param(
             (torch.zeros(65, 16), torch.tensor(0.0)),
-            r"input x has size 65 along axis 0, expected rows in 0 to 64. .*dynamic={\"rows\": \(\"x\", 0, 0, 65\)}",
+            r"input x has size 65 along axis 0, expected rows in 0 to 64. Change .* tir_var_upper_bound",
             id="bound",
         ),
         pytest.param(
@@ -133,6 +134,22 @@ def test_outputs_stay_as_they_were_when_the_model_runs_again():
 def test_inputs_that_do_not_fit_are_named(model, inputs, message):
     with pytest.raises(InputError, match=message):
         vm.compile(model)(*inputs)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((torch.zeros(7, 15),), r"expected float32\[rows, 16\] .* import .*: dynamic={\"n\": \(\"input\", 1\)}"),
+        ((torch.zeros(7),), "Give it 2 axes, or import the model with examples like this"),
+        ((torch.zeros(65, 16),), r"expected rows in 1 to 64. Import .*dynamic={\"rows\": \(\"input\", 0, 1, 65\)}"),
+        ((), "Pass these alone, in this order; other values were fixed when the model was imported"),
+    ],
+)
+def test_inputs_that_do_not_fit_a_model_from_torch_lead_back_to_its_import(inputs, message):
+    model = from_torch(torch.nn.ReLU(), (torch.zeros(7, 16),), dynamic={"rows": ("input", 0, 1, 64)})
+    for casted in (model, amp.autocast(model)):
+        with pytest.raises(InputError, match=message):
+            vm.compile(casted)(*inputs)
 
 
 def test_threads_may_call_one_executable(model):
