@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from autocast.errors import ImportModelError
 from autocast.frontend.names import variable_name
 from autocast.frontend.tensor_inputs import flat, with_tensor_inputs
-from autocast.ir import first_order, relax_functions, shape_of, static_shape
+from autocast.ir import check_well_formed, first_order, relax_functions, shape_of, static_shape
 from autocast.ir.failures import in_phase, repeatable
 from autocast.model.value import Model
 
@@ -54,10 +54,7 @@ def from_relax(
     if not isinstance(mod, tvm.IRModule):
         raise ImportModelError(f"from_relax: got a {type(mod).__name__}; expected a tvm.IRModule or a relax.Function.")
     mod = _with_main(mod, function)
-    try:
-        relax.analysis.well_formed(mod)
-    except Exception as error:
-        raise ImportModelError(f"from_relax: the module is not well formed: {error}") from error
+    check_well_formed("from_relax", mod, ImportModelError)
     with repeatable("from_relax", mod, ""):
         with in_phase("with_tensor_inputs", mod, with_tensor_inputs):
             mod = with_tensor_inputs(mod)

@@ -27,6 +27,7 @@ from autocast.ir.views import (
     static_shape,
     with_captured,
 )
+from autocast.ir.well_formed import check_well_formed
 from autocast.ir.written_out import write_out_literals
 
 # Registers them, so that whoever holds a module can read it. It needs the views above.
@@ -41,6 +42,7 @@ __all__ = [
     "PlacedBuilder",
     "Reading",
     "all_bindings",
+    "check_well_formed",
     "dtype_of",
     "first_order",
     "fits",

@@ -16,7 +16,7 @@ from tvm import relax
 
 from autocast import settings
 from autocast.errors import IllFormedModuleError
-from autocast.ir import Reading
+from autocast.ir import Reading, check_well_formed
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
 from autocast.passes.cast_costs import CostModel, cast_bytes
@@ -73,14 +73,7 @@ def _auto_cast(
     if not any(isinstance(function, relax.Function) for function in mod.functions.values()):
         names = sorted(global_var.name_hint for global_var in mod.functions)
         raise IllFormedModuleError(f"AutoCast: the module has no Relax function; it holds {names or 'nothing'}")
-    try:
-        relax.analysis.well_formed(mod)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise IllFormedModuleError(
-            f"AutoCast: the module is not well formed: {reason} Expected Relax in A-normal form, every variable bound "
-            "before its use; relax.transform.Normalize() mends modules built by hand"
-        ) from error
+    check_well_formed("AutoCast", mod, IllFormedModuleError)
     mod = bind_matched_calls(mod)
     reading = Reading(mod)
     with in_phase("plan", mod, lambda part: _plan(Reading(part), policy, costs, {})):

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from autocast.errors import IllFormedModuleError, UnsupportedError
-from autocast.ir import all_bindings, lacks_dtype, op_name, relax_functions, with_inferred_types
+from autocast.ir import all_bindings, check_well_formed, lacks_dtype, op_name, relax_functions, with_inferred_types
 from autocast.ir.matched import with_equal_sizes
 
 #: What the text of a PrimFunc says where it calls a packed function.
@@ -56,14 +56,7 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
             f"compile: several functions have the global_symbol {repeated[0]!r}; expected a name of its own for each. "
             "Rename them, or make those private that are called from the module alone: function.without_attr"
         )
-    try:
-        relax.analysis.well_formed(mod)
-    except Exception as error:
-        reason = str(error).strip().splitlines()[-1]
-        raise IllFormedModuleError(
-            f"compile: the module is not well formed: {reason} Expected Relax in A-normal form, every variable bound "
-            "before its use; relax.transform.Normalize() mends modules built by hand"
-        ) from error
+    check_well_formed("compile", mod, IllFormedModuleError)
     main = mod["main"]
     if any(isinstance(type, relax.FuncType) for type in _fields(main.ret_ty)):
         raise UnsupportedError(
