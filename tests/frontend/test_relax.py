@@ -113,7 +113,8 @@ def test_what_is_not_a_model_is_an_error_that_says_why(mod: Any, params: Any, me
 
 
 def test_an_ill_formed_module_is_an_error_that_says_what_is_wrong_where_and_how_to_see_it() -> None:
-    mod = tvm.IRModule({"main": Scale["scale"].with_attr("global_symbol", "main"), "other": _ill_formed()["main"]})
+    other = _ill_formed()["main"].with_attr("global_symbol", "other")
+    mod = tvm.IRModule({"main": Scale["scale"].with_attr("global_symbol", "main"), "other": other})
     with pytest.raises(ImportModelError, match=r"not well formed: Var y is not defined, in @other\. Expected") as error:
         from_relax(mod)
     assert "mod.script() shows it" in str(error.value) and "Normalize" in str(error.value)
