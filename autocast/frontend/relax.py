@@ -31,7 +31,8 @@ def from_relax(
         A well-formed module with a Relax function `main`, or with exactly one Relax function that is not private, which
         becomes `main`. Its trailing parameters are the model's parameters. If it has the attribute `num_input`, that
         must agree. In place of a tuple `t`, the model takes its tensors (`t_0`, `t_1`, `t_2_0` of one in it); in place
-        of a whole number or a truth value, a tensor without dimensions; in place of a shape, its sizes as int64.
+        of a whole number or a truth value, a tensor without dimensions; in place of a shape, its sizes as int64. Private
+        functions are inlined, unless they call themselves.
     params : mapping or sequence, optional
         The values of the trailing parameters (numpy arrays, torch or TVM tensors): in order, those of a tuple one by
         one or in a tuple, or by name, as main names them or as torch does (`0.weight` for `p_0_weight`: what
@@ -58,8 +59,8 @@ def from_relax(
     with repeatable("from_relax", mod, ""):
         with in_phase("with_tensor_inputs", mod, with_tensor_inputs):
             mod = with_tensor_inputs(mod)
-        with in_phase("first_order", mod, first_order):
-            mod = first_order(mod)
+        with in_phase("first_order", mod, _first_order):
+            mod = _first_order(mod)
     main = mod["main"]
     if params is not None and not isinstance(params, Mapping):
         params = [*flat(params)]
@@ -81,6 +82,10 @@ def from_relax(
     mod = mod.clone()
     mod["main"] = main.with_attr("num_input", num_input)
     return Model(mod, tensors)
+
+
+def _first_order(mod: tvm.IRModule) -> tvm.IRModule:
+    return first_order(mod, inline_private=True)
 
 
 def _with_main(mod: tvm.IRModule, name: str | None) -> tvm.IRModule:

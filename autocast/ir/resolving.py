@@ -13,6 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from autocast.errors import UnsupportedError
 from autocast.ir.groups import GROUPED, is_inlined_group, is_tir_group, without_attrs
 from autocast.ir.lifting import CLOSURE, Functions
+from autocast.ir.private import fits, private_functions
 from autocast.ir.views import all_bindings, is_op
 
 _INVOKE = ("relax.invoke_closure", "relax.invoke_pure_closure")
@@ -33,8 +34,9 @@ _Known: TypeAlias = "_Callable | list[Any]"
 class Program:
     """The functions of a module, none of them nested, as they are before calls are resolved."""
 
-    def __init__(self, functions: Functions) -> None:
+    def __init__(self, functions: Functions, inline_private: bool) -> None:
         self.functions = {name: function for name, (_, function) in functions.items()}
+        self.private = private_functions(self.functions) if inline_private else frozenset()
 
     def rewritten(self, var: tvm.ir.GlobalVar, function: relax.Function) -> relax.Function:
         """A function that calls others by their names. What was a group is private, and nobody is left to call it."""
@@ -155,7 +157,9 @@ class _Resolver(PyExprMutator):
         function = self.program.functions[name]
         takes_function = any(isinstance(value, _Callable | list) for value in values)
         if not takes_function and not self.program.is_inlined(function):
-            return relax.Call(callee.var, list(values))
+            may_inline = name in self.program.private and name not in self.inlining
+            if not may_inline or not fits(function, values):
+                return relax.Call(callee.var, list(values))
         if name in self.inlining:
             raise UnsupportedError(
                 f"@{name} calls itself, and takes or returns a function, returns nothing or is a group "

@@ -57,7 +57,7 @@ def _module() -> tvm.IRModule:
 def _fails_on(name: str) -> Callable[..., Any]:
     """Fails on modules that have a function of this name."""
 
-    def run(mod: tvm.IRModule, *rest: Any) -> tvm.IRModule:
+    def run(mod: tvm.IRModule, *rest: Any, **options: Any) -> tvm.IRModule:
         if name in [var.name_hint for var in mod.get_global_vars()]:
             raise ValueError(f"several\nlines about {name}")
         return mod
@@ -108,9 +108,9 @@ def test_the_smallest_function_that_fails_is_named(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_model_is_repeated_with_its_parameters(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _phase(monkeypatch, "prepare_parameters", "helper")
+    _phase(monkeypatch, "prepare_parameters", "main")
     model = from_relax(_module(), {"w": np.ones((4, 4), "float32")})
-    _check(lambda: vm.compile(model), "prepare_parameters", "helper", tmp_path)
+    _check(lambda: vm.compile(model), "prepare_parameters", "main", tmp_path)
     texts = [path.read_text() for path in tmp_path.glob("autocast_failure_*.py")]
     assert all("('w', ('float32', [4, 4]))" in text for text in texts)
 
