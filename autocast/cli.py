@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,7 +16,7 @@ from rich.markup import escape
 from autocast import settings
 from autocast.errors import AutocastError, InputError
 from autocast.messages import nearest
-from autocast.terminal import TEXT_WIDTH
+from autocast.terminal import TEXT_WIDTH, at_least
 
 _POLICY = 'a policy, such as "mp1" or "mp4, dtype=float16, float32_ops=(nn.gelu,)"'
 
@@ -58,8 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         ("rounds", 10, "how often each way is measured"),
         ("threads", 0, "threads of both sides; 0: one for each core"),
     ):
-        minimum = 0 if name == "threads" else 1
-        kind = partial(_whole_number, minimum=minimum)
+        kind = at_least(0 if name == "threads" else 1)
         demo.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=f"{text} (default: {default})")
     demo.add_argument(
         "--dtype", choices=("bfloat16", "float16"), help="short for --policy dtype=... (default: bfloat16)"
@@ -75,12 +73,6 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("--policy", help=f"what this makes of them: {_POLICY}")
     rules.set_defaults(run=_rules)
     return parser
-
-
-def _whole_number(text: str, minimum: int) -> int:
-    if not text.isdecimal() or int(text) < minimum:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least {minimum}")
-    return int(text)
 
 
 def _demo(options: argparse.Namespace) -> int:

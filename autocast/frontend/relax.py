@@ -31,8 +31,8 @@ def from_relax(
         A well-formed module with a Relax function `main`, or with exactly one Relax function that is not private, which
         becomes `main`. Its trailing parameters are the model's parameters. If it has the attribute `num_input`, that
         must agree. In place of a tuple `t`, the model takes its tensors (`t_0`, `t_1`, `t_2_0` of one in it); in place
-        of a whole number or a truth value, a tensor without dimensions; in place of a shape, its sizes as int64. Private
-        functions are inlined, unless they call themselves.
+        of a whole number or a truth value, a tensor without dimensions; in place of a shape, its sizes as int64.
+        Private functions are inlined, unless they call themselves.
     params : mapping or sequence, optional
         The values of the trailing parameters (numpy arrays, torch or TVM tensors): in order, those of a tuple one by
         one or in a tuple, or by name, as main names them or as torch does (`0.weight` for `p_0_weight`: what

@@ -16,17 +16,19 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 def main() -> int:
     """Run modules; 0 if none of them fails."""
+    os.environ["AUTOCAST_DEBUG"] = "poison"
+    for name in ("AUTOCAST_NUM_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ[name] = "1"
+    from autocast.terminal import at_least
+
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Random modules against an interpreter.")
-    parser.add_argument("--count", type=int, default=200, help="how many modules")
-    parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--count", type=at_least(1), default=200, help="how many modules")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="the first one's seed")
+    parser.add_argument("--jobs", type=at_least(1), default=1, help="processes")
     parser.add_argument("--one", type=int, metavar="SEED", help="show the module of one seed, and what comes of it")
     parser.add_argument("--failures", type=Path, default=Path("fuzz-failures"), help="where failures are written")
     parser.add_argument("--shrink", type=float, default=60.0, metavar="SECONDS", help="for each failure")
     options = parser.parse_args()
-    os.environ["AUTOCAST_DEBUG"] = "poison"
-    for name in ("AUTOCAST_NUM_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"):
-        os.environ[name] = "1"
     return one(options.one) if options.one is not None else many(options)
 
 

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.fuzz.generator import generate
@@ -28,3 +31,10 @@ def test_random_modules_give_what_the_interpreter_gives(first: int) -> None:
 def test_a_seed_always_makes_the_same_module() -> None:
     assert generate(7).text == generate(7).text != generate(8).text
     assert all((a == b).all() for a, b in zip(generate(7).values(), generate(7).values(), strict=True))
+
+
+@pytest.mark.parametrize("option", ["--count=-3", "--jobs=0"])
+def test_a_run_of_no_modules_is_an_error(option: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "tests.fuzz", option], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "expected a whole number of at least 1" in done.stderr

@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
+from autocast.terminal import at_least
 from tests.opinfo.check import Status, Verdict, worst
 from tests.opinfo.samples import operators
 from tests.opinfo.workers import Task, Worker
@@ -18,8 +19,8 @@ def main() -> int:
     """1 if anything is wrong or crashes."""
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
     parser.add_argument("parts", nargs="*", help="only operators whose name has one of these in it")
-    parser.add_argument("--samples", type=int, default=10, help="how many of an operator's samples (10), 0: all")
-    parser.add_argument("--jobs", type=int, default=1, help="how many processes (1)")
+    parser.add_argument("--samples", type=at_least(0), default=10, help="of each operator (10), 0: all")
+    parser.add_argument("--jobs", type=at_least(1), default=1, help="how many processes (1)")
     options = parser.parse_args()
     names = list(dict.fromkeys(operator.name for operator in operators(*options.parts)))
     workers: SimpleQueue[Worker] = SimpleQueue()

@@ -20,14 +20,16 @@ from tests.tvm_suite import FOLDER
 
 def main() -> int:
     """Harvest and compare; 0 if nothing was wrong and no error raw."""
+    for name in ("AUTOCAST_NUM_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"):
+        os.environ[name] = "1"
+    from autocast.terminal import at_least
+
     parser = argparse.ArgumentParser(prog="python -m tests.tvm_suite", description="TVM's own tests as a suite.")
     parser.add_argument("tests", type=Path, help="a folder of TVM's, tests/python/relax say, or one file of it")
     parser.add_argument("--out", type=Path, default=Path("tvm-suite"), help="where modules and outcomes are written")
-    parser.add_argument("--count", type=int, default=0, help="compare so many modules, drawn at random; 0: all")
-    parser.add_argument("--seconds", type=int, default=120, help="for each file of tests, and for each module")
+    parser.add_argument("--count", type=at_least(0), default=0, help="compare so many modules, drawn at random; 0: all")
+    parser.add_argument("--seconds", type=at_least(1), default=120, help="for each file of tests, and for each module")
     options = parser.parse_args()
-    for name in ("AUTOCAST_NUM_THREADS", "TVM_NUM_THREADS", "OMP_NUM_THREADS"):
-        os.environ[name] = "1"
     folder = options.out / "modules"
     if not folder.exists():
         folder.mkdir(parents=True)
