@@ -98,6 +98,8 @@ class _Completer(PlacedMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         """The call, with its narrower arguments cast to the widest dtype where they must agree."""
+        if isinstance(call.ty, tvm.ir.PrimType):
+            return call
         args = [self.visit_expr(arg) for arg in call.args]
         row = type_hints.table_row(op_name(call) or "")
         which = getattr(row.rule, "which", ()) if row is not None else ()

@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from autocast.errors import ImportModelError
+from autocast.ir import with_new_variables
 
 
 def with_tensor_inputs(mod: tvm.IRModule) -> tvm.IRModule:
@@ -42,7 +43,7 @@ def with_tensor_inputs(mod: tvm.IRModule) -> tvm.IRModule:
     if all(isinstance(param.ty, relax.TensorType) for param in main.params):
         return mod
     mod = mod.clone()
-    mod["main"] = relax.utils.copy_with_new_vars(main).without_attr("global_symbol")
+    mod["main"] = with_new_variables(main).without_attr("global_symbol")
     mod[tvm.ir.GlobalVar("main_of_tensors")] = _Arguments(main).function()
     mod = relax.transform.NormalizeGlobalVar()(mod)
     return relax.transform.DeadCodeElimination()(mod)

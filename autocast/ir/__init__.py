@@ -1,5 +1,6 @@
 """Typed views of expressions, the only place that spells what depends on TVM's version, and operators of our own."""
 
+from autocast.ir.copies import with_new_variables
 from autocast.ir.first_order import first_order
 from autocast.ir.groups import is_tir_group
 from autocast.ir.inferred import lacks_dtype, with_inferred_types
@@ -66,5 +67,6 @@ __all__ = [
     "static_shape",
     "with_captured",
     "with_inferred_types",
+    "with_new_variables",
     "write_out_literals",
 ]

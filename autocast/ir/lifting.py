@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax
 
+from autocast.ir.copies import with_new_variables
 from autocast.ir.views import relax_functions
 
 #: Stands for `relax.make_closure` while functions are lifted: its result may keep the type of a function.
@@ -84,5 +85,5 @@ def _closure(var: relax.Var, function: relax.Function, functions: Functions, nam
     body = _typed(relax.SeqExpr([itself, *body.blocks], body.body), body.ty)
     attrs = tvm.ir.DictAttrs({key: value for key, value in (function.attrs or {}).items() if key != "global_symbol"})
     lifted = relax.Function(params, body, function.ret_ty, function.is_pure, attrs)
-    functions[new.name_hint] = new, relax.utils.copy_with_new_vars(lifted)
+    functions[new.name_hint] = new, with_new_variables(lifted)
     return _typed(closure(captured), var.ty)

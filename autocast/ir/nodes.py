@@ -21,6 +21,13 @@ def call_like(call: relax.Call, op: relax.Expr, args: Sequence[relax.Expr], attr
     return _call(_NO_TYPE, op, args, attrs, call.ty_args, None)
 
 
+def typed_call(
+    type: tvm.ir.Type, op: relax.Expr, args: Sequence[relax.Expr], attrs: tvm.ir.Attrs | None, types: Sequence
+) -> relax.Call:
+    """A call whose type is known; `types` are its type arguments."""
+    return _call(type, op, args, attrs, types, None)
+
+
 def variable(kind: type[relax.Var], name: str, type: tvm.ir.Type, span: tvm.ir.Span | None = None) -> relax.Var:
     """A `relax.Var` or `relax.DataflowVar`."""
     return _variables[kind](name, type, span)

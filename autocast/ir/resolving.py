@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.errors import UnsupportedError
+from autocast.ir.copies import with_new_variables
 from autocast.ir.groups import GROUPED, is_inlined_group, is_tir_group, without_attrs
 from autocast.ir.lifting import CLOSURE, Functions
 from autocast.ir.private import fits, private_functions
@@ -167,7 +168,7 @@ class _Resolver(PyExprMutator):
                 "expected functions that are known when the module is compiled. Pass tensors instead, or write the "
                 "recursion without the function"
             )
-        function = relax.utils.copy_with_new_vars(function)
+        function = with_new_variables(function)
         bound = {}
         for param, value in zip(function.params, values, strict=True):
             if isinstance(value, _Callable | list):

@@ -91,7 +91,7 @@ def is_static_type(ty: tvm.ir.Type) -> bool:
 
 
 def op_name(expr: relax.Expr) -> str | None:
-    """`relax.matmul` for a call of that operator; None for everything that is not a call of an operator."""
+    """`relax.matmul` for a call of that operator; None for everything else, such as a size `T.if_then_else(...)`."""
     if not isinstance(expr, relax.Call):
         return None
     op = expr.op
@@ -100,8 +100,8 @@ def op_name(expr: relax.Expr) -> str | None:
     # Operators live as long as the process, so their identities are good keys; reading a name copies it from C++.
     name = _OPERATOR_NAMES.get(identity(op))
     if name is None:
-        name = _OPERATOR_NAMES[identity(op)] = str(op.name)
-    return name
+        name = _OPERATOR_NAMES[identity(op)] = "" if op.name.startswith("prim.") else str(op.name)
+    return name or None
 
 
 def is_op(expr: relax.Expr, *names: str) -> bool:

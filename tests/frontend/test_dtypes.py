@@ -6,6 +6,7 @@ import pytest
 import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from autocast.errors import ImportModelError
 from autocast.frontend import with_dtypes
@@ -50,6 +51,19 @@ def test_where_all_agree_nothing_is_cast(dtype):
 def test_a_module_that_is_complete_comes_back_as_it_is():
     typed = with_dtypes(Untyped, {"a": "float32", "b": "float32"})
     assert with_dtypes(typed, {"a": "float32"}) is typed
+
+
+def test_a_size_that_a_condition_chooses_stays():
+    @I.ir_module
+    class Slice:
+        @R.function
+        def main(x: R.Tensor(("n", "k"))):
+            n = T.int64()
+            k = T.int64()
+            return R.strided_slice(x, axes=[0], begin=[k - 4], end=[n])
+
+    typed = with_dtypes(Slice, {"x": "float32"})
+    assert "if_then_else" in str(typed["main"].ret_ty)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,19 @@ def test_numbers_and_shapes_are_passed_as_tensors(twice: bool, prepare: Any) -> 
     assert others == [2, -3, (3, 5), (4, 5, 6), -6]
 
 
+def test_a_shape_says_where_a_slice_begins() -> None:
+    @I.ir_module
+    class Slice:
+        @R.function
+        def main(x: R.Tensor((4,), "float32"), begin: R.Shape(["k"])):
+            k = T.int64()
+            return R.strided_slice(x, axes=[0], begin=[k - 4], end=[4])
+
+    x = np.arange(4, dtype="float32")
+    for begin in (1, 7):
+        np.testing.assert_array_equal(from_relax(Slice)(x, np.array([begin])), x[begin - 4 :])
+
+
 def test_only_sizes_that_other_inputs_say_are_left_open() -> None:
     params = from_relax(Numbers).main.params
     assert [str(param.ty.dtype) for param in params] == ["int64", "float32", "int32", "bool", *["int64"] * 3]

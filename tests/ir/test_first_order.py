@@ -288,3 +288,22 @@ def test_a_closure_captures_tensors_of_shapes_that_are_variables() -> None:
             return inner(x)
 
     check(Module, np.float32(12 + 10 + 24), np.full((3, 4), 2, "float32"), np.array([2, 5]))
+
+
+def test_a_nested_function_slices_from_a_begin_that_is_known_at_run_time() -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor(("n", 4), "float32"), count: R.Tensor(("k",), "float32")):
+            @R.function
+            def last(x: R.Tensor(("n", 4), "float32"), count: R.Tensor(("k",), "float32")):
+                n = T.int64()
+                k = T.int64()
+                return R.strided_slice(x, axes=[0], begin=[k - 4], end=[n])
+
+            return last(x, count)
+
+    model = from_relax(Module)
+    x = np.arange(24, dtype="float32").reshape(6, 4)
+    for count in (1, 6):
+        np.testing.assert_array_equal(model(x, np.zeros(count, "float32")), x[count - 4 :])

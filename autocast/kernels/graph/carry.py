@@ -7,7 +7,7 @@ from typing import NamedTuple
 import tvm
 from tvm import relax
 
-from autocast.ir import is_op, is_static_type, op_name
+from autocast.ir import is_op, is_static_type, op_name, with_new_variables
 from autocast.kernels.graph.operators import LOW, PRODUCTS
 from autocast.kernels.graph.rewriting import replace_variables, storage, users_of
 from autocast.kernels.graph.state import NUM_STATE, num_state
@@ -103,4 +103,4 @@ def _carry(state: list[relax.Var], copies: list[_Copy]) -> relax.Function:
     out = relax.Var("copies", tvm.ir.TupleType([copy.var.ty for copy in copies]))
     body = relax.SeqExpr([relax.DataflowBlock([*bindings, relax.VarBinding(out, values)])], out)
     function = relax.Function(list(state), body, out.ty).with_attr("global_symbol", CARRY)
-    return relax.utils.copy_with_new_vars(function)
+    return with_new_variables(function)

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import relax_functions
+from autocast.ir import relax_functions, with_new_variables
 
 
 @mutator
@@ -24,7 +24,7 @@ class _Outline(PyExprMutator):
         function = relax.Function(operands, branch, ret_ty=branch.ty, is_pure=True)
         if relax.analysis.free_symbolic_vars(function):
             return branch
-        function = relax.utils.copy_with_new_vars(function)
+        function = with_new_variables(function)
         var = self.builder_.add_func(function, "branch")
         result = relax.Var("result", branch.ty)
         return relax.SeqExpr([relax.BindingBlock([relax.VarBinding(result, relax.Call(var, operands))])], result)

@@ -232,7 +232,7 @@ def _prepare(choice: _Choice, params: list[relax.Var], earlier: relax.Function |
     block = relax.DataflowBlock([*bindings, relax.VarBinding(out, values)])
     body = relax.SeqExpr([block], out)
     function = relax.Function(params, body, out.ty).with_attr("global_symbol", PREPARE)
-    return relax.utils.copy_with_new_vars(function)
+    return ir.with_new_variables(function)
 
 
 def _computed(function: relax.Function) -> tuple[list[relax.Binding], relax.Tuple]:
