@@ -22,15 +22,20 @@ def with_tensor_inputs(mod: tvm.IRModule) -> tvm.IRModule:
             t: R.Tuple(R.Tensor((2,)), R.Tensor((3,))),         t_0: R.Tensor((2,)), t_1: R.Tensor((3,)),
             s: R.Shape(["m", "n"]),                             s: R.Tensor((2,), "int64"),
             k: R.Prim("int64"),                                 k: R.Tensor((), "int64"),
+            i: R.Prim("int64"),                                 i: R.Tensor((), "int64"),
             x: R.Tensor(("2 * k",)),                            x: R.Tensor(("x_0",)),
         ):                                                  ):
                                                                 gv = R.tensor_to_shape(s)
                                                                 s = R.match_cast(gv, R.Shape([m, n]))
                                                                 gv = R.tensor_to_shape(R.reshape(k, [1]))
                                                                 gv = R.match_cast(gv, R.Shape([k]))
+                                                                gv = R.reshape(i, [1])
+                                                                gv = R.maximum(R.concat([gv, -gv]), 0)
+                                                                gv = R.tensor_to_shape(gv)
+                                                                gv = R.match_cast(gv, R.Shape([p, q]))
                                                                 x = R.match_cast(x, R.Tensor((2 * k,)))
                                                                 t = (t_0, t_1)
-            ...                                                 ...
+            ...                                                 ...  # p - q in place of i
 
     Where functions call `main`, they call what it was.
 
@@ -64,8 +69,10 @@ class _Arguments:
     def __init__(self, old: relax.Function) -> None:
         self.old = old
         self.names = {param.name for param in old.params}
+        self.sizes = {size for param in old.params for size in relax.analysis.tir_vars_in_type(param.ty)}
         self.tensors: list[relax.Var] = []
         self.tuples: list[relax.VarBinding] = []
+        self.numbers: dict[relax.Var, tirx.Expr] = {}
         self.builder = relax.BlockBuilder()
 
     def function(self) -> relax.Function:
@@ -80,7 +87,8 @@ class _Arguments:
             self.builder.emit_normalized(binding)
         body = relax.SeqExpr([self.builder._end_block(), *old.body.blocks], old.body.body)
         relax.expr._update_type(body, old.body.ty)
-        new = relax.Function(params, body, old.ret_ty, old.is_pure, old.attrs)
+        new = relax.Function([*params, *self.numbers], body, old.ret_ty, old.is_pure, old.attrs)
+        new = new.bind_symbolic_vars(self.numbers)
         count = (old.attrs or {}).get("num_input")
         return new if count is None else new.with_attr("num_input", ends[int(count)])
 
@@ -113,15 +121,19 @@ class _Arguments:
         return name
 
     def _bind_number(self, var: relax.Var) -> None:
+        """Make `var` a size, or a difference of two: TVM takes sizes to be no less than 0, which numbers may be."""
         dtype = str(var.ty)
-        tensor = relax.op.reshape(self._passed(var, [], dtype), [1])
-        if dtype != "int64":
-            tensor = relax.op.astype(tensor, "int64")
-        number = var if dtype == "int64" else relax.Var(var.name, "int64")
-        self._match(relax.Var(var.name, relax.ShapeType([number])), relax.op.tensor_to_shape(tensor))
-        if dtype != "int64":
-            narrow = tirx.NE(number, tirx.const(0, "int64")) if dtype == "bool" else tirx.Cast(dtype, number)
-            self.builder.emit_normalized(relax.VarBinding(var, narrow))
+        value = self.builder.emit(relax.op.astype(relax.op.reshape(self._passed(var, [], dtype), [1]), "int64"))
+        if var in self.sizes:
+            self._match(relax.Var(var.name, relax.ShapeType([var])), relax.op.tensor_to_shape(value))
+            return
+        parts = [tirx.Var(f"{var.name}_{sign}", "int64") for sign in ("above", "below")]
+        both = relax.op.maximum(relax.op.concat([value, relax.op.negative(value)]), relax.const(0, "int64"))
+        self._match(relax.Var(var.name, relax.ShapeType(parts)), relax.op.tensor_to_shape(both))
+        if dtype == "bool":
+            self.builder.emit_normalized(relax.VarBinding(var, tirx.NE(*parts)))
+        else:
+            self.numbers[var] = (parts[0] - parts[1]).astype(dtype)
 
     def _passed(self, var: relax.Var, shape: list[int], dtype: str) -> relax.Var:
         """The tensor that is passed for `var`."""

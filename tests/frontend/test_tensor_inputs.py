@@ -86,6 +86,34 @@ def test_numbers_and_shapes_are_passed_as_tensors(twice: bool, prepare: Any) -> 
     assert others == [2, -3, (3, 5), (4, 5, 6), -6]
 
 
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_a_slice_begins_at_a_number_from_the_end(dtype: str) -> None:
+    @I.ir_module
+    class Slice:
+        @R.function
+        def main(x: R.Tensor((4,), "float32"), begin: R.Prim(dtype)):
+            return R.strided_slice(x, axes=[0], begin=[T.cast(begin, "int64")], end=[4])
+
+    model = from_relax(Slice)
+    x = np.arange(4, dtype="float32")
+    for begin in (-5, -3, 0, 3, 5):
+        np.testing.assert_array_equal(model(x, np.array(begin, dtype)), x[begin:])
+
+
+def test_numbers_in_a_tuple_are_passed_as_tensors() -> None:
+    @I.ir_module
+    class Slice:
+        @R.function
+        def main(x: R.Tensor((4,), "float32"), t: R.Tuple(R.Prim("int64"), R.Prim("bool"))):
+            begin = t[0]
+            return R.strided_slice(x, (R.prim_value(0),), (begin,), (R.prim_value(4),)), t
+
+    x = np.arange(4, dtype="float32")
+    part, (begin, flag) = from_relax(Slice)(x, np.array(-1), np.array(True))
+    np.testing.assert_array_equal(part, x[-1:])
+    assert (begin, flag) == (-1, True)
+
+
 def test_a_shape_says_where_a_slice_begins() -> None:
     @I.ir_module
     class Slice:
