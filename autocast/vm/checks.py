@@ -32,8 +32,8 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
     IllFormedModuleError
         It has no Relax function `main`, or is not well formed.
     UnsupportedError
-        `main` returns a function, a packed function is called that nobody has registered, a tensor has no dtype, a
-        value is not on the CPU, or several workers are needed.
+        `main` returns a function, a packed or Python function is called that nobody has registered, a tensor has no
+        dtype, a value is not on the CPU, or several workers are needed.
     """
     if not isinstance(mod, tvm.IRModule):
         raise IllFormedModuleError(
@@ -67,6 +67,7 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
     mod = with_equal_sizes(with_inferred_types(mod))
     _check_dtypes(mod)
     _check_packed_functions(mod)
+    _check_python_functions(mod)
     _check_workers(mod)
     if "global_symbol" in (main.attrs or {}):
         return mod
@@ -135,6 +136,27 @@ def _check_packed_functions(mod: tvm.IRModule) -> None:
         )
 
 
+def _check_python_functions(mod: tvm.IRModule) -> None:
+    """UnsupportedError unless all functions that `mod` calls by R.call_py_func are registered."""
+    for var, function in relax_functions(mod):
+        for call in _calls(function):
+            if op_name(call) == "relax.call_py_func" and not _is_registered(str(call.args[0].value)):
+                name = str(call.args[0].value)
+                raise UnsupportedError(
+                    f"compile: @{var.name_hint} calls the Python function {name!r}, which is not registered; expected "
+                    "its name in the virtual machine's registry. Try "
+                    f'tvm.get_global_func("vm.builtin.register_py_func")("{name}", function)'
+                )
+
+
+def _is_registered(name: str) -> bool:
+    try:
+        tvm_ffi.get_global_func("vm.builtin.get_py_func")(name)
+    except RuntimeError:
+        return False
+    return True
+
+
 def _check_workers(mod: tvm.IRModule) -> None:
     """UnsupportedError where `mod` is a part of a program for several workers."""
     for var, function in relax_functions(mod):
@@ -148,11 +170,16 @@ def _check_workers(mod: tvm.IRModule) -> None:
 
 
 def _packed_functions(function: relax.Function) -> Iterator[str]:
+    for call in _calls(function):
+        callee = call.args[0] if op_name(call) in _CALLS else call.op
+        if isinstance(callee, relax.ExternFunc):
+            yield str(callee.global_symbol)
+
+
+def _calls(function: relax.Function) -> Iterator[relax.Call]:
+    """The calls of a function and of those in it."""
     for binding in all_bindings(function.body):
-        value = binding.value
-        if isinstance(value, relax.Call):
-            callee = value.args[0] if op_name(value) in _CALLS else value.op
-            if isinstance(callee, relax.ExternFunc):
-                yield str(callee.global_symbol)
-        elif isinstance(value, relax.Function):
-            yield from _packed_functions(value)
+        if isinstance(binding.value, relax.Call):
+            yield binding.value
+        elif isinstance(binding.value, relax.Function):
+            yield from _calls(binding.value)

@@ -41,6 +41,11 @@ def _packed(name: str) -> tvm.IRModule:
     return _returns(relax.op.call_dps_packed(name, (x,), _F32), x)
 
 
+def _python(name: str) -> tvm.IRModule:
+    x = _var(_F32)
+    return _returns(relax.op.call_py_func(tvm.ir.StringImm(name), (x,), _F32), x)
+
+
 def _packed_by_a_primfunc() -> tvm.IRModule:
     @I.ir_module
     class Module:
@@ -118,6 +123,7 @@ REFUSED = {
     "no dtype": (_identity(relax.TensorType([2], None)), UnsupportedError, r"%x in @main is a R\.Tensor.*with_dtypes"),
     "a packed function": (_packed("no.such.function"), UnsupportedError, "not registered: 'no.such.function' in @main"),
     "one of a PrimFunc": (_packed_by_a_primfunc(), UnsupportedError, "registered: 'no.such.function' in @kernel"),
+    "a Python function": (_python("nobody"), UnsupportedError, r"@main calls the Python function 'nobody'.*not reg"),
     "unknown sizes": (
         _unknown_sizes(),
         UnsupportedError,
@@ -157,6 +163,18 @@ def test_packed_functions_are_found_in_the_registry_and_in_the_module() -> None:
             return y
 
     np.testing.assert_array_equal(vm.compile(Module)(data), 2 * data)
+
+
+def test_a_python_function_that_is_registered_is_called() -> None:
+    data = np.ones((2, 3), "float32")
+    register, clear = (
+        tvm.get_global_func(f"vm.builtin.{name}") for name in ("register_py_func", "clear_py_func_registry")
+    )
+    register("twice", lambda x: tvm.runtime.tensor(2 * x.numpy()))
+    try:
+        np.testing.assert_array_equal(vm.compile(_python("twice"))(data), 2 * data)
+    finally:
+        clear()
 
 
 @pytest.mark.parametrize(
