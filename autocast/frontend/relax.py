@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from autocast.errors import ImportModelError
 from autocast.frontend.names import variable_name
 from autocast.frontend.tensor_inputs import flat, with_tensor_inputs
-from autocast.ir import check_well_formed, first_order, relax_functions, shape_of, static_shape
+from autocast.ir import check_well_formed, first_order, lacks_dtype, relax_functions, shape_of, static_shape
 from autocast.ir.failures import in_phase, repeatable
 from autocast.model.value import Model
 
@@ -47,8 +47,8 @@ def from_relax(
     Raises
     ------
     ImportModelError
-        There is no such function, the module is not well formed, the values do not fit the parameters, or one of them
-        is none of these.
+        There is no such function, the module is not well formed, an argument's type leaves out its dtype or dimensions,
+        the values do not fit the parameters, or one of them is none of these.
     """
     if isinstance(mod, relax.Function):
         mod = tvm.IRModule({"main": mod.with_attr("global_symbol", "main")})
@@ -62,6 +62,7 @@ def from_relax(
         with in_phase("first_order", mod, _first_order):
             mod = _first_order(mod)
     main = mod["main"]
+    _check_known(main)
     if params is not None and not isinstance(params, Mapping):
         params = [*flat(params)]
     values = _values(main, params)
@@ -109,6 +110,17 @@ def _with_main(mod: tvm.IRModule, name: str | None) -> tvm.IRModule:
         mod.update_func(functions["main"][0], functions["main"][1].without_attr("global_symbol"))
     mod.update_func(var, function.with_attr("global_symbol", "main"))
     return relax.transform.NormalizeGlobalVar()(mod)
+
+
+def _check_known(main: relax.Function) -> None:
+    """ImportModelError unless each argument of `main` is a tensor that kernels can be made for."""
+    for var in main.params:
+        if shape_of(var) is None or lacks_dtype(var.ty):
+            raise ImportModelError(
+                f"from_relax: the argument {var.name!r} of main is a {var.ty}, expected a tensor whose dtype and "
+                f'number of axes are known. Declare them, with names for sizes that vary: {var.name}: R.Tensor(("n", 8)'
+                f', "float32"); autocast.frontend.with_dtypes(mod, {{"{var.name}": "float32"}}) completes dtypes alone'
+            )
 
 
 def _values(main: relax.Function, params: Mapping[str, Any] | Sequence[Any] | None) -> dict[str, Any]:

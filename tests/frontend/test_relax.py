@@ -120,6 +120,24 @@ def test_an_ill_formed_module_is_an_error_that_says_what_is_wrong_where_and_how_
     assert "mod.script() shows it" in str(error.value) and "Normalize" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "type",
+    [
+        relax.TensorType([2, 4], None),
+        relax.TensorType(None, "float32"),
+        relax.TensorType(None, "float32", ndim=2),
+        tvm.ir.TupleType([relax.TensorType(None, None)]),
+    ],
+    ids=str,
+)
+def test_a_tensor_that_no_kernel_can_be_made_for_is_refused_when_it_is_imported(type: tvm.ir.Type) -> None:
+    builder, x = relax.BlockBuilder(), relax.Var("x", type)
+    with builder.function("main", [x]):
+        builder.emit_func_output(x)
+    with pytest.raises(ImportModelError, match=r"the argument 'x(_0)?' of main is a R.Tensor.* Declare .*with_dtypes"):
+        from_relax(builder.get())
+
+
 def test_a_private_function_or_one_that_calls_itself_becomes_main() -> None:
     @I.ir_module
     class Loop:
