@@ -17,13 +17,15 @@ class _Outline(PyExprMutator):
         return relax.If(condition, *branches, op.span)
 
     def outlined(self, branch: relax.Expr) -> relax.Expr:
-        """A call of a new function that computes `branch`; `branch` itself where it names a dimension of no operand."""
+        """A call of a new function that computes `branch`."""
         branch = self.visit_expr(branch)
-        # A dimension is no operand: the function takes it from the shapes of its operands.
+        # A dimension is no operand: the function takes it from the shapes of its operands, or as a shape of its own.
         operands = [var for var in relax.analysis.free_vars(branch) if not isinstance(var.ty, tvm.ir.PrimType)]
         function = relax.Function(operands, branch, ret_ty=branch.ty, is_pure=True)
-        if relax.analysis.free_symbolic_vars(function):
-            return branch
+        sizes = relax.ShapeExpr(sorted(relax.analysis.free_symbolic_vars(function), key=lambda size: size.name))
+        if sizes.values:
+            function = relax.Function([*operands, relax.Var("sizes", sizes.ty)], branch, ret_ty=branch.ty, is_pure=True)
+            operands = [*operands, sizes]
         function = with_new_variables(function)
         var = self.builder_.add_func(function, "branch")
         result = relax.Var("result", branch.ty)
