@@ -64,6 +64,10 @@ class CompileError(AutocastError):
     phase = function = path = ""
 
 
+class OperatorError(AutocastError):
+    """An operator of a user's that cannot be registered as it is described."""
+
+
 class PolicyError(AutocastError):
     """A policy that contradicts itself, or says something that no operator, name or option answers to."""
 

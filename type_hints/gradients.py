@@ -5,7 +5,7 @@ from __future__ import annotations
 from type_hints.helpers import follow, full, low
 from type_hints.registry import rule
 
-#: Backward operators of our own (`autocast.ir.operators`); their kernels compute in float32 whatever they load.
+#: Backward operators of our own (`autocast.operators.own`); their kernels compute in float32 whatever they load.
 _SLOPE = "the adjoint times a slope"
 _STATISTICS = "statistics of rows, and differences from them that cancel"
 

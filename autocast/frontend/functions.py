@@ -10,7 +10,8 @@ from tvm import relax
 
 from autocast.frontend.helpers import Converter, cast
 from autocast.frontend.importer import Importer
-from autocast.ir import dtype_of, operators
+from autocast.ir import dtype_of
+from autocast.operators import own
 
 op = relax.op
 
@@ -60,7 +61,7 @@ def _exponential(importer: Importer, x: relax.Expr, alpha: float, scale: float, 
     zero = _number(0.0, x)
     positive = importer.emit(op.greater(x, zero))
     # The branch that is not taken is differentiated too, and must not overflow.
-    low = operators.expm1(op.multiply(op.where(positive, zero, x), _number(input_scale, x)))
+    low = own.expm1(op.multiply(op.where(positive, zero, x), _number(input_scale, x)))
     low = op.multiply(low, _number(alpha * scale, x))
     return op.where(positive, op.multiply(x, _number(scale, x)), low)
 
@@ -87,9 +88,9 @@ FUNCTIONS: dict[str, Converter] = {
     "celu.default": _computed_wide(_celu),
     "elu.default": _computed_wide(_elu),
     "exp2.default": _computed_wide(_exp2),
-    "expm1.default": _simple(operators.expm1),
+    "expm1.default": _simple(own.expm1),
     "log10.default": _computed_wide(_logarithm(10.0)),
-    "log1p.default": _simple(operators.log1p),
+    "log1p.default": _simple(own.log1p),
     "log2.default": _computed_wide(_logarithm(2.0)),
     "mish.default": _computed_wide(_mish),
     "softplus.default": _computed_wide(_softplus),

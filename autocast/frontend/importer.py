@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -24,6 +25,7 @@ from autocast.frontend.names import variable_name
 from autocast.frontend.nodes import node_place
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
+from autocast.frontend.registered import registered, translate_registered
 from autocast.ir import Place, PlacedBuilder
 from autocast.model.value import IMPORTED_FROM
 
@@ -60,8 +62,17 @@ class Importer(ExportedProgramImporter):
 
     def knows(self, node: fx.Node) -> bool:
         """Whether `node` can be translated, or need not be."""
+        return self.converter(node) is not None or node in self.constants or _is_assertion(node)
+
+    def converter(self, node: fx.Node) -> Callable[..., Any] | None:
+        """What translates `node`: an operator of a user's, a converter of ours, or one of TVM's."""
         name = node.target.__name__
-        return name in self.converters or name in self.trusted or node in self.constants or _is_assertion(node)
+        row = registered(node)
+        if row is not None:
+            return partial(translate_registered, self, row)
+        if name in self.converters:
+            return partial(self.converters[name], self)
+        return self.convert_map[name] if name in self.trusted else None
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind `expr` to a new variable."""
@@ -169,14 +180,13 @@ class Importer(ExportedProgramImporter):
                 f"from_torch: the exported program holds a node of kind {node.op!r} ({node.target}) in "
                 f"{call_place(node)}: control flow inside a model is not supported. Export one branch."
             )
-        name = node.target.__name__
-        converter = self.converters.get(name)
         try:
             self.block_builder.place = place = node_place(node)
             self._materialize(node, place.region)
             result = self._without_elements(node.meta.get("val"))
             if result is None:
-                result = converter(self, node) if converter else self.convert_map[name](node)
+                converter = self.converter(node) or self.convert_map[node.target.__name__]
+                result = converter(node)
         except ImportModelError as error:
             raise ImportModelError(f"from_torch: {node.target} in {call_place(node)}: {error}") from None
         except Exception as error:

@@ -11,7 +11,7 @@ from tvm import relax
 from autocast.frontend.helpers import Converter
 from autocast.frontend.importer import Importer
 from autocast.ir import dtype_of
-from autocast.ir.operators import seeded_dropout
+from autocast.operators.own import seeded_dropout
 
 
 def dropout(importer: Importer, x: relax.Expr, rate: float) -> relax.Expr:

@@ -10,7 +10,8 @@ from tvm import relax
 
 from autocast.frontend.simplifier import Rule, Simplifier
 from autocast.ir import dtype_of, is_constant, same_shape, shape_of
-from autocast.ir.operators import gated_add
+from autocast.operators import Kind, named
+from autocast.operators.own import gated_add
 
 
 def _same_type(_: Simplifier, call: relax.Call) -> relax.Expr | None:
@@ -233,16 +234,19 @@ def _number(expr: relax.Expr) -> float | None:
     return float(expr.value.numpy())
 
 
-_ARITHMETIC = ("add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "where")
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-_LOGIC = ("logical_and", "logical_or", "logical_xor")
+#: Operators that broadcast their operands, so that they need not be given broadcast.
+_BROADCASTING = (
+    *(f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "where")),
+    *(f"relax.{name}" for name in ("logical_and", "logical_or", "logical_xor")),
+    *named(Kind.COMPARISON),
+)
 
 _MOVES: dict[str, tuple[Rule, ...]] = {
     "relax.permute_dims": (_permute,),
     "relax.broadcast_to": (_same_type,),
     "relax.astype": (_same_type,),
     "relax.squeeze": (_squeeze,),
-    **{f"relax.{name}": (_implicit_broadcast,) for name in _ARITHMETIC + _COMPARISONS + _LOGIC},
+    **dict.fromkeys(_BROADCASTING, (_implicit_broadcast,)),
     "relax.nn.attention_bias": (_broadcast_bias,),
     "relax.where": (_where, _implicit_broadcast),
     "relax.logical_and": (_true_and, _implicit_broadcast),

@@ -1,4 +1,4 @@
-"""Typed views of expressions, the only place that spells what depends on TVM's version, and operators of our own."""
+"""Typed views of expressions and modules: the only place that spells what depends on TVM's version."""
 
 from autocast.ir.copies import with_new_variables
 from autocast.ir.first_order import first_order
@@ -31,9 +31,6 @@ from autocast.ir.views import (
 from autocast.ir.well_formed import check_well_formed
 from autocast.ir.written_out import write_out_literals
 
-# Registers them, so that whoever holds a module can read it. It needs the views above.
-from autocast.ir import operators  # isort: skip
-
 __all__ = [
     "ALIGNMENT",
     "FLOATS",
@@ -58,7 +55,6 @@ __all__ = [
     "main_of",
     "number_of",
     "op_name",
-    "operators",
     "out_of_range",
     "place_of",
     "relax_functions",

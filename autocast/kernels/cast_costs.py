@@ -16,13 +16,12 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.ir import identity, is_op, op_name, shape_of
-from autocast.ir.operators import OPERATORS, Expansion
 from autocast.kernels.convolutions.declined import declined, has_kernel
 from autocast.kernels.convolutions.pooling_rule import GRADIENTS, POOLINGS
 from autocast.kernels.explain import Declined
 from autocast.kernels.graph.canonicalize import permutation
-from autocast.kernels.graph.operators import ATTENTION, CONVOLUTION_GRADIENTS, CONVOLUTIONS, LOW, RESHAPES
 from autocast.kernels.graph.prepare import SMALL
+from autocast.kernels.graph.storage import LOW
 from autocast.kernels.graph.translate import SEEDED
 from autocast.kernels.layout.pieces import JOINS
 from autocast.kernels.layout.views import VIEWS
@@ -32,6 +31,8 @@ from autocast.kernels.rows.operators import ROW_OPERATORS
 from autocast.kernels.rows.space import rows_of
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector.expression import operation
+from autocast.operators import Kind, is_kind, named
+from autocast.operators.own import OPERATORS, Expansion
 from autocast.passes.cast_costs import CastCost
 
 
@@ -127,10 +128,13 @@ def _conversions(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
         return _NOTHING
     if name in SEEDED or operation(call) is not None:
         return _EVERYTHING
+    if has_kernel(call):  # the gradient of a weight: data and adjoint are moved before, and narrowed then
+        return Conversions(narrows=lambda _: multiplies, of_inputs=True)
     family = _FAMILIES.get(name)
     if family is not None:
         return family(call, multiplies)
-    if name in OPERATORS and all(shape_of(operand) is not None for operand in call.args):
+    operator = OPERATORS.get(name)
+    if operator is not None and operator.expand is not None and None not in map(shape_of, call.args):
         types = tuple(tvm_ffi.StructuralKey(operand.ty) for operand in call.args)
         return _expanded(_Question(call, (name, tvm_ffi.StructuralKey(call.attrs), types)), multiplies)
     return _NOTHING
@@ -191,11 +195,6 @@ def _convolution(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
     )
 
 
-def _weight_gradient(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
-    """Data and adjoint are moved before, and narrowed then."""
-    return Conversions(narrows=lambda _: multiplies, of_inputs=True) if has_kernel(call) else _NOTHING
-
-
 def _attention(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
     """Queries, keys and values are read as they are; a bias is widened."""
     return Conversions(lambda position: position > 2, stores=True)
@@ -215,11 +214,10 @@ _FAMILIES: dict[str, Callable[[relax.Call, tuple[str, ...]], Conversions]] = {
     **dict.fromkeys(ROW_OPERATORS, _row_operator),
     **dict.fromkeys(LOSSES, _loss),
     **dict.fromkeys(("relax.matmul", "relax.einsum"), _product),
-    **dict.fromkeys(CONVOLUTIONS, _convolution),
-    **dict.fromkeys(CONVOLUTION_GRADIENTS, _weight_gradient),
-    **dict.fromkeys(ATTENTION, _attention),
+    **dict.fromkeys(named(Kind.CONVOLUTION), _convolution),
+    **dict.fromkeys(named(Kind.ATTENTION), _attention),
     **dict.fromkeys((*VIEWS, *JOINS, "relax.split", "relax.take"), _move),
-    **dict.fromkeys(RESHAPES, _nothing),
+    **dict.fromkeys(named(Kind.VIEW), _nothing),
     "relax.permute_dims": _permutation,
     "relax.astype": _anything,
     "relax.grad.take_backward": _lookup_gradient,
@@ -247,12 +245,13 @@ class _Question:
 def _expanded(question: _Question, multiplies: tuple[str, ...]) -> Conversions:
     """What those operators convert that an own one is short for. The cache keeps calls, so it is bounded."""
     call = question.call
-    operator = OPERATORS[str(op_name(call))]
+    expand = OPERATORS[str(op_name(call))].expand
+    assert expand is not None
     params = [relax.Var("x", _wide(operand.ty)) for operand in call.args]
     builder = relax.BlockBuilder()
     with builder.function("main", params):
         with builder.dataflow():
-            result = operator.expand(Expansion(relax.Call(call.op, params, call.attrs), tuple(params), builder.emit))
+            result = expand(Expansion(relax.Call(call.op, params, call.attrs), tuple(params), builder.emit))
             results = [result] if isinstance(result, relax.Expr) else list(result)
             outputs = [builder.emit_output(field) for field in results]
         builder.emit_func_output(outputs)
@@ -277,7 +276,7 @@ def _readers(
         for position, operand in enumerate(value.args if isinstance(value, relax.Call) else ()):
             if var not in relax.analysis.free_vars(operand):
                 continue
-            if is_op(value, *RESHAPES, "relax.broadcast_to"):
+            if is_kind(value, Kind.VIEW) or is_op(value, "relax.broadcast_to"):
                 found += _readers(reader, bound, multiplies)
             else:
                 found.append((_conversions(value, multiplies), position))
@@ -287,7 +286,7 @@ def _readers(
 def _stores(var: relax.Var, bound: Mapping[relax.Var, Any], multiplies: tuple[str, ...]) -> bool:
     """Whether what computes `var` stores it narrowed."""
     value: Any = bound.get(var)
-    while isinstance(value, relax.Var) or is_op(value, *RESHAPES):
+    while isinstance(value, relax.Var) or is_kind(value, Kind.VIEW):
         value = bound.get(value if isinstance(value, relax.Var) else value.args[0])
     return isinstance(value, relax.Call) and _conversions(value, multiplies).stores
 

@@ -1,14 +1,17 @@
-"""Operators of our own in TVM's registry: a name, arguments, a result type, and what they are short for."""
+"""Operators in TVM's registry that are not TVM's: a name, arguments, a result type, and what computes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import tvm
 from tvm import relax
 from tvm.ir import _ffi_api
+from tvm.relax.script import parser
+from tvm.script import relax as R
 
 from autocast.errors import IllFormedModuleError
 from autocast.ir.views import dtype_of
@@ -57,19 +60,22 @@ class Operator:
     result
         The type of a call's result.
     expand
-        What it computes, in operators of TVM.
+        What it computes, in operators of TVM; None where `compute` says it.
     attributes
         The type of its attributes. `ir.DictAttrs` takes any.
     multiplies
         Whether it is made of matrix products, which take operands in bfloat16 and float16 as they are.
+    compute
+        What it computes, as a function of tensors (`tvm.te`) and attributes that gives tensors.
     """
 
     name: str
     arguments: tuple[str, ...]
     result: Callable[[relax.Call], tvm.ir.Type]
-    expand: Callable[[Expansion], Expanded]
-    attributes: str
-    multiplies: bool
+    expand: Callable[[Expansion], Expanded] | None
+    attributes: str = "ir.DictAttrs"
+    multiplies: bool = False
+    compute: Callable[..., Any] | None = None
 
     def __call__(self, *operands: relax.Expr, attrs: tvm.ir.Attrs | None = None, **attributes: Any) -> relax.Call:
         """A call with `attrs`, those of another call, or with `attributes` by name."""
@@ -92,8 +98,16 @@ class Operator:
             raise IllFormedModuleError(f"{self.name}: got ({given}), expected tensors: {', '.join(self.arguments)}")
         return self.result(call)
 
+    def legalized(self, builder: relax.BlockBuilder, call: relax.Call) -> relax.Call:
+        """A call of the PrimFunc that `compute` makes."""
+        if self.compute is None:
+            return call
+        attributes = {str(key): call.attrs[key] for key in call.attrs.keys()} if call.attrs else {}  # noqa: SIM118  (a node, no dict)
+        hint = self.name.replace("relax.", "").replace(".", "_")
+        return builder.call_te(self.compute, *call.args, **attributes, primfunc_name_hint=hint)
 
-#: Every operator of our own, by its name.
+
+#: Every operator of our own and of users, by its name.
 OPERATORS: dict[str, Operator] = {}
 
 
@@ -107,21 +121,31 @@ def define(
     attributes: str = "ir.DictAttrs",
     multiplies: bool = False,
 ) -> Operator:
-    """Register an operator of the namespace `relax.nn` or `relax.grad` with TVM, which TVMScript then knows as well.
+    """Register an operator of our own with TVM; `arguments` are names in one string, "x gamma g"."""
+    return enter(Operator(name, tuple(arguments.split()), result, expand, attributes, multiplies), summary)
 
-    `arguments` are names in one string, "x gamma g"; the other parameters are attributes of `Operator`.
+
+def enter(operator: Operator, summary: str) -> Operator:
+    """Put an operator into TVM's registry, so that TVMScript knows it as well; it takes the place of one of its name.
+
+    "relax.mine.snake" is `relax.op.mine.snake`, and `R.mine.snake` in TVMScript.
     """
-    operator = Operator(name, tuple(arguments.split()), result, expand, attributes, multiplies)
-    _ffi_api.RegisterOp(name, summary)
-    entry = tvm.ir.Op.get(name)
-    entry.set_num_inputs(-1 if "?" in arguments else len(operator.arguments))
-    for argument in operator.arguments:
-        entry.add_argument(argument.rstrip("?"), "Tensor", argument)
-    entry.set_attr("FInferType", lambda call, _: operator.infer(call))
-    entry.set_attr("FPurity", True)
-    _, namespace, short_name = name.split(".")
-    setattr(getattr(relax.op, namespace), short_name, operator)
+    name = operator.name
+    if name not in OPERATORS:
+        _ffi_api.RegisterOp(name, summary)
+        entry = tvm.ir.Op.get(name)
+        entry.set_num_inputs(-1)
+        for argument in operator.arguments:
+            entry.add_argument(argument.rstrip("?"), "Tensor", argument)
+        entry.set_attr("FInferType", lambda call, _: OPERATORS[name].infer(call))
+        entry.set_attr("FLegalize", lambda builder, call: OPERATORS[name].legalized(builder, call))
+        entry.set_attr("FPurity", True)
     OPERATORS[name] = operator
+    _, namespace, short_name = name.split(".")
+    for module in (relax.op, parser, R):
+        if not hasattr(module, namespace):
+            setattr(module, namespace, SimpleNamespace())
+        setattr(getattr(module, namespace), short_name, operator)
     return operator
 
 

@@ -15,13 +15,12 @@ from typing import Protocol
 
 from tvm import relax
 
+from autocast.operators import Kind, is_kind
+
 _WIDE, _NARROW = 4, 2
 
 #: Bytes for each element of a cast: as a kernel of its own, and absorbed by a neighbour.
 _ALONE, _ABSORBED = _WIDE + _NARROW, 1
-
-#: These only rename their operand's elements, and move no byte in either precision.
-MOVES_NOTHING = frozenset(f"relax.{name}" for name in ("reshape", "expand_dims", "squeeze", "flatten"))
 
 
 class CastCost(Enum):
@@ -70,6 +69,6 @@ def cast_weight(objective: str, elements: int, *, absorbed: bool) -> int:
     return 1 if objective == "casts" else elements * (_ABSORBED if absorbed else _ALONE)
 
 
-def traffic_weight(objective: str, op_name: str, elements: int) -> int:
+def traffic_weight(objective: str, call: relax.Call, elements: int) -> int:
     """How many bytes more a flexible operator over `elements` elements in all moves in float32 than in 16 bits."""
-    return 0 if objective == "casts" or op_name in MOVES_NOTHING else elements * (_WIDE - _NARROW)
+    return 0 if objective == "casts" or is_kind(call, Kind.VIEW) else elements * (_WIDE - _NARROW)

@@ -12,7 +12,8 @@ import type_hints
 from autocast.errors import CastingRuleError
 from autocast.ir import Bound, Reading, identity, lacks_dtype, op_name, relax_functions
 from autocast.model.value import updates_of
-from autocast.passes.cast_costs import MOVES_NOTHING, CostModel, traffic_weight
+from autocast.operators import Kind, is_kind
+from autocast.passes.cast_costs import CostModel, traffic_weight
 from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves, signature
 from autocast.passes.cast_modes import Decision, decide
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
@@ -200,7 +201,7 @@ class Planner:
             self.problem.follows.extend((node, leaf.node) for leaf in taken)
         if low != full:
             moved = sum([leaf.elements for group in (*groups, stored) for leaf in group])
-            self.problem.traffic[node] += traffic_weight(self.objective, name or "", moved)
+            self.problem.traffic[node] += traffic_weight(self.objective, call, moved)
 
     def _decision(
         self,
@@ -238,7 +239,7 @@ class Planner:
         wanted = decision.modes.result
         if wanted == "either" and decision.has_out_dtype:
             plan.free_result = True
-            nodes[0] = self.problem.new_node(traffic_weight(self.objective, op_name(call) or "", stored[0].elements))
+            nodes[0] = self.problem.new_node(traffic_weight(self.objective, call, stored[0].elements))
             self.problem.follows.append((nodes[0], plan.node))
         elif wanted not in (None, "either"):
             if decision.has_out_dtype:
@@ -252,7 +253,7 @@ class Planner:
         plan.result_node = nodes[0]
         # What may be stored in either precision is stored wide only if somebody reads it so.
         producer: relax.Call | relax.Var | None = None if plan.free_result else call
-        if op_name(call) in MOVES_NOTHING and plan.demands[0]:
+        if is_kind(call, Kind.VIEW) and plan.demands[0]:
             producer = plan.demands[0][0][0].producer
         for leaf, node in zip(stored, nodes, strict=True):
             leaf.node, leaf.producer = node, producer

@@ -26,9 +26,9 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import all_bindings, dtype_of, identity, is_op, relax_functions
-from autocast.ir.operators import stochastic_round
 from autocast.ir.places import PlacedMutator
 from autocast.model.step import GRADIENT, STEP, updated_by
+from autocast.operators.own import stochastic_round
 from autocast.passes.cast_results import has_out_dtype, with_out_dtype
 from autocast.policy import Policy
 from autocast.policy.facts import moves_data

@@ -13,9 +13,9 @@ from tvm import relax
 
 from autocast import ir
 from autocast.errors import InputError, TrainingError
-from autocast.ir import operators
 from autocast.messages import check_option, named_options
 from autocast.model.value import Model
+from autocast.operators import own
 from autocast.training.building import emit_body, new_function
 from autocast.training.randomness import seed_dropout
 from autocast.vm.signature import to_tvm
@@ -110,7 +110,7 @@ class CrossEntropy(Loss):
     def compute(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         if self.kind == "probabilities":
             return self._reduce(self._of_probabilities(op.nn.log_softmax(prediction, axis=-1), labels))
-        return operators.cross_entropy(
+        return own.cross_entropy(
             prediction,
             labels,
             ignore_index=self.ignore_index,

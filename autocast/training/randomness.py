@@ -8,9 +8,9 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.frontend.randomness import RANDOM_STATE, next_random_state, random_state, random_state_variable
 from autocast.ir import dtype_of, is_op
-from autocast.ir.operators import seeded_dropout
 from autocast.ir.places import PlacedMutator
 from autocast.model.value import Model
+from autocast.operators.own import seeded_dropout
 from autocast.training.building import emit_body, new_function
 
 

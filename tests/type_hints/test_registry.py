@@ -11,7 +11,7 @@ import pytest
 import tvm
 
 import type_hints
-from autocast.ir.operators import OPERATORS
+from autocast.operators.own import OPERATORS
 from type_hints import CastingRuleError, UnknownOperatorError, follow, full, low
 from type_hints.names import DERIVED_TENSORS, relax_op_names
 

@@ -7,8 +7,8 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_op
-from autocast.ir.operators.attention import HEADS_FIRST, masked_scores
 from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
+from autocast.operators.own.attention import HEADS_FIRST, masked_scores
 
 
 @mutator

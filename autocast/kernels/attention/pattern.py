@@ -11,8 +11,8 @@ from tvm import relax
 
 from autocast.ir import is_op, number_of, op_name, same_shape
 from autocast.kernels.explain import Declined
-from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, storage
+from autocast.kernels.graph.storage import LOW
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from autocast.kernels.attention.operands import (
 from autocast.kernels.attention.pattern import Graph, GraphStep, Match, match
 from autocast.kernels.attention.spec import Attention, Size, Step, View
 from autocast.kernels.explain import Declined, explain
-from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.graph.storage import LOW
 from autocast.kernels.layout.sizes import DimensionNames
 
 _STORAGES = ("float32", *LOW)

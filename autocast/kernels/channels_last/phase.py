@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 
 from autocast.kernels.channels_last.rewriter import ChannelsLast
-from autocast.kernels.channels_last.rules import RULES
+from autocast.kernels.channels_last.rules import rule_of
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.rewriting import rewrite_functions
 
@@ -24,4 +24,4 @@ def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
     model's own that do the same, such as those around layer_norm, vanish. Convolutions whose windows tile their
     data, where the data is not in this form yet, become products.
     """
-    return canonicalize(rewrite_functions(mod, ChannelsLast, RULES))
+    return canonicalize(rewrite_functions(mod, ChannelsLast, rule_of))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, is_tensor, op_name, shape_of
+from autocast.ir import is_tensor, shape_of
 from autocast.kernels.channels_last.axes import is_one, moved_back, order, with_channels_last
 from autocast.kernels.convolutions.declined import declined, has_kernel
-from autocast.kernels.graph.operators import CONVOLUTIONS
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, users_of
+from autocast.operators import Kind, is_kind
 
 #: A new value, and whether it is the old one with axis 1 moved to the end; None: the binding stays as it is.
 Answer: TypeAlias = tuple[relax.Expr, bool] | None
@@ -24,25 +24,24 @@ Rule: TypeAlias = Callable[["ChannelsLast", Any], Answer]
 
 @mutator
 class ChannelsLast(BindingRewriter):
-    """Applies `rules`, by the name of an operator.
+    """Applies the rule that `rule_of` has for what is bound, if it has one.
 
     `last` holds the variables that exist as (N, H, W, C), and `first` those of them that exist as they were too.
     """
 
-    def __init__(self, mod: tvm.IRModule, rules: Mapping[str, Rule]) -> None:
+    def __init__(self, mod: tvm.IRModule, rule_of: Callable[[relax.Expr], Rule | None]) -> None:
         super().__init__(mod)
-        self.rules = rules
+        self.rule_of = rule_of
 
     def enter(self, function: relax.Function) -> None:
         bound, _ = users_of(function)
-        self.active = any(
-            has_kernel(value) or (is_op(value, *CONVOLUTIONS) and declined(value) is None) for value in bound.values()
-        )
+        convolutions = [value for value in bound.values() if is_kind(value, Kind.CONVOLUTION)]
+        self.active = any(map(has_kernel, bound.values())) or any(declined(call) is None for call in convolutions)
         self.last: dict[relax.Var, relax.Expr] = {}
         self.first: dict[relax.Var, relax.Expr] = {}
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        rule = self.rules.get(_name(binding.value)) if self.active else None
+        rule = self.rule_of(binding.value) if self.active else None
         answer = None if rule is None else rule(self, binding.value)
         if answer is None or not answer[1]:
             return answer and answer[0]
@@ -99,7 +98,3 @@ class ChannelsLast(BindingRewriter):
             return self.emit(relax.op.permute_dims(value, order(rank)))
         value = self.last[expr] if self.is_last(expr) else self.new(expr)
         return self.emit(relax.op.reshape(value, relax.ShapeExpr(moved)))
-
-
-def _name(value: relax.Expr) -> str:
-    return "item" if isinstance(value, relax.TupleGetItem) else op_name(value) or ""

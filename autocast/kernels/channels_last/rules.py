@@ -11,8 +11,8 @@ from autocast.kernels.channels_last.axes import LAYOUTS, moved_attributes, place
 from autocast.kernels.channels_last.rewriter import Answer, ChannelsLast, Rule
 from autocast.kernels.convolutions.declined import declined
 from autocast.kernels.graph.canonicalize import permutation
-from autocast.kernels.graph.operators import CONVOLUTION_GRADIENTS, CONVOLUTIONS, ELEMENTWISE
 from autocast.kernels.graph.rewriting import dims
+from autocast.operators import row_of
 
 
 def _same(rewriter: ChannelsLast, call: relax.Call) -> Answer:
@@ -178,33 +178,24 @@ def _permute_dims(rewriter: ChannelsLast, call: relax.Call) -> Answer:
     return None
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(f"relax.{name}" for name in text.split())
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(CONVOLUTIONS, _convolution),
-    **dict.fromkeys(_names("nn.conv1d_transpose nn.conv2d_transpose"), _transposed),
-    **dict.fromkeys(CONVOLUTION_GRADIENTS, _weight_gradient),
-    **dict.fromkeys(_names("grad.avg_pool2d_backward grad.max_pool2d_backward"), _together),
-    **dict.fromkeys(ELEMENTWISE - _names("nn.prelu nn.seeded_dropout nn.stochastic_round"), _elementwise),
-    **dict.fromkeys(
-        _names("""
-        astype equal greater greater_equal isfinite isinf isnan less less_equal logical_and logical_not logical_or
-        logical_xor not_equal where
-        """),
-        _elementwise,
-    ),
-    **dict.fromkeys(_names("max mean min prod std sum variance"), _reduction),
-    **dict.fromkeys(
-        _names("""
-        concat image.resize2d nn.adaptive_avg_pool1d nn.adaptive_avg_pool2d nn.avg_pool1d nn.avg_pool2d nn.group_norm
-        nn.log_softmax nn.max_pool1d nn.max_pool2d nn.pad nn.prelu nn.softmax split
-        """),
-        _same,
-    ),
-    "relax.strided_slice": _slice,
-    "relax.reshape": _reshape,
-    "relax.permute_dims": _permute_dims,
-    "item": _item,
+#: How operators behave that can have channels last, as their rows say.
+BEHAVIOURS: dict[str, Rule] = {
+    "axis": _same,
+    "convolution": _convolution,
+    "elementwise": _elementwise,
+    "permutation": _permute_dims,
+    "reduction": _reduction,
+    "reshape": _reshape,
+    "slice": _slice,
+    "together": _together,
+    "transposed convolution": _transposed,
+    "weight gradient": _weight_gradient,
 }
+
+
+def rule_of(value: relax.Expr) -> Rule | None:
+    """The rule for what is bound to a variable; None where it needs its channels in torch's place."""
+    if isinstance(value, relax.TupleGetItem):
+        return _item
+    row = row_of(value)
+    return BEHAVIOURS.get(row.channels_last) if row is not None else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from tvm import relax
 
-from autocast.ir import FLOATS, dtype_of, op_name, shape_of, static_shape
-from autocast.kernels.graph.operators import CONVOLUTION_GRADIENTS, CONVOLUTIONS
+from autocast.ir import FLOATS, dtype_of, is_op, shape_of, static_shape
 from autocast.kernels.graph.rewriting import dims
+from autocast.operators import Kind, is_kind
+
+_VOLUMES = ("relax.nn.conv3d", "relax.nn.conv3d_transpose", "relax.grad.conv3d_weight_backward")
 
 #: Features of a group that are worth a product.
 _FEATURES = 4
@@ -14,7 +16,7 @@ _FEATURES = 4
 
 def declined(call: relax.Call) -> str | None:
     """Why no kernel computes the convolution `call` once its channels are last; None where one does."""
-    if op_name(call) not in CONVOLUTIONS:
+    if is_op(call, *_VOLUMES):
         return "no kernel convolves along three axes"
     data, weights = call.args
     shape, kernel = shape_of(data), static_shape(weights)
@@ -36,6 +38,8 @@ def declined(call: relax.Call) -> str | None:
 
 def declined_gradient(call: relax.Call) -> str | None:
     """Why no kernel computes the gradient `call` of a convolution's weights; None where one does."""
+    if is_op(call, *_VOLUMES):
+        return "no kernel convolves along three axes"
     data, weights, adjoint = call.args
     shape, kernel, layout = shape_of(data), static_shape(weights), str(call.attrs.data_layout)
     if shape is None or kernel is None or shape_of(adjoint) is None:
@@ -55,4 +59,4 @@ def declined_gradient(call: relax.Call) -> str | None:
 
 def has_kernel(call: relax.Call) -> bool:
     """Whether `call` is the gradient of a convolution's weights that a kernel computes."""
-    return op_name(call) in CONVOLUTION_GRADIENTS and declined_gradient(call) is None
+    return is_kind(call, Kind.CONVOLUTION_GRADIENT) and declined_gradient(call) is None

@@ -6,14 +6,13 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import op_name
 from autocast.kernels.convolutions.declined import declined_gradient
 from autocast.kernels.convolutions.shapes import as_image, image, known, pair, sides
 from autocast.kernels.convolutions.spec import Convolution
 from autocast.kernels.convolutions.weight_gradient import gradient_shape, weight_gradient
 from autocast.kernels.explain import explain
-from autocast.kernels.graph.operators import CONVOLUTION_GRADIENTS
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
+from autocast.operators import Kind, is_kind
 
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
@@ -27,7 +26,7 @@ class _WeightGradients(BindingRewriter):
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if op_name(call) not in CONVOLUTION_GRADIENTS:
+        if not is_kind(call, Kind.CONVOLUTION_GRADIENT):
             return None
         reason = declined_gradient(call)
         if reason is None and str(call.attrs.data_layout) not in ("NWC", "NHWC"):

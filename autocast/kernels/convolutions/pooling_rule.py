@@ -13,8 +13,8 @@ from autocast.kernels.convolutions.pooling import pooling, pooling_gradient
 from autocast.kernels.convolutions.shapes import as_image, image, known, pair, sides, viewed
 from autocast.kernels.convolutions.spec import Pooling
 from autocast.kernels.explain import explain
-from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.graph.storage import LOW
 
 POOLINGS = {
     "relax.nn.max_pool1d": "max",

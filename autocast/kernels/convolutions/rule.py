@@ -10,17 +10,17 @@ from autocast.ir import is_op
 from autocast.kernels.convolutions.declined import declined
 from autocast.kernels.convolutions.kernel import Convolution, convolution, pack_weights, packed_shape
 from autocast.kernels.convolutions.shapes import as_image, image, known, pair, sides, viewed
-from autocast.kernels.graph.operators import CONVOLUTION_GRADIENTS, PRODUCTS
 from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
 from autocast.kernels.products.epilogue import Chain, EpilogueRewriter
 from autocast.kernels.target import instruction_set
+from autocast.operators import Kind, named
 
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
 @mutator
 class _Convolutions(EpilogueRewriter):
-    rule, operators = "convolutions", PRODUCTS - CONVOLUTION_GRADIENTS - {"relax.matmul"}
+    rule, operators = "convolutions", named(Kind.CONVOLUTION)
 
     def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
         super().__init__(mod)

@@ -9,18 +9,19 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, op_name, relax_functions, shape_of
+from autocast.ir import is_op, relax_functions, shape_of
 from autocast.kernels.elementwise.kernel import elementwise_kernel
 from autocast.kernels.elementwise.sizes import shared
 from autocast.kernels.explain import explain
 from autocast.kernels.graph.canonicalize import same_shape
 from autocast.kernels.graph.clusters import Clusters
-from autocast.kernels.graph.operators import ELEMENTWISE, LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, reads_of, rewrite_functions, storage
+from autocast.kernels.graph.storage import LOW
 from autocast.kernels.graph.translate import Translation, declined
 from autocast.kernels.target import instruction_set
 from autocast.kernels.vector.expression import operation
 from autocast.kernels.vector.program import Program
+from autocast.operators import Kind, is_kind
 
 #: The most operators in one kernel: more of them gain nothing, and compile slowly.
 _MEMBERS = 64
@@ -41,7 +42,7 @@ def _groups(function: relax.Function) -> tuple[relax.Function, list[_Group]]:
     clusters = Clusters(function)
     fit: set[relax.Var] = set()
     for var, value in clusters.bound.items():
-        if not (op_name(value) == "relax.astype" or op_name(value) in ELEMENTWISE or operation(value) is not None):
+        if not (is_op(value, "relax.astype") or is_kind(value, Kind.ELEMENTWISE) or operation(value) is not None):
             continue
         reason = declined(var, value) if var in clusters.block else "its block is not one of dataflow"
         explain("elementwise", var, reason or "", taken=reason is None)

@@ -7,7 +7,7 @@ from tvm import relax
 
 from autocast.errors import UnsupportedError
 from autocast.ir import all_bindings, op_name, relax_functions
-from autocast.kernels.graph.operators import OPAQUE_PREFIXES
+from autocast.operators import Kind, is_kind
 
 #: Operators that the virtual machine runs itself.
 _BUILT_IN = (
@@ -28,7 +28,7 @@ def check_legalized(mod: tvm.IRModule) -> tvm.IRModule:
     for var, function in relax_functions(mod):
         for binding in all_bindings(function.body):
             name = op_name(binding.value)
-            if name is not None and name not in _BUILT_IN and not name.startswith(OPAQUE_PREFIXES):
+            if name is not None and name not in _BUILT_IN and not is_kind(binding.value, Kind.FOREIGN):
                 operands = ", ".join(str(arg.ty) for arg in binding.value.args if isinstance(arg.ty, relax.TensorType))
                 left.append(f"{name}({operands}), bound to %{binding.var.name} in @{var.name_hint}")
     if left:

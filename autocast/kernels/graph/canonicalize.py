@@ -12,10 +12,10 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_constant, is_op, number_of, op_name, same_shape, shape_of, static_shape
-from autocast.ir.operators import normalize_batch
 from autocast.kernels.graph.einsum import einsum_as_matmul
-from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage
+from autocast.kernels.graph.storage import LOW
+from autocast.operators.own import normalize_batch
 
 #: Constants of at most this many elements are computed now.
 _FOLDED_ELEMENTS = 4096

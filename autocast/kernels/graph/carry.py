@@ -7,10 +7,11 @@ from typing import NamedTuple
 import tvm
 from tvm import relax
 
-from autocast.ir import is_op, is_static_type, op_name, with_new_variables
-from autocast.kernels.graph.operators import LOW, PRODUCTS
+from autocast.ir import is_op, is_static_type, with_new_variables
 from autocast.kernels.graph.rewriting import replace_variables, storage, users_of
 from autocast.kernels.graph.state import NUM_STATE, num_state
+from autocast.kernels.graph.storage import LOW
+from autocast.operators import MULTIPLYING, is_kind
 
 #: The function that computes the copies from the state that they are copies of.
 CARRY = "autocast_carry"
@@ -40,7 +41,7 @@ def _copies(main: relax.Function) -> list[_Copy]:
 
     def is_multiplied(var: relax.Var) -> bool:
         return any(
-            op_name(bound[user]) in PRODUCTS or (is_op(bound[user], *_VIEWS) and is_multiplied(user))
+            is_kind(bound[user], *MULTIPLYING) or (is_op(bound[user], *_VIEWS) and is_multiplied(user))
             for user in users.get(var, ())
         )
 

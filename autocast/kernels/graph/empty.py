@@ -11,8 +11,8 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.errors import UnsupportedError
 from autocast.ir import is_op, op_name
-from autocast.kernels.graph.operators import CONVOLUTION_GRADIENTS, OPAQUE_PREFIXES, PRODUCTS
 from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
+from autocast.operators import Kind, is_kind, row_of
 
 op = relax.op
 
@@ -24,7 +24,7 @@ class _WithoutEmpty(BindingRewriter):
         if isinstance(value, relax.TupleGetItem):
             return _filled(value.ty, 0.0) if _is_empty(value.ty) else None
         name = op_name(value)
-        if name is None or name.startswith(OPAQUE_PREFIXES) or is_op(value, "relax.zeros"):
+        if name is None or is_kind(value, Kind.FOREIGN) or is_op(value, "relax.zeros"):
             return None
         if _is_empty(value.ty):
             return _filled(value.ty, 0.0)
@@ -107,20 +107,20 @@ def _unchanged(rewriter: _WithoutEmpty, call: relax.Call) -> relax.Expr | None:
 
 
 def _others(rewriter: _WithoutEmpty, call: relax.Call) -> relax.Expr | None:
-    """A gradient is a sum of as many terms as there are elements: zeros."""
-    return _filled(call.ty, 0.0) if str(op_name(call)).startswith("relax.grad.") else None
+    """What the operator's row says. A gradient is a sum of as many terms as there are elements: zeros."""
+    row = row_of(call)
+    if row is None:
+        return None
+    number = 0.0 if row.kind is Kind.GRADIENT else row.of_nothing
+    return None if number is None else _filled(call.ty, number)
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(f"relax.{name}" for name in text.split())
 
 
-#: What operators whose result has elements make of operands that have none.
+#: What operators whose result has elements make of operands that have none, where it is not one number.
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(PRODUCTS | CONVOLUTION_GRADIENTS, _is(0.0)),
-    **dict.fromkeys(_names("collapse_sum_like collapse_sum_to einsum nn.attention nn.attention_bias sum"), _is(0.0)),
-    "relax.prod": _is(1.0),
-    **dict.fromkeys(_names("mean std variance nn.cross_entropy_with_logits"), _is(math.nan)),
     **dict.fromkeys(_names("argmax argmin max median min"), _undefined),
     **dict.fromkeys(_names("nn.cross_entropy nn.nll_loss"), _loss),
     **dict.fromkeys(_names("index_put scatter_elements scatter_nd slice_scatter"), _unchanged),

@@ -9,10 +9,10 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, op_name
-from autocast.ir.operators import OPERATORS, Expansion
 from autocast.kernels.convolutions.declined import has_kernel
-from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions
+from autocast.kernels.graph.storage import LOW
+from autocast.operators.own import OPERATORS, Expansion
 
 
 def _pixel_shuffle(call: relax.Call, x: relax.Expr) -> relax.Expr:
@@ -54,7 +54,7 @@ class _Expand(BindingRewriter):
         if name in _UNKNOWN_TO_TVM and name not in self.keep:
             return _UNKNOWN_TO_TVM[name](binding.value, *map(self.new, binding.value.args))
         operator = OPERATORS.get(name or "")
-        if operator is None or operator.name in self.keep or has_kernel(binding.value):
+        if operator is None or operator.expand is None or name in self.keep or has_kernel(binding.value):
             return None
         call = binding.value
         operands = [self.new(operand) for operand in call.args]

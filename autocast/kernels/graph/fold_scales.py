@@ -11,8 +11,8 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_constant, is_op, op_name, shape_of
 from autocast.kernels.explain import explain
-from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.graph.storage import LOW
 
 #: Operator -> the axis of its weights that counts features. Transposed convolutions must have one group.
 _FEATURES = {

@@ -9,8 +9,8 @@ import tvm_ffi
 from tvm import relax
 
 from autocast import ir
-from autocast.kernels.graph.operators import RESHAPES
 from autocast.kernels.graph.rewriting import parameters_of, replace_variables
+from autocast.operators import Kind, is_kind
 
 #: The function that computes main's constant arguments from the model's parameters.
 PREPARE = "autocast_prepare"
@@ -151,7 +151,7 @@ class _Choice:
         if not self.limit:
             return size <= SMALL and any(isinstance(source, relax.Var) for source in sources)
         value = self.analysis.bindings[var].value
-        is_free = ir.is_op(value, *RESHAPES) or (ir.is_op(value, "relax.astype") and size > _bytes(value.args[0]))
+        is_free = is_kind(value, Kind.VIEW) or (ir.is_op(value, "relax.astype") and size > _bytes(value.args[0]))
         return size <= SMALL or (not is_free and size <= self.limit * sum(sources.values()))
 
     def _returned(self, function: relax.Function) -> set[relax.Var]:

@@ -8,10 +8,10 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, op_name, shape_of
-from autocast.kernels.graph.operators import REDUCTIONS
+from autocast.ir import is_op, shape_of
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
 from autocast.kernels.graph.translate import declined
+from autocast.operators import Kind, is_kind
 
 #: Operators of one instruction, so that only memory counts.
 _REPEATED = ("relax.add", "relax.subtract", "relax.multiply", "relax.where")
@@ -36,7 +36,7 @@ class _Repeat(BindingRewriter):
     def takes(self, reader: relax.Var) -> bool:
         """Whether the kernel of `reader` computes what is only for it."""
         value = self.bound[reader]
-        return op_name(value) in REDUCTIONS or declined(reader, value) is None
+        return is_kind(value, Kind.REDUCTION) or declined(reader, value) is None
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         reads_repeated = isinstance(binding.value, relax.Call) and any(a in self.repeated for a in binding.value.args)

@@ -10,12 +10,13 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.ir import is_op, is_tensor, number_of, same_shape, shape_of
-from autocast.ir.operators.dropout import random_bits
-from autocast.kernels.graph.operators import LOW, RESHAPES
 from autocast.kernels.graph.rewriting import dims, storage
+from autocast.kernels.graph.storage import LOW
 from autocast.kernels.vector.expression import operation
 from autocast.kernels.vector.llvm_ir import LOADED
 from autocast.kernels.vector.program import ProgramBuilder, Shape
+from autocast.operators import Kind, is_kind
+from autocast.operators.own.dropout import random_bits
 
 #: Operators whose elements depend on where they are, so that only a space of their own shape computes them.
 SEEDED = ("relax.nn.seeded_dropout", "relax.nn.stochastic_round")
@@ -65,7 +66,7 @@ def is_in_memory(source: Any, bound: Mapping[relax.Var, relax.Expr]) -> bool:
         source = bound[source]
         if isinstance(source, relax.TupleGetItem):
             source = source.tuple_value
-        elif is_op(source, *RESHAPES):
+        elif is_kind(source, Kind.VIEW):
             source = source.args[0]
     return isinstance(source, relax.Var) or is_op(source, "relax.call_tir")
 
@@ -205,7 +206,7 @@ class Translation:
             elif is_op(value, "relax.astype"):
                 if storage(expr) != "float32" or storage(operand) not in LOADED:
                     break
-            elif not is_op(value, *RESHAPES) or not self.sees_through(operand, view):
+            elif not is_kind(value, Kind.VIEW) or not self.sees_through(operand, view):
                 break
             expr = operand
         return expr, view, roundings

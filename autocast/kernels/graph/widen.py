@@ -8,9 +8,10 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, is_constant, is_op, op_name
-from autocast.kernels.graph.operators import ATTENTION, ELEMENTWISE, LOW, PRODUCTS, REDUCTIONS, compared_as, computes
+from autocast.ir import dtype_of, is_constant, is_op
 from autocast.kernels.graph.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.graph.storage import LOW, compared_as, computes
+from autocast.operators import MULTIPLYING, Kind, is_kind
 
 
 def with_float32_result(call: relax.Call, operands: list[relax.Expr]) -> relax.Call:
@@ -42,16 +43,17 @@ class _Widen(BindingRewriter):
         if compared_as(call) is not None:
             operand = self.emit(relax.op.astype(self.new(call.args[0]), compared_as(call)))
             return self.narrowed(self.emit(with_operands(call, [operand])), call.ty)
-        if not computes(call) or op_name(call) in ATTENTION | PRODUCTS or not any(map(_is_low, call.args)):
+        if not computes(call) or is_kind(call, Kind.ATTENTION, *MULTIPLYING) or not any(map(_is_low, call.args)):
             return None
         result = self.emit(with_operands(call, [self.widened(operand) for operand in call.args]))
-        if self.uses[var] == 1 and op_name(call) in ELEMENTWISE | REDUCTIONS and isinstance(var, relax.DataflowVar):
+        stays_wide = is_kind(call, Kind.ELEMENTWISE, Kind.REDUCTION)
+        if stays_wide and self.uses[var] == 1 and isinstance(var, relax.DataflowVar):
             self.wide[var] = result
         return self.narrowed(result, call.ty)
 
     def ends_product(self, var: relax.Var) -> bool:
         """Whether `var` is computed from a product: its kernel stores it, in the dtype that was decided on."""
-        return any(op_name(self.values.get(operand)) in PRODUCTS for operand in self.values[var].args)
+        return any(is_kind(self.values.get(operand), *MULTIPLYING) for operand in self.values[var].args)
 
     def widened(self, operand: relax.Expr) -> relax.Expr:
         """`operand` in float32: what it was before it was narrowed, if nothing else reads it."""
@@ -112,7 +114,7 @@ def compute_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
 class _Accumulate(BindingRewriter):
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if op_name(call) in PRODUCTS and dtype_of(call) in LOW:
+        if is_kind(call, *MULTIPLYING) and dtype_of(call) in LOW:
             product = self.emit(with_float32_result(call, [self.new(operand) for operand in call.args]))
             return relax.op.astype(product, dtype_of(call))
         if is_op(call, "relax.cumsum", "relax.cumprod") and dtype_of(call) == "float32":

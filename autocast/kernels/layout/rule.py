@@ -11,8 +11,8 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, op_name, shape_of
 from autocast.kernels.explain import Declined, explain
-from autocast.kernels.graph.operators import LOW, computes
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.graph.storage import LOW, computes
 from autocast.kernels.graph.translate import is_rounded_load
 from autocast.kernels.layout.kernel import move
 from autocast.kernels.layout.lookup import MODES, Lookup, lookup

@@ -10,20 +10,11 @@ from tvm import relax
 from autocast.ir import is_op, number_of, op_name, shape_of
 from autocast.kernels.explain import explain
 from autocast.kernels.graph.canonicalize import same_shape
-from autocast.kernels.graph.operators import LOW, RESHAPES
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, storage, users_of
+from autocast.kernels.graph.storage import LOW
 from autocast.kernels.graph.translate import is_rounded_load
-from autocast.kernels.products.spec import Epilogue
-
-#: Activations that a product applies to its sums, by operator.
-_ACTIVATIONS = {
-    "relax.nn.relu": "relu",
-    "relax.nn.gelu": "gelu",
-    "relax.nn.gelu_tanh": "gelu_tanh",
-    "relax.nn.silu": "silu",
-    "relax.tanh": "tanh",
-    "relax.sigmoid": "sigmoid",
-}
+from autocast.kernels.products.spec import ACTIVATIONS, Epilogue
+from autocast.operators import Kind, function_of, is_kind
 
 
 @dataclass
@@ -99,8 +90,10 @@ class EpilogueRewriter(BindingRewriter):
             return self.cast(chain, reader)
         if storage(chain.end) in LOW:
             return None  # what is stored low is computed from float32: a cast comes first
-        if name in _ACTIVATIONS and epilogue.activation is None and (not epilogue.residual or epilogue.residual_first):
-            return replace(chain, end=reader, epilogue=replace(epilogue, activation=_ACTIVATIONS[name]))
+        activation = function_of(value)
+        may_end = epilogue.activation is None and (not epilogue.residual or epilogue.residual_first)
+        if activation in ACTIVATIONS and may_end:
+            return replace(chain, end=reader, epilogue=replace(epilogue, activation=activation))
         if name in ("relax.multiply", "relax.divide"):
             factor = _scalar(value.args[1] if value.args[0].same_as(chain.end) else value.args[0])
             if (
@@ -177,7 +170,7 @@ class EpilogueRewriter(BindingRewriter):
                 rounding = storage(expr)
             elif not (
                 (is_op(value, "relax.astype") and storage(value.args[0]) in LOW and storage(expr) == "float32")
-                or (reshapes and is_op(value, *RESHAPES))
+                or (reshapes and is_kind(value, Kind.VIEW))
             ):
                 break
             expr = value.args[0]

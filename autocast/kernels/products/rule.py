@@ -10,8 +10,8 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_constant, is_op, op_name, same_shape, shape_of
 from autocast.kernels.graph.canonicalize import permutation
-from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, rewrite_functions, storage
+from autocast.kernels.graph.storage import LOW
 from autocast.kernels.graph.translate import is_in_memory, is_rounded_load
 from autocast.kernels.products.epilogue import Chain, EpilogueRewriter
 from autocast.kernels.products.kernel import Product, product

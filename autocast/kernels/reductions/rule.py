@@ -11,8 +11,8 @@ from tvm.relax.expr_functor import mutator
 from autocast.ir import is_op, op_name, shape_of
 from autocast.kernels.explain import explain
 from autocast.kernels.graph.canonicalize import same_shape
-from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.graph.storage import LOW
 from autocast.kernels.graph.translate import Translation, declined
 from autocast.kernels.reductions.kernel import reduce
 from autocast.kernels.reductions.spec import Reduce

@@ -10,14 +10,13 @@ from tvm import relax
 from autocast.ir import is_op, number_of, op_name, shape_of
 from autocast.kernels.explain import Declined
 from autocast.kernels.graph.clusters import Clusters
-from autocast.kernels.graph.operators import LOW
 from autocast.kernels.graph.rewriting import dims, storage
+from autocast.kernels.graph.storage import LOW
 from autocast.kernels.graph.translate import Translation, is_rounded_load
 from autocast.kernels.rows.space import EXACT, INTEGERS, Form, RowSpace, is_simple, space_of
 from autocast.kernels.vector.expression import operation
 from autocast.kernels.vector.program import operands_of
-
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+from autocast.operators import Kind, is_kind
 
 
 class RowTranslation(Translation):
@@ -55,7 +54,7 @@ class RowTranslation(Translation):
         if found is None:
             raise Declined("it is not elementwise")
         function, operands = found
-        compares = function in _COMPARISONS
+        compares = is_kind(call, Kind.COMPARISON)
         if storage(var) != "float32" and not (storage(var) == "bool" and (compares or function.startswith("logical"))):
             raise Declined(f"it computes in {storage(var)}")
         steps = [self.constant(o) if isinstance(o, float) else self.read(o, form, integers=compares) for o in operands]

@@ -1,4 +1,4 @@
-"""Elementwise functions of float32 vectors, and the Relax operators that they compute."""
+"""Elementwise functions of float32 vectors, and which of them computes a call."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from tvm import relax, tirx
 
-from autocast.ir import number_of, op_name
+from autocast.ir import number_of
 from autocast.kernels.vector import vector_math
+from autocast.operators import row_of
 
 #: A dimension: a number, or the name of one that is known at run time.
 Dim: TypeAlias = int | str
@@ -34,18 +35,6 @@ VANISHING = {
     **dict.fromkeys(("multiply", "leakyrelu"), 0.5),
 }
 
-#: Functions that are operators of Relax's `nn`, and those that are none, or take more than tensors.
-_OF_NN = ("relu", "gelu", "gelu_tanh", "silu", "selu", "log1p", "expm1")
-_WITH_NUMBERS = ("clip", "leakyrelu", "softplus", "softplus_scaled")
-_OTHERS = (*_OF_NN, *_WITH_NUMBERS, "cube", "fourth", "reciprocal", "exp_nonpositive")
-_OF_BITS = ("scramble", "dropout", "stochastic_round")
-
-#: Elementwise Relax operators of tensors alone, and the function that computes each.
-OPERATORS: dict[str, str] = {
-    **{f"relax.{name}": name for name in FUNCTIONS if name not in (*_OTHERS, *_ROUNDINGS, *_OF_BITS)},
-    **{f"relax.nn.{name}": name for name in _OF_NN},
-}
-
 #: Where softplus becomes the identity, to the last place of float32.
 _SOFTPLUS_THRESHOLD = 17.0
 
@@ -58,15 +47,17 @@ def operation(call: relax.Expr) -> tuple[str, tuple[relax.Expr | float, ...]] | 
 
     Operands are tensors, or numbers where the operator has attributes (the slope of leakyrelu) or constants.
     """
-    name = op_name(call)
-    if name == "relax.nn.leakyrelu":
-        return "leakyrelu", (call.args[0], float(call.attrs.alpha))
-    if name == "relax.nn.softplus":
+    row = row_of(call)
+    if row is None:
+        return None
+    if row.name == "relax.nn.softplus":
         beta, threshold = float(call.attrs.beta), float(call.attrs.threshold)
         plain = beta == 1.0 and threshold >= _SOFTPLUS_THRESHOLD
         return ("softplus", (call.args[0],)) if plain else ("softplus_scaled", (call.args[0], beta, threshold))
-    if name == "relax.clip":
+    if row.name == "relax.clip":
         return "clip", (call.args[0], *[float(bound.value) for bound in call.args[1:]])
-    if name == "relax.power" and (exponent := number_of(call.args[1])) in POWERS:
+    if row.name == "relax.power" and (exponent := number_of(call.args[1])) in POWERS:
         return POWERS[exponent], (call.args[0],)
-    return (OPERATORS[name], tuple(call.args)) if name in OPERATORS else None
+    if not row.vector:
+        return None
+    return row.vector, (*call.args, *(float(getattr(call.attrs, number)) for number in row.numbers))

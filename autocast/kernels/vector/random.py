@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autocast.ir.operators.dropout import LAST_SHIFT, ROUNDS, UNIFORM_SCALE, UNIFORM_SHIFT
-from autocast.ir.operators.stochastic_round import DROPPED_BITS
 from autocast.kernels.vector.function_body import Body, Definition, Value
+from autocast.operators.own.dropout import LAST_SHIFT, ROUNDS, UNIFORM_SCALE, UNIFORM_SHIFT
+from autocast.operators.own.stochastic_round import DROPPED_BITS
 
 
 def _scramble(b: Body, x: Value, y: Value) -> Value:

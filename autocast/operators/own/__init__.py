@@ -5,7 +5,8 @@ one precision for it, and kernels see one pattern. `OPERATORS` has them all; `au
 what no kernel takes whole by operators of TVM. Importing this package registers them.
 """
 
-from autocast.ir.operators.activations import (
+from autocast.operators.operator import OPERATORS, Expanded, Expansion, Operator, define, like
+from autocast.operators.own.activations import (
     gelu_backward,
     gelu_tanh_backward,
     leakyrelu_backward,
@@ -16,23 +17,22 @@ from autocast.ir.operators.activations import (
     softplus_backward,
     tanh_backward,
 )
-from autocast.ir.operators.attention import attention_backward
-from autocast.ir.operators.batch_norm import batch_norm_backward, normalize_batch
-from autocast.ir.operators.broadcast import broadcast_backward
-from autocast.ir.operators.convolutions import conv1d_weight_backward, conv2d_weight_backward, conv3d_weight_backward
-from autocast.ir.operators.dropout import seeded_dropout
-from autocast.ir.operators.gated_add import gated_add, gated_add_backward
-from autocast.ir.operators.losses import cross_entropy, cross_entropy_backward
-from autocast.ir.operators.near_zero import expm1, log1p
-from autocast.ir.operators.normalization import (
+from autocast.operators.own.attention import attention_backward
+from autocast.operators.own.batch_norm import batch_norm_backward, normalize_batch
+from autocast.operators.own.broadcast import broadcast_backward
+from autocast.operators.own.convolutions import conv1d_weight_backward, conv2d_weight_backward, conv3d_weight_backward
+from autocast.operators.own.dropout import seeded_dropout
+from autocast.operators.own.gated_add import gated_add, gated_add_backward
+from autocast.operators.own.losses import cross_entropy, cross_entropy_backward
+from autocast.operators.own.near_zero import expm1, log1p
+from autocast.operators.own.normalization import (
     group_norm_backward,
     instance_norm_backward,
     layer_norm_backward,
     rms_norm_backward,
 )
-from autocast.ir.operators.operator import OPERATORS, Expanded, Expansion, Operator, define, like
-from autocast.ir.operators.softmax import log_softmax_backward, softmax_backward
-from autocast.ir.operators.stochastic_round import stochastic_round
+from autocast.operators.own.softmax import log_softmax_backward, softmax_backward
+from autocast.operators.own.stochastic_round import stochastic_round
 
 __all__ = [
     "OPERATORS",

@@ -6,7 +6,7 @@ import math
 
 from tvm import relax
 
-from autocast.ir.operators.operator import Expansion, define, like
+from autocast.operators.operator import Expansion, define, like
 
 op = relax.op
 

@@ -16,9 +16,9 @@ import tvm
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.ir.operators.operator import Expansion, define, like
-from autocast.ir.operators.softmax import softmax_adjoint
 from autocast.ir.views import dtype_of, shape_of
+from autocast.operators.operator import Expansion, define, like
+from autocast.operators.own.softmax import softmax_adjoint
 
 op = relax.op
 

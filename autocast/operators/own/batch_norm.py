@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from tvm import relax
 
-from autocast.ir.operators.operator import Expansion, define, like
 from autocast.ir.views import dtype_of, shape_of
+from autocast.operators.operator import Expansion, define, like
 
 op = relax.op
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from autocast.ir.operators.operator import Expansion, define, wide_dtype
 from autocast.ir.views import shape_of
+from autocast.operators.operator import Expansion, define, wide_dtype
 
 op = relax.op
 

@@ -7,8 +7,8 @@ import math
 
 from tvm import relax
 
-from autocast.ir.operators.operator import Expansion, Operator, define, like
 from autocast.ir.views import dtype_of, shape_of
+from autocast.operators.operator import Expansion, Operator, define, like
 
 op = relax.op
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from autocast.ir.operators.operator import Expansion, define, like
 from autocast.ir.views import dtype_of
+from autocast.operators.operator import Expansion, define, like
 
 op = relax.op
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from autocast.ir.operators.operator import Expansion, define, like
+from autocast.operators.operator import Expansion, define, like
 
 
 def _expand(e: Expansion) -> relax.Expr:

@@ -12,8 +12,8 @@ import tvm
 from tvm import relax
 
 from autocast.errors import IllFormedModuleError
-from autocast.ir.operators.operator import Expansion, define, like, wide_dtype
 from autocast.ir.views import dtype_of, same_shape, shape_of
+from autocast.operators.operator import Expansion, define, like, wide_dtype
 
 op = relax.op
 

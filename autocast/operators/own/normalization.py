@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 
 from tvm import relax
 
-from autocast.ir.operators.operator import Expansion, define, like
 from autocast.ir.views import shape_of
+from autocast.operators.operator import Expansion, define, like
 
 op = relax.op
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from autocast.ir.operators.operator import Expansion, define, like
+from autocast.operators.operator import Expansion, define, like
 
 op = relax.op
 

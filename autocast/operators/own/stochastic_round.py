@@ -16,8 +16,8 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from autocast.ir.operators.dropout import expand_bits
-from autocast.ir.operators.operator import Expansion, define
+from autocast.operators.operator import Expansion, define
+from autocast.operators.own.dropout import expand_bits
 
 op = relax.op
 

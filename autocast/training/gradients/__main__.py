@@ -32,7 +32,8 @@ row = gradient("relax.sin", lambda b: [b.adjoint * op.cos(b.call.args[0])], why=
 assert row.why == get_gradient("relax.sin").why
 ```
 
-`register_gradient(row)` adds a row for an operator of your own; `override=True` replaces one. Where a derivative jumps,
+`register_gradient(row, override=True)` replaces a row; an operator of your own brings its gradient
+([own_operators.md](own_operators.md)). Where a derivative jumps,
 the choices are torch's. A tensor that was broadcast gets the sum over what was repeated; a tensor of several uses gets
 the sum of their adjoints, the last use first. Gradients of more than two operators are one operator of our own
 (`relax.grad.gelu_backward`), so that AutoCast decides one precision for each and kernels see one pattern.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tvm.relax import op
 
-from autocast.ir import operators, shape_of
-from autocast.ir.operators import Operator
+from autocast.ir import shape_of
+from autocast.operators import own
+from autocast.operators.own import Operator
 from autocast.training.gradients.registry import Adjoint, Backward, Rule, gradient
 from autocast.training.gradients.shapes import number
 
@@ -17,7 +18,7 @@ def _of_argument(backward: Operator) -> Rule:
 
 def _relu(b: Backward) -> list[Adjoint]:
     """From the result, which is kept anyway, for the product that reads it."""
-    return [operators.relu_backward(b.result, b.adjoint)]
+    return [own.relu_backward(b.result, b.adjoint)]
 
 
 def _prelu(b: Backward) -> list[Adjoint]:
@@ -36,11 +37,11 @@ def _prelu(b: Backward) -> list[Adjoint]:
 
 RULES = (
     gradient("relax.nn.relu", _relu, why="1 where y > 0, else 0; 0 at 0, as in torch"),
-    gradient("relax.nn.gelu", _of_argument(operators.gelu_backward), why="Phi(x) + x phi(x)"),
-    gradient("relax.nn.gelu_tanh", _of_argument(operators.gelu_tanh_backward), why="that of its formula"),
-    gradient("relax.nn.silu", _of_argument(operators.silu_backward), why="s (1 + x (1 - s)), where s = sigmoid(x)"),
-    gradient("relax.nn.selu", _of_argument(operators.selu_backward), why="scale where x > 0, else scale alpha exp(x)"),
-    gradient("relax.nn.leakyrelu", _of_argument(operators.leakyrelu_backward), why="1 where x > 0, else alpha"),
-    gradient("relax.nn.softplus", _of_argument(operators.softplus_backward), why="sigmoid(beta x); 1 past threshold"),
+    gradient("relax.nn.gelu", _of_argument(own.gelu_backward), why="Phi(x) + x phi(x)"),
+    gradient("relax.nn.gelu_tanh", _of_argument(own.gelu_tanh_backward), why="that of its formula"),
+    gradient("relax.nn.silu", _of_argument(own.silu_backward), why="s (1 + x (1 - s)), where s = sigmoid(x)"),
+    gradient("relax.nn.selu", _of_argument(own.selu_backward), why="scale where x > 0, else scale alpha exp(x)"),
+    gradient("relax.nn.leakyrelu", _of_argument(own.leakyrelu_backward), why="1 where x > 0, else alpha"),
+    gradient("relax.nn.softplus", _of_argument(own.softplus_backward), why="sigmoid(beta x); 1 past threshold"),
     gradient("relax.nn.prelu", _prelu, why="1 or alpha; for alpha the sum of the negative x, channel by channel"),
 )

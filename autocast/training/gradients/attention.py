@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from autocast.ir import operators
+from autocast.operators import own
 from autocast.training.gradients.registry import Adjoint, Backward, gradient, not_differentiable
 
 
 def _attention(b: Backward) -> list[Adjoint]:
     query, key, value, *bias = b.call.args
-    adjoints = b.emit(operators.attention_backward(query, key, value, b.adjoint, *bias, attrs=b.call.attrs))
+    adjoints = b.emit(own.attention_backward(query, key, value, b.adjoint, *bias, attrs=b.call.attrs))
     return [adjoints[index] if needed else None for index, needed in enumerate(b.needs)]
 
 

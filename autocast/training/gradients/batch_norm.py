@@ -6,7 +6,7 @@ from tvm import relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.ir.operators import batch_norm_backward
+from autocast.operators.own import batch_norm_backward
 from autocast.training.gradients.registry import Adjoint, Backward, gradient
 from autocast.training.gradients.shapes import axes_of, number, rank
 

@@ -9,7 +9,7 @@ from tvm.relax import op
 
 from autocast.errors import GradientError
 from autocast.ir import dtype_of, same_shape, shape_of
-from autocast.ir.operators import OPERATORS
+from autocast.operators.own import OPERATORS
 from autocast.training.gradients.registry import Adjoint, Backward, gradient
 from autocast.training.gradients.shapes import known_shape
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from tvm import relax
 from tvm.relax import op
 
-from autocast.ir import number_of, operators
+from autocast.ir import number_of
+from autocast.operators import own
 from autocast.training.gradients.registry import Adjoint, Backward, Rule, gradient, zero_gradient
 from autocast.training.gradients.shapes import number, unbroadcast
 
@@ -72,7 +73,7 @@ def _fma(b: Backward) -> list[Adjoint]:
 
 def _gated_add(b: Backward) -> list[Adjoint]:
     gate, x, _ = b.call.args
-    both = b.emit(operators.gated_add_backward(gate, x, b.adjoint))
+    both = b.emit(own.gated_add_backward(gate, x, b.adjoint))
     return [relax.TupleGetItem(both, 0), relax.TupleGetItem(both, 1), b.adjoint]
 
 
@@ -127,8 +128,8 @@ JUMPS = (
 )
 
 TRANSCENDENTAL = (
-    gradient("relax.sigmoid", lambda b: [operators.sigmoid_backward(b.result, b.adjoint)], why="y (1 - y)"),
-    gradient("relax.tanh", lambda b: [operators.tanh_backward(b.result, b.adjoint)], why="1 - y²"),
+    gradient("relax.sigmoid", lambda b: [own.sigmoid_backward(b.result, b.adjoint)], why="y (1 - y)"),
+    gradient("relax.tanh", lambda b: [own.tanh_backward(b.result, b.adjoint)], why="1 - y²"),
     gradient("relax.exp", slope(lambda x, y: y), why="y"),
     gradient("relax.nn.expm1", slope(lambda x, y: op.exp(x)), why="exp(x): y + 1 has lost the digits of a small one"),
     gradient("relax.nn.log1p", lambda b: [b.adjoint / (number(1, b.result) + b.call.args[0])], why="1 / (1 + x)"),

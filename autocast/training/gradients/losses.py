@@ -6,13 +6,14 @@ from tvm import relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, operators
+from autocast.ir import dtype_of
+from autocast.operators import own
 from autocast.training.gradients.registry import Adjoint, Backward, gradient
 from autocast.training.gradients.shapes import known_shape, number
 
 
 def _cross_entropy(b: Backward) -> list[Adjoint]:
-    return [operators.cross_entropy_backward(*b.call.args, b.adjoint, attrs=b.call.attrs), None]
+    return [own.cross_entropy_backward(*b.call.args, b.adjoint, attrs=b.call.attrs), None]
 
 
 def _cross_entropy_with_logits(b: Backward) -> list[Adjoint]:

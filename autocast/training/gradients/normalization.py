@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from autocast.ir import operators
-from autocast.ir.operators import Operator
+from autocast.operators import own
+from autocast.operators.own import Operator
 from autocast.training.gradients.registry import Adjoint, Backward, Rule, gradient
 
 _DATA = "(h - mean(h) - n mean(h n)) / deviation, where n is the normalized data and h = gamma g"
@@ -24,8 +24,8 @@ def _fields(backward: Operator) -> Rule:
 
 
 RULES = (
-    gradient("relax.nn.layer_norm", _fields(operators.layer_norm_backward), why=f"{_DATA}; {_SCALE}"),
-    gradient("relax.nn.group_norm", _fields(operators.group_norm_backward), why=f"{_DATA}, in groups; {_SCALE}"),
-    gradient("relax.nn.instance_norm", _fields(operators.instance_norm_backward), why=f"{_DATA}; {_SCALE}"),
-    gradient("relax.nn.rms_norm", _fields(operators.rms_norm_backward), why="as layer_norm, without the means"),
+    gradient("relax.nn.layer_norm", _fields(own.layer_norm_backward), why=f"{_DATA}; {_SCALE}"),
+    gradient("relax.nn.group_norm", _fields(own.group_norm_backward), why=f"{_DATA}, in groups; {_SCALE}"),
+    gradient("relax.nn.instance_norm", _fields(own.instance_norm_backward), why=f"{_DATA}; {_SCALE}"),
+    gradient("relax.nn.rms_norm", _fields(own.rms_norm_backward), why="as layer_norm, without the means"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autocast.ir.operators import OPERATORS
+from autocast.operators import Kind, named
 from autocast.training.gradients.registry import gradient, not_differentiable, zero_gradient
 
 _SECOND = "part of a backward pass: second derivatives are not supported"
@@ -16,12 +16,7 @@ def _names(prefix: str, text: str) -> list[str]:
 
 
 LOGIC = tuple(
-    zero_gradient(name, why="answers with booleans or integers")
-    for name in _names(
-        "",
-        "equal not_equal less less_equal greater greater_equal isfinite isinf isnan logical_and logical_or logical_xor "
-        "logical_not bitwise_and bitwise_or bitwise_xor bitwise_not left_shift right_shift",
-    )
+    zero_gradient(name, why="answers with booleans or integers") for name in sorted(named(Kind.COMPARISON, Kind.LOGIC))
 )
 
 MARKERS = (
@@ -31,11 +26,7 @@ MARKERS = (
 )
 
 BACKWARD = tuple(
-    not_differentiable(name, why=_SECOND)
-    for name in (
-        *_names("grad.", "avg_pool2d_backward max_pool2d_backward nll_loss_backward take_backward"),
-        *sorted(name for name in OPERATORS if name.startswith("relax.grad.")),
-    )
+    not_differentiable(name, why=_SECOND) for name in sorted(named(Kind.GRADIENT, Kind.CONVOLUTION_GRADIENT))
 )
 
 FOREIGN = tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.relax import op
 
 from autocast.ir import dtype_of
-from autocast.ir.operators import seeded_dropout
+from autocast.operators.own import seeded_dropout
 from autocast.training.gradients.registry import Adjoint, Backward, gradient, not_differentiable
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from tvm import relax
 
 from autocast.errors import GradientError
+from autocast.operators import TABLE
 
 #: The adjoint of a tensor (an expression), of a tuple (one adjoint for each field), or None where it is zero.
 Adjoint = Any
@@ -119,6 +120,9 @@ def register_family(family: str, rows: Iterable[GradientRow]) -> None:
 
 def get_gradient(name: str) -> GradientRow | None:
     """The row of an operator; None where there is none."""
+    operator = TABLE.get(name)
+    if name not in _rows and operator is not None and operator.gradient is not None:
+        return GradientRow(name, "gradient", operator.gradient, "as it was registered with the operator")
     return _rows.get(name)
 
 

@@ -8,7 +8,8 @@ from tvm import relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, is_constant, operators, same_shape, shape_of
+from autocast.ir import dtype_of, is_constant, same_shape, shape_of
+from autocast.operators import own
 from autocast.training.gradients.registry import Backward
 
 
@@ -60,7 +61,7 @@ def unbroadcast(b: Backward, adjoint: relax.Expr, like: relax.Expr) -> relax.Exp
     repeated = [added + i for i, size in enumerate(want) if not same_shape([have[added + i]], [size])]
     if any(not same_shape([want[i - added]], [1]) for i in repeated):
         return op.collapse_sum_to(adjoint, relax.ShapeExpr(want))
-    total = operators.broadcast_backward(adjoint, axis=[*range(added), *repeated])
+    total = own.broadcast_backward(adjoint, axis=[*range(added), *repeated])
     if dtype_of(adjoint) not in ("float32", "float64"):
         total = op.astype(total, dtype_of(adjoint))
     return op.reshape(total, relax.ShapeExpr(want)) if repeated else total

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autocast.ir import operators
-from autocast.ir.operators import Operator
+from autocast.operators import own
+from autocast.operators.own import Operator
 from autocast.training.gradients.registry import Rule, gradient
 
 
@@ -12,6 +12,6 @@ def _of_result(backward: Operator) -> Rule:
 
 
 RULES = (
-    gradient("relax.nn.softmax", _of_result(operators.softmax_backward), why="y (g - sum(g y))"),
-    gradient("relax.nn.log_softmax", _of_result(operators.log_softmax_backward), why="g - exp(y) sum(g)"),
+    gradient("relax.nn.softmax", _of_result(own.softmax_backward), why="y (g - sum(g y))"),
+    gradient("relax.nn.log_softmax", _of_result(own.log_softmax_backward), why="g - exp(y) sum(g)"),
 )

@@ -14,7 +14,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-import autocast.ir.operators  # noqa: F401  (TVMScript then knows the operators of our own)
+import autocast.operators.own  # noqa: F401  (TVMScript then knows the operators of our own)
 from tests.fuzz.generator import elementwise, functions, gradients, indexing, layout, products, rare, rows, structure
 from tests.fuzz.generator.writer import Dim, Dims, NothingFits, Shared, Var, Writer
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import special
 from tvm import relax
 
-from autocast.kernels.graph.operators import ELEMENTWISE
+from autocast.operators import Kind, named
 from tests.exactness import EXACT, SHARE, UNITS, Exact, inputs, misses, units
 from tests.kernels.modules import module, run
 
@@ -65,7 +65,7 @@ def results(dtype: str) -> dict[str, np.ndarray]:
 
 def test_every_elementwise_operator_has_a_sample() -> None:
     sampled = {name.split()[0] for name in FUNCTIONS}
-    assert {name.removeprefix("relax.") for name in ELEMENTWISE} == {
+    assert {name.removeprefix("relax.") for name in named(Kind.ELEMENTWISE)} == {
         *OTHERS.split(),
         *(f"nn.{name}" if hasattr(nn, name) else name for name in sampled - {"power"}),
     }

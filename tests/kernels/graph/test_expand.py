@@ -11,9 +11,9 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from autocast.ir import op_name
-from autocast.ir.operators import OPERATORS
 from autocast.kernels.convolutions.declined import has_kernel
 from autocast.kernels.graph.expand import expand_operators
+from autocast.operators.own import OPERATORS
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 from tests.type_hints.samples import SAMPLES
 

@@ -8,12 +8,12 @@ import torch
 import tvm
 from tvm import relax
 
-from autocast.ir import operators as own
 from autocast.kernels import detect_target
 from autocast.kernels.graph.canonicalize import canonicalize
 from autocast.kernels.graph.expand import expand_operators
 from autocast.kernels.graph.widen import compute_in_float32
 from autocast.kernels.rows.rule import lower_rows
+from autocast.operators import own
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 
 op = relax.op

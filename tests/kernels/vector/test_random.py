@@ -10,11 +10,11 @@ import pytest
 import tvm
 from tvm import relax
 
-from autocast.ir.operators import seeded_dropout, stochastic_round
 from autocast.kernels.pipeline import LOWERING, build, lower
-from tests.ir.operators.dropout_reference import kept
-from tests.ir.operators.rounding_reference import rounded
+from autocast.operators.own import seeded_dropout, stochastic_round
 from tests.kernels.products.cases import CPUS, runs_here, target_of
+from tests.operators.own.dropout_reference import kept
+from tests.operators.own.rounding_reference import rounded
 
 every_cpu = pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float64": np.float64}

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from autocast.ir.operators.dropout import LAST_SHIFT, ROUNDS, UNIFORM_SCALE, UNIFORM_SHIFT, random_bits
+from autocast.operators.own.dropout import LAST_SHIFT, ROUNDS, UNIFORM_SCALE, UNIFORM_SHIFT, random_bits
 
 
 def scramble(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
-from tests.ir.operators.dropout_reference import bits_of
+from tests.operators.own.dropout_reference import bits_of
 
 
 def rounded(x: np.ndarray, seed: int = 0, step: int = 0, stream: int = 0) -> np.ndarray:

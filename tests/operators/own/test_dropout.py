@@ -9,9 +9,9 @@ from scipy import stats
 from tvm import relax
 
 from autocast.ir import dtype_of, static_shape
-from autocast.ir.operators import seeded_dropout
 from autocast.kernels.graph.expand import expand_operators
-from tests.ir.operators.dropout_reference import bits_of, kept
+from autocast.operators.own import seeded_dropout
+from tests.operators.own.dropout_reference import bits_of, kept
 
 SIZE = 1 << 20
 #: (seed, step, stream): neighbours in each of the three, and both ends of the range.

@@ -12,9 +12,9 @@ from scipy import stats
 from tvm import relax
 
 from autocast.ir import dtype_of, static_shape
-from autocast.ir.operators import stochastic_round
 from autocast.kernels.graph.expand import expand_operators
-from tests.ir.operators.rounding_reference import rounded
+from autocast.operators.own import stochastic_round
+from tests.operators.own.rounding_reference import rounded
 
 SIZE = 1 << 16
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3.0e38, -1.0e-30, 1.0], "float32")

@@ -14,7 +14,7 @@ from tvm import relax
 from tvm.relax.op import nn
 
 from autocast.errors import GradientError
-from autocast.ir import operators
+from autocast.operators import own
 from autocast.training.differentiate import differentiate
 from tests.kernels.modules import module, random, run
 from tests.training.gradients.checking import arguments, check_gradients
@@ -45,7 +45,7 @@ def _torch_attention(**options: Any) -> Callable[..., torch.Tensor]:
 
 def _cross_entropy(**options: Any) -> Callable[..., relax.Expr]:
     defaults = {"ignore_index": -100, "label_smoothing": 0.0, "reduction": "mean"}
-    return lambda logits, labels: operators.cross_entropy(logits, labels, **{**defaults, **options})
+    return lambda logits, labels: own.cross_entropy(logits, labels, **{**defaults, **options})
 
 
 def _torch_cross_entropy(**options: Any) -> Callable[..., torch.Tensor]:
