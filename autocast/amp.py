@@ -11,7 +11,7 @@ import tvm
 from autocast.errors import AutocastError, PolicyWarning, SlowDtypeWarning
 from autocast.ir.failures import repeatable
 from autocast.kernels.cast_costs import KernelCosts
-from autocast.kernels.target import detect_target, slow_dtype
+from autocast.kernels.targets.cpu.instruction_sets import detect_target, slow_dtype
 from autocast.messages import nearest, warn
 from autocast.passes.auto_cast import auto_cast
 from autocast.passes.cast_report import CastReport

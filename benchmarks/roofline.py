@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.target import InstructionSet, detect_target, instruction_set
+from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, detect_target, instruction_set
 from autocast.vm import threads
 from benchmarks.timing import alternate
 

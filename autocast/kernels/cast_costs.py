@@ -16,21 +16,21 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.ir import identity, is_op, op_name, shape_of
-from autocast.kernels.convolutions.declined import declined, has_kernel
-from autocast.kernels.convolutions.pooling_rule import GRADIENTS, POOLINGS
-from autocast.kernels.explain import Declined
-from autocast.kernels.graph.canonicalize import permutation
-from autocast.kernels.graph.prepare import SMALL
-from autocast.kernels.graph.storage import LOW
-from autocast.kernels.graph.translate import SEEDED
-from autocast.kernels.layout.pieces import JOINS
-from autocast.kernels.layout.views import VIEWS
-from autocast.kernels.reductions.rule import FUNCTIONS, axes_of
-from autocast.kernels.rows.losses import LOSSES, is_matrix
-from autocast.kernels.rows.operators import ROW_OPERATORS
-from autocast.kernels.rows.space import rows_of
-from autocast.kernels.target import instruction_set
-from autocast.kernels.vector.expression import operation
+from autocast.kernels.matching.convolutions.declined import declined, has_kernel
+from autocast.kernels.matching.convolutions.pooling_rule import GRADIENTS, POOLINGS
+from autocast.kernels.matching.explain import Declined
+from autocast.kernels.matching.layout.pieces import JOINS
+from autocast.kernels.matching.layout.views import VIEWS
+from autocast.kernels.matching.reductions.rule import FUNCTIONS, axes_of
+from autocast.kernels.matching.rows.losses import LOSSES, is_matrix
+from autocast.kernels.matching.rows.operators import ROW_OPERATORS
+from autocast.kernels.matching.rows.space import rows_of
+from autocast.kernels.matching.storage import LOW
+from autocast.kernels.matching.translate import SEEDED
+from autocast.kernels.phases.canonicalize import permutation
+from autocast.kernels.phases.prepare import SMALL
+from autocast.kernels.targets.cpu.instruction_sets import instruction_set
+from autocast.kernels.targets.cpu.vector.expression import operation
 from autocast.operators import Kind, is_kind, named
 from autocast.operators.own import OPERATORS, Expansion
 from autocast.passes.cast_costs import CastCost

@@ -16,35 +16,35 @@ from autocast.ir import first_order, is_tir_group, relax_functions, write_out_li
 from autocast.ir.dataflow import to_dataflow
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
-from autocast.kernels.channels_last.phase import channels_last
 from autocast.kernels.contexts import changed_context
-from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.define import define
 from autocast.kernels.fallback.legalized import check_legalized
 from autocast.kernels.fallback.nested_fields import keep_fields_apart
 from autocast.kernels.fallback.places import keep_within_tensors
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.generate import generate
-from autocast.kernels.graph.accumulate import accumulate_gradients
-from autocast.kernels.graph.canonicalize import canonicalize
-from autocast.kernels.graph.carry import carry_casts
-from autocast.kernels.graph.checkpoints import remove_checkpoints
-from autocast.kernels.graph.empty import remove_empty
-from autocast.kernels.graph.expand import expand_operators
-from autocast.kernels.graph.fold_scales import fold_scales
-from autocast.kernels.graph.in_place import WriteInPlace
-from autocast.kernels.graph.leftovers import remove_leftovers
-from autocast.kernels.graph.order import OrderForMemory
-from autocast.kernels.graph.order_floats import order_floats
-from autocast.kernels.graph.outline import outline_branches
-from autocast.kernels.graph.output_views import ViewOutputs
-from autocast.kernels.graph.prepare import prepare_parameters
-from autocast.kernels.graph.repeat import repeat_cheap
-from autocast.kernels.graph.state import inline_functions, separate_state
-from autocast.kernels.graph.translate import VECTOR_OPERATORS
-from autocast.kernels.graph.widen import accumulate_wide, compute_in_float32
+from autocast.kernels.matching.explain import credit, summarize
+from autocast.kernels.matching.rules import RULES, Rule
+from autocast.kernels.matching.translate import VECTOR_OPERATORS
+from autocast.kernels.phases.canonicalize import canonicalize
+from autocast.kernels.phases.channels_last.phase import channels_last
+from autocast.kernels.phases.checkpoints import remove_checkpoints
+from autocast.kernels.phases.empty import remove_empty
+from autocast.kernels.phases.expand import expand_operators
+from autocast.kernels.phases.fold_scales import fold_scales
+from autocast.kernels.phases.leftovers import remove_leftovers
+from autocast.kernels.phases.order_floats import order_floats
+from autocast.kernels.phases.outline import outline_branches
+from autocast.kernels.phases.prepare import prepare_parameters
+from autocast.kernels.phases.repeat import repeat_cheap
+from autocast.kernels.phases.widen import accumulate_wide, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
-from autocast.kernels.rules import RULES, Rule
+from autocast.kernels.state.accumulate import accumulate_gradients
+from autocast.kernels.state.carry import carry_casts
+from autocast.kernels.state.in_place import WriteInPlace
+from autocast.kernels.state.order import OrderForMemory
+from autocast.kernels.state.output_views import ViewOutputs
+from autocast.kernels.state.state import inline_functions, separate_state
 
 
 class Phase(NamedTuple):

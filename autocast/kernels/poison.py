@@ -10,7 +10,7 @@ from tvm import relax
 
 from autocast import ir, settings
 from autocast.ir import is_op
-from autocast.kernels.graph.tensors import ALLOCATIONS, Lifetimes
+from autocast.kernels.state.tensors import ALLOCATIONS, Lifetimes
 
 #: The packed function that fills a tensor. Profiles and memory plans do not count its calls.
 POISON = "autocast.poison"

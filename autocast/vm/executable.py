@@ -16,10 +16,10 @@ from tvm import relax
 
 from autocast import ir
 from autocast.errors import InputError
-from autocast.kernels.graph.carry import CARRY
-from autocast.kernels.graph.prepare import PREPARE
-from autocast.kernels.graph.state import num_state
-from autocast.kernels.target import slow_dtype
+from autocast.kernels.phases.prepare import PREPARE
+from autocast.kernels.state.carry import CARRY
+from autocast.kernels.state.state import num_state
+from autocast.kernels.targets.cpu.instruction_sets import slow_dtype
 from autocast.vm import threads
 from autocast.vm.huge_pages import use_huge_pages
 from autocast.vm.pool import varying_outputs

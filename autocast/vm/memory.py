@@ -10,7 +10,7 @@ import tvm
 from rich.table import Table
 
 from autocast import ir
-from autocast.kernels.target import wanted_threads
+from autocast.kernels.targets.cpu.instruction_sets import wanted_threads
 from autocast.model.value import Model
 from autocast.terminal import to_text
 from autocast.vm.compile import compile

@@ -12,8 +12,8 @@ import tvm
 from tvm import relax, tirx
 
 from autocast import ir
-from autocast.kernels.graph.tensors import VIEWS
 from autocast.kernels.poison import is_poisoning
+from autocast.kernels.state.tensors import VIEWS
 from autocast.vm.sizes import evaluate_all, tensor_bytes
 from autocast.vm.workspace import sizes_of_call, workspace_bytes
 

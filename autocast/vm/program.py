@@ -14,7 +14,7 @@ from tvm.ir.instrument import pass_instrument
 
 from autocast import kernels, settings
 from autocast.kernels.contexts import changed_context
-from autocast.kernels.target import wanted_threads
+from autocast.kernels.targets.cpu.instruction_sets import wanted_threads
 
 
 @dataclass(frozen=True)

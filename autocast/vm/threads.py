@@ -14,7 +14,7 @@ from pathlib import Path
 import tvm
 
 from autocast.errors import UnsupportedError
-from autocast.kernels.target import physical_cores, wanted_threads
+from autocast.kernels.targets.cpu.instruction_sets import physical_cores, wanted_threads
 
 #: How often an idle worker yields before it sleeps. Long enough to stay awake between two kernels of one model, short
 #: enough to leave the cores to torch's threads soon after: TVM's own 300,000 burn a core for tenths of a second.

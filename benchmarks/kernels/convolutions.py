@@ -88,9 +88,9 @@ def ours(shape: Shape, dtype: str) -> Call:
     import numpy as np
     import tvm
 
-    from autocast.kernels.convolutions.kernel import Convolution, convolution, pack_weights, packed_shape
-    from autocast.kernels.products.spec import Epilogue
-    from autocast.kernels.target import detect_target
+    from autocast.kernels.matching.products.spec import Epilogue
+    from autocast.kernels.targets.cpu.convolutions.kernel import Convolution, convolution, pack_weights, packed_shape
+    from autocast.kernels.targets.cpu.instruction_sets import detect_target
     from autocast.vm import threads
 
     threads.configure()

@@ -12,7 +12,7 @@ from torch import nn
 from tvm import relax
 
 from autocast.ir import op_name
-from autocast.kernels.graph.expand import expand_operators
+from autocast.kernels.phases.expand import expand_operators
 from autocast.model.value import Model
 
 

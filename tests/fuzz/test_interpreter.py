@@ -15,7 +15,7 @@ from tests.fuzz.generator import parse
 from tests.fuzz.interpreter import Interpreter, Unknown
 from tests.fuzz.operators import OPERATORS
 from tests.fuzz.values import Tensor
-from type_hints.names import DERIVED_NAMES
+from type_hints.names import DERIVED_TENSORS
 
 Row = tuple[str, dict[str, tuple[int, ...]], Callable[..., Any]]
 
@@ -365,7 +365,7 @@ _NO_OPERATORS = tuple(
 def test_every_operator_is_interpreted_or_left_out_for_a_reason() -> None:
     named = {f"relax.{name}" for names in LEFT_OUT.values() for name in names.split()}
     rest = {"relax.assert_op", "relax.make_closure", "relax.null_value", "relax.print"}
-    known = {row.name for row in type_hints.list_rules() if row.family != "custom"} - set(DERIVED_NAMES)
+    known = {row.name for row in type_hints.list_rules() if row.family != "custom"} - set(DERIVED_TENSORS)
     missing = {name for name in known - set(OPERATORS) - named - rest if not name.startswith(_NO_OPERATORS)}
     assert not missing
     assert not named & set(OPERATORS)

@@ -14,8 +14,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.ir import all_bindings, dtype_of, is_op, relax_functions
 from autocast.kernels import lower
-from autocast.kernels.graph.carry import CARRY
-from autocast.kernels.graph.prepare import PREPARE
+from autocast.kernels.phases.prepare import PREPARE
+from autocast.kernels.state.carry import CARRY
 
 _FLOATS = frozenset(("float32", "bfloat16", "float16"))
 _MARK = re.compile(r"v\d+q")

@@ -17,7 +17,7 @@ from tvm.script import tirx as T
 from autocast.frontend import from_torch
 from autocast.kernels import build, detect_target, finish, lower, plan
 from autocast.kernels.fallback.schedule import SCHEDULED
-from autocast.kernels.graph.prepare import PREPARE
+from autocast.kernels.phases.prepare import PREPARE
 from autocast.model import Model
 from autocast.training import SGD, CrossEntropy, training_step
 from tests.architectures import ARCHITECTURES

@@ -7,9 +7,9 @@ import torch
 
 import autocast
 from autocast import amp, vm
-from autocast.kernels.target import cores, detect_target
+from autocast.kernels.targets.cpu.instruction_sets import cores, detect_target
 from tests.architectures import ARCHITECTURES
-from tests.kernels.products.cases import CPUS, runs_here, target_of
+from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 #: Largest relative error (Frobenius norm, against float64) by AMP dtype; None is float32. A rounding of the AMP dtype
 #: (2**-9, 2**-12 of a value on average) for each of the few low-precision results on the longest path of these models.

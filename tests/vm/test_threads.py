@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 from autocast.errors import UnsupportedError
-from autocast.kernels.target import physical_cores
+from autocast.kernels.targets.cpu.instruction_sets import physical_cores
 from autocast.vm import threads
 
 REPORT = """

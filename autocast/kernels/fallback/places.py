@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, op_name
-from autocast.kernels.graph.rewriting import BindingRewriter, dims, rewrite_functions
+from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions
 
 op = relax.op
 

@@ -11,7 +11,7 @@ from tvm import s_tir, sym, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from autocast import settings
-from autocast.kernels.vector.unit import rooted
+from autocast.kernels.targets.cpu.vector.unit import rooted
 from autocast.messages import reason
 
 #: float32 numbers in the vectors that loops are split into; LLVM cuts them to what the target has.

@@ -1,7 +1,7 @@
 """Operators of our own: what differentiation needs, losses, recurrent states, and functions that keep small numbers.
 
 A gradient of more than two primitive operators is one operator here, so that programs stay readable, AutoCast decides
-one precision for it, and kernels see one pattern. `OPERATORS` has them all; `autocast.kernels.graph.expand` replaces
+one precision for it, and kernels see one pattern. `OPERATORS` has them all; `autocast.kernels.phases.expand` replaces
 what no kernel takes whole by operators of TVM. Importing this package registers them.
 """
 

@@ -9,7 +9,7 @@ from scipy import stats
 from tvm import relax
 
 from autocast.ir import dtype_of, static_shape
-from autocast.kernels.graph.expand import expand_operators
+from autocast.kernels.phases.expand import expand_operators
 from autocast.operators.own import seeded_dropout
 from tests.operators.own.dropout_reference import bits_of, kept
 

@@ -12,7 +12,7 @@ from scipy import stats
 from tvm import relax
 
 from autocast.ir import dtype_of, static_shape
-from autocast.kernels.graph.expand import expand_operators
+from autocast.kernels.phases.expand import expand_operators
 from autocast.operators.own import stochastic_round
 from tests.operators.own.rounding_reference import rounded
 

@@ -8,8 +8,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from autocast.kernels.graph.expand import expand_operators
-from autocast.kernels.graph.outline import outline_branches
+from autocast.kernels.phases.expand import expand_operators
+from autocast.kernels.phases.outline import outline_branches
 from autocast.training import differentiate
 
 #: The step of a central difference, and what its error may be: h² of truncation, eps / h of rounding.

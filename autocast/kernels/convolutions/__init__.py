@@ -1,1 +1,0 @@
-"""Convolutions as implicit matrix products over NHWC data, and pooling; and the rule that finds them."""

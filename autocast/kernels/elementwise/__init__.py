@@ -1,1 +1,0 @@
-"""Groups of elementwise operators, with whatever they broadcast, as one kernel each."""

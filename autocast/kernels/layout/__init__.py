@@ -1,1 +1,0 @@
-"""Move data at memory speed: permutations, joins, cuts, repeats, casts and lookups."""

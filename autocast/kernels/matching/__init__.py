@@ -1,0 +1,1 @@
+"""What a kernel is to compute, found in the module: patterns become frozen specs, whatever the target."""

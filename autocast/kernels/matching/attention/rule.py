@@ -1,0 +1,239 @@
+"""Replace attention, with the moves of data on either side of it, by generated kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import is_op, number_of, shape_of
+from autocast.kernels.matching.attention.decompose import decompose_attention
+from autocast.kernels.matching.attention.operands import (
+    Operand,
+    aligned,
+    broadcast,
+    count,
+    look_through,
+    named_in,
+    one_stride,
+    size_of,
+    whole,
+    written_through,
+)
+from autocast.kernels.matching.attention.pattern import Graph, GraphStep, Match, match
+from autocast.kernels.matching.attention.spec import Attention, Size, Step, View
+from autocast.kernels.matching.explain import Declined, explain
+from autocast.kernels.matching.layout.sizes import DimensionNames
+from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.matching.storage import LOW
+from autocast.kernels.targets.cpu.attention.kernel import attention
+
+_STORAGES = ("float32", *LOW)
+
+
+@dataclass
+class _Site:
+    """Where a kernel goes: it defines `end`, after `moves` of the result."""
+
+    found: Match
+    end: relax.Var
+    moves: list[relax.Call] = field(default_factory=list)
+    zero_empty: bool = False
+    spec: Attention | None = None
+    arguments: list[relax.Expr] = field(default_factory=list)
+
+
+@mutator
+class _Attention(BindingRewriter):
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
+        super().__init__(mod)
+        self.target = target
+        self.kernels: dict[Attention, tvm.ir.GlobalVar] = {}
+
+    def enter(self, function: relax.Function) -> None:
+        self.graph = Graph(*users_of(function), self.uses)
+        self.sites: dict[relax.Var, _Site] = {}
+        for var, value in self.graph.bound.items():
+            try:
+                found = match(self.graph, var, value)
+                if found is None:
+                    continue
+                site = self.site(found)
+            except Declined as reason:
+                explain("attention", var, str(reason), taken=False)
+                continue
+            explain("attention", var, f"up to {site.end.name}", taken=True)
+            self.sites[site.end] = site
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        site = self.sites.get(binding.var)
+        if site is None or site.spec is None:
+            return None
+        arguments = [self.new(argument) for argument in site.arguments]
+        out_type = relax.TensorType(dims(site.end), storage(site.end))
+        return relax.call_tir(self.kernel(site.spec), arguments, out_type)
+
+    def kernel(self, spec: Attention) -> tvm.ir.GlobalVar:
+        """The function that computes `spec`: one for all equal ones of the module."""
+        if spec not in self.kernels:
+            name = f"attention{len(self.kernels)}_{'x'.join(str(d) for d in spec.out[0])}_{spec.out[1]}"
+            function = attention(spec, self.target, name).without_attr("global_symbol")
+            self.kernels[spec] = self.builder_.add_func(function, name)
+        return self.kernels[spec]
+
+    def site(self, found: Match) -> _Site:
+        """The kernel for `found` and for as many readers of its result as it can write for."""
+        site = _Site(found, found.result)
+        self.describe(site)
+        while (reader := self.graph.only_user(site.end)) is not None:
+            longer = self.extended(site, reader)
+            if longer is None:
+                break
+            try:
+                self.describe(longer)
+            except Declined:
+                break
+            site = longer
+        return site
+
+    def extended(self, site: _Site, reader: relax.Var) -> _Site | None:
+        """The site with `reader` as its end, if that moves, narrows or masks what is read."""
+        value = self.graph.value_of(reader)
+        if is_op(value, "relax.permute_dims", "relax.reshape"):
+            return _Site(site.found, reader, [*site.moves, value], site.zero_empty)
+        if is_op(value, "relax.astype") and storage(site.end) == "float32" and storage(reader) in LOW:
+            return _Site(site.found, reader, site.moves, site.zero_empty)
+        if is_op(value, "relax.where") and value.args[1].same_as(site.end) and number_of(value.args[2]) == 0:
+            masks = [step for step in site.found.steps if step.tensor is not None]
+            if len(site.found.steps) == 2 and len(masks) == 1 and self.has_rows_of(value.args[0], masks[0]):
+                return _Site(site.found, reader, site.moves, True)
+        return None
+
+    def has_rows_of(self, rows: relax.Expr, mask: GraphStep) -> bool:
+        """Whether `rows` says which rows of `mask` let something pass: have an element that is true, or not -inf."""
+        passed: list[str] = []
+        while (value := self.graph.value_of(rows)) is not None and not rows.same_as(mask.tensor):
+            if is_op(value, "relax.max"):
+                last = len(dims(value.args[0])) - 1
+                if [int(axis) % (last + 1) for axis in value.attrs.axis or ()] != [last]:
+                    return False
+            elif is_op(value, "relax.not_equal") and number_of(value.args[1]) == float("-inf"):
+                return (
+                    mask.kind == "add"
+                    and passed.count("relax.max") == 1
+                    and self.graph.widened(value.args[0]).same_as(self.graph.widened(mask.tensor))
+                )
+            elif not is_op(value, "relax.astype", "relax.reshape"):
+                return False
+            passed.append(value.op.name)
+            rows = value.args[0]
+        keeps = mask.kind == "keep" and mask.value == float("-inf")
+        return keeps and passed.count("relax.max") == 1 and rows.same_as(mask.tensor)
+
+    # ---- the kernel's specification ----
+
+    def describe(self, site: _Site) -> None:
+        """Set the specification and the arguments of a site; raises Declined where it has none."""
+        try:
+            self.specify(site, lambda expr, names: look_through(expr, self.graph.bound, names))
+        except Declined:
+            self.specify(site, whole)
+
+    def specify(self, site: _Site, view: Callable[[relax.Expr, DimensionNames], Operand]) -> None:
+        """Do so with operands that are looked at by `view`."""
+        found, names = site.found, DimensionNames()
+        factors = (found.query, found.key, found.value)
+        if any(shape_of(factor) is None for factor in factors):
+            raise Declined("a shape is not known")
+        if any(dim == 0 for factor in factors for dim in dims(factor)):
+            raise Declined("an operand is empty")
+        if any(storage(factor) not in _STORAGES for factor in factors):
+            raise Declined("its operands are no floats")
+        if storage(site.end) not in _STORAGES:
+            raise Declined(f"it answers {storage(site.end)}")
+        query, key, value = (view(factor, names) for factor in factors)
+        result = written_through(site.end, site.moves, dims(found.result), names)
+        if found.heads_second_last:
+            order = (0, 2, 1, 3)
+            query, key, value, result = (_permuted(operand, order) for operand in (query, key, value, result))
+        if found.key_transposed:
+            last = len(key.axes) - 1
+            key = _permuted(key, (*range(last - 1), last, last - 1))
+        leading = [count(axis) for axis in result.axes[:-2]]
+        query, key, value = (
+            broadcast(o, [*leading, *(count(axis) for axis in o.axes[-2:])]) for o in (query, key, value)
+        )
+        queries, keys = count(query.axes[-2]), count(key.axes[-2])
+        tensors = [None if step.tensor is None else _tensor(step, view, names) for step in found.steps]
+        operands = [query, key, value, *(tensor for tensor in tensors if tensor is not None), result]
+        extents, strides = aligned([[a for axis in o.axes[:-2] for a in axis] for o in operands])
+        arguments: list[relax.Expr] = []
+        views = []
+        for operand, own in zip(operands, strides, strict=True):
+            last_one = operand is result
+            known = [i for i, argument in enumerate(arguments) if argument.same_as(operand.tensor)]
+            if not last_one and not known:
+                arguments.append(operand.tensor)
+            place = len(arguments) if last_one else (known or [len(arguments) - 1])[0]
+            rows, columns = (one_stride(axis) for axis in operand.axes[-2:])
+            views.append(View(place, operand.offsets, own, rows, columns))
+            if columns != Size() and count(operand.axes[-1]) != Size():
+                raise Declined("what it reads or writes is not contiguous along its last axis")
+        depth, value_depth = count(query.axes[-1]).known, count(value.axes[-1]).known
+        if depth is None or value_depth is None:
+            raise Declined("the depth of its heads is known at run time only")
+        rest = iter(views[3:-1])
+        steps = tuple(Step(step.kind, step.value, None if step.tensor is None else next(rest)) for step in found.steps)
+        spec = Attention(
+            arguments=tuple(
+                (tuple(names.dim(dim) for dim in dims(argument)), storage(argument)) for argument in arguments
+            ),
+            out=(tuple(names.dim(dim) for dim in dims(site.end)), storage(site.end)),
+            leading=extents,
+            queries=queries,
+            keys=keys,
+            depth=depth,
+            value_depth=value_depth,
+            query=views[0],
+            key=views[1],
+            value=views[2],
+            result=views[-1],
+            steps=steps,
+            causal=found.causal,
+            zero_empty=site.zero_empty,
+        )
+        bound = {dim for shape, _ in (*spec.arguments, spec.out) for dim in shape if isinstance(dim, str)}
+        used = [*extents, queries, keys]
+        used += [size for view in views for size in (*view.offsets, *view.leading, view.rows)]
+        if named_in(used) - bound:
+            raise Declined("a run-time dimension is none of what it reads")
+        site.spec, site.arguments = spec, arguments
+
+
+def _tensor(step: GraphStep, view: Callable[[relax.Expr, DimensionNames], Operand], names: DimensionNames) -> Operand:
+    """A step's tensor, as large as the scores."""
+    if shape_of(step.tensor) is None or storage(step.tensor) not in (*_STORAGES, "bool"):
+        raise Declined(f"its bias or mask is {storage(step.tensor)}")
+    return broadcast(view(step.tensor, names), [size_of(dim, names) for dim in step.space])
+
+
+def _permuted(operand: Operand, order: tuple[int, ...]) -> Operand:
+    return Operand(operand.tensor, tuple(operand.axes[axis] for axis in order), operand.offsets)
+
+
+def lower_attention(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Rewrite attention to one kernel that reads heads where projections wrote them; decompose what it declines.
+
+    Before::                                               After::
+
+        q = R.reshape(R.split(qkv, 3, axis=2)[0], ...)         y: bf16 = R.call_tir(
+        s: f32 = R.nn.softmax(R.matmul(q', k') * 0.125)            attention0_8x128x768_bfloat16, (qkv,))
+        o: bf16 = R.matmul(R.astype(s, "bfloat16"), v')
+        y = R.reshape(R.permute_dims(o, [0, 2, 1, 3]))
+
+    Scores and their softmax are float32; probabilities for the second product are bfloat16 where Q, K and V are.
+    """
+    return decompose_attention(rewrite_functions(mod, _Attention, target))

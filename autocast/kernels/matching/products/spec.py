@@ -1,0 +1,137 @@
+"""What a matrix product kernel computes: frozen descriptions that equal products share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from autocast.errors import UnsupportedError
+from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
+
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
+STORAGE_DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is done to a product, in float32, before it is stored.
+
+        activation(scale * (A @ B) + bias) + residual_scale * residual
+
+    Attributes
+    ----------
+    scale
+        A factor of the product; None: no scaling.
+    bias
+        Dtype of a bias vector of shape (n,); None: no bias.
+    activation
+        None, `relu`, `gelu` (erf), `gelu_tanh`, `silu`, `tanh` or `sigmoid`.
+    residual
+        Dtype of a tensor of the output's shape that is added; None: no residual.
+    residual_scale
+        A factor of the residual; None: no scaling.
+    residual_first
+        Add the residual before the activation instead of after it.
+    bias_rounding, residual_rounding
+        Dtypes that bias and residual are rounded to when they are loaded; None: they are read as they are.
+    roundings
+        Dtypes that the value is rounded to before the first and before the second of activation and residual; None:
+        it stays float32.
+    """
+
+    scale: float | None = None
+    bias: str | None = None
+    activation: str | None = None
+    residual: str | None = None
+    residual_scale: float | None = None
+    residual_first: bool = False
+    bias_rounding: str | None = None
+    residual_rounding: str | None = None
+    roundings: tuple[str | None, str | None] = (None, None)
+
+    def __post_init__(self) -> None:
+        _check("Epilogue.bias", self.bias, (None, *STORAGE_DTYPES))
+        _check("Epilogue.residual", self.residual, (None, *STORAGE_DTYPES))
+        _check("Epilogue.activation", self.activation, (None, *ACTIVATIONS))
+        for dtype in (self.bias_rounding, self.residual_rounding, *self.roundings):
+            _check("Epilogue.roundings", dtype, (None, *STORAGE_DTYPES[1:]))
+
+
+@dataclass(frozen=True)
+class Product:
+    """`out = epilogue(op(A) @ op(B))`, op being the identity or the transposition of the last two dimensions.
+
+    Attributes
+    ----------
+    m, n, k
+        Rows of op(A), columns of op(B), and the dimension that is summed; None: known at run time.
+    a_dtype, b_dtype, out_dtype
+        Storage dtypes: float32, bfloat16 or float16. Sums are float32.
+    transpose_a, transpose_b
+        Whether A is stored as (k, m), and B as (n, k).
+    batch
+        The leading dimension, or a tuple of them, of those operands that are batched; None: known at run time.
+    a_batched, b_batched
+        Which operands have the leading dimensions; the other is shared by the whole batch. The output has them if
+        either operand has.
+    a_repeated, b_repeated
+        Those leading dimensions (by number) in which a batched operand has extent 1, and is the same for all.
+    epilogue
+        What is done to the sums before they are stored.
+    compute
+        `bfloat16`: operands may be rounded to bfloat16 (while they are packed, where the target multiplies bfloat16);
+        products are summed in float32. `float32`: both are widened. None: bfloat16 if both are stored so, else float32.
+    b_packed
+        Whether the kernel is given B as `prepack.pack_weight` packs it.
+    """
+
+    m: int | None
+    n: int | None
+    k: int | None
+    a_dtype: str = "float32"
+    b_dtype: str = "float32"
+    out_dtype: str = "float32"
+    transpose_a: bool = False
+    transpose_b: bool = False
+    batch: int | tuple[int | None, ...] | None = 1
+    a_batched: bool = False
+    b_batched: bool = False
+    a_repeated: tuple[int, ...] = ()
+    b_repeated: tuple[int, ...] = ()
+    epilogue: Epilogue = field(default_factory=Epilogue)
+    compute: str | None = None
+    b_packed: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("a_dtype", "b_dtype", "out_dtype"):
+            _check(f"Product.{name}", getattr(self, name), STORAGE_DTYPES)
+        _check("Product.compute", self.compute, (None, "float32", "bfloat16"))
+        if self.compute == "bfloat16" and "float16" in (self.a_dtype, self.b_dtype):
+            raise UnsupportedError(
+                "Product: compute='bfloat16' with a float16 operand would lose three bits; use compute='float32'"
+            )
+        for name, extent in (("m", self.m), ("n", self.n), ("k", self.k), *(("batch", d) for d in self.batch_dims)):
+            if extent is not None and extent < 1:
+                raise UnsupportedError(f"Product.{name}: got {extent}, expected at least 1, or None for run time")
+
+    @property
+    def batch_dims(self) -> tuple[int | None, ...]:
+        """The leading dimensions of batched operands and of the output; empty for a plain matrix product."""
+        if not (self.a_batched or self.b_batched):
+            return ()
+        return self.batch if isinstance(self.batch, tuple) else (self.batch,)
+
+    @property
+    def compute_dtype(self) -> str:
+        """The dtype that operands have when they are multiplied."""
+        if self.compute:
+            return self.compute
+        return "bfloat16" if self.a_dtype == self.b_dtype == "bfloat16" else "float32"
+
+    def multiplies_pairs(self, isa: InstructionSet) -> bool:
+        """Whether the vector unit multiplies pairs of bfloat16, rather than float32 numbers."""
+        return self.compute_dtype == "bfloat16" and isa.bf16_dot
+
+
+def _check(where: str, got: object, legal: tuple) -> None:
+    if got not in legal:
+        raise UnsupportedError(f"{where}: got {got!r}, expected one of {', '.join(map(str, legal))}")

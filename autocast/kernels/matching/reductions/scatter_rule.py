@@ -1,0 +1,98 @@
+"""Replace gradients of lookups, with the dense gradient that they are added to, by generated kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import is_op, shape_of
+from autocast.kernels.matching.explain import explain
+from autocast.kernels.matching.layout.sizes import DimensionNames
+from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.matching.storage import LOW
+from autocast.kernels.phases.canonicalize import same_shape
+from autocast.kernels.targets.cpu.reductions.scatter import Scatter, scatter
+
+
+@mutator
+class _Scatters(BindingRewriter):
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
+        super().__init__(mod)
+        self.target = target
+        self.kernels: dict[Scatter, tvm.ir.GlobalVar] = {}
+
+    def enter(self, function: relax.Function) -> None:
+        self.bound, self.users = users_of(function)
+        #: What a kernel defines: the gradient of a lookup, and the dense gradient that it is added to, if any.
+        self.ends: dict[relax.Var, tuple[relax.Call, relax.Expr | None]] = {}
+        taken: set[relax.Var] = set()
+        for var, value in self.bound.items():
+            if not is_op(value, "relax.grad.take_backward"):
+                continue
+            reason = _declined(value)
+            explain("scatter", var, reason or "", taken=reason is None)
+            if reason is None:
+                end, base = self.end(var, taken)
+                self.ends[end] = value, base
+                taken.add(end)
+
+    def end(self, var: relax.Var, taken: set[relax.Var]) -> tuple[relax.Var, relax.Expr | None]:
+        """The sum of `var` and another gradient where that is all that reads it; `var` itself elsewhere."""
+        readers = self.users.get(var, [])
+        total: Any = self.bound.get(readers[0]) if len(readers) == 1 == self.uses[var] else None
+        if not is_op(total, "relax.add") or readers[0] in taken:
+            return var, None
+        base = total.args[1] if total.args[0].same_as(var) else total.args[0]
+        fits = isinstance(base, relax.Var) and storage(base) == "float32" and same_shape(shape_of(base), dims(var))
+        return (readers[0], base) if fits and not base.same_as(var) else (var, None)
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        if binding.var not in self.ends:
+            return None
+        call, base = self.ends[binding.var]
+        adjoint, _, numbers = call.args
+        value: Any = self.bound.get(adjoint) if isinstance(adjoint, relax.Var) else None
+        if is_op(value, "relax.astype") and storage(value.args[0]) in LOW:
+            adjoint = value.args[0]  # loads widen
+        names = DimensionNames()
+        rows, labels, out = (tuple(names.dim(dim) for dim in dims(tensor)) for tensor in (adjoint, numbers, call))
+        axis = int(call.attrs.axis or 0) % len(out)
+        clips = str(getattr(call.attrs, "mode", "")) == "clip"  # the lookup's attributes, if it made this call
+        spec = Scatter((rows, storage(adjoint)), (labels, storage(numbers)), out, axis, base is not None, clips)
+        if spec not in self.kernels:
+            name = f"scatter{len(self.kernels)}_{'x'.join(map(str, out))}_{storage(adjoint)}"
+            self.kernels[spec] = self.builder_.add_func(
+                scatter(spec, self.target, name).without_attr("global_symbol"), name
+            )
+        arguments = [self.new(argument) for argument in (adjoint, numbers, *([] if base is None else [base]))]
+        return relax.call_tir(self.kernels[spec], arguments, relax.TensorType(dims(binding.var), "float32"))
+
+
+def _declined(call: relax.Call) -> str | None:
+    """Why no kernel computes `call`; None where one does."""
+    adjoint, table, numbers = call.args
+    if any(shape_of(tensor) is None for tensor in (adjoint, table, numbers)):
+        return "a shape is not known"
+    if storage(call) != "float32" or storage(adjoint) not in ("float32", *LOW):
+        return f"it adds {storage(adjoint)} to {storage(call)}"
+    if not storage(numbers).startswith(("int", "uint")):
+        return f"its rows are named by {storage(numbers)}"
+    if any(isinstance(dim, int) and dim == 0 for dim in (*dims(adjoint), *dims(table))):
+        return "it has no elements"
+    return None
+
+
+def lower_scatters(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Rewrite the gradients of lookups to kernels that add rows, to a dense gradient of the same table if there is one.
+
+    Before::                                            After::
+
+        a = R.grad.take_backward(g, table, numbers)         b = R.call_tir(scatter0_9x4_float32, (g, numbers, dense))
+        b = R.add(dense, a)
+
+    The table of an embedding that is the last layer's weight too has both: its gradient is made in one place.
+    """
+    return rewrite_functions(mod, _Scatters, target)

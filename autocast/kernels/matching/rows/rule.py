@@ -1,0 +1,190 @@
+"""Replace operators that work on rows, and the elementwise operators between and around them, by single kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import op_name, relax_functions
+from autocast.kernels.matching.clusters import Clusters
+from autocast.kernels.matching.explain import Declined, explain
+from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage
+from autocast.kernels.matching.rows.losses import decompose_losses
+from autocast.kernels.matching.rows.operators import ROW_OPERATORS, RowTranslation, is_widening
+from autocast.kernels.matching.rows.space import Form, RowSpace, space_of
+from autocast.kernels.matching.translate import is_rounded_load
+from autocast.kernels.targets.cpu.rows.kernel import row_kernel
+from autocast.kernels.targets.cpu.vector.program import Program
+
+#: Bindings of one kernel: more would hold more values than there are registers, and take long to compile.
+_MOST_MEMBERS = 48
+
+
+@dataclass(frozen=True, eq=False)
+class RowGroup:
+    """Bindings that one kernel computes: its results, what it reads, and its program."""
+
+    members: frozenset[relax.Var]
+    results: tuple[relax.Var, ...]
+    arguments: tuple[relax.Expr, ...]
+    program: Program
+    row_dims: int
+    name: str
+
+
+def row_groups(clusters: Clusters) -> list[RowGroup]:
+    """The groups of a function's bindings that become row kernels, settled in `clusters`."""
+    groups = []
+    for var, value in clusters.bound.items():
+        if op_name(value) not in ROW_OPERATORS or var in clusters.settled:
+            continue
+        try:
+            if var not in clusters.block:
+                raise Declined("its block is not one of dataflow")
+            group = _grown(clusters, var, space_of(value))
+        except Declined as reason:
+            explain("rows", var, str(reason), taken=False)
+            continue
+        clusters.settle(group.members)
+        groups.append(group)
+        explain("rows", var, f"{len(group.members)} operators in {group.name}", taken=True)
+    return groups
+
+
+def _grown(clusters: Clusters, seed: relax.Var, space: RowSpace) -> RowGroup:
+    translated(clusters, space, [seed])
+
+    def fits(var: relax.Var, members: set[relax.Var]) -> bool:
+        if len(members) >= _MOST_MEMBERS or not _may_join(clusters, var, members, space):
+            return False
+        try:
+            translated(clusters, space, [*members, var])
+        except Declined:
+            return False
+        return True
+
+    members = clusters.grow(seed, fits)
+    translation = translated(clusters, space, members)
+    results = _results(clusters, members)
+    outputs = [translation.output(var) for var in results]
+    operators = [str(op_name(clusters.bound[var])) for var in sorted(members, key=clusters.position.__getitem__)]
+    names = dict.fromkeys(name.rpartition(".")[2] for name in operators if name in ROW_OPERATORS)
+    program = translation.builder.finish(outputs)
+    if unknown := program.undeclared_sizes():
+        raise Declined(f"nothing that it reads or stores has the extent {unknown[0]}")
+    return RowGroup(
+        frozenset(members),
+        tuple(results),
+        tuple(translation.arguments),
+        program,
+        space.row_dims,
+        "_".join([*names][:3]),
+    )
+
+
+def translated(clusters: Clusters, space: RowSpace, members: Collection[relax.Var]) -> RowTranslation:
+    """The program of `members`.
+
+    Raises
+    ------
+    Declined
+        One of them cannot be computed with the others.
+    """
+    translation = RowTranslation(clusters, members, space)
+    for var in sorted(members, key=clusters.position.__getitem__):
+        translation.value(var)
+    return translation
+
+
+def _may_join(clusters: Clusters, var: relax.Var, members: set[relax.Var], space: RowSpace) -> bool:
+    """Whether it pays to compute `var` in the kernel of `members`.
+
+    A value of rows that needs none of them and is read elsewhere too (which labels count, say) would have to wait for
+    the kernel there, and keep out what it is needed for.
+    """
+    value = clusters.bound[var]
+    if op_name(value) is None:
+        return False
+    before = not any(operand in members for operand in clusters.operands[var])
+    if before and len(clusters.users.get(var, ())) > 1 and space.form(dims(var)) is not Form.WHOLE:
+        return False
+    loaded = is_widening(value) or is_rounded_load(value, clusters.bound)
+    return not loaded or value.args[0] in members
+
+
+def _results(clusters: Clusters, members: set[relax.Var]) -> list[relax.Var]:
+    """The members that others read. What is only widened is read in its own dtype, and widened by its readers."""
+    waiting = [
+        var
+        for var in members
+        if not isinstance(var, relax.DataflowVar) or any(user not in members for user in clusters.users.get(var, ()))
+    ]
+    results: set[relax.Var] = set()
+    while waiting:
+        var = waiting.pop()
+        if is_widening(clusters.bound[var]) and isinstance(var, relax.DataflowVar):
+            waiting.append(clusters.bound[var].args[0])
+        else:
+            results.add(var)
+    return sorted(results, key=clusters.position.__getitem__)
+
+
+@mutator
+class _Rows(BindingRewriter):
+    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target, groups: dict[relax.Var, RowGroup]) -> None:
+        super().__init__(mod)
+        self.target, self.groups = target, groups
+        self.kernels: dict[tuple[Program, int], tvm.ir.GlobalVar] = {}
+        self.calls: dict[relax.Var, relax.Var] = {}
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        group = self.groups.get(binding.var)
+        if group is None or binding.var not in group.results:
+            return None
+        if len(group.results) == 1:
+            return self.lowered(group)
+        first = group.results[0]
+        if first not in self.calls:
+            self.calls[first] = self.emit(self.lowered(group))
+        return relax.TupleGetItem(self.calls[first], group.results.index(binding.var))
+
+    def lowered(self, group: RowGroup) -> relax.Call:
+        """The call of the kernel that computes `group`."""
+        key = group.program, group.row_dims
+        if key not in self.kernels:
+            dtypes = dict.fromkeys(dtype for _, _, dtype in group.program.outputs)
+            parts = [f"{group.name}{len(self.kernels)}", "x".join(map(str, group.program.space)), *dtypes]
+            function = row_kernel(*key, self.target, "_".join(parts)).without_attr("global_symbol")
+            self.kernels[key] = self.builder_.add_func(function, "_".join(parts))
+        types = [relax.TensorType(dims(var), storage(var)) for var in group.results]
+        arguments = [self.new(argument) for argument in group.arguments]
+        return relax.call_tir(self.kernels[key], arguments, types[0] if len(types) == 1 else types)
+
+
+def lower_rows(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+    """Rewrite operators that work on rows, and the elementwise operators between and around them, to kernels.
+
+    Before::                                       After::
+
+        a: f32 = R.add(R.multiply(s, 0.125), m)        p: bf16 = R.call_tir(softmax0_8x12x128x128_bfloat16, (s, m))
+        b: f32 = R.nn.softmax(a)
+        p: bf16 = R.astype(b, "bfloat16")
+
+    A kernel stores every value that others read; what it reads is widened as it is loaded, so casts to float32 before
+    it vanish too.
+    """
+    mod = decompose_losses(mod)
+    groups: dict[relax.Var, RowGroup] = {}
+    for name, function in relax_functions(mod):
+        clusters = Clusters(function)
+        found = row_groups(clusters)
+        groups.update((member, group) for group in found for member in group.members)
+        if found:
+            mod = tvm.IRModule(
+                {**mod.functions, name: clusters.reordered(function)}, attrs=mod.attrs, global_infos=mod.global_infos
+            )
+    return rewrite_functions(mod, _Rows, target, groups)

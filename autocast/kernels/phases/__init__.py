@@ -1,0 +1,1 @@
+"""Rewrites of the module before, between and after the choice of kernels."""

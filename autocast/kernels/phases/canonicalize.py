@@ -1,0 +1,269 @@
+"""Remove what computes nothing, and write what remains in one way, so that patterns of kernels are few."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import dtype_of, is_constant, is_op, number_of, op_name, same_shape, shape_of, static_shape
+from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage
+from autocast.kernels.matching.storage import LOW
+from autocast.kernels.phases.einsum import einsum_as_matmul
+from autocast.operators.own import normalize_batch
+
+#: Constants of at most this many elements are computed now.
+_FOLDED_ELEMENTS = 4096
+
+
+@mutator
+class _Canonicalize(BindingRewriter):
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        rule = _RULES.get(op_name(binding.value) or "")
+        if rule is None:
+            return None
+        call = binding.value
+        return rule(self, call, *[self.folded(self.new(operand)) for operand in call.args])
+
+    def folded(self, expr: relax.Expr) -> relax.Expr:
+        """The constant that `expr` is bound to, if it is."""
+        value = self.producer(expr)
+        return value if value is not None and is_constant(value) else expr
+
+    def producer(self, expr: relax.Expr) -> Any:
+        """What the variable `expr` of the new function is bound to."""
+        return self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+
+
+def _reshape(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, *_: relax.Expr) -> relax.Expr | None:
+    """reshape, expand_dims, squeeze, flatten: nothing, a constant, or one reshape of what was first reshaped."""
+    shape = shape_of(call)
+    if shape is None or shape_of(data) is None:
+        return None
+    if is_constant(data):
+        return _folded(data, static_shape(call), np.reshape)
+    source = rewriter.producer(data)
+    if is_op(source, "relax.reshape"):
+        data = source.args[0]
+    return data if same_shape(shape_of(data), shape) else relax.op.reshape(data, relax.ShapeExpr(shape))
+
+
+def _broadcast_to(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, shape: relax.Expr) -> relax.Expr | None:
+    if same_shape(shape_of(data), shape_of(call)):
+        return data
+    return _folded(data, static_shape(call), np.broadcast_to) if is_constant(data) else None
+
+
+def _full(rewriter: _Canonicalize, call: relax.Call, shape: relax.Expr, value: relax.Expr) -> relax.Expr | None:
+    """Of infinities and NaN, which TVM's own lowering does not take, the number itself, broadcast."""
+    number = number_of(value)
+    if number is None or math.isfinite(number) or shape_of(call) is None:
+        return None
+    constant = relax.const(number, dtype_of(call))
+    folded = _folded(constant, static_shape(call), np.broadcast_to)
+    return folded if folded is not None else relax.op.broadcast_to(constant, call.ty.shape)
+
+
+def _of_one(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
+    """A scalar is sorted, and its own place is 0: TVM's own lowering asks for an axis."""
+    if shape_of(data) != ():
+        return None
+    return data if is_op(call, "relax.sort") else relax.op.zeros(call.ty.shape, str(dtype_of(call)))
+
+
+def _astype(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
+    if dtype_of(data) == dtype_of(call):
+        return data
+    if is_constant(data) and data.value.numpy().size <= _FOLDED_ELEMENTS:
+        return relax.const(data.value.numpy().astype(_numpy_dtype(storage(call))), dtype_of(call))
+    # Whoever computes what is reshaped or joined stores it narrowed.
+    moved = rewriter.producer(data)
+    if dtype_of(call) not in LOW or dtype_of(data) != "float32" or rewriter.uses[call.args[0]] > 1:
+        return None
+    if is_op(moved, "relax.reshape") and rewriter.producer(moved.args[0]) is not None:
+        return relax.op.reshape(rewriter.emit(relax.op.astype(moved.args[0], dtype_of(call))), moved.args[1])
+    if is_op(moved, "relax.concat", "relax.stack") and isinstance(moved.args[0], relax.Tuple):
+        fields = [rewriter.emit(relax.op.astype(field, dtype_of(call))) for field in moved.args[0].fields]
+        return relax.Call(moved.op, [relax.Tuple(fields), *moved.args[1:]], moved.attrs)
+    return None
+
+
+def _permute_dims(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
+    rank = len(call.ty.shape)
+    axes = permutation(call)
+    if is_constant(data):
+        return _folded(data, static_shape(call), lambda value, _: np.transpose(value, axes))
+    source = rewriter.producer(data)
+    if is_op(source, "relax.permute_dims"):
+        first = permutation(source)
+        axes, data = [first[axis] for axis in axes], source.args[0]
+    return data if axes == list(range(rank)) else relax.op.permute_dims(data, axes)
+
+
+def _matmul(rewriter: _Canonicalize, call: relax.Call, left: relax.Expr, right: relax.Expr) -> relax.Expr | None:
+    """A product with a matrix that was first repeated for the whole batch; one of two vectors is a sum."""
+    if len(shape_of(left) or ()) == len(shape_of(right) or ()) == 1:
+        if not dtype_of(left) == dtype_of(right) == dtype_of(call):
+            left, right = (rewriter.emit(relax.op.astype(vector, dtype_of(call))) for vector in (left, right))
+        return relax.op.sum(rewriter.emit(relax.op.multiply(left, right)))
+    source = rewriter.producer(right)
+    if not is_op(source, "relax.broadcast_to"):
+        return None
+    matrix, repeated = dims(source.args[0]), dims(source)
+    if shape_of(left) is None or len(matrix) < 2 or not same_shape(matrix[-2:], repeated[-2:]):
+        return None
+    if len(matrix) > 2 and any(dim != 1 for dim in matrix[:-2]):
+        return None
+    if len(dims(left)) < len(repeated) or not same_shape(dims(left)[:-2], dims(call)[:-2]):
+        return None
+    matrix_2d = source.args[0]
+    if len(matrix) > 2:
+        matrix_2d = rewriter.emit(relax.op.reshape(matrix_2d, relax.ShapeExpr(matrix[-2:])))
+    return relax.op.matmul(left, matrix_2d, out_dtype=call.attrs.out_dtype)
+
+
+def _batch_norm(
+    rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, *statistics: relax.Expr
+) -> relax.Tuple | None:
+    """Training: statistics of the batch, and the next running ones. Inference: a factor and an offset by channel."""
+    emit, op = rewriter.emit, relax.op
+    stored = storage(data)
+    if stored in LOW:
+        # Here, not where each operator is widened: statistics, and what is made of them, are never stored low.
+        wide = [emit(op.astype(operand, "float32")) for operand in (data, *statistics)]
+        whole = _batch_norm(rewriter, relax.Call(call.op, wide, call.attrs), *wide)
+        return whole if whole is None else relax.Tuple([emit(op.astype(field, stored)) for field in whole.fields])
+    gamma, beta, mean, variance = statistics
+    if call.attrs.training is None or call.attrs.training:
+        return normalize_batch(rewriter.emit, call, data, *statistics)
+    if not call.attrs.center or not call.attrs.scale:
+        return None
+    epsilon = relax.const(float(call.attrs.epsilon), dtype_of(variance))
+    factor = emit(op.multiply(gamma, emit(op.rsqrt(emit(op.add(variance, epsilon))))))
+    offset = emit(op.subtract(beta, emit(op.multiply(mean, factor))))
+    rank, axis = len(dims(data)), int(call.attrs.axis)
+    others = [i for i in range(rank) if i != axis % rank]
+    factor, offset = (emit(op.expand_dims(vector, others)) for vector in (factor, offset))
+    result = emit(op.add(emit(op.multiply(data, factor)), offset))
+    return relax.Tuple([result, mean, variance])
+
+
+def _group_norm(
+    rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, scale: relax.Expr, offset: relax.Expr
+) -> relax.Expr | None:
+    """Where channels are last: sums over space for each channel, from which small ones make those of the groups."""
+    shape, attributes = dims(data), call.attrs
+    *space, channel = range(len(shape))
+    batch, *space = space
+    axes = sorted(int(axis) % len(shape) for axis in attributes.axes)
+    if int(attributes.channel_axis) % len(shape) != channel or axes != space or storage(data) != "float32":
+        return None
+    emit, op = rewriter.emit, relax.op
+    groups = relax.ShapeExpr([shape[batch], attributes.num_groups, shape[channel] // attributes.num_groups])
+    by_channel = relax.ShapeExpr([dim if axis in (batch, channel) else 1 for axis, dim in enumerate(shape)])
+
+    def mean(value: relax.Expr) -> relax.Expr:
+        in_groups = emit(op.reshape(emit(op.mean(value, space)), groups))
+        return emit(op.mean(in_groups, 2, keepdims=True))
+
+    def for_channels(value: relax.Expr) -> relax.Expr:
+        return emit(op.reshape(emit(op.broadcast_to(value, groups)), by_channel))
+
+    centered = emit(op.subtract(data, for_channels(mean(data))))
+    variance = mean(emit(op.multiply(centered, centered)))
+    epsilon = relax.const(float(attributes.epsilon), "float32")
+    result = op.multiply(centered, for_channels(emit(op.rsqrt(emit(op.add(variance, epsilon))))))
+    if attributes.scale:
+        result = op.multiply(emit(result), scale)
+    return op.add(emit(result), offset) if attributes.center else result
+
+
+def _std(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
+    """Of what is multiplied by a power of two first where its squares would overflow or vanish."""
+    if dtype_of(data) not in ("float32", "bfloat16") or shape_of(data) is None or 0 in dims(data):
+        return None
+    emit, op, axes = rewriter.emit, relax.op, call.attrs.axis
+
+    def number(exponent: int) -> relax.Expr:
+        return relax.const(2.0**exponent, dtype_of(data))
+
+    largest = emit(op.max(emit(op.abs(data)), axes, keepdims=True))
+    factor = emit(op.where(emit(op.greater(largest, number(48))), number(-96), number(0)))
+    factor = emit(op.where(emit(op.less(largest, number(-48))), number(96), factor))
+    variance = emit(op.variance(emit(op.multiply(data, factor)), axes, keepdims=True))
+    result = op.divide(emit(op.sqrt(variance)), factor)
+    return result if call.attrs.keepdims else op.reshape(emit(result), shape_of(call))
+
+
+_RULES: dict[str, Callable[..., relax.Expr | None]] = {
+    **dict.fromkeys(("relax.argmax", "relax.argmin", "relax.argsort", "relax.sort"), _of_one),
+    "relax.full": _full,
+    "relax.reshape": _reshape,
+    "relax.expand_dims": _reshape,
+    "relax.squeeze": _reshape,
+    "relax.flatten": _reshape,
+    "relax.broadcast_to": _broadcast_to,
+    "relax.astype": _astype,
+    "relax.permute_dims": _permute_dims,
+    "relax.matmul": _matmul,
+    "relax.std": _std,
+    "relax.einsum": lambda rewriter, call, operands: einsum_as_matmul(call, operands, rewriter.emit),
+    "relax.nn.batch_norm": _batch_norm,
+    "relax.nn.group_norm": _group_norm,
+}
+
+
+def permutation(call: relax.Call) -> list[int]:
+    """The axes of a permute_dims, none negative."""
+    rank = len(call.ty.shape)
+    if call.attrs.axes is None:
+        return list(range(rank))[::-1]
+    return [int(axis) % rank for axis in call.attrs.axes]
+
+
+def _folded(constant: relax.Expr, shape: tuple | None, compute: Callable) -> relax.Expr | None:
+    if shape is None or np.prod(shape) > _FOLDED_ELEMENTS:
+        return None
+    value = np.ascontiguousarray(compute(constant.value.numpy(), shape)).reshape(
+        shape
+    )  # of a scalar, numpy makes a vector
+    return relax.const(value, dtype_of(constant))
+
+
+def _numpy_dtype(dtype: str) -> np.dtype:
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)
+
+
+def canonicalize(mod: tvm.IRModule) -> tvm.IRModule:
+    """Remove identities, merge chains of reshapes and of permutations, and compute equal things once.
+
+    Before::                                           After::
+
+        a = R.broadcast_to(x, R.shape([8, 128, 768]))      c = R.matmul(x, w)
+        b = R.broadcast_to(w, R.shape([8, 768, 768]))      e = R.permute_dims(c, [0, 2, 1])
+        c = R.matmul(a, b)
+        d = R.expand_dims(R.permute_dims(c), 0)
+        e = R.permute_dims(R.squeeze(d), axes)
+
+    Batch normalization for inference becomes a factor and an offset for each channel, group normalization of data whose
+    channels are last reductions over space, and the product of two vectors a sum. Chains are shortened before
+    common subexpressions are looked for, because that makes more of them equal.
+    """
+    mod = rewrite_functions(mod, _Canonicalize)
+    return tvm.transform.Sequential(
+        [
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.EliminateCommonSubexpr(),
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.DeadCodeElimination(),
+        ]
+    )(mod)

@@ -1,0 +1,91 @@
+"""Replace operators of our own, and those that TVM cannot compute, by operators of TVM that they are short for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import mutator
+
+from autocast.ir import dtype_of, op_name
+from autocast.kernels.matching.convolutions.declined import has_kernel
+from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions
+from autocast.kernels.matching.storage import LOW
+from autocast.operators.own import OPERATORS, Expansion
+
+
+def _pixel_shuffle(call: relax.Call, x: relax.Expr) -> relax.Expr:
+    factor, (*batch, channels, height, width) = int(call.attrs.upscale_factor), dims(x)
+    first = len(batch)
+    parts = relax.op.reshape(x, [*batch, channels // factor**2, factor, factor, height, width])
+    order = [*range(first + 1), first + 3, first + 1, first + 4, first + 2]
+    return relax.op.reshape(
+        relax.op.permute_dims(parts, order), [*batch, channels // factor**2, height * factor, width * factor]
+    )
+
+
+def _prelu(call: relax.Call, x: relax.Expr, alpha: relax.Expr) -> relax.Expr:
+    axis = int(call.attrs.axis) % len(dims(x))
+    factor = relax.op.reshape(alpha, [dims(alpha)[0] if i == axis else 1 for i in range(len(dims(x)))])
+    positive = relax.op.greater(x, relax.const(0, dtype_of(x)))
+    return relax.op.where(positive, x, relax.op.multiply(x, factor))
+
+
+#: Operators that TVM has a type for, but nothing that computes them; not along an axis of run-time size, either.
+_UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr]] = {
+    "relax.ewise_fma": lambda _, x, y, z: relax.op.add(relax.op.multiply(x, y), z),
+    "relax.nn.prelu": _prelu,
+    "relax.nn.pixel_shuffle": _pixel_shuffle,
+    "relax.wrap_param": lambda call, x: relax.op.astype(x, call.attrs.dtype),
+    "relax.hint_on_device": lambda _, x: x,
+    "relax.builtin.stop_lift_params": lambda _, x: x,
+}
+
+
+@mutator
+class _Expand(BindingRewriter):
+    def __init__(self, mod: tvm.IRModule, keep: tuple[str, ...]) -> None:
+        super().__init__(mod)
+        self.keep = keep
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        name = op_name(binding.value)
+        if name in _UNKNOWN_TO_TVM and name not in self.keep:
+            return _UNKNOWN_TO_TVM[name](binding.value, *map(self.new, binding.value.args))
+        operator = OPERATORS.get(name or "")
+        if operator is None or operator.expand is None or name in self.keep or has_kernel(binding.value):
+            return None
+        call = binding.value
+        operands = [self.new(operand) for operand in call.args]
+        if not operator.multiplies:
+            operands = [self.widened(operand) for operand in operands]
+        result = operator.expand(Expansion(call, tuple(operands), self.emit))
+        if isinstance(result, relax.Expr):
+            return self.stored(result, call.ty)
+        fields = zip(result, call.ty.fields, strict=True)
+        return relax.Tuple([self.emit(self.stored(field, want)) for field, want in fields])
+
+    def widened(self, operand: relax.Expr) -> relax.Expr:
+        """`operand` in float32 where it is stored lower."""
+        return self.emit(relax.op.astype(operand, "float32")) if dtype_of(operand) in LOW else operand
+
+    def stored(self, result: relax.Expr, want: relax.TensorType) -> relax.Expr:
+        """`result` in the dtype of the type `want`."""
+        result = self.builder_.normalize(result)
+        return result if dtype_of(result) == str(want.dtype) else relax.op.astype(result, str(want.dtype))
+
+
+def expand_operators(mod: tvm.IRModule, keep: tuple[str, ...] = ()) -> tvm.IRModule:
+    """Rewrite backward operators and losses to operators of TVM, which compute in float32 and store as was asked.
+
+    Before::                                               After::
+
+        d: bf16 = R.grad.tanh_backward(y, g)                   y1: f32 = R.astype(y, "float32")
+                                                               g1: f32 = R.astype(g, "float32")
+                                                               s: f32 = R.subtract(1, R.multiply(y1, y1))
+                                                               d: bf16 = R.astype(R.multiply(g1, s), "bfloat16")
+
+    So are the few operators of TVM that it cannot compute itself. Those in `keep` stay as they are.
+    """
+    return rewrite_functions(mod, _Expand, keep)

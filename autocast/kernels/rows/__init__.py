@@ -1,1 +1,0 @@
-"""Kernels that work on rows: softmax, normalizations, reductions, with elementwise neighbours on both sides."""

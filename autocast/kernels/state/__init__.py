@@ -1,0 +1,1 @@
+"""What a step replaces, and where tensors live: updates in place, order of calls, views of outputs."""

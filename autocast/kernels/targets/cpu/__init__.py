@@ -1,0 +1,1 @@
+"""Kernels for the vector units of x86 and ARM processors."""

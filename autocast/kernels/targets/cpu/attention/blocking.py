@@ -1,0 +1,92 @@
+"""How attention is cut up: register tiles, blocks of keys that fit the first cache, tasks for threads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autocast.kernels.matching.attention.spec import Attention
+from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
+
+#: Rows of a register tile by instruction set and by vectors of queries across.
+_TILE_ROWS = {
+    "avx512bf16": {4: 6, 3: 8, 2: 12, 1: 16},
+    "avx512": {4: 6, 3: 8, 2: 12, 1: 16},
+    "avx2": {2: 6, 1: 12},
+    "generic": {2: 4, 1: 8},
+}
+#: Relative time of a tile by vectors across.
+_TILE_COST = {4: 1.0, 3: 1.0, 2: 1.05, 1: 1.5}
+
+#: The scores of a block of keys take about so many bytes.
+_SCORE_BYTES = 48 << 10
+#: Fewer tasks than this for each core share the work unevenly, if they are not a multiple of the cores.
+_TASKS_PER_CORE = 4
+#: A task that owns fewer queries packs keys and values for too little work.
+_QUERIES_PER_TASK = 256
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """The sizes of everything, known when code is generated.
+
+    Attributes
+    ----------
+    vectors, panel
+        Queries that are worked on together: vectors of them, and their number.
+    score_rows, value_rows
+        Rows of the register tiles: keys of the first product, columns of V of the second.
+    keys
+        Keys of one block: a multiple of `score_rows`, and even.
+    one_block
+        Whether all keys are one block.
+    query_tasks
+        Tasks that share the queries of one set of keys and values.
+    """
+
+    vectors: int
+    panel: int
+    score_rows: int
+    value_rows: int
+    keys: int
+    one_block: bool
+    query_tasks: int
+
+
+def choose_blocking(spec: Attention, isa: InstructionSet, cores: int) -> Blocking:
+    """The blocking of `spec`: panels that waste the fewest lanes on its queries, blocks of keys of equal size."""
+    tiles = _TILE_ROWS[isa.name]
+    queries = spec.queries.known or 2 * isa.lanes
+    vectors = min(tiles, key=lambda v: (_padded(queries, v * isa.lanes) * _TILE_COST[v], v))
+    panel = vectors * isa.lanes
+    rows = _even_rows(spec.keys.known, tiles[vectors])
+    keys = max(2 * rows, _SCORE_BYTES // (4 * panel))
+    if spec.keys.known is not None:
+        keys = math.ceil(spec.keys.known / math.ceil(spec.keys.known / keys))
+    keys = _padded(keys, math.lcm(rows, 2))
+    one_block = spec.keys.known is not None and spec.keys.known <= keys
+    value_rows = _even_rows(spec.value_depth, tiles[vectors])
+    return Blocking(vectors, panel, rows, value_rows, keys, one_block, _query_tasks(spec, cores))
+
+
+def _even_rows(extent: int | None, most: int) -> int:
+    """Rows of equal tiles of at most `most` rows that cover `extent`."""
+    return most if extent is None else math.ceil(extent / math.ceil(extent / most))
+
+
+def _padded(extent: int, multiple: int) -> int:
+    return math.ceil(extent / multiple) * multiple
+
+
+def _query_tasks(spec: Attention, cores: int) -> int:
+    extents = [extent.known for extent in spec.leading[: len(spec.leading) - spec.shared]]
+    tasks = math.prod(extent or 1 for extent in extents)
+    queries = spec.queries.known or 0
+    if tasks % cores == 0 or tasks >= _TASKS_PER_CORE * cores:
+        return 1
+    return max(1, min(cores, queries // _QUERIES_PER_TASK))
+
+
+def is_few(queries: int | None, group: int | None) -> bool:
+    """Whether so many queries, of so many heads that share keys, are too few for packing."""
+    return queries is not None and group is not None and math.prod((queries, group)) <= 8

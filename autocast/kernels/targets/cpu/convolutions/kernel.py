@@ -1,0 +1,326 @@
+"""Convolutions: from a `Convolution` to a TIR function that runs at the speed of the vector unit.
+
+A convolution is a product of a matrix of pixels, each row of which holds what one output sees, with one of weights. The
+matrix of pixels is never stored: the microkernel of products takes, for each row of the kernel, one run of neighbouring
+words from a row of NHWC data. Each task copies the band of rows that it needs to a scratch in its cache, with zeros
+around it and narrowed where that is asked for; data that needs neither is read where it lies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.matching.convolutions.spec import Convolution
+from autocast.kernels.targets.cpu.convolutions.band import Band, BandSource
+from autocast.kernels.targets.cpu.convolutions.blocking import as_rows, choose_blocking
+from autocast.kernels.targets.cpu.convolutions.depthwise import Depthwise, is_depthwise
+from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
+from autocast.kernels.targets.cpu.convolutions.taps import Taps
+from autocast.kernels.targets.cpu.convolutions.weights import PackedWeights, pack_weights, packed_shape
+from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
+from autocast.kernels.targets.cpu.products.tile import BLOCK_WORDS, MOST_WORDS, BlockedSums, Tile
+from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
+from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, flat, i64, importing, kernel_function, minimum
+
+__all__ = ["Convolution", "convolution", "pack_weights", "packed_shape"]
+
+# A pair of neighbouring elements of 16 bits, aligned to one of them, and the last one of an odd number.
+_WORDS = """
+define linkonce_odr i32 @autocast_pair_at(ptr %p) alwaysinline {
+  %w = load i32, ptr %p, align 2
+  ret i32 %w
+}
+define linkonce_odr i32 @autocast_last_at(ptr %p) alwaysinline {
+  %h = load i16, ptr %p, align 2
+  %w = zext i16 %h to i32
+  ret i32 %w
+}
+"""
+
+
+def convolution(spec: Convolution, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    """A destination-passing TIR function `name(data, packed, [bias], [residual], out)` that computes `spec`.
+
+    `packed` are the weights as `pack_weights` leaves them. The function is fit for `relax.call_tir`, and its attribute
+    `autocast.flops` says how many operations a call takes.
+    """
+    isa = instruction_set(target)
+    with kernel_function(name) as finished:
+        generator = _Generator(spec, isa, cores(target))
+        generator.emit()
+    return finished().with_attr("autocast.flops", generator.flops)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """The outputs of one kind that a task computes: `rows` x `columns` of each image of its band."""
+
+    kind: tuple[Taps, Taps]
+    band: Band
+    rows: Extent
+    columns: Extent
+    pixels: Extent
+    first_word: int
+    out_height: Extent
+    out_width: Extent
+
+
+class _Generator:
+    def __init__(self, spec: Convolution, isa: InstructionSet, threads: int) -> None:
+        self.given, self.spec, self.unit = spec, as_rows(spec), VectorUnit(isa)
+        self.blocking = choose_blocking(self.spec, isa, threads)
+        self.layout = PackedWeights(self.spec, self.blocking, isa)
+
+    def emit(self) -> None:
+        """Emit the function's arguments and body."""
+        spec, given, epilogue = self.spec, self.given, self.given.epilogue
+        shape = [
+            tirx.Var(name, "int64") if extent is None else extent
+            for name, extent in (("batch", given.batch), ("height", given.height), ("width", given.width))
+        ]
+        out_shape = [shape[0], given.output_extent(0, shape[1]), given.output_extent(1, shape[2])]
+        data = T.arg("data", T.buffer((*shape, spec.channels), spec.data_dtype))
+        packed = T.arg("packed", T.buffer(self.layout.shape, self.layout.word))
+        bias = T.arg("bias", T.buffer((spec.features,), epilogue.bias)) if epilogue.bias else None
+        full = (*out_shape, spec.features)
+        residual = T.arg("residual", T.buffer(full, epilogue.residual)) if epilogue.residual else None
+        out = T.arg("out", T.buffer(full, spec.out_dtype))
+        seen = out_shape if not spec.transposed else shape
+        self.flops = (
+            2 * spec.channels * self.layout.features * math.prod(spec.kernel) * math.prod(seen[1:], start=seen[0])
+        )
+        if spec is not given:
+            shape = out_shape = [1, math.prod(shape[1:], start=shape[0]), 1]
+        self.data, self.packed = flat(data), flat(packed)
+        extras = (None if extra is None else flat(extra) for extra in (bias, residual))
+        self.output = Output(flat(out), epilogue, *extras)
+        with importing(self._llvm()):
+            self.shape = [self.unit.opaque(extent) for extent in shape]
+            self.out_shape = [self.unit.opaque(extent) for extent in out_shape]
+            if is_depthwise(spec):
+                views = self.data, self.packed, self.output
+                Depthwise(self.unit, spec, self.shape, self.out_shape, *views).emit()
+            else:
+                self._tasks()
+
+    def _llvm(self) -> str:
+        activation = self.spec.epilogue.activation
+        math_ir = vector_math.math_ir(self.unit.lanes, (activation,)) if activation else ""
+        return math_ir + llvm_ir.conversions_and_accesses(self.unit.isa) + _WORDS
+
+    def _tasks(self) -> None:
+        """One task for each band and each of its parts of the features."""
+        blocking, spec = self.blocking, self.spec
+        height = blocking.row_kinds[0].outputs(self.out_shape[1])  # the others have no more
+        source = BandSource(self.unit, self.data, self.shape, spec.channels, blocking)
+        bands = (height + blocking.rows - 1) // blocking.rows
+        groups = self.shape[0] // blocking.images
+        parts = blocking.feature_tasks
+        count = groups * bands * parts
+        if isinstance(count, int) and count == 1:
+            self._task(source, i64(0), i64(0), i64(0))
+            return
+        with T.parallel(0, i64(count)) as task:
+            part = T.bind(task % parts)
+            band = T.bind(task // parts % bands)
+            self._task(source, T.bind(task // (parts * bands)), band, part)
+
+    def _task(self, source: BandSource, group: tirx.Expr, band: tirx.Expr, part: tirx.Expr) -> None:
+        blocking = self.blocking
+        first_row = T.bind(band * blocking.rows)
+        first_panel = T.bind(part * self.layout.panels // blocking.feature_tasks)
+        last_panel = T.bind((part + 1) * self.layout.panels // blocking.feature_tasks)
+        data = source.emit(T.bind(group * blocking.images), first_row)
+        first_word = 0
+        for kind in blocking.kinds():
+            height, columns = (kind[axis].outputs(self.out_shape[axis + 1]) for axis in (0, 1))
+            if 0 in (height, columns):  # the strides of a transposed convolution pass over a small result
+                first_word += blocking.words(kind, self.layout.channels)
+                continue
+            rows: Extent = blocking.rows
+            if not (isinstance(height, int) and height % blocking.rows == 0):
+                rows = T.bind(tirx.max(minimum(blocking.rows, height - first_row), i64(0)))
+            pixels = blocking.images * rows * columns
+            chunk = _Chunk(kind, data, rows, columns, pixels, first_word, *self.out_shape[1:])
+            together = blocking.panels_together
+            with T.serial(0, (last_panel - first_panel + together - 1) // together) as block:
+                start = T.bind(first_panel + block * together)
+                self._tiles(chunk, start, T.bind(tirx.min(i64(together), last_panel - start)))
+            first_word += blocking.words(kind, self.layout.channels)
+
+    def _tiles(self, chunk: _Chunk, first_panel: tirx.Expr, count: tirx.Expr) -> None:
+        """All pixels of the chunk by `count` panels of features."""
+        height = self.blocking.tile_rows
+        with T.serial(0, i64((chunk.pixels + height - 1) // height)) as tile:
+            bases, places = (T.alloc_buffer((height,), "int64") for _ in range(2))
+            with T.serial(0, i64(height)) as row:
+                pixel = tile * height + row
+                # Rows beyond the last pixel compute it once more, and store it where it is.
+                if not (isinstance(chunk.pixels, int) and chunk.pixels % height == 0):
+                    pixel = tirx.min(pixel, i64(chunk.pixels) - 1)
+                base, place = self._addresses(chunk, T.bind(pixel))
+                T.buffer_store(bases, base, [row])
+                T.buffer_store(places, place, [row])
+            rows = self._kernel_rows(chunk, tile)
+            with T.serial(0, count) as panel:
+                self._tile(chunk, tile, T.bind(first_panel + panel), bases, places, rows)
+
+    def _addresses(self, chunk: _Chunk, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """Where the data that a pixel sees begins, and where its features are stored."""
+        (row_kind, column_kind), band, spec = chunk.kind, chunk.band, self.spec
+        # Images side by side, so that a tile sees few rows.
+        line = i64(self.blocking.images * chunk.columns)
+        row = T.bind(tirx.truncdiv(pixel, line))
+        image = T.bind(tirx.truncdiv(pixel - row * line, i64(chunk.columns)))
+        column = T.bind(pixel - row * line - image * i64(chunk.columns))
+        seen_row = row * row_kind.step + (row_kind.first - self.blocking.row_window.first)
+        seen_column = column * column_kind.step + (column_kind.first - self.blocking.column_window.first)
+        base = band.base + image * i64(band.image_pitch) + seen_row * i64(band.row_pitch) + seen_column * spec.channels
+        out_row = (band.first_row + row) * row_kind.out_step + row_kind.out_first
+        out_column = column * column_kind.out_step + column_kind.out_first
+        place = ((band.first_image + image) * i64(chunk.out_height) + out_row) * i64(chunk.out_width) + out_column
+        return base, place * spec.features
+
+    def _kernel_rows(self, chunk: _Chunk, tile: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
+        """The first row of the kernel that meets data of a tile, and the one after the last."""
+        taps = chunk.kind[0]
+        if not self.blocking.trims_rows:
+            return i64(0), i64(taps.count)
+        line = i64(self.blocking.images * chunk.columns // self.blocking.tile_rows)
+        start = T.bind((chunk.band.first_row + tirx.truncdiv(tile, line)) * taps.step + taps.first)
+
+        def rows_to(data: tirx.Expr) -> tirx.Expr:
+            return tirx.truncdiv(tirx.max(data, i64(0)) + (taps.reach - 1), i64(taps.reach))
+
+        first = T.bind(rows_to(-start))
+        return first, T.bind(tirx.max(first, tirx.min(i64(taps.count), rows_to(i64(self.shape[1]) - start))))
+
+    def _tile(
+        self,
+        chunk: _Chunk,
+        tile_index: tirx.Expr,
+        panel: tirx.Expr,
+        bases: tirx.Buffer,
+        places: tirx.Buffer,
+        kernel_rows: tuple[tirx.Expr, tirx.Expr],
+    ) -> None:
+        """A tile of pixels by one panel: sums in registers over all taps, then the epilogue."""
+        unit, blocking, band = self.unit, self.blocking, chunk.band
+        within: Extent = panel
+        column, channel = T.bind(panel * blocking.panel), i64(0)
+        if self.spec.groups > 1:
+            group = T.bind(panel // self.layout.group_panels)
+            within = T.bind(panel - group * self.layout.group_panels)
+            column = T.bind(group * self.layout.features + within * blocking.panel)
+            channel = T.bind(group * self.layout.channels)
+        weights = T.bind((panel * self.layout.words + chunk.first_word) * blocking.panel)
+        tile = Tile(unit, blocking.tile_rows, blocking.panel)
+        unit.fence(self.output.view)
+        high, wide, run = blocking.loops(chunk.kind, self.layout.channels)
+        words = math.ceil(run / blocking.per_word)
+        sums = BlockedSums(tile, high * wide * words)
+        row_kind, column_kind = chunk.kind
+        down, right = i64(band.row_pitch * row_kind.reach), column_kind.reach * self.spec.channels
+
+        def multiply(distance: tirx.Expr, tap: Extent) -> None:
+            starts = [T.bind(bases[row] + distance) for row in range(tile.rows)]
+            begin = T.bind(weights + tap * (words * blocking.panel))
+            if blocking.places is None:
+                self._run(band, sums, starts, range(tile.rows), begin, run)
+            else:
+                self._trimmed_run(band, sums, starts, begin, tile_index)
+
+        if high * wide == 1 and not blocking.trims_rows:
+            multiply(channel, 0)
+        elif high * wide:
+            with T.serial(*kernel_rows) as i:
+                if wide == 1:
+                    multiply(T.bind(channel + i * down), i)
+                    sums.end_run(i, words)
+                else:
+                    with T.serial(0, i64(wide)) as j:
+                        multiply(T.bind(channel + i * down + j * right), i * wide + j)
+                        sums.end_run(i * wide + j, words)
+        sums.finish()
+        left = T.bind(i64(self.layout.features) - within * blocking.panel)
+        where_whole(
+            self.layout.features % blocking.panel == 0 or left >= blocking.panel,
+            lambda whole: store_tile(unit, self.output, tile, lambda row: places[row], column, None if whole else left),
+        )
+
+    def _run(
+        self,
+        band: Band,
+        sums: BlockedSums,
+        starts: list[tirx.Expr],
+        pixels: Collection[int],
+        weights: tirx.Expr,
+        run: int,
+    ) -> None:
+        """Add the products of one run of neighbouring elements of `pixels`' data and of neighbouring weights."""
+        per_word = self.blocking.per_word
+        words, tile = run // per_word, sums.tile
+
+        def word(row: int, k: tirx.Expr) -> tirx.Expr | None:
+            return self._word(band, starts[row] + k * per_word) if row in pixels else None
+
+        def last(row: int, k: tirx.Expr) -> tirx.Expr:
+            return self._word(band, starts[row] + (run - 1), last=True)
+
+        if words > MOST_WORDS:
+            with T.serial(0, i64(words // BLOCK_WORDS)) as block:
+                first = T.bind(block * BLOCK_WORDS)
+                begin = T.bind(weights + first * self.blocking.panel)
+                tile.multiply(lambda row, k: word(row, first + k), self.packed, begin, BLOCK_WORDS)
+                sums.end_block()
+        rest = words % BLOCK_WORDS if words > MOST_WORDS else words
+        if rest:
+            begin = weights + (words - rest) * self.blocking.panel
+            tile.multiply(lambda row, k: word(row, words - rest + k), self.packed, begin, rest)
+        if run % per_word:
+            tile.multiply(last, self.packed, weights + words * self.blocking.panel, 1)
+
+    def _trimmed_run(
+        self, band: Band, sums: BlockedSums, starts: list[tirx.Expr], weights: tirx.Expr, tile_index: tirx.Expr
+    ) -> None:
+        """The run of a row of the kernel, without what lies beside the image; that depends on the tile's place."""
+        assert self.blocking.places is not None
+        places, channels = self.blocking.places, self.spec.channels
+        tap_words = channels // self.blocking.per_word * self.blocking.panel
+        found: dict[tuple[tuple[int, ...], ...], list[int]] = {}
+        for index, taps in enumerate(places):
+            found.setdefault(taps, []).append(index)
+        place = T.bind(tirx.truncmod(tile_index, i64(len(places))))
+
+        def emit(taps: tuple[tuple[int, ...], ...]) -> None:
+            if all(len(pixels) == sums.tile.rows for pixels in taps):
+                self._run(band, sums, starts, range(sums.tile.rows), weights, len(taps) * channels)
+                return
+            for tap, pixels in enumerate(taps):
+                moved = [start + tap * channels for start in starts]
+                self._run(band, sums, moved, pixels, weights + tap * tap_words, channels)
+
+        def choose(kinds: list[tuple[tuple[tuple[int, ...], ...], list[int]]]) -> None:
+            (taps, indices), *others = kinds
+            if not others:
+                emit(taps)
+                return
+            with T.If(tirx.any(*(place.equal(index) for index in indices))):
+                with T.Then():
+                    emit(taps)
+                with T.Else():
+                    choose(others)
+
+        choose(sorted(found.items(), key=lambda item: len(item[1])))
+
+    def _word(self, band: Band, index: tirx.Expr, last: bool = False) -> tirx.Expr:
+        if not self.blocking.pairs:
+            return band.view[index]
+        name = "autocast_last_at" if last else "autocast_pair_at"
+        return tirx.call_extern("int32", name, T.address_of(band.view[index]))

@@ -1,0 +1,87 @@
+"""From sums in registers to the output: the epilogue of a tile of pixels, each stored at a place of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.matching.products.spec import Epilogue
+from autocast.kernels.targets.cpu.products.tile import Sums, Tile, apply_epilogue, load_rounded
+from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, i64
+
+
+@dataclass(frozen=True)
+class Output:
+    """Flat views of the output, and of what its epilogue reads; the residual is laid out as the output."""
+
+    view: tirx.Buffer
+    epilogue: Epilogue
+    bias: tirx.Buffer | None
+    residual: tirx.Buffer | None
+
+
+def store_tile(
+    unit: VectorUnit,
+    output: Output,
+    tile: Tile,
+    place: Callable[[Extent], tirx.Expr],
+    column: tirx.Expr,
+    valid: tirx.Expr | None,
+) -> None:
+    """Emit code that applies the epilogue to a tile and stores it.
+
+    Parameters
+    ----------
+    place
+        Gives the place of a row's first feature in the output.
+    column
+        The tile's first feature.
+    valid
+        How many features from there on exist; None: as many as the tile has.
+    """
+    width, epilogue = tile.width, output.epilogue
+    skips = [vector * unit.lanes for vector in range(tile.vectors)]
+    counts: list[Extent | None] = [None if valid is None else T.bind(valid - skip) for skip in skips]
+    biases = [
+        None if output.bias is None else load_rounded(unit, output.bias, column + skip, count, epilogue.bias_rounding)
+        for skip, count in zip(skips, counts, strict=True)
+    ]
+
+    def store(row: Extent, values: Callable[[int], tirx.Expr]) -> None:
+        start = T.bind(place(row) + column)
+        for vector, (skip, count, bias) in enumerate(zip(skips, counts, biases, strict=True)):
+            at = start + skip
+            residual = None
+            if output.residual is not None:
+                residual = load_rounded(unit, output.residual, at, count, epilogue.residual_rounding)
+            unit.store(output.view, at, apply_epilogue(unit, epilogue, values(vector), bias, residual), count)
+
+    if epilogue.activation in (None, "relu"):
+        for row in range(tile.rows):
+            store(row, partial(_sums_of, tile, row))
+        return
+    # Functions that need many registers are applied to sums in memory, in a loop.
+    sums = Sums(unit.scratch(tile.rows * width, "float32"), 0, width)
+    tile.store(sums)
+    with T.serial(0, i64(tile.rows)) as row:
+        store(row, lambda vector: T.bind(sums.buffer[unit.ramp(row * width + vector * unit.lanes)]))
+
+
+def _sums_of(tile: Tile, row: int, vector: int) -> tirx.Expr:
+    return tile[row, vector]
+
+
+def where_whole(whole: bool | tirx.Expr, emit: Callable[[bool], None]) -> None:
+    """Emit `emit(True)` where `whole` holds and `emit(False)` elsewhere; one of them if it is known which."""
+    if isinstance(whole, bool):
+        emit(whole)
+        return
+    with T.If(whole):
+        with T.Then():
+            emit(True)
+        with T.Else():
+            emit(False)

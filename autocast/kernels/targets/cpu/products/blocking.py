@@ -1,0 +1,155 @@
+"""How a matrix product is cut up: register tiles, panels that fit the caches, and one task for each thread."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autocast.kernels.matching.products.spec import Product
+from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
+
+#: Rows of a register tile by instruction set and by vectors across: as many accumulators as leave room for operands.
+_TILE_ROWS = {
+    "avx512bf16": {3: 8, 4: 6, 2: 12, 1: 24},
+    "avx512": {3: 8, 4: 6, 2: 12, 1: 24},
+    "avx2": {2: 6, 1: 12},
+    "generic": {2: 4, 1: 8},
+}
+#: Relative time of a tile by vectors across; narrow tiles load more of A for each product.
+_TILE_COST = {3: 1.0, 4: 1.02, 2: 1.05, 1: 1.5}
+
+#: The part of B that is packed at once stays in the level-2 cache; where it is more than a third of that, pages that
+#: happen to share places evict each other. Where A is packed too, that is done once for all these panels, so there are
+#: to be many: they come from the last cache one by one.
+_PACKED_B_BYTES = {"in place": 300 << 10, "packed": 3 << 20}
+#: Words along k that are summed in registers before partial sums are stored, for A read in place and for A packed.
+_K_WORDS = {"in place": 1536, "packed": 1024}
+_K_BLOCK = 512
+#: Rows of A that are packed together, where A is packed.
+_PACKED_ROWS = 128
+#: Up to so many rows of A, B is read as it lies instead of being packed: many where its rows run along k, or where its
+#: words are what is multiplied; few where they are pairs, which lie in two of its rows.
+_FEW_ROWS, _FEW_ROWS_OF_PAIRS = 16, 4
+#: Up to so many tiles of rows, packed B comes from memory as fast as it is multiplied. It is then read in the order in
+#: which it lies there, one panel at a time.
+_STREAMED_TILES = 4
+#: From so many rows on, multiplying takes longer than reading, which happens behind it. With fewer there is nothing
+#: to do but read, and the processor's own fetching does that best.
+_FETCHED_ROWS = 6
+#: Products smaller than this many multiplications are not worth waking another thread.
+_SMALL = 1 << 17
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """The sizes of everything, known when code is generated.
+
+    Attributes
+    ----------
+    tile_rows, tile_vectors
+        The register tile: rows of A by vectors of B.
+    panel
+        Columns of a packed panel of B: `tile_vectors * lanes`.
+    k_words
+        Words along k of one block; more than one block means partial sums in memory.
+    panels
+        Panels of B that are packed and used together.
+    group
+        Tiles of rows that are packed together where A is packed.
+    row_tasks, column_tasks
+        How many tasks share one matrix product, by rows and by columns.
+    fetched
+        Whether a block of packed B is fetched from memory while the one before it is multiplied.
+    """
+
+    tile_rows: int
+    tile_vectors: int
+    panel: int
+    k_words: int
+    panels: int
+    group: int
+    row_tasks: int
+    column_tasks: int
+    fetched: bool
+
+
+def panel_vectors(n: int | None, isa: InstructionSet) -> int:
+    """Vectors across a panel of B: those that pad n least."""
+    if n is None:
+        return 2
+    return min(_TILE_ROWS[isa.name], key=lambda v: (_padded(n, v * isa.lanes) * _TILE_COST[v], v))
+
+
+def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bool, a_in_place: bool) -> Blocking:
+    """The blocking of `spec`: the least padding for its n, tiles of equal height for its m, tasks that repack least."""
+    lanes = isa.lanes
+    vectors = panel_vectors(spec.n, isa)
+    panel = vectors * lanes
+    tile_rows = _TILE_ROWS[isa.name][vectors]
+    if spec.m is not None:
+        tile_rows = math.ceil(spec.m / math.ceil(spec.m / tile_rows))
+    mode = "in place" if a_in_place else "packed"
+    if spec.k is None:
+        k_words = _K_BLOCK
+    else:
+        k_words = math.ceil(spec.k / (2 if pairs else 1))
+        if k_words > _K_WORDS[mode]:
+            k_words = math.ceil(k_words / math.ceil(k_words / _K_BLOCK))
+        k_words = _padded(k_words, lanes)
+    row_tasks, column_tasks = _tasks(spec, panel, cores, a_in_place)
+    whole = spec.k is not None and k_words * (2 if pairs else 1) >= spec.k
+    panels = max(1, _PACKED_B_BYTES[mode if whole else "in place"] // (k_words * panel * 4))
+    if spec.n is not None:
+        panels = min(panels, math.ceil(math.ceil(spec.n / panel) / column_tasks))
+    streamed = spec.b_packed and a_in_place and row_tasks == 1 and (spec.m or math.inf) <= _STREAMED_TILES * tile_rows
+    fetched = streamed and (spec.m or 0) >= _FETCHED_ROWS
+    if streamed:
+        panels = 1
+    group = max(1, _PACKED_ROWS // tile_rows)
+    return Blocking(tile_rows, vectors, panel, k_words, panels, group, row_tasks, column_tasks, fetched)
+
+
+def has_few_rows(spec: Product, *, pairs: bool) -> bool:
+    """Whether so few rows are multiplied that packing B for them does not pay."""
+    if spec.m is None or spec.b_packed or (spec.transpose_a and spec.m > 1):
+        return False
+    return spec.m <= (_FEW_ROWS_OF_PAIRS if pairs and not spec.transpose_b else _FEW_ROWS)
+
+
+def few_rows_blocking(spec: Product, isa: InstructionSet, cores: int) -> Blocking:
+    """The blocking of a product with few rows: three quarters of the registers hold sums."""
+    rows, sums = spec.m or 1, isa.registers * 3 // 4
+    tallest = sums // 4 if spec.transpose_b else sums // 3
+    height = math.ceil(rows / math.ceil(rows / tallest))
+    vectors = (1 if rows == 1 else 4) if spec.transpose_b else min(8, sums // height)
+    panel = isa.lanes * (1 if spec.transpose_b else vectors)
+    column_tasks = cores if (spec.n or 512) * (spec.k or 512) >= _SMALL // 4 and not spec.batch_dims else 1
+    return Blocking(height, vectors, panel, 0, 1, 1, 1, column_tasks, fetched=False)
+
+
+def _padded(extent: int, multiple: int) -> int:
+    return math.ceil(extent / multiple) * multiple
+
+
+def _tasks(spec: Product, panel: int, cores: int, a_in_place: bool) -> tuple[int, int]:
+    """Tasks by rows and by columns: each packs its own part of B (and of A), so the split that repeats least wins."""
+    m, n, k = spec.m or 512, spec.n or 512, spec.k or 512
+    known = [extent for extent in spec.batch_dims if extent is not None]
+    batch = math.prod(known) if len(known) == len(spec.batch_dims) else None
+    per_matrix = m * n * k
+    if cores == 1 or per_matrix < _SMALL:
+        return 1, 1
+    if spec.batch_dims and (batch is None or batch % cores == 0 or batch >= 4 * cores) and per_matrix < (1 << 26):
+        return 1, 1
+
+    def repacked(split: tuple[int, int]) -> float:
+        rows, columns = split
+        idle = math.ceil(m / rows) * rows / m + math.ceil(n / panel / columns) * columns * panel / n
+        return (
+            (0.1 if spec.b_packed else 1.0) * rows * n
+            + columns * m * (0.25 if a_in_place else 1.0)
+            + (idle - 2) * 64 * (m + n)
+        )
+
+    splits = [(r, cores // r) for r in range(1, cores + 1) if cores % r == 0]
+    return min(splits, key=repacked)

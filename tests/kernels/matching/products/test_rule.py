@@ -1,0 +1,169 @@
+"""Which products become kernels, with what of their surroundings, and that the results are right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy.special import ndtr
+from tvm import relax
+
+from autocast.kernels import detect_target
+from autocast.kernels.matching.products.rule import lower_products
+from autocast.kernels.phases.canonicalize import canonicalize
+from autocast.kernels.phases.widen import compute_in_float32
+from tests.kernels.modules import EPSILON, error, module, operators, random, run, scheduled
+from tests.kernels.targets.cpu.products.cases import CPUS, has_pairs, runs_here
+
+op = relax.op
+
+
+def _lowered(body: Callable[..., relax.Expr], *arguments: tuple) -> list[str]:
+    """What "main" calls once its products are kernels."""
+    mod = compute_in_float32(canonicalize(module(body, *arguments)))
+    return operators(lower_products(mod, detect_target()))
+
+
+def test_bias_activation_and_cast_are_the_kernels() -> None:
+    def body(x: relax.Expr, w: relax.Expr, bias: relax.Expr) -> relax.Expr:
+        return op.nn.gelu(op.add(op.matmul(x, op.permute_dims(w)), bias))
+
+    calls = _lowered(body, ((2, 5, 8), "bfloat16"), ((6, 8), "bfloat16"), ((6,), "bfloat16"))
+    assert calls == ["product0_2x5x6x8_nt_bf16_bf16_bf16_bias_gelu"]
+
+
+def test_a_bias_may_come_first() -> None:
+    def body(x: relax.Expr, w: relax.Expr, bias: relax.Expr) -> relax.Expr:
+        return op.add(bias, op.matmul(x, w))
+
+    calls = _lowered(body, ((5, 8), "float32"), ((8, 6), "float32"), ((6,), "float32"))
+    assert calls == ["product0_5x6x8_nn_f32_f32_f32_bias"]
+
+
+@has_pairs
+@pytest.mark.parametrize("cast_first", [True, False])
+def test_a_weight_is_narrowed_while_it_is_packed(cast_first: bool) -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        if cast_first:
+            return op.matmul(x, op.permute_dims(op.astype(w, "bfloat16")))
+        return op.matmul(x, op.astype(op.permute_dims(w), "bfloat16"))
+
+    assert _lowered(body, ((5, 8), "bfloat16"), ((6, 8), "float32")) == ["product0_5x6x8_nt_bf16_f32_bf16"]
+
+
+@pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
+@pytest.mark.parametrize("rows", [1, 5, 40])
+def test_a_narrowed_weight_is_rounded_on_every_target(cpu: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return op.matmul(x, op.permute_dims(op.astype(w, "bfloat16")), out_dtype="float32")
+
+    monkeypatch.setenv("AUTOCAST_TARGET", cpu)
+    x, w = random((rows, 64), "bfloat16"), random((50, 64), "float32", 1)
+    got = run(module(body, ((rows, 64), "bfloat16"), ((50, 64), "float32")), x, w)[0]
+    assert error(got, x.astype("float64") @ w.astype(x.dtype).astype("float64").T) < 1e-6
+
+
+def test_both_readers_of_a_narrowed_argument_narrow_it_as_they_pack() -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        low = op.astype(w, "bfloat16")
+        return op.add(op.matmul(x, low), op.matmul(op.permute_dims(x), low))
+
+    calls = _lowered(body, ((8, 8), "bfloat16"), ((8, 8), "float32"))
+    assert calls == ["product0_8x8x8_tn_bf16_f32_bf16", "product1_8x8x8_nn_bf16_f32_bf16_residual"]
+
+
+def test_equal_products_share_a_kernel() -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return op.matmul(op.matmul(x, w), w)
+
+    mod = module(body, ((8, 8), "float32"), ((8, 8), "float32"))
+    assert len(scheduled(lower_products(mod, detect_target()))) == 1
+
+
+def test_a_result_with_two_readers_is_stored_before_its_activation() -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        product = op.matmul(x, w)
+        return op.multiply(product, op.sigmoid(product))
+
+    calls = _lowered(body, ((8, 8), "float32"), ((8, 8), "float32"))
+    assert calls == ["product0_8x8x8_nn_f32_f32_f32", "relax.sigmoid", "relax.multiply"]
+
+
+def test_a_batch_of_one_needs_no_reshape() -> None:
+    assert _lowered(op.matmul, ((1, 5, 8), "float32"), ((8, 6), "float32")) == ["product0_1x5x6x8_nn_f32_f32_f32"]
+
+
+def test_the_product_of_two_vectors_is_a_sum() -> None:
+    assert _lowered(op.matmul, ((8,), "float32"), ((8,), "float32")) == ["relax.multiply", "relax.sum"]
+
+
+def test_a_product_of_integers_is_declined(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.setenv("AUTOCAST_DEBUG", "4")
+    assert _lowered(op.matmul, ((4, 8), "int32"), ((8, 4), "int32")) == ["relax.matmul"]
+    assert "declines" in (messages := capsys.readouterr().err) and "int32" in messages
+
+
+def test_a_bias_of_a_matrix_times_a_vector_is_the_kernels() -> None:
+    def body(w: relax.Expr, x: relax.Expr, bias: relax.Expr) -> relax.Expr:
+        return op.add(op.matmul(w, x), bias)
+
+    calls = _lowered(body, ((6, 8), "float32"), ((8,), "float32"), ((6,), "float32"))
+    assert calls == ["relax.reshape", "product0_1x6x8_nt_f32_f32_f32_bias", "relax.reshape"]
+
+
+_GELU = {"gelu": lambda x: x * ndtr(x), "relu": lambda x: np.maximum(x, 0)}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("rows", [7, "n"])
+@pytest.mark.parametrize("residual_first", [True, False])
+def test_bias_residual_and_activation_match_float64(dtype: str, rows: int | str, residual_first: bool) -> None:
+    def body(x: relax.Expr, w: relax.Expr, bias: relax.Expr, residual: relax.Expr) -> relax.Expr:
+        sums = op.add(op.matmul(x, op.permute_dims(w)), bias)
+        return op.nn.gelu(op.add(sums, residual)) if residual_first else op.add(residual, op.nn.relu(sums))
+
+    shapes = [(3, rows, 37), (19, 37), (19,), (3, rows, 19)]
+    mod = module(body, *[(shape, dtype) for shape in shapes])
+    x, w, bias, residual = (
+        random([7 if size == "n" else size for size in shape], dtype, seed, 0.3) for seed, shape in enumerate(shapes)
+    )
+    wide = [array.astype("float64") for array in (x, w, bias, residual)]
+    sums = wide[0] @ wide[1].T + wide[2]
+    expected = _GELU["gelu"](sums + wide[3]) if residual_first else wide[3] + _GELU["relu"](sums)
+    (got,) = run(mod, x, w, bias, residual)
+    assert str(got.dtype) == dtype and error(got, expected) < 2 * max(EPSILON[dtype], 1e-6)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((4, 5, 9), (9, 6)),
+        ((5, 9), (4, 9, 6)),
+        ((2, 3, 5, 9), (2, 3, 9, 6)),
+        ((2, 3, 5, 9), (2, 1, 9, 6)),
+        ((2, 1, 5, 9), (3, 9, 6)),
+        ((1, 5, 9), (1, 9, 6)),
+        ((1, 5, 9), (4, 9, 6)),
+        ((9,), (9, 6)),
+        ((9,), (4, 9, 6)),
+        ((5, 9), (9,)),
+        ((4, 5, 9), (9,)),
+    ],
+)
+def test_batches_of_every_kind_match_float64(shapes: tuple) -> None:
+    left, right = (random(shape, "float32", seed) for seed, shape in enumerate(shapes))
+    (got,) = run(module(op.matmul, *[(shape, "float32") for shape in shapes]), left, right)
+    assert error(got, left.astype("float64") @ right.astype("float64")) < 1e-6
+
+
+def test_heads_are_transposed_by_a_flag_and_only_moved_where_they_must() -> None:
+    def body(q: relax.Expr, k: relax.Expr) -> relax.Expr:
+        return op.matmul(op.permute_dims(q, [0, 2, 1, 3]), op.permute_dims(k, [0, 2, 3, 1]))
+
+    arguments = ((2, 5, 3, 8), "float32"), ((2, 6, 3, 8), "float32")
+    calls = _lowered(body, *arguments)
+    assert calls == ["relax.permute_dims", "relax.permute_dims", "product0_2x3x5x6x8_nt_f32_f32_f32"]
+    q, k = (random(shape, dtype, seed) for seed, (shape, dtype) in enumerate(arguments))
+    (got,) = run(module(body, *arguments), q, k)
+    assert error(got, np.einsum("bshd,bthd->bhst", q.astype("float64"), k)) < 1e-6

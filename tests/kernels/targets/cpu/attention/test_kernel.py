@@ -1,0 +1,172 @@
+"""Attention kernels against float64: layouts, masks, groups of heads, run-time sizes, on every instruction set."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+
+from autocast.kernels.matching.attention.spec import Attention, Size, Step, View
+from autocast.kernels.targets.cpu.attention.kernel import attention
+from autocast.kernels.targets.cpu.instruction_sets import instruction_set
+from tests.kernels.targets.cpu.attention.cases import Case, bias, heads
+from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
+
+INFINITY = float("inf")
+
+
+def _fused(dtype: str) -> Attention:
+    """Q, K and V side by side in one tensor, as GPT-2's projection writes them."""
+    batch, length, count, depth = 2, 19, 3, 8
+    wide = 3 * count * depth
+    views = [
+        View(0, (Size(part * count * depth),), (Size(length * wide), Size(depth)), Size(wide)) for part in range(3)
+    ]
+    result = View(1, (), (Size(length * count * depth), Size(depth)), Size(count * depth))
+    return Attention(
+        arguments=(((batch, length, wide), dtype),),
+        out=((batch, length, count * depth), dtype),
+        leading=(Size(batch), Size(count)),
+        queries=Size(length),
+        keys=Size(length),
+        depth=depth,
+        value_depth=depth,
+        query=views[0],
+        key=views[1],
+        value=views[2],
+        result=result,
+        steps=(Step("scale", 0.5),),
+        causal=0,
+    )
+
+
+def _biased(
+    kind: str, shape: tuple, dtype: str, value: float = 0.0, *, queries: int = 21, group: int = 1, **more: Any
+) -> Attention:
+    """Two steps: a scale, and a tensor of `shape` over (batch, heads, queries, keys) = (2, 4, 21, 37)."""
+    steps = (Step("scale", 0.25), Step(kind, value, bias(3, *shape, group=group)))
+    return heads(2, queries, 37, 4, 16, "float32", group=group, extra=((shape, dtype),), steps=steps, **more)
+
+
+#: Specifications by what is special about them, with the sizes that they leave to run time.
+SPECS: dict[str, tuple[Attention, dict[str, int]]] = {
+    "bfloat16": (heads(2, 65, 65, 3, 64, "bfloat16"), {}),
+    "float32": (heads(1, 50, 33, 2, 64, "float32"), {}),
+    "float16": (heads(1, 17, 40, 2, 32, "float16"), {}),
+    "odd depth and keys, heads first": (heads(2, 7, 13, 3, 33, "bfloat16", heads_first=True), {}),
+    "depth 1": (heads(1, 5, 6, 1, 1, "bfloat16"), {}),
+    "deep heads": (heads(1, 9, 20, 1, 256, "bfloat16"), {}),
+    "one query": (heads(2, 1, 129, 4, 32, "bfloat16", group=2), {}),
+    "few queries of grouped heads": (heads(2, 3, 129, 4, 64, "float32", group=2), {}),
+    "few queries, causal": (heads(1, 2, 40, 2, 128, "bfloat16", causal=5, heads_first=True), {}),
+    "one query and keys at run time": (heads(1, 1, "k", 2, 16, "float16"), {"k": 77}),
+    "one key": (heads(2, 3, 1, 2, 8, "bfloat16"), {}),
+    "many blocks of keys": (heads(1, 70, 1001, 1, 40, "bfloat16"), {}),
+    "causal": (heads(1, 150, 150, 2, 16, "bfloat16", causal=0), {}),
+    "causal, more keys": (heads(1, 5, 300, 2, 16, "float32", causal=295), {}),
+    "causal, fewer keys": (heads(1, 90, 20, 1, 16, "float32", causal=3), {}),
+    "causal from the difference": (heads(1, "q", "k", 2, 16, "bfloat16", causal="difference"), {"q": 30, "k": 200}),
+    "grouped heads": (heads(2, 30, 30, 6, 16, "bfloat16", group=3), {}),
+    "all sizes at run time": (heads("b", "q", "k", 2, 24, "bfloat16"), {"b": 3, "q": 41, "k": 67}),
+    "no key block is whole": (heads("b", "q", "k", 2, 24, "float32"), {"b": 1, "q": 1, "k": 1}),
+    "negative scale": (heads(1, 9, 11, 2, 8, "float32", steps=(Step("scale", -0.5),)), {}),
+    "no scale": (heads(1, 9, 11, 2, 8, "float32", steps=()), {}),
+    "fused projection": (_fused("bfloat16"), {}),
+    "bias of every head": (_biased("add", (1, 4, 21, 37), "float32"), {}),
+    "bias of bfloat16 for grouped heads": (_biased("add", (2, 4, 21, 37), "bfloat16", group=2), {}),
+    "bias of keys": (_biased("add", (2, 1, 1, 37), "float32"), {}),
+    "bias and causal": (_biased("add", (1, 1, 21, 37), "float16", causal=16), {}),
+    "few queries, bias": (_biased("add", (2, 4, 2, 37), "bfloat16", queries=2), {}),
+    "few queries, mask": (_biased("drop", (1, 1, 1, 37), "bool", -INFINITY, queries=2, group=2), {}),
+    "mask of every query": (_biased("keep", (1, 1, 21, 37), "bool", -INFINITY), {}),
+    "mask of keys": (_biased("keep", (2, 1, 1, 37), "bool", -INFINITY), {}),
+    "mask that drops": (_biased("drop", (2, 1, 21, 37), "bool", -3.0), {}),
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            cpu, marks=[] if runs_here(cpu) else [pytest.mark.skip(reason=f"this machine cannot run {cpu} code")]
+        )
+        for cpu in CPUS
+    ],
+)
+def kernels(request: pytest.FixtureRequest) -> tuple[tvm.runtime.Module, bool, tvm.target.Target]:
+    """All kernels for one CPU, in one module, and whether that multiplies pairs of bfloat16."""
+    target = target_of(request.param)
+    functions = {f"f{i}": attention(spec, target, f"f{i}") for i, (spec, _) in enumerate(SPECS.values())}
+    pairs = instruction_set(target).bf16_dot
+    return tvm.compile(tvm.IRModule(functions), target=target), pairs, target
+
+
+def _run(kernel: Any, case: Case) -> np.ndarray:
+    tensors = [tvm.runtime.tensor(array) for array in (*case.arguments, case.poisoned())]
+    kernel(*tensors)
+    return tensors[-1].numpy()
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_any_attention_equals_float64(kernels: tuple, name: str) -> None:
+    module, pairs, _ = kernels
+    spec, sizes = SPECS[name]
+    case = Case(spec, **sizes)
+    case.check(_run(module[f"f{list(SPECS).index(name)}"], case), pairs and set(spec.storages) == {"bfloat16"})
+
+
+def test_queries_that_see_nothing_give_nan_and_zero_where_asked(kernels: tuple) -> None:
+    module, _, target = kernels
+    names = list(SPECS)
+    for name in ("mask of every query", "bias of every head"):
+        case = Case(SPECS[name][0])
+        tensor = case.arguments[3]
+        tensor[..., 2:5, :] = False if tensor.dtype == bool else -INFINITY
+        out = _run(module[f"f{names.index(name)}"], case)
+        assert np.isnan(out[:, 2:5]).all() and not np.isnan(out[:, 5:]).any() and not np.isnan(out[:, :2]).any()
+        case.check(out, False)
+    zeroed = _biased("keep", (1, 1, 21, 37), "bool", -INFINITY, zero_empty=True)
+    case = Case(zeroed)
+    case.arguments[3][..., 2:5, :] = False
+    out = _run(tvm.compile(tvm.IRModule({"main": attention(zeroed, target, "main")}), target=target)["main"], case)
+    assert (out[:, 2:5] == 0).all()
+    case.check(out, False)
+
+
+def test_the_lowest_number_as_a_mask_leaves_rows_without_keys_uniform(kernels: tuple) -> None:
+    module, _, _ = kernels
+    case = Case(SPECS["bias of every head"][0])
+    case.arguments[3][..., 2, :] = np.finfo(np.float32).min
+    out = _run(module[f"f{list(SPECS).index('bias of every head')}"], case)
+    values = case.matrices(case.spec.value, case.arguments[2], 37, 16)
+    got = case.matrices(case.spec.result, out, 21, 16)[..., 2, :]
+    np.testing.assert_allclose(got, values.mean(-2), atol=1e-6)
+
+
+def test_nan_and_infinite_operands_spoil_their_own_rows_only(kernels: tuple) -> None:
+    module, _, _ = kernels
+    case = Case(SPECS["float32"][0])
+    case.arguments[0][0, 3, 0, 5] = np.nan
+    case.arguments[0][0, 4, 1, 5] = np.inf
+    out = _run(module[f"f{list(SPECS).index('float32')}"], case)
+    spoiled = np.isnan(out).all(-1)
+    assert spoiled[0, 3, 0] and spoiled[0, 4, 1] and spoiled.sum() == 2
+
+
+def test_large_scores_do_not_overflow(kernels: tuple) -> None:
+    module, _, _ = kernels
+    case = Case(SPECS["bfloat16"][0])
+    case.arguments[0] = (case.arguments[0].astype("float32") * 1000).astype(case.arguments[0].dtype)
+    out = _run(module["f0"], case)
+    assert np.isfinite(out.astype("float32")).all()
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_tasks_for_any_number_of_threads_give_the_same(cores: int) -> None:
+    cpu = next(cpu for cpu in CPUS if runs_here(cpu))
+    target = target_of(cpu, cores)
+    case = Case(heads(1, 700, 90, 1, 16, "float32", causal=10))
+    kernel = tvm.compile(tvm.IRModule({"main": attention(case.spec, target, "main")}), target=target)["main"]
+    case.check(_run(kernel, case), False)

@@ -1,0 +1,111 @@
+"""Runs convolution and pooling kernels and the same in float64 numpy, for their tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+
+from autocast.kernels.targets.cpu.convolutions.kernel import Convolution, convolution, pack_weights, packed_shape
+from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, DTYPES, ROUNDING, STEEPEST, target_of
+
+Extents = tuple[int, int, int]
+
+
+@dataclass
+class Case:
+    """A convolution with random operands; `extents` (batch, height, width) serve where its spec leaves them open."""
+
+    spec: Convolution
+    extents: Extents = (2, 7, 9)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        spec, rng = self.spec, np.random.default_rng(self.seed)
+        known = (spec.batch, spec.height, spec.width)
+        batch, height, width = (known or open_ for known, open_ in zip(known, self.extents, strict=True))
+        out_shape = (batch, spec.output_extent(0, height), spec.output_extent(1, width), spec.features)
+
+        def random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+            return rng.standard_normal(shape).astype(DTYPES[dtype])
+
+        self.data = random((batch, height, width, spec.channels), spec.data_dtype)
+        self.weights = random(spec.weight_shape, spec.weight_dtype)
+        epilogue = spec.epilogue
+        self.bias = random((spec.features,), epilogue.bias) if epilogue.bias else None
+        self.residual = random(out_shape, epilogue.residual) if epilogue.residual else None
+        self.out = np.full(out_shape, np.nan, DTYPES[spec.out_dtype])
+
+    def sums(self, data: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """The convolution of float64 numbers, tap by tap."""
+        spec = self.spec
+        (sy, sx), (dy, dx), (top, left, bottom, right) = spec.strides, spec.dilation, spec.padding
+        batch, height, width, _ = data.shape
+        groups = data.reshape(batch, height, width, spec.groups, -1)
+        per_group = spec.features // spec.groups
+        out_height, out_width = self.out.shape[1:3]
+        if spec.transposed:
+            grown = np.zeros((batch, out_height + top + bottom, out_width + left + right, spec.groups, per_group))
+            kernels = weights.reshape(spec.groups, -1, per_group, *spec.kernel)
+            for i, j in np.ndindex(spec.kernel):
+                y, x = i * dy, j * dx
+                added = np.einsum("nhwgc,gcf->nhwgf", groups, kernels[..., i, j])
+                grown[:, y : y + (height - 1) * sy + 1 : sy, x : x + (width - 1) * sx + 1 : sx] += added
+            return grown[:, top : top + out_height, left : left + out_width].reshape(self.out.shape)
+        padded = np.pad(groups, ((0, 0), (top, bottom), (left, right), (0, 0), (0, 0)))
+        kernels = weights.reshape(spec.groups, per_group, -1, *spec.kernel)
+        total = np.zeros((batch, out_height, out_width, spec.groups, per_group))
+        for i, j in np.ndindex(spec.kernel):
+            y, x = i * dy, j * dx
+            seen = padded[:, y : y + (out_height - 1) * sy + 1 : sy, x : x + (out_width - 1) * sx + 1 : sx]
+            total += np.einsum("nhwgc,gfc->nhwgf", seen, kernels[..., i, j])
+        return total.reshape(self.out.shape)
+
+    def expected(self) -> tuple[np.ndarray, np.ndarray]:
+        """The output in float64, and how far from it each element may be: as for products, see there."""
+        spec, epilogue = self.spec, self.spec.epilogue
+        data, weights = self.data.astype(np.float64), self.weights.astype(np.float64)
+        length = spec.channels // spec.groups * spec.kernel[0] * spec.kernel[1]
+        per_product = length * ROUNDING["float32"] + (2 * ROUNDING["bfloat16"] if spec.compute == "bfloat16" else 0)
+        sums, error = self.sums(data, weights), per_product * self.sums(np.abs(data), np.abs(weights))
+        scale = 1.0 if epilogue.scale is None else epilogue.scale
+        sums, error = sums * scale, error * abs(scale)
+        if self.bias is not None:
+            sums = sums + self.bias.astype(np.float64)
+        residual = 0.0 if self.residual is None else self.residual.astype(np.float64)
+        activation = ACTIVATIONS[epilogue.activation]
+        exact = activation(sums + residual) if epilogue.residual_first else activation(sums) + residual
+        arithmetic = 8 * ROUNDING["float32"] * (np.abs(sums) + np.abs(residual) + np.abs(exact))
+        smallest = {"float32": 0.0, "bfloat16": 0.0, "float16": 2.0**-25}[spec.out_dtype]
+        return exact, STEEPEST * error + arithmetic + ROUNDING[spec.out_dtype] * np.abs(exact) * 1.01 + smallest + 1e-30
+
+
+def outputs(cases: list[Case], cpu: str, cores: int = 2) -> list[np.ndarray]:
+    """What the kernels of all cases, built as one module, compute: float64, of outputs that held NaN before."""
+    target = target_of(cpu, cores)
+    functions = {}
+    for i, case in enumerate(cases):
+        functions[f"convolution{i}"] = convolution(case.spec, target, f"convolution{i}")
+        functions[f"pack{i}"] = pack_weights(case.spec, target, f"pack{i}")
+    module = tvm.compile(tvm.IRModule(functions), target=target)
+    results = []
+    for i, case in enumerate(cases):
+        shape, dtype = packed_shape(case.spec, target)
+        packed = tvm.runtime.tensor(np.full(shape, -1, dtype))  # NaN, as pairs of bfloat16
+        module[f"pack{i}"](tvm.runtime.tensor(case.weights), packed)
+        operands = [tvm.runtime.tensor(x) for x in (case.bias, case.residual, case.out) if x is not None]
+        module[f"convolution{i}"](tvm.runtime.tensor(case.data), packed, *operands)
+        results.append(operands[-1].numpy().astype(np.float64))
+    return results
+
+
+def check(cases: list[Case], cpu: str, cores: int = 2) -> None:
+    """Fail unless every element of every output is where it may be; one that was not written is not."""
+    for case, got in zip(cases, outputs(cases, cpu, cores), strict=True):
+        exact, allowed = case.expected()
+        wrong = ~(np.abs(got - exact) <= allowed)
+        assert not wrong.any(), (
+            f"{case.spec} of {case.data.shape}: {wrong.sum()} of {wrong.size} elements are off, the first at "
+            f"{np.argwhere(wrong)[0]}: got {got[wrong][0]}, expected {exact[wrong][0]} within {allowed[wrong][0]}"
+        )

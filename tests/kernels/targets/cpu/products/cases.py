@@ -1,0 +1,144 @@
+"""Runs matrix product kernels and the same in float64 numpy, for the tests of products."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+from scipy import special
+
+from autocast.kernels.targets.cpu.instruction_sets import instruction_set
+from autocast.kernels.targets.cpu.products.kernel import Product, product
+from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
+
+DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
+#: Half the distance between 1 and the next number: the relative error of one rounding.
+ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+#: The absolute error of a rounding to subnormal numbers.
+SMALLEST = {"float32": 0.0, "bfloat16": 0.0, "float16": 2.0**-25}
+CPUS = ("znver4", "skylake-avx512", "x86-64-v3", "x86-64")
+ACTIVATIONS = {
+    None: lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: 0.5 * x * (1 + special.erf(x / np.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x * special.expit(x),
+    "tanh": np.tanh,
+    "sigmoid": special.expit,
+}
+#: The largest slope of any activation above; gelu's is 1.13.
+STEEPEST = 1.2
+
+
+def target_of(cpu: str, cores: int = 2) -> tvm.target.Target:
+    """The LLVM target that generates code for `cpu`."""
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": cores})
+
+
+def runs_here(cpu: str) -> bool:
+    """Whether this machine can execute code that is generated for `cpu`."""
+    host = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
+    order = ("generic", "avx2", "avx512", "avx512bf16")
+    return order.index(instruction_set(target_of(cpu)).name) <= order.index(instruction_set(host).name)
+
+
+has_pairs = pytest.mark.skipif(not runs_here("znver4"), reason="packing does not narrow where pairs are not multiplied")
+
+
+class Case:
+    """A product with random operands; `sizes` gives the extents that its spec leaves to run time.
+
+    Operands surround zero with mean 0 and deviation 1, so that sums do not cancel systematically or grow with k.
+    """
+
+    def __init__(self, spec: Product, *, cpu: str = "znver4", cores: int = 2, **sizes: int) -> None:
+        self.spec, self.target = spec, target_of(cpu, cores)
+        rng = np.random.default_rng(0)
+        m, n, k = (getattr(spec, name) or sizes[name] for name in "mnk")
+        batch = tuple(extent or sizes[f"batch{i}"] for i, extent in enumerate(spec.batch_dims))
+        self.k = k
+
+        def random(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+            return rng.standard_normal(shape).astype(DTYPES[dtype])
+
+        def leading(batched: bool, repeated: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(1 if axis in repeated else d for axis, d in enumerate(batch)) if batched else ()
+
+        a_batch, b_batch = leading(spec.a_batched, spec.a_repeated), leading(spec.b_batched, spec.b_repeated)
+        self.a = random(a_batch + ((k, m) if spec.transpose_a else (m, k)), spec.a_dtype)
+        self.b = random(b_batch + ((n, k) if spec.transpose_b else (k, n)), spec.b_dtype)
+        epilogue = spec.epilogue
+        self.bias = random((n,), epilogue.bias) if epilogue.bias else None
+        self.residual = random((*batch, m, n), epilogue.residual) if epilogue.residual else None
+        self.layout = PackedWeight.of(spec, instruction_set(self.target)) if spec.b_packed else None
+        self.out = np.full((*batch, m, n), np.nan, DTYPES[spec.out_dtype])
+
+    def operands(self) -> list[np.ndarray]:
+        """The arguments of the kernel, but its output."""
+        return [x for x in (self.a, self.b, self.bias, self.residual) if x is not None]
+
+    def run(self, *, in_place: bool = False) -> np.ndarray:
+        """The kernel's output, as float64; its memory holds NaN before, or the residual if that is to be `in_place`."""
+        function = product(self.spec, self.target, "main")
+        if in_place:
+            ((result, argument),) = function.attrs["autocast.in_place"]
+            operands = len(self.operands())
+            function = function.specialize({function.params[operands + result]: function.params[argument]})
+        functions = {"main": function}
+        if self.layout is not None:
+            functions["pack"] = pack_weight(self.layout, instruction_set(self.target), "pack")
+        compiled = tvm.compile(tvm.IRModule(functions), target=self.target)
+        tensors = [tvm.runtime.tensor(x) for x in (*self.operands(), self.out)]
+        if self.layout is not None:
+            packed = np.full(self.layout.shape, np.nan, DTYPES[self.layout.packed_dtype])
+            weight, tensors[1] = tensors[1], tvm.runtime.tensor(packed)
+            compiled["pack"](weight, tensors[1])
+        if in_place:
+            tensors.pop()
+        compiled["main"](*tensors)
+        return tensors[-1].numpy().astype(np.float64)
+
+    def expected(self) -> tuple[np.ndarray, np.ndarray]:
+        """The product in float64, and how far from it each element may be.
+
+        A float32 sum of k products differs from the exact one by at most k roundings of the sum of their magnitudes
+        (the kernels' blocks make it far fewer); operands rounded to bfloat16 add two of its roundings to each product;
+        the activation stretches an error by its steepest slope; storing rounds once more.
+        """
+        spec, epilogue = self.spec, self.spec.epilogue
+        a, b = self.a.astype(np.float64), self.b.astype(np.float64)
+        a = a.swapaxes(-1, -2) if spec.transpose_a else a
+        b = b.swapaxes(-1, -2) if spec.transpose_b else b
+        per_product = self.k * ROUNDING["float32"]
+        if spec.compute == "bfloat16":
+            per_product += 2 * ROUNDING["bfloat16"]
+        sums, error = a @ b, per_product * (np.abs(a) @ np.abs(b))
+        scale = 1.0 if epilogue.scale is None else epilogue.scale
+        sums, error = sums * scale, error * abs(scale)
+        if self.bias is not None:
+            sums = sums + self.bias.astype(np.float64)
+        residual = 0.0 if self.residual is None else self.residual.astype(np.float64)
+        residual = residual * (1.0 if epilogue.residual_scale is None else epilogue.residual_scale)
+        activation = ACTIVATIONS[epilogue.activation]
+        exact = sums
+        for step, dtype in zip(
+            ("residual", "activation")[:: 1 if epilogue.residual_first else -1], epilogue.roundings, strict=True
+        ):
+            error = error + (0.0 if dtype is None else ROUNDING[dtype] * np.abs(exact) * 1.01 + SMALLEST[dtype])
+            exact = exact + residual if step == "residual" else activation(exact)
+        # A few roundings of the epilogue's own arithmetic, relative to what goes in and what comes out.
+        arithmetic = 8 * ROUNDING["float32"] * (np.abs(sums) + np.abs(residual) + np.abs(exact))
+        return exact, STEEPEST * error + arithmetic + ROUNDING[spec.out_dtype] * np.abs(exact) * 1.01 + SMALLEST[
+            spec.out_dtype
+        ] + 1e-30
+
+    def check(self, *, in_place: bool = False) -> None:
+        """Fail unless every element is where it may be; a NaN, or an element that was not written, is not."""
+        got = self.run(in_place=in_place)
+        exact, allowed = self.expected()
+        wrong = ~(np.abs(got - exact) <= allowed)
+        assert not wrong.any(), (
+            f"{self.spec}: {wrong.sum()} of {wrong.size} elements are off, the first at {np.argwhere(wrong)[0]}: "
+            f"got {got[wrong][0]}, expected {exact[wrong][0]} within {allowed[wrong][0]}"
+        )

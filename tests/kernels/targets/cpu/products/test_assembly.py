@@ -1,0 +1,94 @@
+"""The generated machine code: sums stay in registers in the innermost loop, and code for a product is made quickly."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+import tvm
+
+from autocast.kernels.targets.cpu.products.kernel import Epilogue, Product, product
+from tests.kernels.targets.cpu.products.cases import CPUS, target_of
+
+#: The instruction that multiplies, by CPU and by dtype.
+MULTIPLY = {
+    ("znver4", "bfloat16"): "vdpbf16ps",
+    ("znver4", "float32"): "vfmadd",
+    ("skylake-avx512", "float32"): "vfmadd",
+    ("x86-64-v3", "float32"): "vfmadd",
+    ("x86-64", "float32"): "mulps",
+}
+GELU = Epilogue(bias="float32", activation="gelu")
+
+
+def compile_product(spec: Product, cpu: str) -> tvm.runtime.Module:
+    target = target_of(cpu)
+    return tvm.compile(tvm.IRModule({"main": product(spec, target, "main")}), target=target).mod
+
+
+def straight_loops(assembly: str) -> list[list[str]]:
+    """The bodies of loops that neither branch nor contain other loops."""
+    loops, label, body = [], "", []
+    for line in (line.strip() for line in assembly.splitlines()):
+        if start := re.fullmatch(r"(\.LBB\w+):.*", line):
+            label, body = start[1], []
+        elif jump := re.match(r"j\w+\s+(\.LBB\w+)", line):
+            if jump[1] == label:
+                loops.append(body)
+            label, body = "", []
+        elif line and not line.startswith((".", "#")):
+            body.append(line)
+    return loops
+
+
+def tile_loops(assembly: str, multiply: str) -> list[list[str]]:
+    """Loops that multiply into at least six sums; gelu's, which bound their argument, are not of them."""
+    return [
+        body
+        for body in straight_loops(assembly)
+        if sum(multiply in line for line in body) >= 6 and not any("minps" in line for line in body)
+    ]
+
+
+@pytest.mark.parametrize(("cpu", "dtype"), list(MULTIPLY))
+@pytest.mark.parametrize(
+    "extents",
+    [(1024, 768, 768), (1024, 3072, 768), (1000, 30522, 64), (None, 64, 512), (128, 128, 64), (65, None, None)],
+    ids=str,
+)
+@pytest.mark.parametrize("transposes", [(False, True), (True, False)], ids=["NT", "TN"])
+def test_sums_stay_in_registers(cpu: str, dtype: str, extents: tuple, transposes: tuple[bool, bool]) -> None:
+    check_registers(Product(*extents, dtype, dtype, dtype, *transposes, epilogue=GELU), cpu)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_sums_that_are_finished_in_registers_stay_there(dtype: str) -> None:
+    epilogue = Epilogue(scale=0.5, bias="float32", activation="relu", residual="bfloat16")
+    check_registers(Product(130, 100, 4096, dtype, dtype, "bfloat16", epilogue=epilogue, b_packed=True), "znver4")
+
+
+def check_registers(spec: Product, cpu: str) -> None:
+    """Fail where a loop that multiplies keeps vectors on the stack."""
+    assembly = compile_product(spec, cpu).inspect_source("asm")
+    loops = tile_loops(assembly, MULTIPLY[cpu, spec.a_dtype])
+    assert loops, "no innermost loop multiplies"
+    # What is spilled has a place of its own; an index means that a sum is put where it is finished.
+    frame = r"\(%r[sb]p\)" if "movq\t%rsp, %rbp" in assembly else r"\(%rsp\)"
+    for body in loops:
+        # Addresses and counters may be on the stack, vectors may not: neither as operands nor moved to and fro.
+        spilled = [x for x in body if re.search(frame, x) and re.search(r"%[xyz]mm", x)]
+        assert not spilled, f"{len(spilled)} of {len(body)} instructions use the stack, such as {spilled[0]}"
+
+
+@pytest.mark.parametrize("cpu", CPUS)
+@pytest.mark.parametrize("extents", [(1024, 3072, 768), (None, 3072, 768), (None, None, None)], ids=str)
+def test_compiling_a_product_takes_less_than_half_a_second(cpu: str, extents: tuple) -> None:
+    spec = Product(*extents, "bfloat16", "bfloat16", "bfloat16", transpose_b=True, epilogue=GELU)
+    compile_product(Product(8, 8, 8), cpu)
+    seconds = []
+    for _ in range(3):  # the least of three: others may be using the machine
+        begin = time.process_time()
+        compile_product(spec, cpu)
+        seconds.append(time.process_time() - begin)
+    assert min(seconds) < 0.5
