@@ -16,21 +16,29 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.ir import identity, is_op, op_name, shape_of
+from autocast.kernels.backend import Backend
+from autocast.kernels.matching.attention.spec import Attention
 from autocast.kernels.matching.convolutions.declined import declined, has_kernel
 from autocast.kernels.matching.convolutions.pooling_rule import GRADIENTS, POOLINGS
+from autocast.kernels.matching.convolutions.spec import Convolution, Pooling, PoolingGradient, WeightGradient
 from autocast.kernels.matching.explain import Declined
+from autocast.kernels.matching.functions import operation
 from autocast.kernels.matching.layout.pieces import JOINS
+from autocast.kernels.matching.layout.spec import Move
 from autocast.kernels.matching.layout.views import VIEWS
+from autocast.kernels.matching.products.spec import Product
+from autocast.kernels.matching.program import Program
 from autocast.kernels.matching.reductions.rule import FUNCTIONS, axes_of
+from autocast.kernels.matching.reductions.spec import Reduce, Scatter
 from autocast.kernels.matching.rows.losses import LOSSES, is_matrix
 from autocast.kernels.matching.rows.operators import ROW_OPERATORS
 from autocast.kernels.matching.rows.space import rows_of
+from autocast.kernels.matching.rows.spec import Rows
 from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import SEEDED
 from autocast.kernels.phases.canonicalize import permutation
 from autocast.kernels.phases.prepare import SMALL
-from autocast.kernels.targets.cpu.instruction_sets import instruction_set
-from autocast.kernels.targets.cpu.vector.expression import operation
+from autocast.kernels.targets import backend_of
 from autocast.operators import Kind, is_kind, named
 from autocast.operators.own import OPERATORS, Expansion
 from autocast.passes.cast_costs import CastCost
@@ -69,7 +77,7 @@ class KernelCosts:
     """A `CostModel`: what casts cost once the kernels of `target` are chosen."""
 
     def __init__(self, target: tvm.target.Target) -> None:
-        self.multiplies: tuple[str, ...] = ("bfloat16",) if instruction_set(target).bf16_dot else ()
+        self.backend = backend_of(target)
         # Calls and types are kept, so that no others get their identities.
         self.known: dict[int, tuple[relax.Call, Conversions]] = {}
         self.sizes: dict[int, tuple[relax.TensorType, int | None]] = {}
@@ -110,7 +118,7 @@ class KernelCosts:
         key = identity(call)
         known = self.known.get(key)
         if known is None:
-            known = self.known[key] = call, _conversions(call, self.multiplies)
+            known = self.known[key] = call, _conversions(call, self.backend)
         return known[1]
 
 
@@ -121,108 +129,112 @@ def _size(type: relax.TensorType) -> int | None:
     return math.prod(dim.value if isinstance(dim, tvm.tirx.IntImm) else SMALL for dim in type.shape.values)
 
 
-def _conversions(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
-    """What the kernel of `call` converts where products narrow what they pack to the dtypes `multiplies`."""
+def _conversions(call: relax.Call, backend: Backend) -> Conversions:
+    """What the kernel of `call` converts, if `backend` has one."""
     name = op_name(call)
     if name is None:
         return _NOTHING
     if name in SEEDED or operation(call) is not None:
-        return _EVERYTHING
-    if has_kernel(call):  # the gradient of a weight: data and adjoint are moved before, and narrowed then
-        return Conversions(narrows=lambda _: multiplies, of_inputs=True)
+        return _EVERYTHING if backend.has(Program) else _NOTHING
+    if backend.has(WeightGradient) and has_kernel(
+        call
+    ):  # the gradient of a weight: data and adjoint are moved before, and narrowed then
+        return Conversions(narrows=lambda _: backend.multiplies, of_inputs=True)
     family = _FAMILIES.get(name)
     if family is not None:
-        return family(call, multiplies)
+        spec, conversions = family
+        return conversions(call, backend) if backend.has(spec) else _NOTHING
     operator = OPERATORS.get(name)
     if operator is not None and operator.expand is not None and None not in map(shape_of, call.args):
         types = tuple(tvm_ffi.StructuralKey(operand.ty) for operand in call.args)
-        return _expanded(_Question(call, (name, tvm_ffi.StructuralKey(call.attrs), types)), multiplies)
+        return _expanded(_Question(call, (name, tvm_ffi.StructuralKey(call.attrs), types)), backend)
     return _NOTHING
 
 
 # ---- families of operators ----
 
 
-def _anything(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _anything(call: relax.Call, backend: Backend) -> Conversions:
     return _EVERYTHING
 
 
-def _nothing(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _nothing(call: relax.Call, backend: Backend) -> Conversions:
     return _NOTHING
 
 
-def _move(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _move(call: relax.Call, backend: Backend) -> Conversions:
     return _MOVES
 
 
-def _permutation(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _permutation(call: relax.Call, backend: Backend) -> Conversions:
     """A move, unless elements stay in order: then it is a view."""
     shape = shape_of(call.args[0]) or ()
     moved = [axis for axis in permutation(call) if shape[axis] != 1]
     return _NOTHING if moved == sorted(moved) else _MOVES
 
 
-def _reduction(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _reduction(call: relax.Call, backend: Backend) -> Conversions:
     shape = shape_of(call.args[0])
     reduces = shape and 0 not in shape and shape_of(call) is not None and axes_of(call)
     return _EVERYTHING if reduces else _NOTHING
 
 
-def _row_operator(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _row_operator(call: relax.Call, backend: Backend) -> Conversions:
     try:
         rows_of(call)
     except Declined:
-        return _reduction(call, multiplies) if op_name(call) in FUNCTIONS else _NOTHING
+        return _reduction(call, backend) if op_name(call) in FUNCTIONS else _NOTHING
     return _EVERYTHING
 
 
-def _loss(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _loss(call: relax.Call, backend: Backend) -> Conversions:
     return _EVERYTHING if is_matrix(call.args[LOSSES[str(op_name(call))]]) else _NOTHING
 
 
-def _product(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
-    return Conversions(narrows=lambda _: multiplies, of_inputs=True, stores=True)
+def _product(call: relax.Call, backend: Backend) -> Conversions:
+    return Conversions(narrows=lambda _: backend.multiplies, of_inputs=True, stores=True)
 
 
-def _convolution(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _convolution(call: relax.Call, backend: Backend) -> Conversions:
     """Data whose channels come first is moved before, and what moves it narrows it to any dtype."""
     if declined(call) is not None:
         return _NOTHING
     shape = shape_of(call.args[0]) or ()
     is_moved = str(call.attrs.data_layout).startswith("NC") and shape[1] != 1
-    return _product(call, multiplies)._replace(
-        narrows=lambda position: LOW if is_moved and position == 0 else multiplies
+    return _product(call, backend)._replace(
+        narrows=lambda position: LOW if is_moved and position == 0 else backend.multiplies
     )
 
 
-def _attention(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _attention(call: relax.Call, backend: Backend) -> Conversions:
     """Queries, keys and values are read as they are; a bias is widened."""
     return Conversions(lambda position: position > 2, stores=True)
 
 
-def _pooling_gradient(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _pooling_gradient(call: relax.Call, backend: Backend) -> Conversions:
     return Conversions(lambda _: True)
 
 
-def _lookup_gradient(call: relax.Call, multiplies: tuple[str, ...]) -> Conversions:
+def _lookup_gradient(call: relax.Call, backend: Backend) -> Conversions:
     return Conversions(lambda position: position == 0)
 
 
-_FAMILIES: dict[str, Callable[[relax.Call, tuple[str, ...]], Conversions]] = {
-    "relax.nn.batch_norm": _anything,
-    **dict.fromkeys(FUNCTIONS, _reduction),
-    **dict.fromkeys(ROW_OPERATORS, _row_operator),
-    **dict.fromkeys(LOSSES, _loss),
-    **dict.fromkeys(("relax.matmul", "relax.einsum"), _product),
-    **dict.fromkeys(named(Kind.CONVOLUTION), _convolution),
-    **dict.fromkeys(named(Kind.ATTENTION), _attention),
-    **dict.fromkeys((*VIEWS, *JOINS, "relax.split", "relax.take"), _move),
-    **dict.fromkeys(named(Kind.VIEW), _nothing),
-    "relax.permute_dims": _permutation,
-    "relax.astype": _anything,
-    "relax.grad.take_backward": _lookup_gradient,
-    **dict.fromkeys(POOLINGS, _anything),
-    **dict.fromkeys(GRADIENTS, _pooling_gradient),
+#: By the name of an operator: the spec that its kernels have, and what those convert.
+_FAMILIES: dict[str, tuple[type, Callable[[relax.Call, Backend], Conversions]]] = {
+    "relax.nn.batch_norm": (Program, _anything),
+    **dict.fromkeys(FUNCTIONS, (Reduce, _reduction)),
+    **dict.fromkeys(ROW_OPERATORS, (Rows, _row_operator)),
+    **dict.fromkeys(LOSSES, (Rows, _loss)),
+    **dict.fromkeys(("relax.matmul", "relax.einsum"), (Product, _product)),
+    **dict.fromkeys(named(Kind.CONVOLUTION), (Convolution, _convolution)),
+    **dict.fromkeys(named(Kind.ATTENTION), (Attention, _attention)),
+    **dict.fromkeys((*VIEWS, *JOINS, "relax.split", "relax.take"), (Move, _move)),
+    **dict.fromkeys(named(Kind.VIEW), (Move, _nothing)),
+    "relax.permute_dims": (Move, _permutation),
+    "relax.astype": (Program, _anything),
+    "relax.grad.take_backward": (Scatter, _lookup_gradient),
+    **dict.fromkeys(POOLINGS, (Pooling, _anything)),
+    **dict.fromkeys(GRADIENTS, (PoolingGradient, _pooling_gradient)),
 }
 
 # ---- operators of our own: what those convert that they are short for ----
@@ -242,7 +254,7 @@ class _Question:
 
 
 @lru_cache(maxsize=1024)
-def _expanded(question: _Question, multiplies: tuple[str, ...]) -> Conversions:
+def _expanded(question: _Question, backend: Backend) -> Conversions:
     """What those operators convert that an own one is short for. The cache keeps calls, so it is bounded."""
     call = question.call
     expand = OPERATORS[str(op_name(call))].expand
@@ -256,20 +268,18 @@ def _expanded(question: _Question, multiplies: tuple[str, ...]) -> Conversions:
             outputs = [builder.emit_output(field) for field in results]
         builder.emit_func_output(outputs)
     bound = {b.var: b.value for block in builder.get()["main"].body.blocks for b in block.bindings}
-    readers = [_readers(param, bound, multiplies) for param in params]
+    readers = [_readers(param, bound, backend) for param in params]
     widens = [all(reader.widens(position) for reader, position in found) for found in readers]
     narrows = [
         [dtype for dtype in LOW if all(dtype in reader.narrows(position) for reader, position in found)]
         for found in readers
     ]
     of_inputs = any(reader.of_inputs for found in readers for reader, _ in found)
-    stores = all(_stores(output, bound, multiplies) for output in outputs)
+    stores = all(_stores(output, bound, backend) for output in outputs)
     return Conversions(widens.__getitem__, narrows.__getitem__, of_inputs, stores, computes=stores)
 
 
-def _readers(
-    var: relax.Var, bound: Mapping[relax.Var, Any], multiplies: tuple[str, ...]
-) -> list[tuple[Conversions, int]]:
+def _readers(var: relax.Var, bound: Mapping[relax.Var, Any], backend: Backend) -> list[tuple[Conversions, int]]:
     """What the readers of `var` convert, and which argument of theirs it is, in whatever shape they see it."""
     found = []
     for reader, value in bound.items():
@@ -277,18 +287,18 @@ def _readers(
             if var not in relax.analysis.free_vars(operand):
                 continue
             if is_kind(value, Kind.VIEW) or is_op(value, "relax.broadcast_to"):
-                found += _readers(reader, bound, multiplies)
+                found += _readers(reader, bound, backend)
             else:
-                found.append((_conversions(value, multiplies), position))
+                found.append((_conversions(value, backend), position))
     return found
 
 
-def _stores(var: relax.Var, bound: Mapping[relax.Var, Any], multiplies: tuple[str, ...]) -> bool:
+def _stores(var: relax.Var, bound: Mapping[relax.Var, Any], backend: Backend) -> bool:
     """Whether what computes `var` stores it narrowed."""
     value: Any = bound.get(var)
     while isinstance(value, relax.Var) or is_kind(value, Kind.VIEW):
         value = bound.get(value if isinstance(value, relax.Var) else value.args[0])
-    return isinstance(value, relax.Call) and _conversions(value, multiplies).stores
+    return isinstance(value, relax.Call) and _conversions(value, backend).stores
 
 
 def _wide(type: relax.TensorType) -> relax.TensorType:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,10 +13,11 @@ import tvm
 from tvm import relax
 
 from autocast import settings
-from autocast.ir import first_order, is_tir_group, relax_functions, write_out_literals
+from autocast.ir import first_order, is_op, is_tir_group, relax_functions, write_out_literals
 from autocast.ir.dataflow import to_dataflow
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
+from autocast.kernels.backend import Backend
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.fallback.define import define
 from autocast.kernels.fallback.legalized import check_legalized
@@ -23,8 +25,14 @@ from autocast.kernels.fallback.nested_fields import keep_fields_apart
 from autocast.kernels.fallback.places import keep_within_tensors
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.generate import generate
+from autocast.kernels.matching.attention.decompose import decompose_attention
+from autocast.kernels.matching.convolutions.declined import has_kernel
+from autocast.kernels.matching.convolutions.pooling_rule import move_channels_of_pooling
+from autocast.kernels.matching.convolutions.spec import Convolution, WeightGradient
 from autocast.kernels.matching.explain import credit, summarize
-from autocast.kernels.matching.rules import RULES, Rule
+from autocast.kernels.matching.products.transposed import transpose_products
+from autocast.kernels.matching.rows.losses import decompose_losses
+from autocast.kernels.matching.rules import RULES
 from autocast.kernels.matching.translate import VECTOR_OPERATORS
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.channels_last.phase import channels_last
@@ -45,18 +53,24 @@ from autocast.kernels.state.in_place import WriteInPlace
 from autocast.kernels.state.order import OrderForMemory
 from autocast.kernels.state.output_views import ViewOutputs
 from autocast.kernels.state.state import inline_functions, separate_state
+from autocast.kernels.targets import backend_of
 
 
 class Phase(NamedTuple):
     """One step of the pipeline: the name that debugging output shows, and what it does to a module for a target."""
 
     name: str
-    run: Callable[[tvm.IRModule, tvm.target.Target], tvm.IRModule]
+    run: Callable[[tvm.IRModule, Backend], tvm.IRModule]
 
 
-def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target.Target], tvm.IRModule]:
-    def run(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-        with target:
+def _phase(function: Callable[[tvm.IRModule], tvm.IRModule], name: str = "") -> Phase:
+    """A phase that is the same for all targets, named after its function."""
+    return Phase(name or function.__name__, lambda mod, _: function(mod))
+
+
+def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, Backend], tvm.IRModule]:
+    def run(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+        with backend.target:
             return tvm.transform.Sequential(list(passes))(mod)
 
     return run
@@ -67,75 +81,100 @@ def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, tvm.target
 _FUSED_OPERATORS = 12
 
 
-def _legalize(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def _expand_operators(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+    gradients = backend.has(WeightGradient)
+    return expand_operators(mod, lambda call: is_op(call, *VECTOR_OPERATORS) or (gradients and has_kernel(call)))
+
+
+def _channels_last(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+    return channels_last(mod) if backend.has(Convolution) else mod
+
+
+def _legalize(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Operators as PrimFuncs; fusion crashes at fields of literal tuples, which legalized operators may leave."""
     tidied = relax.transform.CanonicalizeBindings()
-    return _sequence(relax.transform.LegalizeOps(), tidied, relax.transform.AnnotateTIROpPattern())(mod, target)
+    return _sequence(relax.transform.LegalizeOps(), tidied, relax.transform.AnnotateTIROpPattern())(mod, backend)
 
 
-def _fuse(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def _fuse(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     with changed_context(config={"relax.FuseOps.max_depth": _FUSED_OPERATORS}):
-        return _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())(mod, target)
+        return _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())(mod, backend)
 
 
-def _fuse_existing(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def _fuse_existing(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     if not any(is_tir_group(function) for _, function in relax_functions(mod)):
         return mod
-    return _sequence(relax.transform.FuseTIR())(mod, target)
+    return _sequence(relax.transform.FuseTIR())(mod, backend)
 
 
-def _by_rule(rule: Rule) -> Phase:
-    return Phase(rule.name, lambda mod, target: credit(mod, rule.lower(mod, target), rule.name))
+def _by_rule(name: str) -> Phase:
+    """The rule of this name, on targets that have its kernels."""
+    rule = next(rule for rule in RULES if rule.name == name)
 
+    def run(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+        return credit(mod, rule.lower(mod, backend), name) if backend.has(*rule.specs) else mod
 
-#: Phases that come before a rule, by its name.
-_BEFORE = {
-    "reductions": [Phase("repeat_cheap", lambda mod, target: repeat_cheap(mod))],
-    "elementwise": [Phase("accumulate_wide", lambda mod, target: accumulate_wide(mod))],
-}
+    return Phase(name, run)
+
 
 #: In this order, because: what has no elements is settled before anything divides by their number; channels are
 #: scaled, and moved to be last, while operators are those of the model; kernels
 #: look for patterns of whole operators, so they come before legalization; fusion needs the patterns of all PrimFuncs;
 #: schedules see fused groups. Casts of state become state before rules make them part of what reads them, and before
-#: updates are inlined; products and lookups' gradients take of those updates what adds to state. What is cheap is
-#: repeated when only reductions and elementwise kernels are left to read it.
+#: updates are inlined; the kernels of products and of lookups' gradients take the additions to state of those updates.
+#: What is cheap is repeated when only reductions and elementwise kernels are left to read it.
 #: What depends on parameters alone leaves main twice: small factors before a rule can make them part of a kernel, the
 #: rest, with the packing that rules add, before fusion could.
 LOWERING = (
-    Phase("bind_matched_calls", lambda mod, target: bind_matched_calls(mod)),
-    Phase("write_out_literals", lambda mod, target: write_out_literals(mod)),
-    Phase("first_order", lambda mod, target: first_order(mod)),
-    Phase("remove_leftovers", lambda mod, target: remove_leftovers(mod)),
+    _phase(bind_matched_calls),
+    _phase(write_out_literals),
+    _phase(first_order),
+    _phase(remove_leftovers),
     Phase("fuse_existing", _fuse_existing),
-    Phase("separate_state", lambda mod, target: separate_state(mod)),
-    Phase("mark_existing", lambda mod, target: mark_existing(mod)),
-    Phase("outline_branches", lambda mod, target: outline_branches(mod)),
-    Phase("to_dataflow", lambda mod, target: to_dataflow(mod)),
-    Phase("remove_empty", lambda mod, target: remove_empty(mod)),
-    Phase("expand_operators", lambda mod, target: expand_operators(mod, keep=VECTOR_OPERATORS)),
-    Phase("canonicalize", lambda mod, target: canonicalize(mod)),
-    Phase("fold_scales", lambda mod, target: fold_scales(mod)),
-    Phase("channels_last", lambda mod, target: channels_last(mod)),
-    Phase("compute_in_float32", lambda mod, target: compute_in_float32(mod)),
-    Phase("prepare_small_parameters", lambda mod, target: prepare_parameters(mod, only_small=True)),
-    Phase("carry_casts", lambda mod, target: carry_casts(mod)),
-    Phase("inline_functions", lambda mod, target: inline_functions(mod)),
-    Phase("accumulate_gradients", lambda mod, target: accumulate_gradients(mod)),
-    *(phase for rule in RULES for phase in (*_BEFORE.get(rule.name, ()), _by_rule(rule))),
-    Phase("prepare_parameters", lambda mod, target: prepare_parameters(mod)),
-    Phase("remove_checkpoints", lambda mod, target: remove_checkpoints(mod)),
-    Phase("expand_what_is_left", lambda mod, target: expand_operators(mod)),
-    Phase("define", lambda mod, target: define(mod)),
-    Phase("keep_within_tensors", lambda mod, target: keep_within_tensors(mod)),
-    Phase("order_floats", lambda mod, target: order_floats(mod)),
+    _phase(separate_state),
+    _phase(mark_existing),
+    _phase(outline_branches),
+    _phase(to_dataflow),
+    _phase(remove_empty),
+    Phase("expand_operators", _expand_operators),
+    _phase(canonicalize),
+    _phase(fold_scales),
+    Phase("channels_last", _channels_last),
+    _phase(canonicalize, "canonicalize_channels_last"),
+    _phase(compute_in_float32),
+    _phase(partial(prepare_parameters, only_small=True), "prepare_small_parameters"),
+    _phase(carry_casts),
+    _phase(inline_functions),
+    _phase(accumulate_gradients),
+    _by_rule("attention"),
+    _phase(decompose_attention),
+    _phase(move_channels_of_pooling),
+    _by_rule("pooling"),
+    _by_rule("convolutions"),
+    _by_rule("scatter"),
+    _by_rule("weight_gradients"),
+    _phase(transpose_products),
+    _by_rule("products"),
+    _phase(decompose_losses),
+    _by_rule("rows"),
+    _by_rule("layout"),
+    _phase(repeat_cheap),
+    _by_rule("reductions"),
+    _phase(accumulate_wide),
+    _by_rule("elementwise"),
+    _phase(prepare_parameters),
+    _phase(remove_checkpoints),
+    _phase(expand_operators, "expand_what_is_left"),
+    _phase(define),
+    _phase(keep_within_tensors),
+    _phase(order_floats),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _legalize),
-    Phase("keep_fields_apart", lambda mod, target: keep_fields_apart(mod)),
-    Phase("check_legalized", lambda mod, target: check_legalized(mod)),
+    _phase(keep_fields_apart),
+    _phase(check_legalized),
     Phase("fuse", _fuse),
     Phase("remove_dead_code", _sequence(relax.transform.DeadCodeElimination())),
-    Phase("schedule", lambda mod, target: schedule(mod)),
+    _phase(schedule),
 )
 
 #: What TVM's own build pipeline does after fusion, up to and including the memory plan; outputs may be views, and
@@ -193,10 +232,11 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     IRModule
         Fit for `tvm.compile(lowered, target)`; `build` also skips the passes that have nothing left to do.
     """
+    backend = backend_of(target)
     for phase in LOWERING:
         started = time.perf_counter()
-        with in_phase(phase.name, mod, _on(target, phase.run)):
-            mod = phase.run(mod, target)
+        with in_phase(phase.name, mod, partial(_run, phase.run, backend)):
+            mod = phase.run(mod, backend)
         _report(phase.name, mod, time.perf_counter() - started)
     summarize(mod)
     return mod
@@ -214,18 +254,17 @@ def finish(planned: tvm.IRModule, target: tvm.target.Target, threads: int = 1) -
         return generate(_one_by_one(FINISHING, planned, target), target, threads)
 
 
-def _on(
-    target: tvm.target.Target, run: Callable[[tvm.IRModule, tvm.target.Target], tvm.IRModule]
-) -> Callable[[tvm.IRModule], tvm.IRModule]:
-    return lambda mod: run(mod, target)
+def _run(run: Callable[[tvm.IRModule, Backend], tvm.IRModule], backend: Backend, mod: tvm.IRModule) -> tvm.IRModule:
+    return run(mod, backend)
 
 
 def _one_by_one(passes: Iterable[tvm.transform.Pass], mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     """What a sequence of the passes makes of `mod`; one that fails is named."""
+    backend = backend_of(target)
     for each in passes:
         run = _sequence(each)
-        with in_phase(each.info.name, mod, _on(target, run)):
-            mod = run(mod, target)
+        with in_phase(each.info.name, mod, partial(_run, run, backend)):
+            mod = run(mod, backend)
     return mod
 
 

@@ -88,8 +88,10 @@ def ours(shape: Shape, dtype: str) -> Call:
     import numpy as np
     import tvm
 
+    from autocast.kernels.matching.convolutions.spec import Convolution
     from autocast.kernels.matching.products.spec import Epilogue
-    from autocast.kernels.targets.cpu.convolutions.kernel import Convolution, convolution, pack_weights, packed_shape
+    from autocast.kernels.targets.cpu.convolutions.kernel import convolution
+    from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
     from autocast.kernels.targets.cpu.instruction_sets import detect_target
     from autocast.vm import threads
 
@@ -113,8 +115,8 @@ def ours(shape: Shape, dtype: str) -> Call:
     functions = {"pack": pack_weights(spec, target, "pack"), "convolution": convolution(spec, target, "convolution")}
     module = tvm.compile(tvm.IRModule(functions), target=target)
     images, weights, bias = (tvm.runtime.from_dlpack(tensor) for tensor in operands(shape, dtype))
-    packed_extents, packed_dtype = packed_shape(spec, target)
-    packed = tvm.runtime.tensor(np.empty(packed_extents, packed_dtype))
+    written = functions["pack"].params[-1].ty
+    packed = tvm.runtime.tensor(np.empty([int(size) for size in written.shape], str(written.dtype)))
     module["pack"](weights, packed)
     out = torch.empty(BATCH, shape.out_size, shape.out_size, shape.features, dtype=getattr(torch, dtype))
     return partial(module["convolution"], images, packed, bias, tvm.runtime.from_dlpack(out))

@@ -8,11 +8,11 @@ import tvm
 from tvm import tirx
 
 from autocast.kernels import detect_target
+from autocast.kernels.matching.program import Program, ProgramBuilder
 from autocast.kernels.state.in_place import sharing
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.rows.kernel import row_kernel
 from autocast.kernels.targets.cpu.vector import streaming
-from autocast.kernels.targets.cpu.vector.program import Program, ProgramBuilder
 from tests.kernels.modules import error, random
 from tests.kernels.targets.cpu.products.cases import runs_here
 

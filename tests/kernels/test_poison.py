@@ -12,10 +12,11 @@ from tvm.script import tirx as T
 import autocast
 from autocast import vm
 from autocast.kernels import detect_target
+from autocast.kernels.extents import i64
 from autocast.kernels.poison import POISON
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector.llvm_ir import conversions_and_accesses
-from autocast.kernels.targets.cpu.vector.unit import VectorUnit, i64, importing, kernel_function
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function
 
 
 @pytest.fixture(autouse=True)

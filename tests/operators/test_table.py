@@ -7,8 +7,9 @@ import inspect
 import pytest
 from tvm import relax
 
+from autocast.kernels.matching.functions import operation
 from autocast.kernels.phases.channels_last.rules import BEHAVIOURS
-from autocast.kernels.targets.cpu.vector.expression import FUNCTIONS, operation
+from autocast.kernels.targets.cpu.vector.expression import FUNCTIONS
 from autocast.operators import TABLE, Kind, OperatorRow, add_rows, function_of, is_kind, named, row_of
 from type_hints.names import relax_op_names
 

@@ -10,6 +10,14 @@ from autocast.operators import MOVING, Kind, is_kind, row_of
 #: Storage dtypes that are never computed in.
 LOW = ("bfloat16", "float16")
 
+#: The dtypes that loads of vector programs widen to float32, and stores narrow to.
+LOADED = frozenset(("float32", *LOW, "bool", "int8", "uint8", "int32", "int64"))
+
+#: Bits of an element, of the dtypes whose elements can be moved.
+BITS = {"bool": 8, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "bfloat16": 16, "float16": 16} | {
+    dtype: bits for bits in (32, 64) for dtype in (f"int{bits}", f"uint{bits}", f"float{bits}")
+}
+
 #: What TVM's sorting functions do not take, and what they compare instead. Given bfloat16, they read something else.
 SORTED_AS = {"bfloat16": "float32", "uint32": "int64"} | dict.fromkeys(
     ("bool", "int8", "uint8", "int16", "uint16"), "int32"

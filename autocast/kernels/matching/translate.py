@@ -10,11 +10,10 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.ir import is_op, is_tensor, number_of, same_shape, shape_of
+from autocast.kernels.matching.functions import operation
+from autocast.kernels.matching.program import ProgramBuilder, Shape
 from autocast.kernels.matching.rewriting import dims, storage
-from autocast.kernels.matching.storage import LOW
-from autocast.kernels.targets.cpu.vector.expression import operation
-from autocast.kernels.targets.cpu.vector.llvm_ir import LOADED
-from autocast.kernels.targets.cpu.vector.program import ProgramBuilder, Shape
+from autocast.kernels.matching.storage import LOADED, LOW
 from autocast.operators import Kind, is_kind
 from autocast.operators.own.dropout import random_bits
 

@@ -9,7 +9,6 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, op_name
-from autocast.kernels.matching.convolutions.declined import has_kernel
 from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions
 from autocast.kernels.matching.storage import LOW
 from autocast.operators.own import OPERATORS, Expansion
@@ -45,16 +44,18 @@ _UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr]] = {
 
 @mutator
 class _Expand(BindingRewriter):
-    def __init__(self, mod: tvm.IRModule, keep: tuple[str, ...]) -> None:
+    def __init__(self, mod: tvm.IRModule, keep: Callable[[relax.Call], bool]) -> None:
         super().__init__(mod)
         self.keep = keep
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         name = op_name(binding.value)
-        if name in _UNKNOWN_TO_TVM and name not in self.keep:
+        if name is None or self.keep(binding.value):
+            return None
+        if name in _UNKNOWN_TO_TVM:
             return _UNKNOWN_TO_TVM[name](binding.value, *map(self.new, binding.value.args))
-        operator = OPERATORS.get(name or "")
-        if operator is None or operator.expand is None or name in self.keep or has_kernel(binding.value):
+        operator = OPERATORS.get(name)
+        if operator is None or operator.expand is None:
             return None
         call = binding.value
         operands = [self.new(operand) for operand in call.args]
@@ -76,7 +77,7 @@ class _Expand(BindingRewriter):
         return result if dtype_of(result) == str(want.dtype) else relax.op.astype(result, str(want.dtype))
 
 
-def expand_operators(mod: tvm.IRModule, keep: tuple[str, ...] = ()) -> tvm.IRModule:
+def expand_operators(mod: tvm.IRModule, keep: Callable[[relax.Call], bool] = lambda _: False) -> tvm.IRModule:
     """Rewrite backward operators and losses to operators of TVM, which compute in float32 and store as was asked.
 
     Before::                                               After::
@@ -86,6 +87,6 @@ def expand_operators(mod: tvm.IRModule, keep: tuple[str, ...] = ()) -> tvm.IRMod
                                                                s: f32 = R.subtract(1, R.multiply(y1, y1))
                                                                d: bf16 = R.astype(R.multiply(g1, s), "bfloat16")
 
-    So are the few operators of TVM that it cannot compute itself. Those in `keep` stay as they are.
+    So are the few operators of TVM that it cannot compute itself. Calls of which `keep` is true stay as they are.
     """
     return rewrite_functions(mod, _Expand, keep)

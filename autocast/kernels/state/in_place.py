@@ -11,9 +11,9 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.ir import main_of, shape_of
+from autocast.kernels.backend import OVERWRITING
 from autocast.kernels.state.state import num_state
 from autocast.kernels.state.tensors import Lifetimes, returned
-from autocast.kernels.targets.cpu.vector.streaming import OVERWRITING
 
 #: The attribute of a PrimFunc that lists [result, argument] pairs, each counted from 0: the result may take the place
 #: of the argument, because no element is written before the last time that it is read.

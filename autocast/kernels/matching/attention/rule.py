@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, number_of, shape_of
-from autocast.kernels.matching.attention.decompose import decompose_attention
+from autocast.kernels.backend import Backend
 from autocast.kernels.matching.attention.operands import (
     Operand,
     aligned,
@@ -26,10 +26,10 @@ from autocast.kernels.matching.attention.operands import (
 from autocast.kernels.matching.attention.pattern import Graph, GraphStep, Match, match
 from autocast.kernels.matching.attention.spec import Attention, Size, Step, View
 from autocast.kernels.matching.explain import Declined, explain
+from autocast.kernels.matching.kernel_rewriter import KernelRewriter
 from autocast.kernels.matching.layout.sizes import DimensionNames
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage, users_of
 from autocast.kernels.matching.storage import LOW
-from autocast.kernels.targets.cpu.attention.kernel import attention
 
 _STORAGES = ("float32", *LOW)
 
@@ -47,12 +47,7 @@ class _Site:
 
 
 @mutator
-class _Attention(BindingRewriter):
-    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
-        super().__init__(mod)
-        self.target = target
-        self.kernels: dict[Attention, tvm.ir.GlobalVar] = {}
-
+class _Attention(KernelRewriter):
     def enter(self, function: relax.Function) -> None:
         self.graph = Graph(*users_of(function), self.uses)
         self.sites: dict[relax.Var, _Site] = {}
@@ -74,15 +69,9 @@ class _Attention(BindingRewriter):
             return None
         arguments = [self.new(argument) for argument in site.arguments]
         out_type = relax.TensorType(dims(site.end), storage(site.end))
-        return relax.call_tir(self.kernel(site.spec), arguments, out_type)
-
-    def kernel(self, spec: Attention) -> tvm.ir.GlobalVar:
-        """The function that computes `spec`: one for all equal ones of the module."""
-        if spec not in self.kernels:
-            name = f"attention{len(self.kernels)}_{'x'.join(str(d) for d in spec.out[0])}_{spec.out[1]}"
-            function = attention(spec, self.target, name).without_attr("global_symbol")
-            self.kernels[spec] = self.builder_.add_func(function, name)
-        return self.kernels[spec]
+        shape, dtype = site.spec.out
+        kernel = self.kernel(site.spec, lambda number: f"attention{number}_{'x'.join(map(str, shape))}_{dtype}")
+        return relax.call_tir(kernel, arguments, out_type)
 
     def site(self, found: Match) -> _Site:
         """The kernel for `found` and for as many readers of its result as it can write for."""
@@ -224,8 +213,8 @@ def _permuted(operand: Operand, order: tuple[int, ...]) -> Operand:
     return Operand(operand.tensor, tuple(operand.axes[axis] for axis in order), operand.offsets)
 
 
-def lower_attention(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """Rewrite attention to one kernel that reads heads where projections wrote them; decompose what it declines.
+def lower_attention(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+    """Rewrite attention to one kernel that reads heads where projections wrote them.
 
     Before::                                               After::
 
@@ -236,4 +225,4 @@ def lower_attention(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModul
 
     Scores and their softmax are float32; probabilities for the second product are bfloat16 where Q, K and V are.
     """
-    return decompose_attention(rewrite_functions(mod, _Attention, target))
+    return rewrite_functions(mod, _Attention, backend)

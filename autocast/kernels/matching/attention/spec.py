@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tvm import tirx
 
-from autocast.kernels.targets.cpu.vector.unit import Extent, i64
+from autocast.kernels.extents import Extent, i64
 
 
 @dataclass(frozen=True)

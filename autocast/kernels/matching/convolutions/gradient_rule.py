@@ -6,24 +6,20 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
+from autocast.kernels.backend import Backend
 from autocast.kernels.matching.convolutions.declined import declined_gradient
 from autocast.kernels.matching.convolutions.shapes import as_image, image, known, pair, sides
-from autocast.kernels.matching.convolutions.spec import Convolution
+from autocast.kernels.matching.convolutions.spec import Convolution, WeightGradient
 from autocast.kernels.matching.explain import explain
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage
-from autocast.kernels.targets.cpu.convolutions.weight_gradient import gradient_shape, weight_gradient
+from autocast.kernels.matching.kernel_rewriter import KernelRewriter
+from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage
 from autocast.operators import Kind, is_kind
 
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 
 
 @mutator
-class _WeightGradients(BindingRewriter):
-    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
-        super().__init__(mod)
-        self.target = target
-        self.kernels: dict[Convolution, tvm.ir.GlobalVar] = {}
-
+class _WeightGradients(KernelRewriter):
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
         if not is_kind(call, Kind.CONVOLUTION_GRADIENT):
@@ -34,14 +30,11 @@ class _WeightGradients(BindingRewriter):
         explain("weight_gradients", binding.var, reason or "", taken=reason is None)
         if reason is not None:
             return None
-        spec = _spec(call)
-        if spec not in self.kernels:
-            name = f"weight_gradient{len(self.kernels)}_{_describe(spec)}"
-            function = weight_gradient(spec, self.target, name).without_attr("global_symbol")
-            self.kernels[spec] = self.builder_.add_func(function, name)
+        spec = WeightGradient(_spec(call))
+        kernel = self.kernel(spec, lambda number: f"weight_gradient{number}_{_describe(spec.convolution)}")
         operands = [as_image(self, self.new(operand)) for operand in (call.args[0], call.args[2])]
-        out_type = relax.TensorType(gradient_shape(spec), "float32")
-        result = self.emit(relax.call_tir(self.kernels[spec], operands, out_type))
+        out_type = relax.TensorType(spec.shape, "float32")
+        result = self.emit(relax.call_tir(kernel, operands, out_type))
         features_first = self.emit(relax.op.permute_dims(result, [0, 2, 1]))
         return relax.op.reshape(features_first, relax.ShapeExpr(dims(binding.var)))
 
@@ -73,7 +66,7 @@ def _describe(spec: Convolution) -> str:
     return f"{extents}_k{kernel}_s{strides}_{_SHORT[spec.data_dtype]}_{_SHORT[spec.out_dtype]}"
 
 
-def lower_weight_gradients(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower_weight_gradients(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Rewrite gradients of convolutions' weights to calls of generated kernels.
 
     Before::                                                  After::
@@ -83,4 +76,4 @@ def lower_weight_gradients(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.
 
     The kernel writes features last, as it computes them.
     """
-    return rewrite_functions(mod, _WeightGradients, target)
+    return rewrite_functions(mod, _WeightGradients, backend)

@@ -9,12 +9,13 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import FLOATS, is_op, op_name, same_shape, shape_of
+from autocast.kernels.backend import Backend
 from autocast.kernels.matching.convolutions.shapes import as_image, image, known, pair, sides, viewed
-from autocast.kernels.matching.convolutions.spec import Pooling
+from autocast.kernels.matching.convolutions.spec import Pooling, PoolingGradient
 from autocast.kernels.matching.explain import explain
+from autocast.kernels.matching.kernel_rewriter import KernelRewriter
 from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
 from autocast.kernels.matching.storage import LOW
-from autocast.kernels.targets.cpu.convolutions.pooling import pooling, pooling_gradient
 
 POOLINGS = {
     "relax.nn.max_pool1d": "max",
@@ -32,13 +33,7 @@ GRADIENTS = {"relax.grad.max_pool2d_backward": "max", "relax.grad.avg_pool2d_bac
 
 
 @mutator
-class _Pooling(BindingRewriter):
-    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
-        super().__init__(mod)
-        self.target = target
-        self.kernels: dict[Pooling, tvm.ir.GlobalVar] = {}
-        self.gradient_kernels: dict[Pooling, tvm.ir.GlobalVar] = {}
-
+class _Pooling(KernelRewriter):
     def enter(self, function: relax.Function) -> None:
         self.bound, self.users = users_of(function)
         #: What a kernel defines -> the pooling that it computes: the pooling itself, or its result narrowed.
@@ -82,24 +77,18 @@ class _Pooling(BindingRewriter):
         out_dtype = storage(binding.var)
         data = self.data(call, out_dtype)
         spec = _spec(call, call.args[0], storage(data), out_dtype)
-        if spec not in self.kernels:
-            name = f"{spec.kind}_pooling{len(self.kernels)}"
-            function = pooling(spec, self.target, name).without_attr("global_symbol")
-            self.kernels[spec] = self.builder_.add_func(function, name)
+        kernel = self.kernel(spec, lambda number: f"{spec.kind}_pooling{number}")
         out_type = relax.TensorType(image(dims(call)), out_dtype)
-        result = relax.call_tir(self.kernels[spec], [as_image(self, data)], out_type)
+        result = relax.call_tir(kernel, [as_image(self, data)], out_type)
         return viewed(self, result, dims(call))
 
     def gradient(self, call: relax.Call) -> relax.Expr:
         """A call of the kernel that spreads adjoints over windows."""
         adjoint, data = (self.before_widening(operand) for operand in call.args)
         spec = _spec(call, data, storage(data), storage(adjoint))
-        if spec not in self.gradient_kernels:
-            name = f"{spec.kind}_pooling_gradient{len(self.gradient_kernels)}"
-            function = pooling_gradient(spec, self.target, name).without_attr("global_symbol")
-            self.gradient_kernels[spec] = self.builder_.add_func(function, name)
+        kernel = self.kernel(PoolingGradient(spec), lambda number: f"{spec.kind}_pooling_gradient{number}")
         out_type = relax.TensorType(dims(call), "float32")
-        return relax.call_tir(self.gradient_kernels[spec], [self.new(adjoint), self.new(data)], out_type)
+        return relax.call_tir(kernel, [self.new(adjoint), self.new(data)], out_type)
 
     def before_widening(self, operand: relax.Expr) -> relax.Expr:
         """What the kernel widens by itself."""
@@ -220,7 +209,19 @@ def _spec(call: relax.Call, data: relax.Expr, data_dtype: str, out_dtype: str) -
     )
 
 
-def lower_pooling(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def move_channels_of_pooling(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite max pooling of data whose channels come first to one of their permutation.
+
+    Before::                                       After::
+
+        y = R.nn.max_pool2d(x)                         a = R.permute_dims(x, [0, 2, 3, 1])
+                                                       b = R.nn.max_pool2d(a, layout="NHWC")
+                                                       y = R.permute_dims(b, [0, 3, 1, 2])
+    """
+    return rewrite_functions(mod, _ChannelsLast)
+
+
+def lower_pooling(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Rewrite every pooling of NHWC data, with casts before and after it, to one call of a generated kernel.
 
     Before::                                                     After::
@@ -228,7 +229,6 @@ def lower_pooling(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         p: f32 = R.nn.max_pool2d(x, layout="NHWC")                   n: bf16 = R.astype(x, "bfloat16")
         y: bf16 = R.astype(p, "bfloat16")                            y: bf16 = R.call_tir(max_pooling0, (n,))
 
-    A maximum is narrowed before it is taken, so that less is stored. Max pooling of data whose channels come first is
-    one of their permutation.
+    A maximum is narrowed before it is taken, so that less is stored.
     """
-    return rewrite_functions(rewrite_functions(mod, _ChannelsLast), _Pooling, target)
+    return rewrite_functions(mod, _Pooling, backend)

@@ -7,12 +7,12 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op
+from autocast.kernels.backend import Backend
 from autocast.kernels.matching.convolutions.declined import declined
 from autocast.kernels.matching.convolutions.shapes import as_image, image, known, pair, sides, viewed
+from autocast.kernels.matching.convolutions.spec import Convolution, ConvolutionWeights
 from autocast.kernels.matching.products.epilogue import Chain, EpilogueRewriter
 from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage
-from autocast.kernels.targets.cpu.convolutions.kernel import Convolution, convolution, pack_weights, packed_shape
-from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.operators import Kind, named
 
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
@@ -21,11 +21,6 @@ _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 @mutator
 class _Convolutions(EpilogueRewriter):
     rule, operators = "convolutions", named(Kind.CONVOLUTION)
-
-    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
-        super().__init__(mod)
-        self.target = target
-        self.kernels: dict[Convolution, tuple[tvm.ir.GlobalVar, tvm.ir.GlobalVar]] = {}
 
     def declined(self, call: relax.Call) -> str | None:
         layouts = str(call.attrs.data_layout), str(call.attrs.out_layout)
@@ -36,10 +31,10 @@ class _Convolutions(EpilogueRewriter):
     def lowered(self, chain: Chain) -> relax.Expr:
         data, weights = (self.before_narrowing(operand) for operand in chain.call.args)
         spec = _spec(chain, storage(data), storage(weights))
-        kernel, packing = self.functions(spec)
+        kernel = self.kernel(spec, lambda number: f"convolution{number}_{_describe(spec)}")
+        packing = self.kernel(ConvolutionWeights(spec), lambda number: f"convolution{number}_{_describe(spec)}_pack")
         weights = viewed(self, self.new(weights), spec.weight_shape)
-        packed_type = relax.TensorType(*packed_shape(spec, self.target))
-        packed = self.emit(relax.call_tir(packing, [weights], packed_type))
+        packed = self.emit(relax.call_tir(packing, [weights], self.results[packing]))
         arguments = [as_image(self, self.new(data)), packed]
         arguments += [] if chain.bias is None else [viewed(self, self.new(chain.bias), dims(chain.call)[-1:])]
         arguments += [] if chain.residual is None else [as_image(self, self.new(chain.residual))]
@@ -52,27 +47,12 @@ class _Convolutions(EpilogueRewriter):
         Kernels round what they read to bfloat16 only where that is what they multiply.
         """
         value = self.value_of(operand)
-        narrows = instruction_set(self.target).bf16_dot and storage(operand) == "bfloat16"
+        narrows = storage(operand) == "bfloat16" and "bfloat16" in self.backend.multiplies
         if not narrows or not is_op(value, "relax.astype") or self.uses[operand] > 1:
             return operand
         source = value.args[0]
         exists = source not in self.bound or self.uses[source] > 1
         return source if exists and storage(source) == "float32" else operand
-
-    def functions(self, spec: Convolution) -> tuple[tvm.ir.GlobalVar, tvm.ir.GlobalVar]:
-        """The functions that compute `spec` and that pack its weights: one pair for all equal ones of the module."""
-        if spec not in self.kernels:
-            name = f"convolution{len(self.kernels)}_{_describe(spec)}"
-            functions = {
-                name: convolution(spec, self.target, name),
-                f"{name}_pack": pack_weights(spec, self.target, f"{name}_pack"),
-            }
-            kernel, packing = (
-                self.builder_.add_func(function.without_attr("global_symbol"), key)
-                for key, function in functions.items()
-            )
-            self.kernels[spec] = kernel, packing
-        return self.kernels[spec]
 
 
 def _spec(chain: Chain, data_dtype: str, weight_dtype: str) -> Convolution:
@@ -125,7 +105,7 @@ def _describe(spec: Convolution) -> str:
     )
 
 
-def lower_convolutions(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower_convolutions(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Rewrite every convolution, and what an epilogue can hold of its readers, to one call of a generated kernel.
 
     Before::                                            After::
@@ -136,4 +116,4 @@ def lower_convolutions(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRMo
 
     Equal convolutions share a kernel.
     """
-    return rewrite_functions(mod, _Convolutions, target)
+    return rewrite_functions(mod, _Convolutions, backend)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from autocast.errors import UnsupportedError
+from autocast.kernels.extents import Extent
 from autocast.kernels.matching.products.spec import STORAGE_DTYPES, Epilogue
-from autocast.kernels.targets.cpu.vector.unit import Extent
 
 Pair = tuple[int, int]
 
@@ -167,3 +168,30 @@ def _at_least(where: str, least: int, spec: object, names: tuple[str, ...]) -> N
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and number < least:
                 raise UnsupportedError(f"{where}.{name}: got {value}, expected at least {least}")
+
+
+@dataclass(frozen=True)
+class ConvolutionWeights:
+    """The weights of a convolution, packed once as its kernel reads them."""
+
+    convolution: Convolution
+
+
+@dataclass(frozen=True)
+class WeightGradient:
+    """The gradient of the weights of a convolution, of its data and the adjoint of its result (`out_dtype`)."""
+
+    convolution: Convolution
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Groups, channels of a group x taps, features of a group."""
+        spec = self.convolution
+        return spec.groups, spec.channels // spec.groups * math.prod(spec.kernel), spec.features // spec.groups
+
+
+@dataclass(frozen=True)
+class PoolingGradient:
+    """What spreads the adjoint of a pooling (`out_dtype`) over the windows of its data."""
+
+    pooling: Pooling

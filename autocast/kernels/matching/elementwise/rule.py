@@ -10,17 +10,17 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, relax_functions, shape_of
+from autocast.kernels.backend import Backend
 from autocast.kernels.matching.clusters import Clusters
+from autocast.kernels.matching.elementwise.sizes import shared
 from autocast.kernels.matching.explain import explain
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, reads_of, rewrite_functions, storage
+from autocast.kernels.matching.functions import operation
+from autocast.kernels.matching.kernel_rewriter import KernelRewriter
+from autocast.kernels.matching.program import Program
+from autocast.kernels.matching.rewriting import dims, reads_of, rewrite_functions, storage
 from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import Translation, declined
 from autocast.kernels.phases.canonicalize import same_shape
-from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
-from autocast.kernels.targets.cpu.elementwise.sizes import shared
-from autocast.kernels.targets.cpu.instruction_sets import instruction_set
-from autocast.kernels.targets.cpu.vector.expression import operation
-from autocast.kernels.targets.cpu.vector.program import Program
 from autocast.operators import Kind, is_kind
 
 #: The most operators in one kernel: more of them gain nothing, and compile slowly.
@@ -99,14 +99,12 @@ def _choose_outputs(function: relax.Function, groups: list[_Group]) -> None:
 
 
 @mutator
-class _Elementwise(BindingRewriter):
-    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target, groups: list[_Group]):
-        super().__init__(mod)
-        self.target = target
+class _Elementwise(KernelRewriter):
+    def __init__(self, mod: tvm.IRModule, backend: Backend, groups: list[_Group]):
+        super().__init__(mod, backend)
         self.group_of = {member: group for group in groups for member in group.outputs}
         programs = [group.program for group in groups if group.program is not None and group.outputs]
-        self.programs = shared(programs, instruction_set(target).lanes)
-        self.kernels: dict[Program, tvm.ir.GlobalVar] = {}
+        self.programs = shared(programs, backend.streams)
         self.results: dict[relax.Var, relax.Expr] = {}
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
@@ -121,15 +119,13 @@ class _Elementwise(BindingRewriter):
         """Emit the call of the kernel of `group`."""
         assert group.program is not None
         program = self.programs[group.program]
-        if program not in self.kernels:
-            unnamed = ("load", "constant", "round_bfloat16", "round_float16")
-            functions = [step[0] for step in program.steps if step[0] not in unnamed] or ["cast"]
-            name = "_".join(["elementwise", *functions[:4], "x".join(map(str, program.space)), program.outputs[0][2]])
-            function = elementwise_kernel(program, self.target, name).without_attr("global_symbol")
-            self.kernels[program] = self.builder_.add_func(function, name)
+        unnamed = ("load", "constant", "round_bfloat16", "round_float16")
+        functions = [step[0] for step in program.steps if step[0] not in unnamed] or ["cast"]
+        name = "_".join(["elementwise", *functions[:4], "x".join(map(str, program.space)), program.outputs[0][2]])
+        kernel = self.kernel(program, lambda _: name)
         types = [relax.TensorType(dims(output), storage(output)) for output in group.outputs]
         arguments = [self.new(argument) for argument in group.translation.arguments]
-        call = relax.call_tir(self.kernels[program], arguments, types if len(types) > 1 else types[0])
+        call = relax.call_tir(kernel, arguments, types if len(types) > 1 else types[0])
         if len(types) == 1:
             self.results[group.outputs[0]] = call
             return
@@ -137,7 +133,7 @@ class _Elementwise(BindingRewriter):
         self.results.update((output, relax.TupleGetItem(whole, i)) for i, output in enumerate(group.outputs))
 
 
-def lower_elementwise(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower_elementwise(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Rewrite elementwise operators to kernels, one for each maximal convex group of one shape.
 
     Before::                                       After::
@@ -156,4 +152,4 @@ def lower_elementwise(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRMod
     reordered = tvm.IRModule(
         {**dict(mod.functions.items()), **functions}, attrs=mod.attrs, global_infos=mod.global_infos
     )
-    return rewrite_functions(reordered, _Elementwise, target, groups)
+    return rewrite_functions(reordered, _Elementwise, backend, groups)

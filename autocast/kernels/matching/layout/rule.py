@@ -9,30 +9,24 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, op_name, shape_of
+from autocast.ir import FLOATS, is_op, op_name, shape_of
+from autocast.kernels.backend import Backend
 from autocast.kernels.matching.explain import Declined, explain
+from autocast.kernels.matching.kernel_rewriter import KernelRewriter
 from autocast.kernels.matching.layout.pieces import JOINS, Part, copied, operands
 from autocast.kernels.matching.layout.sizes import DimensionNames, Polynomial, strides_of
-from autocast.kernels.matching.layout.spec import Move, Piece
+from autocast.kernels.matching.layout.spec import MODES, Lookup, Move, Piece
 from autocast.kernels.matching.layout.views import VIEWS, View, part_of_split, whole
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
-from autocast.kernels.matching.storage import LOW, computes
+from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage, users_of
+from autocast.kernels.matching.storage import BITS, LOW, computes
 from autocast.kernels.matching.translate import is_rounded_load
-from autocast.kernels.targets.cpu.layout.kernel import move
-from autocast.kernels.targets.cpu.layout.lookup import MODES, Lookup, lookup
-from autocast.kernels.targets.cpu.layout.squares import BITS, FLOATS
 
 #: Results of fewer elements than this are left to be fused with what reads them.
 _SMALL = 256
 
 
 @mutator
-class _Layout(BindingRewriter):
-    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
-        super().__init__(mod)
-        self.target = target
-        self.kernels: dict[Move | Lookup, tvm.ir.GlobalVar] = {}
-
+class _Layout(KernelRewriter):
     def enter(self, function: relax.Function) -> None:
         self.bound, self.users = users_of(function)
         self.absorbed: set[relax.Var] = set()
@@ -62,13 +56,10 @@ class _Layout(BindingRewriter):
             return None
         spec, arguments, kind = self.lowered[binding.var]
         shape, dtype = spec.out
-        if spec not in self.kernels:
-            name = f"{kind}{len(self.kernels)}_{'x'.join(map(str, shape))}_{dtype}"
-            function = move(spec, self.target, name) if isinstance(spec, Move) else lookup(spec, self.target, name)
-            self.kernels[spec] = self.builder_.add_func(function.without_attr("global_symbol"), name)
+        kernel = self.kernel(spec, lambda number: f"{kind}{number}_{'x'.join(map(str, shape))}_{dtype}")
         explain("layout", binding.var, "", taken=True)
         out_type = relax.TensorType(dims(binding.var), dtype)
-        return relax.call_tir(self.kernels[spec], [self.new(argument) for argument in arguments], out_type)
+        return relax.call_tir(kernel, [self.new(argument) for argument in arguments], out_type)
 
     def moves(self, value: Any) -> bool:
         """Whether a binding only moves data, in a way that kernels know."""
@@ -226,7 +217,7 @@ def _named(pieces: list[Piece]) -> set[str]:
     return {name for size in sizes if isinstance(size, Polynomial) for names, _ in size.terms for name in names}
 
 
-def lower_layout(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower_layout(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Rewrite operators that only move data to kernels, a chain of views to one.
 
     Before::                                                After::
@@ -235,4 +226,4 @@ def lower_layout(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         b: bf16 = R.reshape(a, R.shape([8, 128, 12, 64]))
         c: bf16 = R.permute_dims(b, [0, 2, 1, 3])
     """
-    return rewrite_functions(mod, _Layout, target)
+    return rewrite_functions(mod, _Layout, backend)

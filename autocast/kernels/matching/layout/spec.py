@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from autocast.kernels.matching.layout.sizes import Size
-from autocast.kernels.targets.cpu.vector.expression import Dim
+from autocast.kernels.matching.program import Dim
 
 #: Rows that are written after one another before the argument is read elsewhere: the first that divides them.
 _RUNS = (16, 8, 4)
@@ -84,3 +84,22 @@ def interleaved(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return axes
     outer = Axis(extent // step, stride * step, last.write * step)
     return (*axes[: nearer[0]], outer, *axes[nearer[0] : -1], replace(last, extent=step))
+
+
+#: What `relax.take` does with numbers that are out of range, as far as kernels do it.
+MODES = ("fast", "clip", "wrap")
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """`out[i, n, j] = table[i, numbers[n], j]`, where i and j stand for the dimensions before and after `axis`.
+
+    `table`, `numbers` and `out` are (shape, dtype); the dtypes of table and result are equal or both of
+    `ir.FLOATS`. `mode` is one of `MODES`.
+    """
+
+    table: tuple[tuple[Dim, ...], str]
+    numbers: tuple[tuple[Dim, ...], str]
+    out: tuple[tuple[Dim, ...], str]
+    axis: int
+    mode: str

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from tvm import relax, tirx
 
+from autocast.ir import FLOATS
 from autocast.kernels.matching.explain import Declined
 from autocast.kernels.matching.layout.sizes import DimensionNames, Size, strides_of
 from autocast.kernels.matching.rewriting import dims, storage
 from autocast.kernels.phases.canonicalize import permutation
-from autocast.kernels.targets.cpu.layout.squares import FLOATS
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from tvm import relax
 
 from autocast.ir import is_op, number_of, op_name, shape_of
 from autocast.kernels.matching.explain import explain
+from autocast.kernels.matching.kernel_rewriter import KernelRewriter
 from autocast.kernels.matching.products.spec import ACTIVATIONS, Epilogue
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, storage, users_of
+from autocast.kernels.matching.rewriting import dims, storage, users_of
 from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import is_rounded_load
 from autocast.kernels.phases.canonicalize import same_shape
@@ -29,7 +30,7 @@ class Chain:
     members: frozenset[relax.Var] = frozenset()
 
 
-class EpilogueRewriter(BindingRewriter):
+class EpilogueRewriter(KernelRewriter):
     """Rewrites products of a kind, each with the chain of its readers that an epilogue can hold.
 
     Subclasses say what the products are (`declined`) and what to write in a chain's place (`lowered`).

@@ -9,15 +9,13 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_constant, is_op, op_name, same_shape, shape_of
+from autocast.kernels.backend import Backend
 from autocast.kernels.matching.products.epilogue import Chain, EpilogueRewriter
-from autocast.kernels.matching.products.transposed import transpose_products
+from autocast.kernels.matching.products.spec import Product
 from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage
 from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import is_in_memory, is_rounded_load
 from autocast.kernels.phases.canonicalize import permutation
-from autocast.kernels.targets.cpu.instruction_sets import instruction_set
-from autocast.kernels.targets.cpu.products.kernel import Product, product
-from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
 
 #: What is often done to parameters before a product reads them.
 _KEEPS_CONSTANT = ("relax.astype", "relax.concat", "relax.multiply", "relax.permute_dims", "relax.reshape")
@@ -35,12 +33,6 @@ class _Operand:
 @mutator
 class _Products(EpilogueRewriter):
     rule, operators = "products", frozenset({"relax.matmul"})
-
-    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
-        super().__init__(mod)
-        self.target, self.isa = target, instruction_set(target)
-        self.packings: dict[PackedWeight, tvm.ir.GlobalVar] = {}
-        self.kernels: dict[Product, tvm.ir.GlobalVar] = {}
 
     def declined(self, call: relax.Call) -> str | None:
         return _declined(call)
@@ -108,7 +100,7 @@ class _Products(EpilogueRewriter):
 
     def lowered(self, chain: Chain) -> relax.Expr:
         # Where nothing multiplies bfloat16, packing does not round either: a cast is then a kernel's work of its own.
-        narrows = self.isa.bf16_dot and all(storage(factor) == "bfloat16" for factor in chain.call.args)
+        narrows = "bfloat16" in self.backend.multiplies and all(map(_is_bfloat16, chain.call.args))
         first, second = chain.call.args
         left, right = self.operand(first, narrows), self.operand(second, narrows)
         if len(dims(second)) == 1:  # a matrix times a vector is the vector times the transposed matrix
@@ -147,7 +139,8 @@ class _Products(EpilogueRewriter):
             arguments.append(self.viewed(self.new(chain.bias), (columns,)))
         if chain.residual is not None:
             arguments.append(self.viewed(self.new(chain.residual), shape))
-        result = relax.call_tir(self.kernel(spec), arguments, relax.TensorType(shape, storage(chain.end)))
+        kernel = self.kernel(spec, lambda number: f"product{number}_{_describe(spec)}")
+        result = relax.call_tir(kernel, arguments, relax.TensorType(shape, storage(chain.end)))
         wanted = dims(chain.end)
         return result if same_shape(shape, wanted) else relax.op.reshape(self.emit(result), relax.ShapeExpr(wanted))
 
@@ -157,17 +150,14 @@ class _Products(EpilogueRewriter):
         A weight that is read elsewhere too, such as an embedding that is also the last layer, would then exist twice.
         That is worth it where the copy is narrower: products then read half as much, and nothing is narrowed twice.
         """
-        layout = PackedWeight.of(spec, self.isa)
+        layout = self.backend.prepacked(spec)
         if layout is None or len(dims(right.expr)) != 2 or not self.never_changes(right.expr):
             return None
         if not self.is_read_by_products(right.expr) and layout.packed_dtype == storage(right.expr):
             return None
-        if layout not in self.packings:
-            name = f"pack{len(self.packings)}_{layout.n}x{layout.k}_{layout.dtype}_{layout.packed_dtype}"
-            function = pack_weight(layout, self.isa, name).without_attr("global_symbol")
-            self.packings[layout] = self.builder_.add_func(function, name)
-        out_type = relax.TensorType(layout.shape, layout.packed_dtype)
-        return self.emit(relax.call_tir(self.packings[layout], [self.new(right.expr)], out_type))
+        dtypes = f"{spec.b_dtype}_{layout.packed_dtype}"
+        kernel = self.kernel(layout, lambda number: f"pack{number}_{spec.n}x{spec.k}_{dtypes}")
+        return self.emit(relax.call_tir(kernel, [self.new(right.expr)], self.results[kernel]))
 
     def never_changes(self, expr: relax.Expr) -> bool:
         """Whether `expr` depends on nothing but parameters."""
@@ -187,14 +177,6 @@ class _Products(EpilogueRewriter):
             or (is_op(value, "relax.astype", "relax.permute_dims") and self.is_read_by_products(reader))
             for reader, value in ((reader, self.value_of(reader)) for reader in readers)
         )
-
-    def kernel(self, spec: Product) -> tvm.ir.GlobalVar:
-        """The function that computes `spec`: one for all equal products of the module."""
-        if spec not in self.kernels:
-            name = f"product{len(self.kernels)}_{_describe(spec)}"
-            function = product(spec, self.target, name).without_attr("global_symbol")
-            self.kernels[spec] = self.builder_.add_func(function, name)
-        return self.kernels[spec]
 
 
 def _declined(call: relax.Call) -> str | None:
@@ -226,6 +208,10 @@ def _batch(left: tuple, right: tuple) -> tuple | None:
     return tuple(batch)
 
 
+def _is_bfloat16(expr: relax.Expr) -> bool:
+    return storage(expr) == "bfloat16"
+
+
 def _known(dim: object) -> int | None:
     return dim if isinstance(dim, int) else None
 
@@ -246,7 +232,7 @@ def _describe(spec: Product) -> str:
     return "_".join([sizes, layout, dtypes, *filter(None, extras)])
 
 
-def lower_products(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower_products(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Rewrite every matmul, and what an epilogue can hold of its readers, to one call of a generated kernel.
 
     Before::                                               After::
@@ -257,4 +243,4 @@ def lower_products(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
 
     Equal products share a kernel.
     """
-    return rewrite_functions(transpose_products(mod), _Products, target)
+    return rewrite_functions(mod, _Products, backend)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autocast.errors import UnsupportedError
-from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
 STORAGE_DTYPES = ("float32", "bfloat16", "float16")
@@ -81,7 +80,7 @@ class Product:
         `bfloat16`: operands may be rounded to bfloat16 (while they are packed, where the target multiplies bfloat16);
         products are summed in float32. `float32`: both are widened. None: bfloat16 if both are stored so, else float32.
     b_packed
-        Whether the kernel is given B as `prepack.pack_weight` packs it.
+        Whether the kernel is given B as the target packs it once.
     """
 
     m: int | None
@@ -126,10 +125,6 @@ class Product:
         if self.compute:
             return self.compute
         return "bfloat16" if self.a_dtype == self.b_dtype == "bfloat16" else "float32"
-
-    def multiplies_pairs(self, isa: InstructionSet) -> bool:
-        """Whether the vector unit multiplies pairs of bfloat16, rather than float32 numbers."""
-        return self.compute_dtype == "bfloat16" and isa.bf16_dot
 
 
 def _check(where: str, got: object, legal: tuple) -> None:

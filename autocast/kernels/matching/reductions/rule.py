@@ -9,13 +9,14 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, op_name, shape_of
+from autocast.kernels.backend import Backend
 from autocast.kernels.matching.explain import explain
+from autocast.kernels.matching.kernel_rewriter import KernelRewriter
 from autocast.kernels.matching.reductions.spec import Reduce
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage, users_of
 from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import Translation, declined
 from autocast.kernels.phases.canonicalize import same_shape
-from autocast.kernels.targets.cpu.reductions.kernel import reduce
 
 #: Operators and the function that combines elements; means, variances and deviations are sums that are divided.
 FUNCTIONS = {
@@ -71,12 +72,7 @@ class _Translation(Translation):
 
 
 @mutator
-class _Reductions(BindingRewriter):
-    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
-        super().__init__(mod)
-        self.target = target
-        self.kernels: dict[Reduce, tvm.ir.GlobalVar] = {}
-
+class _Reductions(KernelRewriter):
     def enter(self, function: relax.Function) -> None:
         self.bound, self.users = users_of(function)
         self.position = {var: number for number, var in enumerate(self.bound)}
@@ -219,17 +215,14 @@ class _Reductions(BindingRewriter):
         outputs = [(step, translation.named(dims(end)), storage(end)) for step, end in zip(steps, ends, strict=True)]
         program, group = translation.builder.finish(outputs), sweep[0]
         spec = Reduce(program, group.axes, FUNCTIONS[group.name], group.name in _MEANS, moments)
-        if spec not in self.kernels:
-            names = "_".join(dict.fromkeys(group.name.rpartition(".")[2] for group in sweep))
-            title = f"{names}{len(self.kernels)}_{'x'.join(map(str, program.space))}"
-            title += f"_over_{'_'.join(map(str, group.axes))}_{storage(ends[0])}"
-            function = reduce(spec, self.target, title).without_attr("global_symbol")
-            self.kernels[spec] = self.builder_.add_func(function, title)
+        names = "_".join(dict.fromkeys(group.name.rpartition(".")[2] for group in sweep))
+        space, axes = "x".join(map(str, program.space)), "_".join(map(str, group.axes))
+        kernel = self.kernel(spec, lambda number: f"{names}{number}_{space}_over_{axes}_{storage(ends[0])}")
         types = [relax.TensorType(dims(end), storage(end)) for end in ends]
         arguments = [self.new(argument) for argument in translation.arguments]
         if len(types) == 1:
-            return [relax.call_tir(self.kernels[spec], arguments, types[0])]
-        whole = self.emit(relax.call_tir(self.kernels[spec], arguments, types))
+            return [relax.call_tir(kernel, arguments, types[0])]
+        whole = self.emit(relax.call_tir(kernel, arguments, types))
         return [relax.TupleGetItem(whole, number) for number in range(len(types))]
 
 
@@ -265,7 +258,7 @@ def _declined(call: relax.Call) -> str | None:
     return None if axes_of(call) else "it is over no axes"
 
 
-def lower_reductions(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower_reductions(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Rewrite reductions over any axes to kernels, which compute the elementwise operators that only they read.
 
     Before::                                        After::
@@ -277,4 +270,4 @@ def lower_reductions(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModu
     One sweep computes two sums, or a mean and a variance, of the same tensor. The variance of what is not stored takes
     two: the mean, and the mean of the squares of what differs from it.
     """
-    return rewrite_functions(mod, _Reductions, target)
+    return rewrite_functions(mod, _Reductions, backend)

@@ -9,21 +9,18 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op, shape_of
+from autocast.kernels.backend import Backend
 from autocast.kernels.matching.explain import explain
+from autocast.kernels.matching.kernel_rewriter import KernelRewriter
 from autocast.kernels.matching.layout.sizes import DimensionNames
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.kernels.matching.reductions.spec import Scatter
+from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage, users_of
 from autocast.kernels.matching.storage import LOW
 from autocast.kernels.phases.canonicalize import same_shape
-from autocast.kernels.targets.cpu.reductions.scatter import Scatter, scatter
 
 
 @mutator
-class _Scatters(BindingRewriter):
-    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target):
-        super().__init__(mod)
-        self.target = target
-        self.kernels: dict[Scatter, tvm.ir.GlobalVar] = {}
-
+class _Scatters(KernelRewriter):
     def enter(self, function: relax.Function) -> None:
         self.bound, self.users = users_of(function)
         #: What a kernel defines: the gradient of a lookup, and the dense gradient that it is added to, if any.
@@ -62,13 +59,10 @@ class _Scatters(BindingRewriter):
         axis = int(call.attrs.axis or 0) % len(out)
         clips = str(getattr(call.attrs, "mode", "")) == "clip"  # the lookup's attributes, if it made this call
         spec = Scatter((rows, storage(adjoint)), (labels, storage(numbers)), out, axis, base is not None, clips)
-        if spec not in self.kernels:
-            name = f"scatter{len(self.kernels)}_{'x'.join(map(str, out))}_{storage(adjoint)}"
-            self.kernels[spec] = self.builder_.add_func(
-                scatter(spec, self.target, name).without_attr("global_symbol"), name
-            )
+        title = f"{'x'.join(map(str, out))}_{storage(adjoint)}"
+        kernel = self.kernel(spec, lambda number: f"scatter{number}_{title}")
         arguments = [self.new(argument) for argument in (adjoint, numbers, *([] if base is None else [base]))]
-        return relax.call_tir(self.kernels[spec], arguments, relax.TensorType(dims(binding.var), "float32"))
+        return relax.call_tir(kernel, arguments, relax.TensorType(dims(binding.var), "float32"))
 
 
 def _declined(call: relax.Call) -> str | None:
@@ -85,7 +79,7 @@ def _declined(call: relax.Call) -> str | None:
     return None
 
 
-def lower_scatters(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower_scatters(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Rewrite the gradients of lookups to kernels that add rows, to a dense gradient of the same table if there is one.
 
     Before::                                            After::
@@ -95,4 +89,4 @@ def lower_scatters(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule
 
     The table of an embedding that is the last layer's weight too has both: its gradient is made in one place.
     """
-    return rewrite_functions(mod, _Scatters, target)
+    return rewrite_functions(mod, _Scatters, backend)

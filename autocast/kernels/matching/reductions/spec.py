@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autocast.kernels.targets.cpu.vector.program import Program
+from tvm import tirx
+
+from autocast.kernels.extents import i64
+from autocast.kernels.matching.program import Dim, Program
 
 
 @dataclass(frozen=True)
@@ -42,3 +45,24 @@ class Reduce:
         """How many of the last dimensions are all reduced, or all kept."""
         alike = [(axis in self.axes) == self.reduces_last for axis in reversed(range(len(self.program.space)))]
         return alike.index(False) if False in alike else len(alike)
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """`out[i, numbers[n], j] = base[i, numbers[n], j] + rows[i, n, j]`, summed over equal numbers in their order.
+
+    i and j stand for the dimensions before and after `axis`. `rows` and `numbers` are (shape, dtype), `out` is the
+    shape of the float32 result; without `based` the base is zero. Numbers that are out of range wrap around, or with
+    `clips` become the nearest that is in range.
+    """
+
+    rows: tuple[tuple[Dim, ...], str]
+    numbers: tuple[tuple[Dim, ...], str]
+    out: tuple[Dim, ...]
+    axis: int
+    based: bool
+    clips: bool = False
+
+    def row(self, number: tirx.Expr, height: tirx.Expr) -> tirx.Expr:
+        """The row that a number names, of `height`."""
+        return tirx.max(i64(0), tirx.min(number, height - 1)) if self.clips else tirx.floormod(number, height)

@@ -10,15 +10,16 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import op_name, relax_functions
+from autocast.kernels.backend import Backend
 from autocast.kernels.matching.clusters import Clusters
 from autocast.kernels.matching.explain import Declined, explain
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage
-from autocast.kernels.matching.rows.losses import decompose_losses
+from autocast.kernels.matching.kernel_rewriter import KernelRewriter
+from autocast.kernels.matching.program import Program
+from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage
 from autocast.kernels.matching.rows.operators import ROW_OPERATORS, RowTranslation, is_widening
 from autocast.kernels.matching.rows.space import Form, RowSpace, space_of
+from autocast.kernels.matching.rows.spec import Rows
 from autocast.kernels.matching.translate import is_rounded_load
-from autocast.kernels.targets.cpu.rows.kernel import row_kernel
-from autocast.kernels.targets.cpu.vector.program import Program
 
 #: Bindings of one kernel: more would hold more values than there are registers, and take long to compile.
 _MOST_MEMBERS = 48
@@ -134,11 +135,10 @@ def _results(clusters: Clusters, members: set[relax.Var]) -> list[relax.Var]:
 
 
 @mutator
-class _Rows(BindingRewriter):
-    def __init__(self, mod: tvm.IRModule, target: tvm.target.Target, groups: dict[relax.Var, RowGroup]) -> None:
-        super().__init__(mod)
-        self.target, self.groups = target, groups
-        self.kernels: dict[tuple[Program, int], tvm.ir.GlobalVar] = {}
+class _Rows(KernelRewriter):
+    def __init__(self, mod: tvm.IRModule, backend: Backend, groups: dict[relax.Var, RowGroup]) -> None:
+        super().__init__(mod, backend)
+        self.groups = groups
         self.calls: dict[relax.Var, relax.Var] = {}
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
@@ -154,18 +154,15 @@ class _Rows(BindingRewriter):
 
     def lowered(self, group: RowGroup) -> relax.Call:
         """The call of the kernel that computes `group`."""
-        key = group.program, group.row_dims
-        if key not in self.kernels:
-            dtypes = dict.fromkeys(dtype for _, _, dtype in group.program.outputs)
-            parts = [f"{group.name}{len(self.kernels)}", "x".join(map(str, group.program.space)), *dtypes]
-            function = row_kernel(*key, self.target, "_".join(parts)).without_attr("global_symbol")
-            self.kernels[key] = self.builder_.add_func(function, "_".join(parts))
+        dtypes = dict.fromkeys(dtype for _, _, dtype in group.program.outputs)
+        parts = "_".join(["x".join(map(str, group.program.space)), *dtypes])
+        kernel = self.kernel(Rows(group.program, group.row_dims), lambda number: f"{group.name}{number}_{parts}")
         types = [relax.TensorType(dims(var), storage(var)) for var in group.results]
         arguments = [self.new(argument) for argument in group.arguments]
-        return relax.call_tir(self.kernels[key], arguments, types[0] if len(types) == 1 else types)
+        return relax.call_tir(kernel, arguments, types[0] if len(types) == 1 else types)
 
 
-def lower_rows(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
+def lower_rows(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Rewrite operators that work on rows, and the elementwise operators between and around them, to kernels.
 
     Before::                                       After::
@@ -177,7 +174,6 @@ def lower_rows(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
     A kernel stores every value that others read; what it reads is widened as it is loaded, so casts to float32 before
     it vanish too.
     """
-    mod = decompose_losses(mod)
     groups: dict[relax.Var, RowGroup] = {}
     for name, function in relax_functions(mod):
         clusters = Clusters(function)
@@ -187,4 +183,4 @@ def lower_rows(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
             mod = tvm.IRModule(
                 {**mod.functions, name: clusters.reordered(function)}, attrs=mod.attrs, global_infos=mod.global_infos
             )
-    return rewrite_functions(mod, _Rows, target, groups)
+    return rewrite_functions(mod, _Rows, backend, groups)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tvm
 
 from autocast.kernels.matching.rewriting import rewrite_functions
-from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.channels_last.rewriter import ChannelsLast
 from autocast.kernels.phases.channels_last.rules import rule_of
 
@@ -21,7 +20,6 @@ def channels_last(mod: tvm.IRModule) -> tvm.IRModule:
         p = R.mean(y, axis=[2, 3])                  p = R.mean(y, axis=[1, 2])
 
     Each value is moved at most once in each direction, where something first asks for it. Transpositions of the
-    model's own that do the same, such as those around layer_norm, vanish. Convolutions whose windows tile their
-    data, where the data is not in this form yet, become products.
+    model's own that do the same, such as those around layer_norm, vanish.
     """
-    return canonicalize(rewrite_functions(mod, ChannelsLast, rule_of))
+    return rewrite_functions(mod, ChannelsLast, rule_of)

@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from tvm import relax
 
 from autocast.kernels import detect_target
-from autocast.kernels.matching.convolutions.pooling_rule import lower_pooling
+from autocast.kernels.matching.convolutions.pooling_rule import lower_pooling, move_channels_of_pooling
 from autocast.kernels.phases.widen import compute_in_float32
+from autocast.kernels.targets import backend_of
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 
 op = relax.op
@@ -20,7 +21,8 @@ LAST = {"layout": "NHWC", "out_layout": "NHWC"}
 
 
 def _lowered(body: Callable[..., relax.Expr], *arguments: tuple) -> list[str]:
-    return operators(lower_pooling(compute_in_float32(module(body, *arguments)), detect_target()))
+    mod = move_channels_of_pooling(compute_in_float32(module(body, *arguments)))
+    return operators(lower_pooling(mod, backend_of(detect_target())))
 
 
 def test_casts_around_pooling_are_the_kernels() -> None:

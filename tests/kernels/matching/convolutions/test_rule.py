@@ -16,6 +16,7 @@ from autocast.kernels.matching.convolutions.rule import lower_convolutions
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.channels_last.phase import channels_last
 from autocast.kernels.phases.widen import compute_in_float32
+from autocast.kernels.targets import backend_of
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 from tests.kernels.targets.cpu.products.cases import CPUS, has_pairs, runs_here
 
@@ -27,7 +28,7 @@ IMAGE, WEIGHTS, BIAS = (2, 5, 9, 7), (6, 5, 3, 3), (1, 6, 1, 1)
 def _lowered(body: Callable[..., relax.Expr], *arguments: tuple) -> list[str]:
     """What "main" calls once its convolutions are kernels: casts, kernels and what is left."""
     mod = compute_in_float32(channels_last(canonicalize(module(body, *arguments))))
-    names = operators(lower_convolutions(mod, detect_target()))
+    names = operators(lower_convolutions(mod, backend_of(detect_target())))
     return [
         name for name in names if not name.endswith("_pack") and name not in ("relax.permute_dims", "relax.reshape")
     ]
@@ -81,7 +82,7 @@ def test_data_with_other_readers_is_narrowed_while_it_is_read() -> None:
             low = builder.emit(op.nn.conv2d(op.astype(first, "bfloat16"), op.astype(v, "bfloat16"), **layout))
             result = builder.emit_output(op.add(first, op.astype(low, "float32")))
         builder.emit_func_output(result)
-    calls = operators(lower_convolutions(compute_in_float32(builder.get()), detect_target()))
+    calls = operators(lower_convolutions(compute_in_float32(builder.get()), backend_of(detect_target())))
     assert "relax.astype" not in calls and "relax.add" not in calls
 
 
@@ -90,7 +91,7 @@ def test_equal_convolutions_share_a_kernel() -> None:
         return op.nn.conv2d(op.nn.conv2d(x, w, padding=1), v, padding=1)
 
     mod = channels_last(canonicalize(module(body, *_each("float32", IMAGE, *[(5, 5, 3, 3)] * 2))))
-    lowered = lower_convolutions(mod, detect_target())
+    lowered = lower_convolutions(mod, backend_of(detect_target()))
     assert sum(isinstance(function, tvm.tirx.PrimFunc) for function in lowered.functions.values()) == 2
 
 
@@ -109,7 +110,7 @@ def test_what_is_declined_says_why(
     monkeypatch.setenv("AUTOCAST_DEBUG", "4")
     body, *arguments = DECLINED[reason]
     mod = canonicalize(module(body, *arguments))
-    after = lower_convolutions(channels_last(mod), detect_target())
+    after = lower_convolutions(channels_last(mod), backend_of(detect_target()))
     tvm.ir.assert_structural_equal(after, mod)
     assert f"convolutions declines gv: {reason}" in capsys.readouterr().err
 

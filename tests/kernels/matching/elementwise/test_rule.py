@@ -15,13 +15,14 @@ from tvm.script import tirx as T
 from autocast.kernels import detect_target
 from autocast.kernels.matching.elementwise.rule import lower_elementwise
 from autocast.kernels.phases.widen import compute_in_float32
+from autocast.kernels.targets import backend_of
 from tests.kernels.modules import EPSILON, error, module, operators, random, run, scheduled
 
 op = relax.op
 
 
 def lowered(body: Callable[..., relax.Expr], *arguments: tuple) -> tvm.IRModule:
-    return lower_elementwise(compute_in_float32(module(body, *arguments)), detect_target())
+    return lower_elementwise(compute_in_float32(module(body, *arguments)), backend_of(detect_target()))
 
 
 def test_a_chain_with_casts_and_broadcasts_is_one_kernel() -> None:
@@ -58,7 +59,7 @@ def test_kernels_are_made_before_and_after_a_match_cast() -> None:
                 R.output(last, ones, known)
             return (last, ones, known)
 
-    names = operators(lower_elementwise(compute_in_float32(Before), detect_target()))
+    names = operators(lower_elementwise(compute_in_float32(Before), backend_of(detect_target())))
     assert names[0] == "elementwise_sinh_exp_4x40_float32"
     assert "elementwise_sinh_exp_sqrt_multiply_4x40_float32" in names
     x, places = np.full((4, 40), 0.5, "float32"), np.array([0, 3, 4])

@@ -11,7 +11,9 @@ from tvm import relax
 
 from autocast.kernels import detect_target
 from autocast.kernels.matching.layout.rule import lower_layout
-from autocast.kernels.targets.cpu.layout.lookup import Lookup, lookup
+from autocast.kernels.matching.layout.spec import Lookup
+from autocast.kernels.targets import backend_of
+from autocast.kernels.targets.cpu.layout.lookup import lookup
 from tests.kernels.modules import NUMPY, module, operators, random
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
@@ -121,7 +123,7 @@ def _outputs(mod: tvm.IRModule, arrays: list[np.ndarray]) -> np.ndarray:
 def test_moves_become_kernels_that_agree_with_tvm(name: str) -> None:
     body, arguments, expected = _CASES[name]
     mod = module(body, *arguments)
-    lowered = lower_layout(mod, detect_target())
+    lowered = lower_layout(mod, backend_of(detect_target()))
     assert operators(lowered) == expected
     arrays = []
     for seed, (shape, dtype) in enumerate(arguments):
@@ -136,14 +138,14 @@ def test_a_view_that_others_read_is_moved_once() -> None:
         turned = op.permute_dims(x, [1, 0])
         return op.concat([turned, op.flip(turned, 0)], 0)
 
-    calls = operators(lower_layout(module(body, ((40, 50), f32)), detect_target()))
+    calls = operators(lower_layout(module(body, ((40, 50), f32)), backend_of(detect_target())))
     assert calls == ["permute_dims0_50x40_float32", "concat1_100x40_float32"]
 
 
 def test_casts_are_left_to_what_computes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.setenv("AUTOCAST_DEBUG", "4")
     mod = module(lambda x: op.exp(op.astype(op.permute_dims(x, [1, 0]), f32)), ((40, 50), bf16))
-    assert operators(lower_layout(mod, detect_target())) == [
+    assert operators(lower_layout(mod, backend_of(detect_target()))) == [
         "permute_dims0_50x40_bfloat16",
         "relax.astype",
         "relax.exp",

@@ -13,6 +13,7 @@ from autocast.kernels import detect_target
 from autocast.kernels.matching.products.rule import lower_products
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.widen import compute_in_float32
+from autocast.kernels.targets import backend_of
 from tests.kernels.modules import EPSILON, error, module, operators, random, run, scheduled
 from tests.kernels.targets.cpu.products.cases import CPUS, has_pairs, runs_here
 
@@ -22,7 +23,7 @@ op = relax.op
 def _lowered(body: Callable[..., relax.Expr], *arguments: tuple) -> list[str]:
     """What "main" calls once its products are kernels."""
     mod = compute_in_float32(canonicalize(module(body, *arguments)))
-    return operators(lower_products(mod, detect_target()))
+    return operators(lower_products(mod, backend_of(detect_target())))
 
 
 def test_bias_activation_and_cast_are_the_kernels() -> None:
@@ -78,7 +79,7 @@ def test_equal_products_share_a_kernel() -> None:
         return op.matmul(op.matmul(x, w), w)
 
     mod = module(body, ((8, 8), "float32"), ((8, 8), "float32"))
-    assert len(scheduled(lower_products(mod, detect_target()))) == 1
+    assert len(scheduled(lower_products(mod, backend_of(detect_target())))) == 1
 
 
 def test_a_result_with_two_readers_is_stored_before_its_activation() -> None:

@@ -7,6 +7,8 @@ from tvm import relax
 
 from autocast.kernels import detect_target
 from autocast.kernels.matching.products.rule import lower_products
+from autocast.kernels.matching.products.transposed import transpose_products
+from autocast.kernels.targets import backend_of
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 
 op = relax.op
@@ -20,7 +22,7 @@ def _gradient(x: relax.Expr, adjoint: relax.Expr) -> relax.Expr:
 @pytest.mark.parametrize("rows", [16, "n"])
 def test_the_gradient_of_a_weight_is_one_product(rows: int | str) -> None:
     mod = module(_gradient, ((rows, 8), "bfloat16"), ((rows, 6), "bfloat16"))
-    (call,) = operators(lower_products(mod, detect_target()))
+    (call,) = operators(lower_products(transpose_products(mod), backend_of(detect_target())))
     assert "6x8x" in call and "_tn_bf16_bf16_f32" in call
 
 
@@ -29,13 +31,16 @@ def test_a_product_that_others_read_stays_as_it_is() -> None:
         product = op.matmul(x, w)
         return op.add(product, op.permute_dims(product))
 
-    calls = operators(lower_products(module(body, ((8, 4), "float32"), ((4, 8), "float32")), detect_target()))
+    mod = transpose_products(module(body, ((8, 4), "float32"), ((4, 8), "float32")))
+    calls = operators(lower_products(mod, backend_of(detect_target())))
     assert calls[0] == "product0_8x8x4_nn_f32_f32_f32" and "relax.permute_dims" in calls
 
 
 def test_operands_that_were_not_transposed_are_read_the_other_way() -> None:
     mod = module(lambda x, w: op.permute_dims(op.matmul(x, w)), ((7, 33), "float32"), ((33, 19), "float32"))
-    assert operators(lower_products(mod, detect_target())) == ["product0_19x7x33_tt_f32_f32_f32"]
+    assert operators(lower_products(transpose_products(mod), backend_of(detect_target()))) == [
+        "product0_19x7x33_tt_f32_f32_f32"
+    ]
     x, w = random((7, 33), "float32"), random((33, 19), "float32", 1)
     (got,) = run(mod, x, w)
     assert error(got, (x.astype("float64") @ w).T) < 8 * EPSILON["float32"]

@@ -9,10 +9,12 @@ import tvm
 from tvm import relax
 
 from autocast.kernels import detect_target
+from autocast.kernels.matching.rows.losses import decompose_losses
 from autocast.kernels.matching.rows.rule import lower_rows
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.widen import compute_in_float32
+from autocast.kernels.targets import backend_of
 from autocast.operators import own
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 
@@ -55,7 +57,7 @@ def test_cross_entropy_and_its_gradient_match_torch(reduction: str, weighted: bo
 
 def test_the_softmax_is_swept_once_for_the_loss_and_its_gradient() -> None:
     mod = canonicalize(_loss_and_gradient(6, 100, "bfloat16", "mean", False))
-    names = operators(lower_rows(compute_in_float32(mod), detect_target()))
+    names = operators(lower_rows(decompose_losses(compute_in_float32(mod)), backend_of(detect_target())))
     assert [name for name in names if "6x100" in name] == ["log_softmax_sum1_6x100_float32_bfloat16"]
     assert not [name for name in names if "nll" in name or "arange" in name]
 
@@ -77,7 +79,7 @@ def test_one_hot_labels_are_compared_where_they_are_used() -> None:
         return op.subtract(op.nn.softmax(x), op.one_hot(labels, one, zero, 40, -1))
 
     mod = module(body, ((5, 40), "float32"), ((5,), "int64"))
-    assert operators(lower_rows(mod, detect_target())) == ["softmax0_5x40_float32"]
+    assert operators(lower_rows(mod, backend_of(detect_target()))) == ["softmax0_5x40_float32"]
     x, labels = random((5, 40), "float32"), np.array([0, 39, 7, 7, 1])
     weights = np.exp(x.astype("float64"))
     assert error(run(mod, x, labels)[0], weights / weights.sum(-1, keepdims=True) - np.eye(40)[labels]) < 1e-6
@@ -93,7 +95,8 @@ def test_our_cross_entropy_and_its_gradient_are_one_kernel(reduction: str) -> No
         return relax.Tuple([loss, op.astype(gradient, "bfloat16")])
 
     mod = module(body, ((2, 3, 100), "float32"), ((2, 3), "int64"))
-    names = operators(lower_rows(compute_in_float32(canonicalize(expand_operators(mod))), detect_target()))
+    mod = decompose_losses(compute_in_float32(canonicalize(expand_operators(mod))))
+    names = operators(lower_rows(mod, backend_of(detect_target())))
     (name,) = [name for name in names if "2x3x100" in name]
     assert name.endswith("float32_bfloat16") and "relax.where" not in names
     x, labels = random((2, 3, 100), "float32", scale=3.0), np.array([[3, 99, -100], [0, 5, 50]])

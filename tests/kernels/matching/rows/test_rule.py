@@ -16,13 +16,14 @@ from autocast.kernels import detect_target
 from autocast.kernels.matching.rows.rule import lower_rows
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.widen import compute_in_float32
+from autocast.kernels.targets import backend_of
 from tests.kernels.modules import error, module, operators, random, run
 
 op = relax.op
 
 
 def _lowered(mod: tvm.IRModule) -> list[str]:
-    return operators(lower_rows(compute_in_float32(canonicalize(mod)), detect_target()))
+    return operators(lower_rows(compute_in_float32(canonicalize(mod)), backend_of(detect_target())))
 
 
 def _calls(body: Callable[..., relax.Expr], *arguments: tuple) -> list[str]:

@@ -8,11 +8,12 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, i64, quotient, remainder
 from autocast.kernels.matching.attention.spec import Attention, Size, View
 from autocast.kernels.targets.cpu.attention.blocking import choose_blocking, is_few
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.products.pack import Source
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, flat, i64, quotient, remainder
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat
 
 
 class Generator:

@@ -21,6 +21,7 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, ceil_div, i32, i64
 from autocast.kernels.matching.attention.spec import Attention
 from autocast.kernels.targets.cpu.attention.exponentials import softmax_ir
 from autocast.kernels.targets.cpu.attention.few_queries import FewQueries
@@ -28,14 +29,7 @@ from autocast.kernels.targets.cpu.attention.generator import Generator
 from autocast.kernels.targets.cpu.attention.panel import Head, Panel
 from autocast.kernels.targets.cpu.products.pack import Strip, pack_strip
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack
-from autocast.kernels.targets.cpu.vector.unit import (
-    Extent,
-    ceil_div,
-    i32,
-    i64,
-    importing,
-    kernel_function,
-)
+from autocast.kernels.targets.cpu.vector.unit import importing, kernel_function
 
 
 def attention(spec: Attention, target: tvm.target.Target, name: str) -> tirx.PrimFunc:

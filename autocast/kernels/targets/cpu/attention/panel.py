@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, ceil_div, i32, i64, minimum
 from autocast.kernels.matching.attention.spec import Step
 from autocast.kernels.targets.cpu.attention.generator import Generator
 from autocast.kernels.targets.cpu.products.pack import Source, Strip, pack_strip
 from autocast.kernels.targets.cpu.products.tile import Sums, multiply_tile
 from autocast.kernels.targets.cpu.vector.exponentials import LOG2_E
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, ceil_div, i32, i64, minimum
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: Where nothing has been seen, the maximum is this rather than -inf: no difference of infinities.
 LOWEST = -3.4028234663852886e38

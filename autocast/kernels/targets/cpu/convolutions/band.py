@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, i64, minimum
 from autocast.kernels.targets.cpu.convolutions.blocking import Blocking
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, i64, minimum
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 
 @dataclass(frozen=True)

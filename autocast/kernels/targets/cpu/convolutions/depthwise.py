@@ -12,11 +12,12 @@ import math
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, i64
 from autocast.kernels.matching.convolutions.spec import Convolution
 from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 from autocast.kernels.targets.cpu.products.tile import Tile
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, i64
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: Pixels of a tile: enough sums to keep the vector unit busy, few enough to leave registers for data and weights.
 _PIXELS = 8

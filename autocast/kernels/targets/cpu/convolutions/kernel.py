@@ -16,19 +16,18 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, i64, minimum
 from autocast.kernels.matching.convolutions.spec import Convolution
 from autocast.kernels.targets.cpu.convolutions.band import Band, BandSource
 from autocast.kernels.targets.cpu.convolutions.blocking import as_rows, choose_blocking
 from autocast.kernels.targets.cpu.convolutions.depthwise import Depthwise, is_depthwise
 from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
 from autocast.kernels.targets.cpu.convolutions.taps import Taps
-from autocast.kernels.targets.cpu.convolutions.weights import PackedWeights, pack_weights, packed_shape
+from autocast.kernels.targets.cpu.convolutions.weights import PackedWeights
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.tile import BLOCK_WORDS, MOST_WORDS, BlockedSums, Tile
 from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, flat, i64, importing, kernel_function, minimum
-
-__all__ = ["Convolution", "convolution", "pack_weights", "packed_shape"]
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 # A pair of neighbouring elements of 16 bits, aligned to one of them, and the last one of an odd number.
 _WORDS = """

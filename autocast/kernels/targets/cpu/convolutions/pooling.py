@@ -9,11 +9,12 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, ceil_div, i64
 from autocast.kernels.matching.convolutions.spec import Pooling
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
 from autocast.kernels.targets.cpu.vector.long_sums import add_block, corrected
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, ceil_div, flat, i64, importing, kernel_function
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 #: Elements of a window whose sum is in float32 alone.
 _BLOCK_TAPS = 64

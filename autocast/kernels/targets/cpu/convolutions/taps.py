@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from autocast.kernels.extents import Extent
 from autocast.kernels.matching.convolutions.spec import Convolution
-from autocast.kernels.targets.cpu.vector.unit import Extent
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,14 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.matching.convolutions.spec import Convolution
+from autocast.kernels.extents import Extent, i64
+from autocast.kernels.matching.convolutions.spec import Convolution, WeightGradient
 from autocast.kernels.targets.cpu.convolutions.store import where_whole
 from autocast.kernels.targets.cpu.convolutions.weight_blocking import Taps, choose_blocking, output_size
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.tile import Tile
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, flat, i64, importing, kernel_function
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 # Words at the edge of an image: of pixels that are outside, or of channels that are too many, nothing is read.
 _EDGE_PAIRS = """
@@ -48,17 +49,12 @@ def weight_gradient(spec: Convolution, target: tvm.target.Target, name: str) -> 
     Returns
     -------
     PrimFunc
-        It takes NHWC data and adjoint. The gradient is float32, of shape `gradient_shape(spec)`: features last.
+        It takes NHWC data and adjoint. The gradient is float32, of shape `WeightGradient(spec).shape`: features last.
     """
     with kernel_function(name) as finished:
         generator = _Generator(spec, instruction_set(target), cores(target))
         generator.emit()
     return finished().with_attr("autocast.flops", generator.flops)
-
-
-def gradient_shape(spec: Convolution) -> tuple[int, int, int]:
-    """The shape of what the kernel writes: (groups, channels of a group x taps, features of a group)."""
-    return spec.groups, spec.channels // spec.groups * math.prod(spec.kernel), spec.features // spec.groups
 
 
 class _Generator:
@@ -78,7 +74,7 @@ class _Generator:
         batch: Extent = tirx.Var("batch", "int64") if spec.batch is None else spec.batch
         data = T.arg("data", T.buffer((batch, spec.height, spec.width, spec.channels), spec.data_dtype))
         adjoint = T.arg("adjoint", T.buffer((batch, self.height, self.width, spec.features), spec.out_dtype))
-        out = T.arg("gradient", T.buffer(gradient_shape(spec), "float32"))
+        out = T.arg("gradient", T.buffer(WeightGradient(spec).shape, "float32"))
         per_image = 2 * self.channels * spec.features * math.prod(spec.kernel) * self.height * self.width
         self.flops = per_image * batch
         self.data, self.adjoint, self.out = flat(data), flat(adjoint), flat(out)

@@ -9,13 +9,14 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, i64
 from autocast.kernels.matching.convolutions.spec import Convolution
 from autocast.kernels.targets.cpu.convolutions.blocking import Blocking, as_rows, choose_blocking
 from autocast.kernels.targets.cpu.convolutions.depthwise import depthwise_shape, is_depthwise
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.pack import Source, Strip, pack_strip
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, flat, i64, importing, kernel_function
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 
 @dataclass(frozen=True)
@@ -77,16 +78,11 @@ class PackedWeights:
         return "int32" if self.blocking.pairs and not is_depthwise(self.spec) else "float32"
 
 
-def packed_shape(spec: Convolution, target: tvm.target.Target) -> tuple[tuple[int, int, int], str]:
-    """The shape and dtype of the packed weights of `spec`: int32 for pairs of bfloat16 numbers, or float32."""
-    layout = _layout(spec, target)
-    return layout.shape, layout.word
-
-
 def pack_weights(spec: Convolution, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(weights, packed)`, fit for `relax.call_tir`.
 
-    Weights have the shape `spec.weight_shape`, packed weights what `packed_shape` says.
+    Weights have the shape `spec.weight_shape`, packed ones are panels of words: int32 for pairs of bfloat16 numbers,
+    or float32.
     """
     isa = instruction_set(target)
     layout = _layout(spec, target)

@@ -14,23 +14,14 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, ceil_div, i64, minimum, quotient, remainder
+from autocast.kernels.matching.program import Program, in_place
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
+from autocast.kernels.targets.cpu.vector.evaluator import Evaluator, Sizes, declare
 from autocast.kernels.targets.cpu.vector.expression import VANISHING
-from autocast.kernels.targets.cpu.vector.program import Evaluator, Program, Sizes, declare, in_place
 from autocast.kernels.targets.cpu.vector.streaming import streamed, with_overwriting
-from autocast.kernels.targets.cpu.vector.unit import (
-    Extent,
-    VectorUnit,
-    ceil_div,
-    i64,
-    importing,
-    kernel_function,
-    minimum,
-    quotient,
-    remainder,
-    shared_loop,
-)
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function, shared_loop
 
 #: Elements that one core computes before it looks where the next ones are.
 _CHUNK = 4096

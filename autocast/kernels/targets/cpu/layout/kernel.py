@@ -15,25 +15,17 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import ceil_div, i64, minimum, quotient, remainder
 from autocast.kernels.matching.layout.sizes import Size, dimension, evaluated
 from autocast.kernels.matching.layout.spec import Axis, Move, Piece, interleaved, merged
+from autocast.kernels.matching.program import Dim
+from autocast.kernels.matching.storage import BITS
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.layout.copies import COPY_IR, Memory, copy_element, copy_row
-from autocast.kernels.targets.cpu.layout.squares import BITS, Square, square_for, square_ir
+from autocast.kernels.targets.cpu.layout.squares import Square, square_for, square_ir
 from autocast.kernels.targets.cpu.vector import llvm_ir
-from autocast.kernels.targets.cpu.vector.expression import Dim
 from autocast.kernels.targets.cpu.vector.streaming import streamed
-from autocast.kernels.targets.cpu.vector.unit import (
-    VectorUnit,
-    ceil_div,
-    i64,
-    importing,
-    kernel_function,
-    minimum,
-    quotient,
-    remainder,
-    shared_loop,
-)
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function, shared_loop
 
 #: Fewer bytes than this are moved by one core: waking another takes as long.
 _PARALLEL_BYTES = 1 << 15

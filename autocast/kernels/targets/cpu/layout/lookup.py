@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import ceil_div, i64, minimum, quotient, remainder
+from autocast.kernels.matching.layout.spec import Lookup
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.layout.copies import COPY_IR, Memory, copy_element, copy_row
 from autocast.kernels.targets.cpu.vector import llvm_ir
-from autocast.kernels.targets.cpu.vector.expression import Dim
-from autocast.kernels.targets.cpu.vector.program import Sizes
-from autocast.kernels.targets.cpu.vector.unit import (
-    VectorUnit,
-    ceil_div,
-    i64,
-    importing,
-    kernel_function,
-    minimum,
-    quotient,
-    remainder,
-)
+from autocast.kernels.targets.cpu.vector.evaluator import Sizes
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function
 
 #: Fewer elements than this are looked up by one core.
 _PARALLEL_ELEMENTS = 1 << 13
@@ -44,22 +35,6 @@ _IN_RANGE = {
     "clip": _nearest,
     "wrap": lambda number, rows: tirx.floormod(number, rows),
 }
-MODES = tuple(_IN_RANGE)
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """`out[i, n, j] = table[i, numbers[n], j]`, where i and j stand for the dimensions before and after `axis`.
-
-    `table`, `numbers` and `out` are (shape, dtype); the dtypes of table and result are equal or both of
-    `squares.FLOATS`. `mode` is one of `MODES`.
-    """
-
-    table: tuple[tuple[Dim, ...], str]
-    numbers: tuple[tuple[Dim, ...], str]
-    out: tuple[tuple[Dim, ...], str]
-    axis: int
-    mode: str
 
 
 def lookup(spec: Lookup, target: tvm.target.Target, name: str) -> tirx.PrimFunc:

@@ -9,14 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from autocast.kernels.matching.storage import BITS
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 from autocast.kernels.targets.cpu.vector.llvm_transpose import transposed
-
-BITS = {"bool": 8, "int8": 8, "uint8": 8, "int16": 16, "uint16": 16, "bfloat16": 16, "float16": 16} | {
-    dtype: bits for bits in (32, 64) for dtype in (f"int{bits}", f"uint{bits}", f"float{bits}")
-}
-#: The dtypes between which `vector.llvm_ir` converts.
-FLOATS = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)

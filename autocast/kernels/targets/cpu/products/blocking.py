@@ -153,3 +153,8 @@ def _tasks(spec: Product, panel: int, cores: int, a_in_place: bool) -> tuple[int
 
     splits = [(r, cores // r) for r in range(1, cores + 1) if cores % r == 0]
     return min(splits, key=repacked)
+
+
+def multiplies_pairs(spec: Product, isa: InstructionSet) -> bool:
+    """Whether the vector unit multiplies pairs of bfloat16, rather than float32 numbers."""
+    return spec.compute_dtype == "bfloat16" and isa.bf16_dot

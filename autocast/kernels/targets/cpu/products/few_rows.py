@@ -8,11 +8,12 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import ceil_div, i64, minimum
 from autocast.kernels.targets.cpu.products.blocking import Blocking
 from autocast.kernels.targets.cpu.products.pack import Source
 from autocast.kernels.targets.cpu.products.panels import Task
 from autocast.kernels.targets.cpu.products.tile import Sums, Tile, finish_rows
-from autocast.kernels.targets.cpu.vector.unit import VectorUnit, ceil_div, i64, minimum
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: How far ahead of its use a row of B is fetched: hardware does not follow such steps, nor across pages.
 _ROWS_AHEAD = 12

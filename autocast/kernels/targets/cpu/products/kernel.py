@@ -15,26 +15,23 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, ceil_div, i64, quotient, remainder
 from autocast.kernels.matching.products.spec import Epilogue, Product
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
-from autocast.kernels.targets.cpu.products.blocking import Blocking, choose_blocking, few_rows_blocking, has_few_rows
+from autocast.kernels.targets.cpu.products.blocking import (
+    Blocking,
+    choose_blocking,
+    few_rows_blocking,
+    has_few_rows,
+    multiplies_pairs,
+)
 from autocast.kernels.targets.cpu.products.few_rows import FewRows
 from autocast.kernels.targets.cpu.products.pack import Source
 from autocast.kernels.targets.cpu.products.panels import PanelWalk, Task
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight
 from autocast.kernels.targets.cpu.products.tile import Output
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, vector_math
-from autocast.kernels.targets.cpu.vector.unit import (
-    Extent,
-    VectorUnit,
-    ceil_div,
-    flat,
-    i64,
-    importing,
-    kernel_function,
-    quotient,
-    remainder,
-)
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 __all__ = ["Epilogue", "Product", "product"]
 
@@ -123,7 +120,7 @@ class _Problem:
 class _Generator:
     def __init__(self, spec: Product, isa: InstructionSet, threads: int) -> None:
         self.spec, self.unit, self.threads = spec, VectorUnit(isa), threads
-        self.pairs = spec.multiplies_pairs(isa)
+        self.pairs = multiplies_pairs(spec, isa)
         self.word, self.per_word = ("int32", 2) if self.pairs else ("float32", 1)
         self.packed = PackedWeight.of(spec, isa) if spec.b_packed else None
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, ceil_div, i32, i64
+from autocast.kernels.extents import Extent, ceil_div, i32, i64
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, ceil_div, i64, minimum
 from autocast.kernels.targets.cpu.products.blocking import Blocking
 from autocast.kernels.targets.cpu.products.pack import Source, Strip, pack_strip
 from autocast.kernels.targets.cpu.products.tile import AWord, Output, Sums, Tile, finish_rows, finish_tile
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, ceil_div, i64, minimum
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: Words in a cache line.
 _LINE = 16

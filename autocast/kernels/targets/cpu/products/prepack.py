@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import i64
 from autocast.kernels.matching.products.spec import Product
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
-from autocast.kernels.targets.cpu.products.blocking import panel_vectors
+from autocast.kernels.targets.cpu.products.blocking import multiplies_pairs, panel_vectors
 from autocast.kernels.targets.cpu.products.pack import Source, Strip, pack_strip
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack
-from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, i64, importing, kernel_function
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class PackedWeight:
         """How the B of `spec` is packed for `isa`; None where that takes more memory than it took before."""
         if spec.n is None or spec.k is None or spec.b_batched:
             return None
-        pairs = spec.multiplies_pairs(isa)
+        pairs = multiplies_pairs(spec, isa)
         if spec.b_dtype != "float32" and not pairs:
             return None
         panel = panel_vectors(spec.n, isa) * isa.lanes

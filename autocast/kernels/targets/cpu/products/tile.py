@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, i64
 from autocast.kernels.matching.products.spec import Epilogue
 from autocast.kernels.targets.cpu.vector import vector_math
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, i64
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: Words whose products are summed in registers alone, and those of a block where there are more.
 MOST_WORDS, BLOCK_WORDS = 1536, 1024

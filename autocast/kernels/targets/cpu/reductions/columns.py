@@ -9,9 +9,9 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import ceil_div, i64, minimum, quotient, remainder
 from autocast.kernels.targets.cpu.reductions.generator import Generator
 from autocast.kernels.targets.cpu.vector.long_sums import add_block, corrected
-from autocast.kernels.targets.cpu.vector.unit import ceil_div, i64, minimum, quotient, remainder
 
 #: Columns of a strip of sums: it stays in the first cache beside the rows that are added to it.
 _STRIP = 1024

@@ -10,10 +10,10 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, i64, quotient, remainder
 from autocast.kernels.matching.reductions.spec import Reduce
 from autocast.kernels.targets.cpu.rows.reductions import SIMPLE
-from autocast.kernels.targets.cpu.vector.program import Evaluator, Sizes
-from autocast.kernels.targets.cpu.vector.unit import Extent, i64, quotient, remainder
+from autocast.kernels.targets.cpu.vector.evaluator import Evaluator, Sizes
 
 #: Elements of the least work that is worth waking other cores, and how many parts each core should find.
 _PARALLEL_ELEMENTS = 1 << 16

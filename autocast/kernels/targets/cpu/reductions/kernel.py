@@ -15,7 +15,7 @@ from autocast.kernels.targets.cpu.reductions.columns import Columns
 from autocast.kernels.targets.cpu.reductions.rows import Rows
 from autocast.kernels.targets.cpu.rows.reductions import CALLED, lanes_ir
 from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
-from autocast.kernels.targets.cpu.vector.program import Evaluator, Sizes, declare
+from autocast.kernels.targets.cpu.vector.evaluator import Evaluator, Sizes, declare
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function
 
 

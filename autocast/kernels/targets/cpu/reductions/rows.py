@@ -7,10 +7,10 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import ceil_div, i64, minimum, quotient, remainder
 from autocast.kernels.targets.cpu.reductions.generator import Generator
 from autocast.kernels.targets.cpu.rows.reductions import Accumulator
 from autocast.kernels.targets.cpu.vector.long_sums import add_block, corrected
-from autocast.kernels.targets.cpu.vector.unit import ceil_div, i64, minimum, quotient, remainder
 
 #: Elements of a chunk of a line, whose sum is in float32 alone.
 _CHUNK = 8192

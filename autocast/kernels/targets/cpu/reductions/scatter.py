@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import ceil_div, i32, i64, minimum
+from autocast.kernels.matching.reductions.spec import Scatter
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.vector import llvm_ir
-from autocast.kernels.targets.cpu.vector.expression import Dim
-from autocast.kernels.targets.cpu.vector.program import Sizes
-from autocast.kernels.targets.cpu.vector.unit import (
-    VectorUnit,
-    ceil_div,
-    flat,
-    i32,
-    i64,
-    importing,
-    kernel_function,
-    minimum,
-)
+from autocast.kernels.targets.cpu.vector.evaluator import Sizes
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 #: Elements of the table that one task clears or copies.
 _CHUNK = 1 << 16
@@ -58,27 +49,6 @@ exit:
   ret void
 }
 """
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """`out[i, numbers[n], j] = base[i, numbers[n], j] + rows[i, n, j]`, summed over equal numbers in their order.
-
-    i and j stand for the dimensions before and after `axis`. `rows` and `numbers` are (shape, dtype), `out` is the
-    shape of the float32 result; without `based` the base is zero. Numbers that are out of range wrap around, or with
-    `clips` become the nearest that is in range.
-    """
-
-    rows: tuple[tuple[Dim, ...], str]
-    numbers: tuple[tuple[Dim, ...], str]
-    out: tuple[Dim, ...]
-    axis: int
-    based: bool
-    clips: bool = False
-
-    def row(self, number: tirx.Expr, height: tirx.Expr) -> tirx.Expr:
-        """The row that a number names, of `height`."""
-        return tirx.max(i64(0), tirx.min(number, height - 1)) if self.clips else tirx.floormod(number, height)
 
 
 def scatter(spec: Scatter, target: tvm.target.Target, name: str) -> tirx.PrimFunc:

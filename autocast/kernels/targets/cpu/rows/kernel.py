@@ -13,22 +13,15 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, ceil_div, i64, minimum
+from autocast.kernels.matching.program import Program, in_place
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.rows.plan import PICK, SCANS, Sweep, plan_sweeps
 from autocast.kernels.targets.cpu.rows.reductions import CALLED, Accumulator, lanes_ir
 from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
-from autocast.kernels.targets.cpu.vector.program import Evaluator, Program, Sizes, Value, declare, in_place
+from autocast.kernels.targets.cpu.vector.evaluator import Evaluator, Sizes, Value, declare
 from autocast.kernels.targets.cpu.vector.streaming import streamed, with_overwriting
-from autocast.kernels.targets.cpu.vector.unit import (
-    Extent,
-    VectorUnit,
-    ceil_div,
-    i64,
-    importing,
-    kernel_function,
-    minimum,
-    shared_loop,
-)
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function, shared_loop
 
 #: Rows are independent; fewer elements than this are worked on by one core.
 _PARALLEL_ELEMENTS = 1 << 14

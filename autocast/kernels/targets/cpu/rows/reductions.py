@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import Extent, i32
 from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
 from autocast.kernels.targets.cpu.vector.long_sums import add_block, corrected
-from autocast.kernels.targets.cpu.vector.unit import Extent, VectorUnit, i32
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 _INFINITY = float("inf")
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 import tvm
 from tvm import tirx
 
-from autocast.kernels.targets.cpu.vector.expression import Dim
+from autocast.kernels.backend import OVERWRITING
+from autocast.kernels.matching.program import Dim
 
 #: The least result that is stored past the caches, bytes: with what it is computed from it fills one of 32 MiB, and
 #: the next kernel reads it from memory either way.
@@ -21,10 +22,6 @@ FAR_BYTES = 3 << 22
 
 #: The narrowest vectors that are, bytes: a line that is put together of more than two is no faster than one in a cache.
 WIDE_BYTES = 32
-
-#: The attribute of a PrimFunc that holds the same function for results that take an operand's place: what was just
-#: read is in the caches, and stored there.
-OVERWRITING = "autocast.overwriting"
 
 
 def streamed(results: Sequence[tuple[Sequence[Dim], str]], lanes: int) -> frozenset[int]:

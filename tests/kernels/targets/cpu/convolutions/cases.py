@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import tvm
 
-from autocast.kernels.targets.cpu.convolutions.kernel import Convolution, convolution, pack_weights, packed_shape
+from autocast.kernels.matching.convolutions.spec import Convolution
+from autocast.kernels.targets.cpu.convolutions.kernel import convolution
+from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
 from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, DTYPES, ROUNDING, STEEPEST, target_of
 
 Extents = tuple[int, int, int]
@@ -91,8 +93,10 @@ def outputs(cases: list[Case], cpu: str, cores: int = 2) -> list[np.ndarray]:
     module = tvm.compile(tvm.IRModule(functions), target=target)
     results = []
     for i, case in enumerate(cases):
-        shape, dtype = packed_shape(case.spec, target)
-        packed = tvm.runtime.tensor(np.full(shape, -1, dtype))  # NaN, as pairs of bfloat16
+        written = functions[f"pack{i}"].params[-1].ty
+        packed = tvm.runtime.tensor(
+            np.full([int(size) for size in written.shape], -1, str(written.dtype))
+        )  # NaN, as pairs of bfloat16
         module[f"pack{i}"](tvm.runtime.tensor(case.weights), packed)
         operands = [tvm.runtime.tensor(x) for x in (case.bias, case.residual, case.out) if x is not None]
         module[f"convolution{i}"](tvm.runtime.tensor(case.data), packed, *operands)

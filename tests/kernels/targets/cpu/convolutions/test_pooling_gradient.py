@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.relax.op import nn
 
 from autocast.kernels.matching.convolutions.pooling_rule import lower_pooling
+from autocast.kernels.targets import backend_of
 from tests.kernels.targets.cpu.products.cases import target_of
 from tests.kernels.targets.cpu.products.test_kernel import every_cpu
 
@@ -35,7 +36,7 @@ def lowered(kind: str, shape: tuple[int, ...], options: dict[str, int], target: 
             backward = tvm.ir.Op.get(f"relax.grad.{kind}_pool2d_backward")
             result = builder.emit_output(relax.Call(backward, [adjoint, data], pooled.attrs))
         builder.emit_func_output(result)
-    return lower_pooling(builder.get(), target)
+    return lower_pooling(builder.get(), backend_of(target))
 
 
 @every_cpu

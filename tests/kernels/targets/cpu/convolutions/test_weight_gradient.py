@@ -10,7 +10,7 @@ import pytest
 import tvm
 
 from autocast.kernels.matching.convolutions.spec import Convolution
-from autocast.kernels.targets.cpu.convolutions.weight_gradient import gradient_shape, weight_gradient
+from autocast.kernels.targets.cpu.convolutions.weight_gradient import weight_gradient
 from tests.kernels.targets.cpu.convolutions.test_kernel import ALL_AROUND, here, other_cpus
 from tests.kernels.targets.cpu.products.cases import DTYPES, ROUNDING, target_of
 from tests.kernels.targets.cpu.products.test_assembly import MULTIPLY, straight_loops
@@ -45,7 +45,7 @@ def exact(spec: Convolution, data: np.ndarray, adjoint: np.ndarray) -> np.ndarra
         y, x = i * dy, j * dx
         seen = padded[:, y : y + (height - 1) * sy + 1 : sy, x : x + (width - 1) * sx + 1 : sx]
         taps.append(np.einsum("nhwgc,nhwgf->gcf", seen.reshape(batch, height, width, groups, -1), g))
-    return np.stack(taps, axis=2).reshape(gradient_shape(spec))
+    return np.stack(taps, axis=2).reshape(WeightGradient(spec).shape)
 
 
 def check(specs: list[Convolution], cpu: str, cores: int = 2, batch: int = 3) -> None:
@@ -59,7 +59,7 @@ def check(specs: list[Convolution], cpu: str, cores: int = 2, batch: int = 3) ->
         extents = (spec.batch or batch, spec.output_extent(0, spec.height), spec.output_extent(1, spec.width))
         data = rng.standard_normal((extents[0], spec.height, spec.width, spec.channels)).astype(DTYPES[spec.data_dtype])
         adjoint = rng.standard_normal((*extents, spec.features)).astype(DTYPES[spec.out_dtype])
-        out = tvm.runtime.tensor(np.full(gradient_shape(spec), np.nan, "float32"))
+        out = tvm.runtime.tensor(np.full(WeightGradient(spec).shape, np.nan, "float32"))
         module[f"gradient{i}"](tvm.runtime.tensor(data), tvm.runtime.tensor(adjoint), out)
         expected = exact(spec, data, adjoint)
         size = exact(spec, np.abs(data), np.abs(adjoint))

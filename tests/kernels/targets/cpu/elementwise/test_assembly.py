@@ -7,8 +7,8 @@ import re
 import pytest
 import tvm
 
+from autocast.kernels.matching.program import ProgramBuilder
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
-from autocast.kernels.targets.cpu.vector.program import ProgramBuilder
 from tests.kernels.targets.cpu.products.cases import CPUS, target_of
 from tests.kernels.targets.cpu.products.test_assembly import straight_loops
 

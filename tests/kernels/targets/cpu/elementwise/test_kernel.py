@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import tvm
 
+from autocast.kernels.matching.program import Program, ProgramBuilder
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.vector import streaming
-from autocast.kernels.targets.cpu.vector.program import Program, ProgramBuilder
 from tests.kernels.targets.cpu.products.cases import CPUS, DTYPES, ROUNDING, runs_here, target_of
 
 every_cpu = pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])

@@ -8,8 +8,9 @@ import pytest
 import tvm
 from scipy import special
 
+from autocast.kernels.matching.products.spec import Product
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
-from autocast.kernels.targets.cpu.products.kernel import Product, product
+from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}

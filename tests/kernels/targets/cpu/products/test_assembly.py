@@ -8,7 +8,8 @@ import time
 import pytest
 import tvm
 
-from autocast.kernels.targets.cpu.products.kernel import Epilogue, Product, product
+from autocast.kernels.matching.products.spec import Epilogue, Product
+from autocast.kernels.targets.cpu.products.kernel import product
 from tests.kernels.targets.cpu.products.cases import CPUS, target_of
 
 #: The instruction that multiplies, by CPU and by dtype.

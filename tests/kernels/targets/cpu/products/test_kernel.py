@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.kernels.targets.cpu.products.kernel import Epilogue, Product, product
+from autocast.kernels.matching.products.spec import Epilogue, Product
+from autocast.kernels.targets.cpu.products.kernel import product
 from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, CPUS, DTYPES, Case, runs_here, target_of
 
 needs = {cpu: pytest.mark.skipif(not runs_here(cpu), reason=f"this machine cannot run {cpu} code") for cpu in CPUS}

@@ -12,9 +12,10 @@ from tvm import relax
 
 from autocast.kernels import detect_target
 from autocast.kernels.matching.products.rule import lower_products
+from autocast.kernels.matching.products.spec import Epilogue, Product
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.widen import compute_in_float32
-from autocast.kernels.targets.cpu.products.kernel import Epilogue, Product
+from autocast.kernels.targets import backend_of
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 from tests.kernels.targets.cpu.products.cases import CPUS, Case, has_pairs, runs_here
 
@@ -75,7 +76,7 @@ def _with_parameters(count: int, body: Callable[..., relax.Expr], *arguments: tu
     """A module whose last `count` arguments are parameters, up to and including its products."""
     mod = canonicalize(module(body, *arguments))
     mod["main"] = mod["main"].with_attr("num_input", len(arguments) - count)
-    return lower_products(compute_in_float32(mod), detect_target())
+    return lower_products(compute_in_float32(mod), backend_of(detect_target()))
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=has_pairs)])

@@ -12,11 +12,12 @@ from tvm import relax
 
 from autocast.ir import shape_of
 from autocast.kernels import detect_target
+from autocast.kernels.matching.program import ProgramBuilder
 from autocast.kernels.matching.reductions.rule import lower_reductions
 from autocast.kernels.matching.reductions.spec import Reduce
 from autocast.kernels.phases.widen import compute_in_float32
+from autocast.kernels.targets import backend_of
 from autocast.kernels.targets.cpu.reductions.kernel import reduce
-from autocast.kernels.targets.cpu.vector.program import ProgramBuilder
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
@@ -138,7 +139,7 @@ def test_nan_and_infinities_pass_through() -> None:
 
 
 def _lowered(body: Callable[..., relax.Expr], *arguments: tuple) -> tvm.IRModule:
-    return lower_reductions(compute_in_float32(module(body, *arguments)), detect_target())
+    return lower_reductions(compute_in_float32(module(body, *arguments)), backend_of(detect_target()))
 
 
 def _run(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:

@@ -9,8 +9,10 @@ from tvm import relax
 
 from autocast.kernels import detect_target
 from autocast.kernels.matching.reductions.scatter_rule import lower_scatters
+from autocast.kernels.matching.reductions.spec import Scatter
 from autocast.kernels.state.in_place import sharing
-from autocast.kernels.targets.cpu.reductions.scatter import Scatter, scatter
+from autocast.kernels.targets import backend_of
+from autocast.kernels.targets.cpu.reductions.scatter import scatter
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 
 op = relax.op
@@ -45,7 +47,7 @@ def test_gradients_match_float64(table: tuple, numbers: tuple, axis: int, dtype:
         return op.grad.take_backward(op.astype(g, "float32"), x, n, axis)
 
     mod = module(body, (rows.shape, dtype), (table, "float32"), (numbers, "int64"))
-    assert any(name.startswith("scatter") for name in operators(lower_scatters(mod, detect_target())))
+    assert any(name.startswith("scatter") for name in operators(lower_scatters(mod, backend_of(detect_target()))))
     (got,) = run(mod, rows, random(table, "float32"), labels)
     assert error(got, _expected(np.zeros(table), rows, labels, axis)) < 16 * EPSILON["float32"]
 
@@ -59,7 +61,7 @@ def test_a_dense_gradient_of_the_same_table_is_where_rows_are_added(first: bool,
 
     table = ((50, 130), "float32")
     mod = module(body, ((count, 130), "float32"), table, ((count,), "int32"), table)
-    (call,) = operators(lower_scatters(mod, detect_target()))
+    (call,) = operators(lower_scatters(mod, backend_of(detect_target())))
     assert call.startswith("scatter0_50x130")
     rows, dense = random((24, 130), "float32"), random((50, 130), "float32", 1)
     labels = np.random.default_rng(3).integers(0, 50, 24).astype("int32")
@@ -73,7 +75,11 @@ def test_a_gradient_that_others_read_is_stored_by_itself() -> None:
         return op.multiply(op.add(x, sparse), sparse)
 
     mod = module(body, ((6, 8), "float32"), ((4, 8), "float32"), ((6,), "int64"))
-    assert operators(lower_scatters(mod, detect_target())) == ["scatter0_4x8_float32", "relax.add", "relax.multiply"]
+    assert operators(lower_scatters(mod, backend_of(detect_target()))) == [
+        "scatter0_4x8_float32",
+        "relax.add",
+        "relax.multiply",
+    ]
 
 
 def test_the_result_may_be_written_over_the_dense_gradient() -> None:
@@ -94,5 +100,5 @@ def test_integers_are_declined_with_a_reason(
     monkeypatch.setenv("AUTOCAST_DEBUG", "4")
     arguments = ((6, 8), "float64"), ((4, 8), "float64"), ((6,), "int64")
     mod = module(lambda g, x, n: op.grad.take_backward(g, x, n, 0), *arguments)
-    assert operators(lower_scatters(mod, detect_target())) == ["relax.grad.take_backward"]
+    assert operators(lower_scatters(mod, backend_of(detect_target()))) == ["relax.grad.take_backward"]
     assert "it adds float64 to float64" in capsys.readouterr().err

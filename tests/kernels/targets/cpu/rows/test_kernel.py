@@ -7,11 +7,11 @@ import pytest
 import torch
 import tvm
 
+from autocast.kernels.matching.program import Program, ProgramBuilder
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.rows.kernel import row_kernel
 from autocast.kernels.targets.cpu.rows.plan import plan_sweeps
 from autocast.kernels.targets.cpu.vector import streaming
-from autocast.kernels.targets.cpu.vector.program import Program, ProgramBuilder
 from tests.kernels.modules import EPSILON, error, random
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 from tests.kernels.targets.cpu.products.test_assembly import straight_loops

@@ -10,9 +10,10 @@ import pytest
 import tvm
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import i64
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector import llvm_ir
-from autocast.kernels.targets.cpu.vector.unit import VectorUnit, i64, importing, kernel_function
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 DTYPES = {

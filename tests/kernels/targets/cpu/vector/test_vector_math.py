@@ -8,9 +8,10 @@ import tvm
 from scipy import special
 from tvm.script.ir_builder import tirx as T
 
+from autocast.kernels.extents import i64
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector import vector_math
-from autocast.kernels.targets.cpu.vector.unit import i64, importing, kernel_function
+from autocast.kernels.targets.cpu.vector.unit import importing, kernel_function
 from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, target_of
 from tests.kernels.targets.cpu.products.test_kernel import every_cpu, here
 

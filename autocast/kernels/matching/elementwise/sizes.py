@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
 
-from autocast.kernels.targets.cpu.vector.program import Program, Shape, Step
-from autocast.kernels.targets.cpu.vector.streaming import streamed
+from autocast.kernels.matching.program import Program, Shape, Step
+
+#: Whether a kernel stores any of its results, as (shape, dtype), past the caches.
+Streams: TypeAlias = Callable[[Sequence[tuple[Sequence[int | str], str]]], bool]
 
 #: From how many sizes on one kernel for any is less code than one for each: it is compiled twice, for one core and for
 #: several, and for lines that end anywhere.
@@ -16,11 +19,11 @@ _SIZES = 3
 _KNOWS_SIZES = ("column", "length", "position", "word")
 
 
-def shared(programs: Iterable[Program], lanes: int) -> dict[Program, Program]:
+def shared(programs: Iterable[Program], streams: Streams) -> dict[Program, Program]:
     """For each program the one to make a kernel of: itself, or one for any sizes that computes several."""
     alike: dict[Program, set[Program]] = defaultdict(set)
     for program in programs:
-        alike[of_any_size(program, lanes) or program].add(program)
+        alike[of_any_size(program, streams) or program].add(program)
     return {
         program: general if len(members) >= _SIZES else program
         for general, members in alike.items()
@@ -28,7 +31,7 @@ def shared(programs: Iterable[Program], lanes: int) -> dict[Program, Program]:
     }
 
 
-def of_any_size(program: Program, lanes: int) -> Program | None:
+def of_any_size(program: Program, streams: Streams) -> Program | None:
     """The same program with a name for each dimension; None where it depends on them, or is stored past the caches.
 
     It does not depend on them where each tensor has either as many elements as the space, whatever its shape, or one
@@ -37,7 +40,7 @@ def of_any_size(program: Program, lanes: int) -> Program | None:
     space = program.space
     names: Shape = tuple(f"d{i}" for i in range(len(space)))
     one = (1,) * len(space)
-    far = streamed([(shape, dtype) for _, shape, dtype in program.outputs], lanes)
+    far = streams([(shape, dtype) for _, shape, dtype in program.outputs])
     if far or space == one or not all(isinstance(dim, int) for dim in space):
         return None
     general = {space: names, one: one}

@@ -1,0 +1,60 @@
+"""The seam between what kernels compute and who generates them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import tvm
+from tvm import tirx
+
+#: A destination-passing TIR function that computes a spec on a target, under a name.
+Generator: TypeAlias = Callable[[Any, tvm.target.Target, str], tirx.PrimFunc]
+
+#: The attribute of a PrimFunc that holds the same function for results that take an operand's place: what was just
+#: read is in the caches, and stored there.
+OVERWRITING = "autocast.overwriting"
+
+
+class Backend:
+    """The kernels of one kind of target, and what matching may ask of them.
+
+    A kind is a subclass that `kernels.targets` lists under a key of TVM's targets. What it has no generator for is
+    never matched: TVM computes that.
+
+    Attributes
+    ----------
+    target
+        The target that kernels are generated for.
+    generators
+        By the type of a spec, what generates kernels for it.
+    """
+
+    generators: ClassVar[Mapping[type, Generator]] = {}
+
+    def __init__(self, target: tvm.target.Target) -> None:
+        self.target = target
+
+    def has(self, *specs: type) -> bool:
+        """Whether there are generators for all of these types of specs."""
+        return all(spec in self.generators for spec in specs)
+
+    def generate(self, spec: Any, name: str) -> tirx.PrimFunc:
+        """The kernel that computes `spec`, ready to be a function of a module."""
+        return self.generators[type(spec)](spec, self.target, name).without_attr("global_symbol")
+
+    @property
+    def multiplies(self) -> tuple[str, ...]:
+        """The low dtypes that products multiply: what packs their operands narrows them to these for nothing."""
+        return ()
+
+    def prepacked(self, product: Any) -> Any | None:
+        """The spec of the kernel that packs the second operand of a product once, if that is a parameter.
+
+        None where the product reads it as fast as it is. The spec has `packed_dtype`.
+        """
+        return None
+
+    def streams(self, results: Sequence[tuple[Sequence[int | str], str]]) -> bool:
+        """Whether any of a kernel's results, as (shape, dtype), is stored past the caches: then its size is known."""
+        return False

@@ -1,0 +1,74 @@
+"""The kernels for vector units of x86 and ARM processors: a generator for each type of spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import tvm
+from tvm import tirx
+
+from autocast.kernels.backend import Backend, Generator
+from autocast.kernels.matching.attention.spec import Attention
+from autocast.kernels.matching.convolutions.spec import (
+    Convolution,
+    ConvolutionWeights,
+    Pooling,
+    PoolingGradient,
+    WeightGradient,
+)
+from autocast.kernels.matching.layout.spec import Lookup, Move
+from autocast.kernels.matching.products.spec import Product
+from autocast.kernels.matching.program import Program
+from autocast.kernels.matching.reductions.spec import Reduce, Scatter
+from autocast.kernels.matching.rows.spec import Rows
+from autocast.kernels.targets.cpu.attention.kernel import attention
+from autocast.kernels.targets.cpu.convolutions.kernel import convolution
+from autocast.kernels.targets.cpu.convolutions.pooling import pooling, pooling_gradient
+from autocast.kernels.targets.cpu.convolutions.weight_gradient import weight_gradient
+from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
+from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
+from autocast.kernels.targets.cpu.instruction_sets import instruction_set
+from autocast.kernels.targets.cpu.layout.kernel import move
+from autocast.kernels.targets.cpu.layout.lookup import lookup
+from autocast.kernels.targets.cpu.products.kernel import product
+from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
+from autocast.kernels.targets.cpu.reductions.kernel import reduce
+from autocast.kernels.targets.cpu.reductions.scatter import scatter
+from autocast.kernels.targets.cpu.rows.kernel import row_kernel
+from autocast.kernels.targets.cpu.vector.streaming import streamed
+
+
+def _rows(spec: Rows, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+    return row_kernel(spec.program, spec.row_dims, target, name)
+
+
+class Cpu(Backend):
+    """Vectors of any width; 16-bit numbers are widened as they are loaded, and products of bfloat16 paired."""
+
+    generators: ClassVar[Mapping[type, Generator]] = {
+        Attention: attention,
+        Convolution: convolution,
+        ConvolutionWeights: lambda spec, target, name: pack_weights(spec.convolution, target, name),
+        WeightGradient: lambda spec, target, name: weight_gradient(spec.convolution, target, name),
+        Pooling: pooling,
+        PoolingGradient: lambda spec, target, name: pooling_gradient(spec.pooling, target, name),
+        Product: product,
+        PackedWeight: lambda spec, target, name: pack_weight(spec, instruction_set(target), name),
+        Rows: _rows,
+        Reduce: reduce,
+        Scatter: scatter,
+        Move: move,
+        Lookup: lookup,
+        Program: elementwise_kernel,
+    }
+
+    @property
+    def multiplies(self) -> tuple[str, ...]:
+        return ("bfloat16",) if instruction_set(self.target).bf16_dot else ()
+
+    def prepacked(self, product: Product) -> PackedWeight | None:
+        return PackedWeight.of(product, instruction_set(self.target))
+
+    def streams(self, results: Sequence[tuple[Sequence[Any], str]]) -> bool:
+        return bool(streamed(results, instruction_set(self.target).lanes))
