@@ -61,8 +61,8 @@ class OperatorRow:
     kind
         What it does.
     vector
-        The function of vectors that computes an element of float32 tensors (`kernels.vector.expression.FUNCTIONS`);
-        "" where none does, or several do.
+        The function, by the name that kernels' programs use, that computes an element of float32 tensors; "" where none
+        does, or several do.
     numbers
         The attributes that the function takes after the operands.
     channels_last
