@@ -12,9 +12,9 @@ from tvm import relax, tirx
 from autocast.errors import ImportModelError
 from autocast.frontend.names import variable_name
 from autocast.frontend.tensor_inputs import flat, with_tensor_inputs
-from autocast.ir import check_well_formed, first_order, lacks_dtype, relax_functions, shape_of, static_shape
+from autocast.ir import check_well_formed, first_order, lacks_dtype, main_of, relax_functions, shape_of, static_shape
 from autocast.ir.failures import in_phase, repeatable
-from autocast.model.value import Model
+from autocast.model.value import Model, updates_of
 
 
 def from_relax(
@@ -32,7 +32,7 @@ def from_relax(
         becomes `main`. Its trailing parameters are the model's parameters. If it has the attribute `num_input`, that
         must agree. In place of a tuple `t`, the model takes its tensors (`t_0`, `t_1`, `t_2_0` of one in it); in place
         of a whole number or a truth value, a tensor without dimensions; in place of a shape, its sizes as int64.
-        Private functions are inlined, unless they call themselves.
+        Private functions are inlined, unless they call themselves, or `main` has updates.
     params : mapping or sequence, optional
         The values of the trailing parameters (numpy arrays, torch or TVM tensors): in order, those of a tuple one by
         one or in a tuple, or by name, as main names them or as torch does (`0.weight` for `p_0_weight`: what
@@ -86,7 +86,9 @@ def from_relax(
 
 
 def _first_order(mod: tvm.IRModule) -> tvm.IRModule:
-    return first_order(mod, inline_private=True)
+    """`first_order`, with private functions inlined; but those of a training step, which compute updates in float32."""
+    main = main_of(mod)
+    return first_order(mod, inline_private=main is not None and not updates_of(main))
 
 
 def _with_main(mod: tvm.IRModule, name: str | None) -> tvm.IRModule:

@@ -45,6 +45,7 @@ from autocast.kernels.phases.order_floats import order_floats
 from autocast.kernels.phases.outline import outline_branches
 from autocast.kernels.phases.prepare import prepare_parameters
 from autocast.kernels.phases.repeat import repeat_cheap
+from autocast.kernels.phases.slices import keep_sizes_of_slices
 from autocast.kernels.phases.widen import accumulate_wide, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
 from autocast.kernels.state.accumulate import accumulate_gradients
@@ -131,6 +132,7 @@ LOWERING = (
     _phase(first_order),
     _phase(remove_leftovers),
     Phase("fuse_existing", _fuse_existing),
+    _phase(keep_sizes_of_slices),
     _phase(separate_state),
     _phase(mark_existing),
     _phase(outline_branches),

@@ -102,7 +102,7 @@ def test_a_name_that_every_operator_would_read_in_float32_anyway_is_not_warned_o
 
 @I.ir_module
 class Passed:
-    @R.function(private=True)
+    @R.function
     def product(x: R.Tensor((4, 4), "float32"), v: R.Tensor((4, 4), "float32")):
         y = R.matmul(x, v)
         return y

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import tvm
+from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 
 import autocast
 from autocast import vm
@@ -18,7 +21,7 @@ from autocast import vm
 class _Aliases:
     """Parameters and constants among the results: as they are, in tuples, viewed, from a branch, through a function."""
 
-    @R.function(private=True)
+    @R.function
     def with_square(q: R.Tensor((8,), "float32")) -> R.Tuple(R.Tensor((8,), "float32"), R.Tensor((8,), "float32")):
         b = R.square(q)
         t = (q, b)
@@ -67,6 +70,29 @@ def test_a_tuple_of_one_result_stays_a_tuple() -> None:
 
     (result,) = vm.compile(autocast.from_relax(Single, params={"p": np.ones(3, "float32")}))(np.zeros(3, "float32"))
     np.testing.assert_array_equal(result, np.ones(3))
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["alone", "in a tuple"])
+def test_a_result_of_a_size_that_data_say_is_no_tuple(alone: bool) -> None:
+    @I.ir_module
+    class Slice:
+        @R.function
+        def main(x: R.Tensor(("n",), "float32"), size: R.Tensor((1,), "int64")):
+            end = T.int64()
+            _ = R.match_cast(R.tensor_to_shape(size), R.Shape([end]))
+            y = R.strided_slice(x, (R.prim_value(0),), (R.prim_value(1),), (end,))
+            z = R.exp(y)
+            return z
+
+    mod = Slice
+    if not alone:
+        main = mod["main"]
+        result = relax.Tuple([main.body.body])
+        body = relax.BlockBuilder().normalize(relax.SeqExpr(main.body.blocks, result))
+        mod = tvm.IRModule({"main": relax.Function(main.params, body, None, main.is_pure, main.attrs)})
+    got = vm.compile(mod)(np.zeros(5, "float32"), np.array([3]))
+    assert isinstance(got, tuple) != alone
+    np.testing.assert_array_equal(got if alone else got[0], [1, 1])
 
 
 def test_a_tuple_from_a_branch_stays_that_tuple() -> None:

@@ -159,6 +159,13 @@ class _Places(Lifetimes):
                 yield int(result), int(argument)
 
 
+def _tuples(type: tvm.ir.Type) -> int:
+    """How many tuples there are around the first value in a type."""
+    if not isinstance(type, tvm.ir.TupleType):
+        return 0
+    return 1 + (_tuples(type.fields[0]) if type.fields else 0)
+
+
 def _same_type(one: relax.Expr, other: relax.Expr) -> bool:
     return tvm_ffi.structural_equal(one.ty, other.ty)
 
@@ -203,8 +210,10 @@ class _Writer(PyExprMutator):
         for value, state in [(self.spare(value) if value in overwritten else value, state) for value, state in copies]:
             self.copy(value, state)
         blocks.append(self.builder_._end_block())
-        whole = [value.ty for value in self.places.results]
-        alone = len(fields) == 1 and (self.places.state or tvm_ffi.structural_equal(whole[0], function.ret_ty))
+        # A function may say less of its result than is known of what it returns, but not hide a tuple.
+        alone = len(fields) == 1 and (
+            self.places.state or _tuples(self.places.results[0].ty) == _tuples(function.ret_ty)
+        )
         result = fields[0] if alone else relax.Tuple(fields)
         body = self.builder_.normalize(relax.SeqExpr([block for block in blocks if block.bindings], result))
         return relax.Function(function.params, body, None, function.is_pure, function.attrs)

@@ -6,7 +6,7 @@ import numpy as np
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from autocast import from_relax, vm
+from autocast import vm
 
 _X = np.linspace(-1, 1, 8, dtype="float32").reshape(2, 4)
 
@@ -29,7 +29,7 @@ def test_fields_of_what_a_function_returns() -> None:
             t = cls.nested(x)
             return (t[1][0], t[1][1][0])
 
-    first, second = vm.compile(from_relax(Module))(_X)
+    first, second = vm.compile(Module)(_X)
     np.testing.assert_allclose(first, np.exp(_X), rtol=1e-6)
     np.testing.assert_array_equal(second, _X)
 
@@ -46,6 +46,6 @@ def test_fields_of_fields_in_a_branch() -> None:
                 y = R.min(x, axis=1)
             return y
 
-    executable = vm.compile(from_relax(Module))
+    executable = vm.compile(Module)
     np.testing.assert_array_equal(executable(_X, np.array(True)), _X.max(1))
     np.testing.assert_array_equal(executable(_X, np.array(False)), _X.min(1))

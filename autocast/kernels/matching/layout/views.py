@@ -59,14 +59,14 @@ def _strided_slice(view: View, call: relax.Call, names: DimensionNames) -> View:
     extents, strides, start = names.sizes(dims(call)), list(view.strides), view.start
     for axis, begin, step in zip(axes, begins, steps, strict=True):
         axis %= len(extents)
-        first: Size = begin
-        if begin < 0:
-            first = view.extents[axis] + begin
         extent = view.extents[axis]
+        first: Size = begin if begin >= 0 else extent + begin
         if isinstance(first, int) and isinstance(extent, int):
             first = max(0, min(first, extent - (step < 0)))
         elif step < 0:
             raise Declined("it goes backwards along a run-time dimension")
+        elif begin < 0 and not call.attrs.assume_inbound:
+            raise Declined("it begins before the first element where there are few")
         start = start + first * strides[axis]
         strides[axis] = strides[axis] * step
     return replace(view, extents=extents, strides=tuple(strides), start=start)
