@@ -22,6 +22,7 @@ from autocast.kernels.state.state import num_state
 from autocast.kernels.targets.cpu.instruction_sets import slow_dtype
 from autocast.vm import threads
 from autocast.vm.huge_pages import use_huge_pages
+from autocast.vm.mismatch import mismatch
 from autocast.vm.pool import varying_outputs
 from autocast.vm.program import Program
 from autocast.vm.signature import Input, Signature, from_tvm, kind_of, to_tvm
@@ -80,7 +81,8 @@ class Executable:
         Raises
         ------
         InputError
-            The inputs do not fit the signature; the message names the input, what it is and what was expected.
+            The inputs do not fit the signature, or what is computed of them has not the sizes that a `match_cast` or a
+            function declares; the message names it, what it is and what was expected.
         """
         self.signature.bind(inputs)
         return from_tvm(self.run(self.arguments(inputs)), kind_of(inputs))
@@ -151,7 +153,13 @@ class Executable:
             if self._seconds > threads.WORTH_A_PAUSE:
                 threads.pause_openmp()
             started = time.perf_counter()
-            outputs = self._main(*arguments)
+            try:
+                outputs = self._main(*arguments)
+            except Exception as error:
+                mended = mismatch(error, self.program.planned)
+                if mended is None:
+                    raise
+                raise mended from error
             self._seconds = time.perf_counter() - started
         if self._outputs_vary:
             varying_outputs.note(outputs)

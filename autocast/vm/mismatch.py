@@ -1,0 +1,66 @@
+"""What the virtual machine finds wrong with sizes while it runs, as an error that says where and what to do."""
+
+from __future__ import annotations
+
+import re
+
+import tvm
+from tvm import relax
+
+from autocast.errors import InputError
+from autocast.ir import all_bindings, relax_functions
+from autocast.messages import reason
+
+#: What TVM says where a `match_cast`, or a call of a function of the module, gets other sizes than are written there.
+_CONTEXT = re.compile(
+    r"(?:\((?P<got>\S+) vs\. (?P<expected>\S+)\) : |: )ErrorContext\("
+    r"(?:match_cast, ty=(?P<type>.*)"
+    r"|fn=(?P<function>[^,]*), loc=[^,]*, param=(?P<param>[^,]*), annotation=(?P<taken>.*))"
+    r"\)\s+(?P<reason>.*?)\.?$",
+    re.MULTILINE,
+)
+#: What is said where memory cannot be had, or a size below 0 is taken for a large one.
+_NO_MEMORY = ("std::bad_alloc", "storage allocation failure")
+
+_AXIS = re.compile(r"shape\[(\d+)\]")
+
+
+def mismatch(error: Exception, mod: tvm.IRModule) -> InputError | None:
+    """What to raise in place of an error of the virtual machine that ran `mod`; None where it is about no type.
+
+    Parameters
+    ----------
+    mod
+        The module with its `match_cast`s: TVM says the type that one asserts, but not its name.
+    """
+    if any(text in str(error) for text in _NO_MEMORY):
+        return InputError(
+            f"main: there is no memory for a tensor of this call ({reason(error)}), expected sizes for which there is. "
+            "Where one is computed of numbers among the inputs, it may be below 0; else call it with less at a time"
+        )
+    found = _CONTEXT.search(str(error))
+    if found is None:
+        return None
+    axis = _AXIS.search(found["reason"])
+    what = f": {found['reason']}"
+    if axis is not None:
+        what = f", has size {found['got']} along axis {axis[1]}, expected {found['expected']}"
+    if found["type"] is None:
+        where = f"{found['function']}: the argument {found['param']}, declared as {found['taken']}"
+    else:
+        where = f"main: {_bound(mod, found['type'])}, which a match_cast declares to be {found['type']}"
+    return InputError(
+        f"{where}{what}. Call the model with inputs of which that is true, or declare less: a size under a name of its "
+        "own may be any"
+    )
+
+
+def _bound(mod: tvm.IRModule, type: str) -> str:
+    """The variables that a `match_cast` of this type binds, and their functions."""
+    names = [
+        f"%{binding.var.name} in @{var.name_hint}"
+        for var, function in relax_functions(mod)
+        for binding in all_bindings(function.body)
+        if isinstance(binding, relax.MatchCast) and str(binding.ty) == type
+    ]
+    return " or ".join(names) or "a value"
