@@ -53,6 +53,7 @@ from autocast.kernels.state.carry import carry_casts
 from autocast.kernels.state.in_place import WriteInPlace
 from autocast.kernels.state.order import OrderForMemory
 from autocast.kernels.state.output_views import ViewOutputs
+from autocast.kernels.state.reshapes import ViewReshapes, mark_reshapes
 from autocast.kernels.state.state import inline_functions, separate_state
 from autocast.kernels.targets import backend_of
 
@@ -170,6 +171,7 @@ LOWERING = (
     _phase(define),
     _phase(keep_within_tensors),
     _phase(order_floats),
+    _phase(mark_reshapes),
     Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", _legalize),
     _phase(keep_fields_apart),
@@ -184,6 +186,7 @@ LOWERING = (
 #: they are a third of a training step's.
 PLANNING = (
     ViewOutputs(),
+    ViewReshapes(),
     relax.transform.RewriteDataflowReshape(),
     OrderForMemory(),
     relax.transform.ToNonDataflow(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterator, Sequence
 
 import tvm
 import tvm_ffi
@@ -11,6 +12,7 @@ from tvm import s_tir, sym, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from autocast import settings
+from autocast.kernels.state.reshapes import RESHAPE, is_reshape
 from autocast.kernels.targets.cpu.vector.unit import rooted
 from autocast.messages import reason
 
@@ -60,20 +62,42 @@ def mark_existing(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _guarded(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The same, but doing nothing where its last result has a run-time dimension that is 0.
+    """The same, but doing nothing where its results have a run-time dimension that is 0.
 
-    Blocks that TVM writes by hand, such as those of running sums, begin with a first element.
+    Blocks that TVM writes by hand, such as those of running sums, begin with a first element. In others, TVM knows the
+    signs of what it divides by, and needs no cases for them: those multiply where quotients are divided again, until
+    compiling one kernel takes minutes.
     """
     realize = function.body
-    buffers = [param for param in function.params if isinstance(param.ty, tirx.buffer.BufferType)]
-    sizes = [size for size in buffers[-1].shape if not isinstance(size, tirx.IntImm)] if buffers else []
-    if not sizes or not isinstance(realize, s_tir.SBlockRealize) or realize.block.name_hint == "root":
+    if not isinstance(realize, s_tir.SBlockRealize):
         return function
-    block = realize.block
+    block, buffers = realize.block, [param for param in function.params if isinstance(param.ty, tirx.buffer.BufferType)]
+    if block.name_hint == "root":
+        _, writes = s_tir.analysis.get_sblock_read_write_region(block, {buffer: buffer for buffer in buffers})
+        written = [write.source for write in writes]
+        sizes = _common_factors([buffer.shape for buffer in buffers if any(map(buffer.same_as, written))])
+    else:
+        sizes = [size for buffer in buffers[-1:] for size in buffer.shape if not isinstance(size, tirx.IntImm)]
+    if not sizes or (RESHAPE not in (function.attrs or {}) and is_reshape(function)):
+        return function  # TVM looks for these loops
     body = tirx.IfThenElse(tirx.all(*[size > 0 for size in sizes]), block.body, None)
     fields = (block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init, block.alloc_buffers)
     guarded = s_tir.SBlock(*fields, block.match_buffers, block.annotations)
     return function.with_body(s_tir.SBlockRealize(realize.iter_values, realize.predicate, guarded))
+
+
+def _common_factors(shapes: list[Sequence[tirx.Expr]]) -> list[tirx.Var]:
+    """The sizes by which the numbers of elements of all `shapes` are multiplied."""
+    factors = [{factor for size in shape for factor in _factors(size)} for shape in shapes]
+    return sorted(set.intersection(*factors), key=lambda var: var.name) if factors else []
+
+
+def _factors(size: tirx.Expr) -> Iterator[tirx.Var]:
+    if isinstance(size, tirx.Var):
+        yield size
+    elif isinstance(size, tirx.Mul):
+        yield from _factors(size.a)
+        yield from _factors(size.b)
 
 
 def _schedule(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -6,7 +6,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import is_op, relax_functions
+from autocast.ir import is_op, is_tensor, relax_functions
+from autocast.kernels.state.reshapes import is_reshape
 
 
 @mutator
@@ -21,10 +22,10 @@ class _OutputViews(PyExprMutator):
 
     def is_reshape(self, value: relax.Expr) -> bool:
         """Whether `value` calls a PrimFunc that copies its one argument, in order."""
-        if not is_op(value, "relax.call_tir") or len(value.args[1].fields) != 1:
+        if not is_op(value, "relax.call_tir"):
             return False
-        function = self.builder_.get()[value.args[0]]
-        return relax.analysis.has_reshape_pattern(function)
+        tensors = [field for field in value.args[1].fields if is_tensor(field)]
+        return len(tensors) == 1 and is_reshape(self.builder_.get()[value.args[0]])
 
     def is_computed(self, reshape: relax.Call) -> bool:
         """Whether a kernel writes what is reshaped: an output that is a view of an argument would let it be changed."""

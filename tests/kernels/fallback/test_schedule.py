@@ -76,3 +76,10 @@ def test_results_match_float64(name: str, shape: tuple) -> None:
 def test_running_sums_touch_nothing_where_there_is_nothing(shape: tuple, guarded: bool) -> None:
     kernels = _kernels(lambda x: op.cumsum(x, 0), (shape, "float32"))
     assert any("if n > T.int64(0)" in kernel for kernel in kernels) == guarded
+
+
+def test_a_result_that_is_a_sum_of_sizes_may_have_elements_where_one_of_them_is_0() -> None:
+    body = (lambda x, y: op.concat([x, op.negative(y)]), (("n", 3), "int32"), (("m", 3), "int32"))
+    x, y = np.zeros((0, 3), "int32"), np.arange(6, dtype="int32").reshape(2, 3)
+    for a, b in ((x, y), (y, x)):
+        np.testing.assert_array_equal(run(module(*body), a, b)[0], np.concatenate([a, -b]))

@@ -1,0 +1,71 @@
+"""Views where the sizes of reshapes are known at run time: TVM makes views where it can prove what a kernel copies."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax, tirx, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from autocast.ir import is_op, relax_functions, shape_of
+from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions
+
+#: Marks PrimFuncs that copy their one tensor, in order.
+RESHAPE = "autocast.reshape"
+
+
+def is_reshape(function: tirx.PrimFunc) -> bool:
+    """Whether a PrimFunc copies its first argument to its last, in order."""
+    return RESHAPE in (function.attrs or {}) or relax.analysis.has_reshape_pattern(function)
+
+
+@mutator
+class _Marks(BindingRewriter):
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if not is_op(call, "relax.reshape") or shape_of(call.args[0]) is None or shape_of(call) is None:
+            return None
+        sizes = dims(call)
+        if all(isinstance(size, int) for size in sizes):
+            return None
+        return self.builder_.call_te(topi.reshape, self.new(call.args[0]), list(sizes), primfunc_attrs={RESHAPE: True})
+
+
+def mark_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
+    """Make PrimFuncs of reshapes to run-time sizes, marked as what they are.
+
+    Before::                                          After::
+
+        b = R.reshape(a, R.shape([n, 4, c]))              b = R.call_tir(reshape, (a,))  # autocast.reshape
+    """
+    return rewrite_functions(mod, _Marks)
+
+
+@mutator
+class _Views(PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        if not is_op(call, "relax.call_tir") or RESHAPE not in (self.builder_.get()[call.args[0]].attrs or {}):
+            return call
+        return relax.op.reshape(self.visit_expr(call.args[1].fields[0]), call.ty.shape)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if isinstance(binding.var, relax.DataflowVar):
+            super().visit_var_binding_(binding)
+        else:
+            self.builder_.emit_normalized(binding)
+
+
+@tvm.transform.module_pass(opt_level=0, name="ViewReshapes")
+class ViewReshapes:
+    """Let the results of marked PrimFuncs be views, as TVM's RewriteDataflowReshape does to those that it recognizes.
+
+    Before::                                          After::
+
+        b = R.call_tir(reshape, (a,))                     b = R.reshape(a, R.shape([n, 4, c]))
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        """The module with its views."""
+        views = _Views(mod)
+        for var, function in relax_functions(mod):
+            views.builder_.update_func(var, views.visit_expr(function))
+        return views.builder_.get()
