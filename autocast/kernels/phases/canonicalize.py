@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_constant, is_op, number_of, op_name, same_shape, shape_of, static_shape
@@ -158,6 +158,9 @@ def _group_norm(
 ) -> relax.Expr | None:
     """Where channels are last: sums over space for each channel, from which small ones make those of the groups."""
     shape, attributes = dims(data), call.attrs
+    is_named = all(isinstance(dim, int | tirx.Var) for dim in shape)
+    if not is_named or not isinstance(shape[int(attributes.channel_axis)], int):
+        return _in_groups(rewriter, call, data, scale, offset)
     *space, channel = range(len(shape))
     batch, *space = space
     axes = sorted(int(axis) % len(shape) for axis in attributes.axes)
@@ -181,6 +184,38 @@ def _group_norm(
     if attributes.scale:
         result = op.multiply(emit(result), scale)
     return op.add(emit(result), offset) if attributes.center else result
+
+
+def _in_groups(
+    rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, scale: relax.Expr, offset: relax.Expr
+) -> relax.Expr:
+    """A group_norm of channels or sizes that are computed at run time: TVM's squares before it takes the mean away."""
+    emit, op, attributes, shape = rewriter.emit, relax.op, call.attrs, dims(data)
+    axis, groups = int(attributes.channel_axis) % len(shape), int(attributes.num_groups)
+    members = tvm.sym.Analyzer().simplify(tirx.convert(shape[axis]) // groups)
+    grouped = emit(op.reshape(data, [*shape[:axis], groups, members, *shape[axis + 1 :]]))
+    if not isinstance(members, tirx.Var | tirx.IntImm):  # kernels of rows take sizes that have names
+        members = tirx.Var("members", "int64")
+        named = relax.TensorType([*shape[:axis], groups, members, *shape[axis + 1 :]], storage(data))
+        grouped = rewriter.builder_.match_cast(grouped, named)
+    channels = [groups, members, *[1] * (len(shape) - axis - 1)]
+    axes = [axis + 1, *(i + (i > axis) for i in (int(i) % len(shape) for i in attributes.axes))]
+
+    def wide(value: relax.Expr) -> relax.Expr:
+        return emit(op.astype(value, "float32")) if storage(value) in LOW else value
+
+    grouped = wide(grouped)
+    centered = emit(op.subtract(grouped, emit(op.mean(grouped, axes, keepdims=True))))
+    variance = emit(op.mean(emit(op.multiply(centered, centered)), axes, keepdims=True))
+    epsilon = relax.const(float(attributes.epsilon), dtype_of(variance))
+    result = emit(op.multiply(centered, emit(op.rsqrt(emit(op.add(variance, epsilon))))))
+    if attributes.scale:
+        result = emit(op.multiply(result, wide(emit(op.reshape(scale, channels)))))
+    if attributes.center:
+        result = emit(op.add(result, wide(emit(op.reshape(offset, channels)))))
+    if storage(data) in LOW:
+        result = emit(op.astype(result, storage(data)))
+    return op.reshape(result, relax.ShapeExpr(shape))
 
 
 def _std(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from autocast.kernels.phases.canonicalize import canonicalize
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
@@ -109,6 +112,40 @@ def test_statistics_of_a_low_batch_are_not_stored_low(training: bool, dtype: str
     expected = (wide - centre[:, None]) * factor[:, None] + beta.astype("float64")[:, None]
     (got,) = run(module(body, ((64, 3, 4), dtype), *[((3,), dtype)] * 4), x, gamma, beta, mean, variance)
     assert np.abs(got - expected).max() < 2 * EPSILON[dtype] * np.abs(expected).max()
+
+
+@I.ir_module
+class Groups:
+    @R.function
+    def main(
+        x: R.Tensor(("n", "4 * c", "h"), "float32"),
+        g: R.Tensor(("4 * c",), "float32"),
+        like: R.Tensor(("c",), "float32"),
+    ):
+        return R.nn.group_norm(x, g, g, num_groups=4, channel_axis=1, axes=[2])
+
+
+@I.ir_module
+class Unknown:
+    @R.function
+    def main(
+        x: R.Tensor(("n", "c", "h"), "float16"),
+        g: R.Tensor(("c",), "float16"),
+        like: R.Tensor((3,), "float32"),
+    ):
+        return R.nn.group_norm(x, g, g, num_groups=4, channel_axis=1, axes=[2])
+
+
+@pytest.mark.parametrize(("mod", "dtype"), [(Groups, "float32"), (Unknown, "float16")])
+def test_groups_of_run_time_channels_lose_their_mean_before_they_are_squared(mod: tvm.IRModule, dtype: str) -> None:
+    assert "relax.nn.group_norm" not in operators(canonicalize(mod))
+    x, gamma = (random((3, 12, 50), "float32") + 100).astype(dtype), random((12,), dtype, 1)
+    grouped = x.astype("float64").reshape(3, 4, 150)
+    expected = grouped - grouped.mean(2, keepdims=True)
+    expected /= np.sqrt((expected**2).mean(2, keepdims=True) + 1e-5)
+    expected = expected.reshape(x.shape) * gamma[:, None] + gamma[:, None].astype("float64")
+    (got,) = run(mod, x, gamma, np.zeros(3, "float32"))
+    assert error(got, expected) < 64 * EPSILON[dtype]
 
 
 @pytest.mark.parametrize(("scale", "center"), [(True, True), (False, False)])
