@@ -17,6 +17,9 @@ from pathlib import Path
 
 from tests.tvm_suite import FOLDER
 
+#: Outcomes that no module should have.
+_BAD = ("wrong", "raw", "crashed")
+
 
 def main() -> int:
     """Harvest and compare; 0 if nothing was wrong and no error raw."""
@@ -61,7 +64,7 @@ def compare_all(paths: list[Path], outcomes: Path, seconds: int) -> int:
     with outcomes.open("a") as file:
         for path in paths:
             if path.name not in rows:
-                rows[path.name] = {"module": path.name, **_in_process(path, seconds)}
+                rows[path.name] = {"module": path.name, **_in_processes(path, seconds)}
                 file.write(json.dumps(rows[path.name]) + "\n")
                 file.flush()
     counts: Counter[str] = Counter()
@@ -69,15 +72,29 @@ def compare_all(paths: list[Path], outcomes: Path, seconds: int) -> int:
         found = [row[way] for way in TOLERANCES if way in row] or [row["harness"]]
         for text in found:
             counts[text.partition(":")[0]] += 1
-            bad = text.startswith(("wrong", "raw")) or (text.startswith("failed") and row.get("TVM") == "ran")
+            bad = text.startswith(_BAD) or (text.startswith("failed") and row.get("TVM") == "ran")
             if bad:
                 print(f"{row['module']}: {text}; TVM: {row.get('TVM', '')[:120]}")
     print(", ".join(f"{count} {name}" for name, count in counts.most_common()))
-    return 1 if counts["wrong"] or counts["raw"] else 0
+    return 1 if any(counts[outcome] for outcome in _BAD) else 0
 
 
-def _in_process(path: Path, seconds: int) -> dict[str, str]:
-    """What `compare` says of a module; it may crash, or not come back."""
+def _in_processes(path: Path, seconds: int) -> dict[str, str]:
+    """What `compare` says of a module; where that crashes, or does not come back, of each way by itself."""
+    from tests.tvm_suite.compare import TOLERANCES
+
+    outcomes = _in_process(path, seconds)
+    if "crashed" not in outcomes:
+        return outcomes
+    for way in ("TVM", *TOLERANCES):
+        outcome = _in_process(path, seconds, way)
+        outcomes |= {way: outcome["crashed"]} if "crashed" in outcome else outcome
+    del outcomes["crashed"]
+    return outcomes
+
+
+def _in_process(path: Path, seconds: int, only: str = "") -> dict[str, str]:
+    """What `compare` says of a module in a process of its own, or how that ended."""
     from tests.tvm_suite.compare import compare
 
     reader, writer = os.pipe()
@@ -87,7 +104,7 @@ def _in_process(path: Path, seconds: int) -> dict[str, str]:
         os.dup2(silent, 1)
         os.dup2(silent, 2)
         try:
-            answer = compare(path)
+            answer = compare(path, only)
         except BaseException as error:
             answer = {"harness": f"not compared: {type(error).__name__}: {error}"[:500]}
         os.write(writer, json.dumps(answer).encode())
@@ -106,7 +123,7 @@ def _in_process(path: Path, seconds: int) -> dict[str, str]:
     try:
         return json.loads(text)
     except ValueError:
-        return {"harness": f"crashed: status {status}"}
+        return {"crashed": f"crashed: {f'status {status}' if status != signal.SIGKILL else f'after {seconds} s'}"}
 
 
 if __name__ == "__main__":
