@@ -108,9 +108,14 @@ class _Arguments:
             self._bind_number(var)
         else:
             raise ImportModelError(
-                f"from_relax: the input {var.name!r} is a {var.ty}; expected tensors, or what can be made of them: "
-                "tuples, whole numbers and shapes. Take another number as a tensor, R.Tensor((), 'float32'), or bind "
-                "it: function.bind_params"
+                f"from_relax: the input {var.name!r} is a {var.ty}, expected tensors, or what can be made of them: "
+                "tuples, whole numbers and shapes. "
+                + (
+                    f"Take it as a tensor, R.Tensor((), '{var.ty}'), or give it a value: "
+                    f"main.bind_params({{'{var.name}': tvm.tirx.const(0.5, '{var.ty}')}})"
+                    if isinstance(var.ty, tvm.ir.PrimType)
+                    else "Compute it in main"
+                )
             )
 
     def _name(self, name: str) -> str:

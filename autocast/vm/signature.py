@@ -170,6 +170,8 @@ def _instead_of(type: tvm.ir.Type) -> str:
     if isinstance(type, relax.ShapeType):
         return "autocast.from_relax(mod) passes its sizes as a tensor; symbolic dimensions of another may say them, too"
     if isinstance(type, tvm.ir.PrimType):
+        if "float" in str(type):
+            return f"Take a tensor without dimensions, or bind it: main.bind_params({{var: tirx.const(0.5, '{type}')}})"
         return "autocast.from_relax(mod) passes a whole number as a tensor; or bind it: function.bind_params"
     if isinstance(type, relax.TensorType):
         return "Declare its dtype and dimensions, symbolic ones where sizes vary: R.Tensor((n, 8), 'float32')"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from autocast import amp, from_relax
+from autocast import amp, from_relax, vm
 from autocast.errors import ImportModelError
 
 _X, _Y = np.array([1.0, 2.0], "float32"), np.array([3.0, 5.0], "float32")
@@ -158,12 +159,27 @@ def test_a_function_that_calls_main_calls_what_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "type", [tvm.ir.PrimType("float32"), relax.AnyType()], ids=["a number that is not whole", "an object"]
+    ("type", "advice"),
+    [(tvm.ir.PrimType("float32"), r"R.Tensor\(\(\), 'float32'\), or give it a value"), (relax.AnyType(), "Compute it")],
+    ids=["a number that is not whole", "an object"],
 )
-def test_what_no_tensor_stands_for_is_an_error_that_says_what_to_write(type: tvm.ir.Type) -> None:
+def test_what_no_tensor_stands_for_is_an_error_that_says_what_to_write(type: tvm.ir.Type, advice: str) -> None:
     x = relax.Var("x", tvm.ir.TupleType([type]))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         builder.emit_func_output(builder.emit(x))
-    with pytest.raises(ImportModelError, match=r"the input 'x_0' is a .*; expected tensors, or .*function.bind_params"):
+    with pytest.raises(ImportModelError, match=rf"the input 'x_0' is a .*, expected tensors, or .*{advice}"):
         from_relax(builder.get())
+
+
+def test_a_number_that_is_not_whole_may_be_bound_as_the_error_says() -> None:
+    x, low = relax.Var("x", relax.TensorType([2], "float32")), relax.Var("low", tvm.ir.PrimType("float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, low]):
+        builder.emit_func_output(builder.emit(relax.op.clip(x, low, tirx.const(9.0, "float32"))))
+    main = builder.get()["main"]
+    with pytest.raises(ImportModelError) as error:
+        from_relax(main)
+    (advice,) = re.findall(r"main\.bind_params\(.*\)", str(error.value))
+    bound = from_relax(eval(advice, {"main": main, "tvm": tvm}))
+    np.testing.assert_array_equal(vm.compile(bound)(np.array([-1, 2], "float32")), [0.5, 2])

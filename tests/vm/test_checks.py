@@ -119,6 +119,7 @@ REFUSED = {
     "a tuple as input": (_identity(tvm.ir.TupleType([_F32])), UnsupportedError, "passes the fields of a tuple"),
     "a shape as input": (_identity(_SIZES), UnsupportedError, "passes its sizes as a tensor"),
     "a number as input": (_identity(tvm.ir.PrimType("int64")), UnsupportedError, "passes a whole number as a tensor"),
+    "another number": (_identity(tvm.ir.PrimType("float32")), UnsupportedError, r"bind_params\(.*0.5, 'float32'"),
     "no rank": (_identity(relax.TensorType(dtype="float32")), UnsupportedError, "Declare its dtype and dimensions"),
     "no dtype": (_identity(relax.TensorType([2], None)), UnsupportedError, r"%x in @main is a R\.Tensor.*with_dtypes"),
     "a packed function": (_packed("no.such.function"), UnsupportedError, "not registered: 'no.such.function' in @main"),
