@@ -195,10 +195,18 @@ def decide(
         by_position = dict(zip(derived.positions, arguments, strict=True))
         arguments = [by_position.get(at, (None, None)) for at in range(len(derived.arguments))]
     modes = RuleQuery(row.rule, arguments, result, amp, where, derived).modes()
-    low, full = (
-        originals if dtypes == kept else inferred_dtypes(call, trees, dtypes, amp, _name(row.rule), where)
-        for dtypes in (modes.low, modes.full)
-    )
+
+    def inferred(dtypes: Dtypes) -> Dtypes:
+        return originals if dtypes == kept else inferred_dtypes(call, trees, dtypes, amp, _name(row.rule), where)
+
+    full = inferred(modes.full)
+    try:
+        low = inferred(modes.low)
+    except CastingRuleError:
+        if modes.low == modes.full:
+            raise
+        # TVM wants the dtype of a number among the arguments or attributes: the border of R.layout_transform, say.
+        modes, low = replace(modes, low=modes.full), full
     is_free = has_out_dtype(call)
     if is_free and modes.result == "either" and str(call.attrs.out_dtype) == amp:
         # Written by hand, this rounding is as much the author's wish as a cast would be.

@@ -66,7 +66,7 @@ def inferred_dtypes(
 
 
 def dtype_attributes(call: relax.Call) -> tuple[str, ...]:
-    """The values of a call's attributes that name dtypes."""
+    """The values of a call's attributes that name dtypes or have them."""
     names = _dtype_names(call)
     return tuple([str(getattr(call.attrs, name)) for name in names]) if names else names
 
@@ -75,7 +75,7 @@ def _dtype_names(call: relax.Call) -> tuple[str, ...]:
     key = identity(call.op)
     if key not in _attributes:
         fields = type(call.attrs).__tvm_ffi_type_info__.fields if call.attrs is not None else ()
-        _attributes[key] = tuple(field.name for field in fields if field.name.endswith("dtype"))
+        _attributes[key] = tuple(field.name for field in fields if field.name.endswith(("dtype", "value")))
     return _attributes[key]
 
 

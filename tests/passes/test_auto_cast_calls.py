@@ -221,3 +221,18 @@ def test_closures_capture_what_they_did_and_variables_that_hold_functions_are_ca
             return y
 
     check(Before, Expected)
+
+
+def test_what_takes_a_number_of_float32_stays_float32():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 6), "bfloat16")):
+            with R.dataflow():
+                y = R.astype(x, "float32")
+                z = R.layout_transform(y, index_map=lambda a, b: (a, b // 4, b % 4), pad_value=T.float32(2))
+                u = R.add(z, T.float32(1))
+                R.output(u)
+            return u
+
+    check_unchanged(Before)
