@@ -130,7 +130,7 @@ class _ChannelsLast(BindingRewriter):
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if not is_op(call, *_MAXIMA) or not str(call.attrs.layout).startswith("NC"):
+        if not is_op(call, *_MAXIMA) or str(call.attrs.layout) not in ("NCW", "NCHW", "NCDHW"):
             return None
         data, shape = call.args[0], shape_of(call.args[0])
         if call.attrs.out_layout != call.attrs.layout or storage(data) not in FLOATS or shape is None:

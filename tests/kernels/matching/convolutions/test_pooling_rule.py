@@ -58,6 +58,11 @@ def test_a_maximum_of_channels_that_come_first_is_one_of_channels_that_come_last
     assert [name for name in volumes if "pool" in name] == ["max_pooling0", "max_pooling1"]
 
 
+def test_a_maximum_of_blocks_of_channels_is_left_to_tvm() -> None:
+    names = _lowered(lambda x: op.nn.max_pool2d(x, 2, layout="NCHW16c"), ((2, 3, 6, 5, 16), "float32"))
+    assert names == ["relax.nn.max_pool2d"]
+
+
 def test_the_mean_of_whole_images_is_a_mean() -> None:
     assert _lowered(lambda x: op.nn.adaptive_avg_pool2d(x, (1, 1)), ((2, 3, 6, 5), "float32")) == ["relax.mean"]
     assert _lowered(lambda x: op.nn.avg_pool2d(x, (6, 5)), ((2, 3, 6, 5), "float32")) == ["relax.mean"]
