@@ -14,6 +14,7 @@ from autocast.frontend.names import variable_name
 from autocast.frontend.tensor_inputs import flat, with_tensor_inputs
 from autocast.ir import check_well_formed, first_order, lacks_dtype, main_of, relax_functions, shape_of, static_shape
 from autocast.ir.failures import in_phase, repeatable
+from autocast.messages import reason
 from autocast.model.value import Model, updates_of
 
 
@@ -67,15 +68,20 @@ def from_relax(
         params = [*flat(params)]
     values = _values(main, params)
     num_input = len(main.params) - len(values)
-    declared = main.attrs["num_input"] if main.attrs is not None and "num_input" in main.attrs else num_input
-    if int(declared) != num_input:
+    declared = int(main.attrs["num_input"] if main.attrs is not None and "num_input" in main.attrs else num_input)
+    if declared > len(main.params):
         raise ImportModelError(
-            f"from_relax: main declares num_input={int(declared)} of {len(main.params)} parameters, but {len(values)} "
-            f"values were given; expected {len(main.params) - int(declared)}."
+            f"from_relax: main declares num_input={declared}, but it has {len(main.params)} parameters; expected the "
+            "number of those that are inputs, which come first. Try main.without_attr('num_input')"
+        )
+    if declared != num_input:
+        raise ImportModelError(
+            f"from_relax: main declares num_input={declared} of {len(main.params)} parameters, but {len(values)} "
+            f"values were given; expected {len(main.params) - declared}."
         )
     keys = {name: key for key, name in _variables(main, params).items()}
     given = [_tensor(values[var.name]) for var in main.params[num_input:]]
-    main = main.bind_symbolic_vars(_sizes(main.params[num_input:], given))
+    main = _bound(main, _sizes(main.params[num_input:], given))
     tensors = {}
     for var, value in zip(main.params[num_input:], given, strict=True):
         _check_type(var, value)
@@ -171,6 +177,17 @@ def _sizes(params: Sequence[relax.Var], values: Sequence[tvm.runtime.Tensor]) ->
         for dim, size in zip(dims, shape, strict=False)
         if isinstance(dim, tirx.Var)
     }
+
+
+def _bound(main: relax.Function, sizes: dict[tirx.Var, int]) -> relax.Function:
+    try:
+        return main.bind_symbolic_vars(sizes)
+    except Exception as error:
+        said = ", ".join(f"{var.name} = {size}" for var, size in sizes.items())
+        raise ImportModelError(
+            f"from_relax: the values that were given say {said}, which TVM refuses in main: {reason(error)}. Expected "
+            "parameters whose dimensions agree with each other and with what main computes; look at their shapes"
+        ) from error
 
 
 def _check_type(var: relax.Var, value: tvm.runtime.Tensor) -> None:

@@ -89,8 +89,15 @@ def _ill_formed() -> tvm.IRModule:
     return tvm.IRModule({"main": relax.Function([x], body, y.ty).with_attr("global_symbol", "main")})
 
 
-def _declared() -> tvm.IRModule:
-    return tvm.IRModule({"main": Scale["scale"].with_attr("global_symbol", "main").with_attr("num_input", 1)})
+def _declared(count: int = 1) -> tvm.IRModule:
+    return tvm.IRModule({"main": Scale["scale"].with_attr("global_symbol", "main").with_attr("num_input", count)})
+
+
+@I.ir_module
+class _Product:
+    @R.function
+    def main(x: R.Tensor((3, 4), "float32"), w: R.Tensor(("m", 2), "float32")):
+        return R.matmul(x, w)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +112,12 @@ def _declared() -> tvm.IRModule:
         (Scale, [_W[:2]], r"parameter 'w' is a R\.Tensor.*; got float32 of shape \(2,\)"),
         (Scale, [_W.astype("float16")], "got float16"),
         (_declared(), None, "num_input=1 of 2.*0 values.*expected 1"),
+        (_declared(3), None, "num_input=3, but it has 2 parameters; expected the number of those that are inputs"),
+        (
+            _Product,
+            [np.ones((5, 2), "float32")],
+            "values that were given say m = 5, which TVM refuses in main: Matmul requires",
+        ),
     ],
 )
 def test_what_is_not_a_model_is_an_error_that_says_why(mod: Any, params: Any, message: str) -> None:
