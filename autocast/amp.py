@@ -207,13 +207,18 @@ def cast_parameters(model: Model, names: str | Iterable[str] | None = None, *, s
     PolicyWarning
         A pattern matches no parameter, or the low dtype cannot hold a parameter, which stays float32.
     """
-    if not hasattr(model.report, "inserted"):
+    if not hasattr(getattr(model, "report", None), "inserted"):
         raise AutocastError(
             f"cast_parameters: got {model!r}, expected a model that was autocast, whose casts say which parameters are "
             "read in low precision; try amp.autocast(model), or amp.cast_model(model, policy), first"
         )
     if names is None:
         return _store(model, None, shared=shared)
+    if not isinstance(names, Iterable):
+        raise AutocastError(
+            f"cast_parameters: got a {type(names).__name__}, expected patterns of parameters' names; try 'head.*', "
+            "or None for all"
+        )
     patterns = Patterns([names] if isinstance(names, str) else names)
     for pattern in patterns.unmatched(model.params):
         warn(

@@ -189,7 +189,7 @@ def _dtype_name(type: Any) -> str | None:
 def _indices(label: str, which: Which) -> frozenset[int]:
     if isinstance(which, int):
         which = range(which) if which > 0 else (-1,)
-    indices = frozenset(which)
+    indices = frozenset(which) if isinstance(which, Iterable) else frozenset((-1,))
     if not all(isinstance(index, int) and index >= 0 for index in indices):
         raise CastingRuleError(
             f"{label}({which!r}): expected how many leading arguments the rule concerns (at least 1), "
@@ -249,7 +249,7 @@ def follow(which: Which, *, leader: int | None = None) -> TableRule:
     `leader` is the index of the argument whose precision the others take; without one the majority decides
     (see `infer_cast`).
     """
-    if leader is not None and leader not in _indices("follow", which):
+    if leader is not None and not (isinstance(leader, int) and leader in _indices("follow", which)):
         raise CastingRuleError(f"follow({which!r}, leader={leader!r}): the leader must be one of the arguments")
     return _Infer("follow", which, leader)
 

@@ -60,6 +60,11 @@ class TupleType:
     fields: tuple[Hint, ...]
 
     def __init__(self, fields: Iterable[Hint]) -> None:
+        if not isinstance(fields, Iterable):
+            raise CastingRuleError(
+                f"TupleType: got a {type(fields).__name__}, expected the hints of a tuple's fields; try "
+                'TupleType([PrimType("float32")])'
+            )
         fields = tuple(fields)
         for index, field in enumerate(fields):
             if not isinstance(field, PrimType | TupleType):

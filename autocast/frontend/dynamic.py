@@ -68,7 +68,7 @@ def input_leaves(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[s
 
 def parse(dynamic: Mapping[str, Any] | None, leaves: Sequence[Leaf]) -> list[DynamicAxis]:
     """Every dynamic axis that `dynamic` asks for; ImportModelError where it names what is not there."""
-    if not dynamic:
+    if dynamic is None:
         return []
     if not isinstance(dynamic, Mapping):
         raise ImportModelError(f"from_torch: dynamic is a {type(dynamic).__name__}; expected {_SPELLING}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,15 @@ def from_relax(
         mod = tvm.IRModule({"main": mod.with_attr("global_symbol", "main")})
     if not isinstance(mod, tvm.IRModule):
         raise ImportModelError(f"from_relax: got a {type(mod).__name__}; expected a tvm.IRModule or a relax.Function.")
+    if function is not None and not isinstance(function, str):
+        raise ImportModelError(
+            f"from_relax: function is a {type(function).__name__}, expected the name of one of the module's functions"
+        )
+    if params is not None and (isinstance(params, str) or not isinstance(params, Iterable)):
+        raise ImportModelError(
+            f"from_relax: params is a {type(params).__name__}, expected the values of main's last parameters, by name "
+            "or in order; try {'weight': value} or [value]"
+        )
     mod = _with_main(mod, function)
     check_well_formed("from_relax", mod, ImportModelError)
     with repeatable("from_relax", mod, ""):

@@ -67,6 +67,11 @@ def from_torch(
             f"from_torch: example_args is a {type(example_args).__name__}; expected a tuple of what the module is "
             "called with, such as (tensor,). Inputs by name are example_kwargs={...}, with example_args=()."
         )
+    if example_kwargs is not None and not isinstance(example_kwargs, Mapping):
+        raise ImportModelError(
+            f"from_torch: example_kwargs is a {type(example_kwargs).__name__}; expected inputs by their names, such as "
+            "{'attention_mask': tensor}. Inputs without names are example_args."
+        )
     args, kwargs = tuple(example_args), dict(example_kwargs or {})
     exported = export(module, args, kwargs, dynamic)
     values = parameters(exported.program, module)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -161,6 +161,12 @@ class Model:
         return self.replace(params={name: tvm.runtime.tensor(tensors[name]) for name in self.params})
 
     def __post_init__(self) -> None:
+        if not isinstance(self.mod, tvm.IRModule) or not isinstance(self.params, Mapping):
+            got = f"a {type(self.mod).__name__} and parameters in a {type(self.params).__name__}"
+            raise IllFormedModuleError(
+                f"Model: got {got}, expected a tvm.IRModule and a dictionary of tensors by their names; try "
+                "autocast.from_relax(mod, params)"
+            )
         names = {gv.name_hint for gv in self.mod.get_global_vars()}
         if "main" not in names:
             raise IllFormedModuleError(f"Model: the module has no function 'main', only {sorted(names)}.")

@@ -181,8 +181,10 @@ class Policy:
         Raises
         ------
         PolicyError
-            The text is no such list, names a field that there is not, or the policy contradicts itself.
+            The text is no text or no such list, names a field that there is not, or the policy contradicts itself.
         """
+        if not isinstance(text, str):
+            raise PolicyError(f'Policy.parse: got a {type(text).__name__}, expected a text; try "mp1, dtype=float16"')
         words = {word: name for name in ("preset", "dtype") for word in LEGAL[name]}
         return cls(**fields_of(text, words, [field.name for field in fields(cls)]))
 

@@ -63,7 +63,7 @@ def compile(
     device = str(device)
     if device not in DEVICES:
         raise UnsupportedError(f"compile: device {device!r} is not supported, expected one of {', '.join(DEVICES)}")
-    if isinstance(opt_level, bool) or opt_level not in range(4):
+    if not isinstance(opt_level, int) or isinstance(opt_level, bool) or opt_level not in range(4):
         raise UnsupportedError(f"compile: opt_level is {opt_level!r}, expected 0, 1, 2 or 3")
     threads.configure()
     target = kernels.detect_target() if target is None else target
