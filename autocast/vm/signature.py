@@ -84,8 +84,8 @@ class Signature:
             Wrong number of inputs, or an input of the wrong dtype, rank or size, or beyond its dimension's bounds.
         """
         if hasattr(args, "shape") or not isinstance(args, Collection):
-            got = "one tensor" if hasattr(args, "shape") else f"a {type(args).__name__}"
-            raise InputError(f"main: got {got} for the inputs, expected a sequence of tensors; try [tensor]")
+            what = "one tensor" if hasattr(args, "shape") else f"a {type(args).__name__}"
+            raise InputError(f"main: got {what} for the inputs, expected a sequence of tensors; try [tensor]")
         if len(args) != len(self.inputs):
             names = ", ".join(f"{spec.name}: {spec}" for spec in self.inputs)
             others = "; other values were fixed when the model was imported" if self.from_torch else ""
