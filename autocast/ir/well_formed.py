@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from autocast.errors import AutocastError
 from autocast.ir.views import relax_functions
 from autocast.messages import reason
 
+#: Attributes of functions that say how small or large their symbolic sizes may be.
+_BOUNDS = ("tir_var_lower_bound", "tir_var_upper_bound")
+
 
 def check_well_formed(entry: str, mod: tvm.IRModule, error: type[AutocastError]) -> None:
-    """Raise `error`, which says what TVM finds wrong and in which function, unless `mod` is well formed.
+    """Raise `error`, which says what is wrong and in which function, unless `mod` is well formed.
 
     Parameters
     ----------
@@ -26,6 +29,14 @@ def check_well_formed(entry: str, mod: tvm.IRModule, error: type[AutocastError])
             "form, each variable bound once and before its use. mod.script() shows it; "
             "relax.transform.Normalize()(mod) mends nested calls and missing types"
         ) from found
+    for var, function in relax_functions(mod):
+        for name in _BOUNDS:
+            bounds = (function.attrs or {}).get(name) or {}
+            if not all(isinstance(bound, int | tirx.IntImm) for bound in bounds.values()):
+                raise error(
+                    f"{entry}: @{var.name_hint} has the attribute {name!r} with {bounds}; expected a whole number for "
+                    "each name of a size, {'n': 64}"
+                )
 
 
 def _function(mod: tvm.IRModule) -> str:

@@ -11,7 +11,15 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from autocast.errors import IllFormedModuleError, UnsupportedError
-from autocast.ir import all_bindings, check_well_formed, lacks_dtype, op_name, relax_functions, with_inferred_types
+from autocast.ir import (
+    all_bindings,
+    check_well_formed,
+    lacks_dtype,
+    op_name,
+    relax_functions,
+    shape_of,
+    with_inferred_types,
+)
 from autocast.ir.matched import with_equal_sizes
 
 #: What the text of a PrimFunc says where it calls a packed function.
@@ -65,7 +73,7 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
         )
     _check_devices(mod)
     mod = with_equal_sizes(with_inferred_types(mod))
-    _check_dtypes(mod)
+    _check_types(mod)
     _check_packed_functions(mod)
     _check_python_functions(mod)
     _check_workers(mod)
@@ -93,8 +101,8 @@ def _check_devices(mod: tvm.IRModule) -> None:
         )
 
 
-def _check_dtypes(mod: tvm.IRModule) -> None:
-    """UnsupportedError unless every tensor says its dtype."""
+def _check_types(mod: tvm.IRModule) -> None:
+    """UnsupportedError unless every tensor says its dtype, and no size that there is not."""
     for var, function in relax_functions(mod):
         bound = (binding.var for binding in all_bindings(function.body))
         for value in (*function.params, *bound):
@@ -103,6 +111,12 @@ def _check_dtypes(mod: tvm.IRModule) -> None:
                     f"compile: %{value.name} in @{var.name_hint} is a {value.ty}, expected a tensor whose dtype is "
                     "known. autocast.frontend.with_dtypes(mod, {...}) completes a module by the dtypes of its inputs; "
                     "R.match_cast says that of one value"
+                )
+            if any(isinstance(size, int) and size < 0 for size in shape_of(value) or ()):
+                raise UnsupportedError(
+                    f"compile: %{value.name} in @{var.name_hint} is a {value.ty}, expected sizes of 0 and more, or "
+                    "names of them. TVM says -1 where the number of sizes of a shape is not known: declare it, "
+                    "R.Shape(ndim=2)"
                 )
 
 

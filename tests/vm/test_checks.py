@@ -46,6 +46,11 @@ def _python(name: str) -> tvm.IRModule:
     return _returns(relax.op.call_py_func(tvm.ir.StringImm(name), (x,), _F32), x)
 
 
+def _shape_of_shape() -> tvm.IRModule:
+    x = _var(relax.ShapeType())
+    return _returns(relax.op.shape_to_tensor(x), x)
+
+
 def _packed_by_a_primfunc() -> tvm.IRModule:
     @I.ir_module
     class Module:
@@ -125,6 +130,12 @@ REFUSED = {
     "a packed function": (_packed("no.such.function"), UnsupportedError, "not registered: 'no.such.function' in @main"),
     "one of a PrimFunc": (_packed_by_a_primfunc(), UnsupportedError, "registered: 'no.such.function' in @kernel"),
     "a Python function": (_python("nobody"), UnsupportedError, r"@main calls the Python function 'nobody'.*not reg"),
+    "bounds that are no numbers": (
+        tvm.IRModule({"main": _identity(_F32)["main"].with_attr("tir_var_upper_bound", {"n": [4]})}),
+        IllFormedModuleError,
+        r"main has the attribute 'tir_var_upper_bound' with .*; expected a whole number",
+    ),
+    "a size that there is not": (_shape_of_shape(), UnsupportedError, r"%gv in @main is a R\.Tensor\(\(-1,\).*ndim=2"),
     "unknown sizes": (
         _unknown_sizes(),
         UnsupportedError,
