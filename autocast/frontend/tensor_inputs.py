@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from autocast.errors import ImportModelError
-from autocast.ir import with_new_variables
+from autocast.ir.groups import with_plain_main
 
 
 def with_tensor_inputs(mod: tvm.IRModule) -> tvm.IRModule:
@@ -47,10 +47,8 @@ def with_tensor_inputs(mod: tvm.IRModule) -> tvm.IRModule:
     main = mod["main"]
     if all(isinstance(param.ty, relax.TensorType) for param in main.params):
         return mod
-    mod = mod.clone()
-    mod["main"] = with_new_variables(main).without_attr("global_symbol")
-    mod[tvm.ir.GlobalVar("main_of_tensors")] = _Arguments(main).function()
-    mod = relax.transform.NormalizeGlobalVar()(mod)
+    mod = with_plain_main(mod).clone()
+    mod["main"] = _Arguments(mod["main"]).function()
     return relax.transform.DeadCodeElimination()(mod)
 
 

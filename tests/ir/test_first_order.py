@@ -307,3 +307,24 @@ def test_a_nested_function_slices_from_a_begin_that_is_known_at_run_time() -> No
     x = np.arange(24, dtype="float32").reshape(6, 4)
     for count in (1, 6):
         np.testing.assert_array_equal(model(x, np.zeros(count, "float32")), x[count - 4 :])
+
+
+def test_main_calls_itself_with_the_parameters_of_a_model() -> None:
+    @I.ir_module
+    class Power:
+        @R.function
+        def main(n: R.Tensor((), "int32"), x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32")) -> R.Tensor(
+            (4, 4), "float32"
+        ):
+            cls = Power
+            twice = R.add(w, w)
+            more = R.greater(n, R.const(0, "int32"))
+            if more:
+                y = cls.main(R.subtract(n, R.const(1, "int32")), R.matmul(x, twice), twice)
+            else:
+                y = x
+            return y
+
+    for prepare in (lambda model: model, amp.autocast):
+        model = prepare(from_relax(Power, {"w": W}))
+        np.testing.assert_array_equal(model(np.array(2, "int32"), X), X @ (2 * W) @ (4 * W))
