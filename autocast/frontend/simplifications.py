@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from autocast.frontend.simplifier import Rule, Simplifier
+from autocast.frontend.simplifier import Simplification, Simplifier
 from autocast.ir import dtype_of, is_constant, same_shape, shape_of
 from autocast.operators import Kind, named
 from autocast.operators.own import gated_add
@@ -241,7 +241,7 @@ _BROADCASTING = (
     *named(Kind.COMPARISON),
 )
 
-_MOVES: dict[str, tuple[Rule, ...]] = {
+_MOVES: dict[str, tuple[Simplification, ...]] = {
     "relax.permute_dims": (_permute,),
     "relax.broadcast_to": (_same_type,),
     "relax.astype": (_same_type,),

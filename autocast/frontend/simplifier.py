@@ -12,14 +12,16 @@ from autocast.ir import is_op, op_name, place_of
 from autocast.ir.places import PlacedMutator
 
 #: Looks at one call and answers with an equal, simpler expression, or None.
-Rule = Callable[["Simplifier", relax.Call], "relax.Expr | None"]
+Simplification = Callable[["Simplifier", relax.Call], "relax.Expr | None"]
 
 
 @mutator
 class Simplifier(PlacedMutator):
     """Applies the rules to every call, front to back, so that a rule sees arguments that are simple already."""
 
-    def __init__(self, mod: tvm.IRModule, rules: dict[str, tuple[Rule, ...]], uses: dict[relax.Var, int]) -> None:
+    def __init__(
+        self, mod: tvm.IRModule, rules: dict[str, tuple[Simplification, ...]], uses: dict[relax.Var, int]
+    ) -> None:
         super().__init__(mod)
         self.rules = rules
         self.uses = uses

@@ -26,7 +26,7 @@ from autocast.ir.dataflow import to_dataflow
 from autocast.ir.groups import is_grouped, is_tir_group, with_plain_main
 from autocast.ir.lifting import lift
 from autocast.ir.private import is_private
-from autocast.ir.resolving import Program, returns_nothing
+from autocast.ir.resolving import FlatFunctions, returns_nothing
 from autocast.ir.views import all_bindings, is_op, relax_functions
 from autocast.ir.written_out import write_out_literals
 
@@ -52,7 +52,7 @@ def first_order(mod: tvm.IRModule, *, inline_private: bool = False) -> tvm.IRMod
     if not inlines and not any(_needs_rewriting(function) for _, function in relax_functions(mod)):
         return mod
     functions = lift(relax.transform.ToNonDataflow()(write_out_literals(mod)))
-    program = Program(functions, inline_private)
+    program = FlatFunctions(functions, inline_private)
     rest = {var: function for var, function in mod.functions.items() if not isinstance(function, relax.Function)}
     rewritten = {var: program.rewritten(var, function) for var, function in functions.values()}
     mod = tvm.IRModule({**rest, **rewritten}, attrs=mod.attrs, global_infos=mod.global_infos)

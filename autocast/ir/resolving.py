@@ -32,7 +32,7 @@ class _Callable:
 _Known: TypeAlias = "_Callable | list[Any]"
 
 
-class Program:
+class FlatFunctions:
     """The functions of a module, none of them nested, as they are before calls are resolved."""
 
     def __init__(self, functions: Functions, inline_private: bool) -> None:
@@ -75,7 +75,7 @@ def _has_function(type: Any) -> bool:
 class _Resolver(PyExprMutator):
     """Rewrites one function; `known` has the variables of the old one that hold functions."""
 
-    def __init__(self, program: Program, name: str) -> None:
+    def __init__(self, program: FlatFunctions, name: str) -> None:
         super().__init__()
         self.program = program
         self.known: dict[relax.Var, _Known] = {}

@@ -43,7 +43,7 @@ class Modes:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Ruling:
     """What calls of one kind may do: their modes, and the dtypes of the result's leaves in either."""
 
     modes: Modes
@@ -175,7 +175,7 @@ def decide(
     derived: type_hints.DerivedCall | None,
     amp: str,
     where: Callable[[], str],
-) -> Decision:
+) -> Ruling:
     """Ask the rule of `row` what a call may do; without a rule, or castable arguments, everything stays as it is.
 
     Raises
@@ -186,7 +186,7 @@ def decide(
     kept = tuple(leaf.dtype for tree in trees for leaf in leaves(tree))
     originals = tuple(leaf.dtype for leaf in leaves(result[1]))
     if row is None or not kept:
-        return Decision(Modes(kept, kept, None), originals, originals, False)
+        return Ruling(Modes(kept, kept, None), originals, originals, False)
     if isinstance(row.rule, type_hints.TableRule) and type_hints.tensor_arguments(row.name) is None:
         tensors = {at: str(arg.ty) for at, arg in enumerate(args) if isinstance(arg.ty, _TENSORS)}
         type_hints.check_named_arguments(f"AutoCast: {where()}", row.name, row.rule, tensors)
@@ -211,7 +211,7 @@ def decide(
     if is_free and modes.result == "either" and str(call.attrs.out_dtype) == amp:
         # Written by hand, this rounding is as much the author's wish as a cast would be.
         modes = replace(modes, result=amp)
-    return Decision(modes, low, full, is_free)
+    return Ruling(modes, low, full, is_free)
 
 
 def _name(rule: Any) -> str:

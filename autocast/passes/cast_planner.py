@@ -15,7 +15,7 @@ from autocast.model.value import updates_of
 from autocast.operators import Kind, is_kind
 from autocast.passes.cast_costs import CostModel, traffic_weight
 from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves, signature
-from autocast.passes.cast_modes import Decision, decide
+from autocast.passes.cast_modes import Ruling, decide
 from autocast.passes.cast_plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.cast_results import dtype_attributes
 from autocast.passes.cast_solver import LOW, CastTensor
@@ -39,7 +39,7 @@ class Planner:
         self.problem = self.plan.problem
         self.tensors = Tensors(self.plan, self.objective, costs)
         self.missing: dict[str, Counter] = defaultdict(Counter)
-        self.decisions: dict[Any, Decision] = {}
+        self.decisions: dict[Any, Ruling] = {}
         self.narrowed: dict[CastTensor, list[Leaf]] = defaultdict(list)
         self.scopes = 0
 
@@ -212,7 +212,7 @@ class Planner:
         result: Tree,
         row: type_hints.Row | None,
         derived: type_hints.DerivedCall | None,
-    ) -> Decision:
+    ) -> Ruling:
         """What a call may do. Rules of the tables look at nothing but dtypes, so equal questions are asked once."""
         key = None
         if row is None or isinstance(row.rule, TableRule):
@@ -230,7 +230,7 @@ class Planner:
                 self.decisions[key] = decision
         return decision
 
-    def _result(self, call: relax.Call, stored: list[Leaf], decision: Decision, plan: CallPlan) -> None:
+    def _result(self, call: relax.Call, stored: list[Leaf], decision: Ruling, plan: CallPlan) -> None:
         """Say who produces the leaves of a call's result: TVM's inference, and what the rule asks of the result."""
         nodes = [
             plan.node if low != full else self.tensors.pin(low)

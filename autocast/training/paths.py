@@ -11,7 +11,7 @@ from tvm import relax
 
 from autocast.errors import GradientError
 from autocast.ir import FLOATS, op_name, relax_functions
-from autocast.training.gradients import GradientRow, Rule, get_gradient
+from autocast.training.gradients import GradientRow, GradientRule, get_gradient
 
 #: The dtypes that a gradient can have.
 DIFFERENTIABLE = (*FLOATS, "float64")
@@ -30,7 +30,7 @@ class Paths(NamedTuple):
     """
 
     wanted: set[relax.Var]
-    rules: dict[str, Rule]
+    rules: dict[str, GradientRule]
 
 
 def inline_calls(function: relax.Function, mod: tvm.IRModule) -> relax.Function:

@@ -24,7 +24,7 @@ from autocast.vm import threads
 from autocast.vm.huge_pages import use_huge_pages
 from autocast.vm.mismatch import mismatch
 from autocast.vm.pool import varying_outputs
-from autocast.vm.program import Program
+from autocast.vm.program import CompiledProgram
 from autocast.vm.signature import Input, Signature, from_tvm, kind_of, to_tvm
 
 
@@ -42,7 +42,7 @@ class Executable:
 
     Attributes
     ----------
-    program : Program
+    program : CompiledProgram
         The compiled code and the planned module it came from.
     signature : Signature
         What `main` takes.
@@ -55,7 +55,7 @@ class Executable:
 
     def __init__(
         self,
-        program: Program,
+        program: CompiledProgram,
         signature: Signature,
         params: tuple[tvm.runtime.Tensor, ...],
         initial_state: Mapping[str, tvm.runtime.Tensor],
@@ -210,7 +210,11 @@ def _tensor_bindings(function: relax.Function) -> Iterator[relax.VarBinding]:
 
 
 def _run(
-    program: Program, name: str, arguments: tuple[tvm.runtime.Tensor, ...], *, otherwise: tuple[tvm.runtime.Tensor, ...]
+    program: CompiledProgram,
+    name: str,
+    arguments: tuple[tvm.runtime.Tensor, ...],
+    *,
+    otherwise: tuple[tvm.runtime.Tensor, ...],
 ) -> tuple[tvm.runtime.Tensor, ...]:
     """What the program's function of this name makes of `arguments`; `otherwise` where it has none.
 

@@ -18,7 +18,7 @@ from autocast.kernels.targets.cpu.instruction_sets import wanted_threads
 
 
 @dataclass(frozen=True)
-class Program:
+class CompiledProgram:
     """A compiled module.
 
     Attributes
@@ -66,14 +66,14 @@ _KERNELS_END = "tirx.MakePackedAPI"
 
 #: Programs of modules compiled before, the most recently used last: a Model made again has the same module, and other
 #: parameters.
-_programs: OrderedDict[Any, Program] = OrderedDict()
+_programs: OrderedDict[Any, CompiledProgram] = OrderedDict()
 _programs_lock = threading.Lock()
 
 #: Each holds its machine code and its module, not parameters: a few MiB.
 PROGRAMS_KEPT = 8
 
 
-def build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Program:
+def build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> CompiledProgram:
     """Compile `mod` for `target` under TVM's `PassContext(opt_level=opt_level)`.
 
     A module that is structurally equal to one of the last few is not compiled again, unless the caller's `PassContext`
@@ -99,7 +99,7 @@ def _is_watched() -> bool:
     return any(len(part) for part in changed) or bool(settings.debug().level or settings.text("AUTOCAST_DUMP"))
 
 
-def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Program:
+def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> CompiledProgram:
     snapshots = _Snapshots(_PLAN_ENDS, _KERNELS_END)
     # Instruments of the caller's may not be made for several threads.
     threads = 1 if len(tvm.transform.PassContext.current().instruments) else wanted_threads()
@@ -114,4 +114,4 @@ def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Prog
     times.append(time.perf_counter())
     phases = zip(("lower", "generate", "load"), times, times[1:], strict=False)
     seconds = {phase: ended - started for phase, started, ended in phases}
-    return Program(snapshots.whole(_PLAN_ENDS), snapshots.whole(_KERNELS_END), code, seconds)
+    return CompiledProgram(snapshots.whole(_PLAN_ENDS), snapshots.whole(_KERNELS_END), code, seconds)

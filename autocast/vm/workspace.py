@@ -20,7 +20,7 @@ def workspace_bytes(kernel: tirx.PrimFunc, sizes: Sizes, threads: int) -> int:
     Parameters
     ----------
     kernel : PrimFunc
-        As code generation receives it (`Program.kernels`).
+        As code generation receives it (`CompiledProgram.kernels`).
     sizes : mapping of tirx.Var to int
         The kernel's own symbolic sizes: see `sizes_of_call`.
     threads : int

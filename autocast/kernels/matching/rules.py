@@ -33,7 +33,7 @@ from autocast.kernels.matching.rows.rule import lower_rows
 from autocast.kernels.matching.rows.spec import Rows
 
 
-class Rule(NamedTuple):
+class KernelRule(NamedTuple):
     """A kind of kernel.
 
     Attributes
@@ -57,37 +57,39 @@ class Rule(NamedTuple):
 #: In this order: what holds the most arithmetic claims its neighbours first, once pooling has moved casts to what comes
 #: before it. What no rule takes goes TVM's way.
 RULES = (
-    Rule("attention", "attention, as one operator or as products around a softmax", (Attention,), lower_attention),
-    Rule("pooling", "max and average pooling, adaptive ones too", (Pooling, PoolingGradient), lower_pooling),
-    Rule(
+    KernelRule(
+        "attention", "attention, as one operator or as products around a softmax", (Attention,), lower_attention
+    ),
+    KernelRule("pooling", "max and average pooling, adaptive ones too", (Pooling, PoolingGradient), lower_pooling),
+    KernelRule(
         "convolutions",
         "conv1d, conv2d and their transposes: bias, activation, residual",
         (Convolution, ConvolutionWeights),
         lower_convolutions,
     ),
-    Rule("scatter", "gradients of lookups, and the dense gradient they are added to", (Scatter,), lower_scatters),
-    Rule(
+    KernelRule("scatter", "gradients of lookups, and the dense gradient they are added to", (Scatter,), lower_scatters),
+    KernelRule(
         "weight_gradients", "gradients of the weights of conv1d and conv2d", (WeightGradient,), lower_weight_gradients
     ),
-    Rule(
+    KernelRule(
         "products",
         "matmul, with transposed and narrowed operands, bias, activation and residual",
         (Product,),
         lower_products,
     ),
-    Rule(
+    KernelRule(
         "rows", "softmax, norms, losses, reductions and scans over the last axes, and neighbours", (Rows,), lower_rows
     ),
-    Rule(
+    KernelRule(
         "layout", "what only moves data: permutations, joins, cuts, fills, casts of those", (Move, Lookup), lower_layout
     ),
-    Rule(
+    KernelRule(
         "reductions",
         "sums, means, extremes and variances over any axes, with what only they read",
         (Reduce,),
         lower_reductions,
     ),
-    Rule(
+    KernelRule(
         "elementwise",
         "groups of elementwise operators, with what they broadcast and cast",
         (Program,),

@@ -60,12 +60,7 @@ def _filled(ty: tvm.ir.Type, number: float) -> relax.Expr:
     return op.zeros(ty.shape, dtype) if number == 0 else op.full(ty.shape, relax.const(number, dtype), dtype)
 
 
-Rule = Callable[[_WithoutEmpty, relax.Call], relax.Expr | None]
-
-
-def _is(number: float) -> Rule:
-    """What a reduction of no elements is."""
-    return lambda rewriter, call: _filled(call.ty, number)
+_Answer = Callable[[_WithoutEmpty, relax.Call], relax.Expr | None]
 
 
 def _undefined(rewriter: _WithoutEmpty, call: relax.Call) -> relax.Expr | None:
@@ -120,7 +115,7 @@ def _names(text: str) -> frozenset[str]:
 
 
 #: What operators whose result has elements make of operands that have none, where it is not one number.
-_RULES: dict[str, Rule] = {
+_RULES: dict[str, _Answer] = {
     **dict.fromkeys(_names("argmax argmin max median min"), _undefined),
     **dict.fromkeys(_names("nn.cross_entropy nn.nll_loss"), _loss),
     **dict.fromkeys(_names("index_put scatter_elements scatter_nd slice_scatter"), _unchanged),

@@ -7,11 +7,11 @@ from tvm.relax import op
 from autocast.ir import shape_of
 from autocast.operators import own
 from autocast.operators.own import Operator
-from autocast.training.gradients.registry import Adjoint, Backward, Rule, gradient
+from autocast.training.gradients.registry import Adjoint, Backward, GradientRule, gradient
 from autocast.training.gradients.shapes import number
 
 
-def _of_argument(backward: Operator) -> Rule:
+def _of_argument(backward: Operator) -> GradientRule:
     """The rule of an activation whose slope is computed from its argument."""
     return lambda b: [backward(b.call.args[0], b.adjoint, attrs=b.call.attrs)]
 

@@ -10,16 +10,16 @@ from tvm.relax import op
 
 from autocast.ir import number_of
 from autocast.operators import own
-from autocast.training.gradients.registry import Adjoint, Backward, Rule, gradient, zero_gradient
+from autocast.training.gradients.registry import Adjoint, Backward, GradientRule, gradient, zero_gradient
 from autocast.training.gradients.shapes import number, unbroadcast
 
 
-def slope(derivative: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Rule:
+def slope(derivative: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> GradientRule:
     """The rule of a function of one element, from its derivative at (argument, result)."""
     return lambda b: [b.adjoint * derivative(b.call.args[0], b.result)]
 
 
-def partials(*adjoints: Callable[[Backward, relax.Expr, relax.Expr], relax.Expr]) -> Rule:
+def partials(*adjoints: Callable[[Backward, relax.Expr, relax.Expr], relax.Expr]) -> GradientRule:
     """The rule of an operator of two arguments that broadcast: for each, its adjoint from (backward, left, right)."""
 
     def rule(b: Backward) -> list[Adjoint]:
@@ -50,7 +50,7 @@ def _power_of_exponent(b: Backward, base: relax.Expr, exponent: relax.Expr) -> r
     return b.adjoint * op.where(vanishes, zero, b.result * op.log(base))
 
 
-def _winner(wins: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Rule:
+def _winner(wins: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> GradientRule:
     """The rule of a maximum or minimum: all of the adjoint where an argument wins, half of it in a tie."""
 
     def adjoint(b: Backward, mine: relax.Expr, other: relax.Expr) -> relax.Expr:
@@ -85,7 +85,7 @@ def _outer(b: Backward) -> list[Adjoint]:
     ]
 
 
-def _modulo(quotient: Callable[[relax.Expr], relax.Expr]) -> Rule:
+def _modulo(quotient: Callable[[relax.Expr], relax.Expr]) -> GradientRule:
     return partials(lambda b, x, y: b.adjoint, lambda b, x, y: -(b.adjoint * quotient(op.divide(x, y))))
 
 

@@ -11,7 +11,7 @@ from autocast.errors import GradientError
 from autocast.training.gradients.registry import (
     Adjoint,
     Backward,
-    Rule,
+    GradientRule,
     gradient,
     not_differentiable,
     zero_gradient,
@@ -140,7 +140,7 @@ def _reverse_sequence(b: Backward) -> list[Adjoint]:
     return [op.reverse_sequence(b.adjoint, b.call.args[1], int(attrs.seq_axis), int(attrs.batch_axis)), None]
 
 
-def _same_triangle(triangle: Callable[..., relax.Expr]) -> Rule:
+def _same_triangle(triangle: Callable[..., relax.Expr]) -> GradientRule:
     return lambda b: [triangle(b.adjoint, *b.call.args[1:]), *[None] * (len(b.call.args) - 1)]
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from autocast.operators import own
 from autocast.operators.own import Operator
-from autocast.training.gradients.registry import Adjoint, Backward, Rule, gradient
+from autocast.training.gradients.registry import Adjoint, Backward, GradientRule, gradient
 
 _DATA = "(h - mean(h) - n mean(h n)) / deviation, where n is the normalized data and h = gamma g"
 _SCALE = "for gamma the sum of g n, for beta that of g"
 
 
-def _fields(backward: Operator) -> Rule:
+def _fields(backward: Operator) -> GradientRule:
     """The rule of (data, gamma, beta, if any), whose backward operator answers one adjoint for each."""
 
     def rule(b: Backward) -> list[Adjoint]:

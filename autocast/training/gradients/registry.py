@@ -40,7 +40,7 @@ class Backward(NamedTuple):
     emit: Callable[[relax.Expr], relax.Var]
 
 
-Rule = Callable[[Backward], Sequence[Adjoint]]
+GradientRule = Callable[[Backward], Sequence[Adjoint]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class GradientRow:
 
     name: str
     kind: str
-    rule: Rule | None
+    rule: GradientRule | None
     why: str
     family: str = "custom"
 
@@ -72,7 +72,7 @@ class GradientRow:
 _rows: dict[str, GradientRow] = {}
 
 
-def gradient(name: str, rule: Rule, *, why: str) -> GradientRow:
+def gradient(name: str, rule: GradientRule, *, why: str) -> GradientRow:
     """A row of a table: the operator `name` is differentiated by `rule`. It registers nothing yet."""
     return GradientRow(name, "gradient", rule, why)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from autocast.operators import own
 from autocast.operators.own import Operator
-from autocast.training.gradients.registry import Rule, gradient
+from autocast.training.gradients.registry import GradientRule, gradient
 
 
-def _of_result(backward: Operator) -> Rule:
+def _of_result(backward: Operator) -> GradientRule:
     return lambda b: [backward(b.result, b.adjoint, attrs=b.call.attrs)]
 
 

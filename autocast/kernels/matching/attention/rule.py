@@ -24,7 +24,7 @@ from autocast.kernels.matching.attention.operands import (
     written_through,
 )
 from autocast.kernels.matching.attention.pattern import Graph, GraphStep, Match, match
-from autocast.kernels.matching.attention.spec import Attention, Size, Step, View
+from autocast.kernels.matching.attention.spec import Attention, OperandView, Size, Step
 from autocast.kernels.matching.explain import Declined, explain
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
 from autocast.kernels.matching.layout.sizes import DimensionNames
@@ -168,7 +168,7 @@ class _Attention(KernelRewriter):
                 arguments.append(operand.tensor)
             place = len(arguments) if last_one else (known or [len(arguments) - 1])[0]
             rows, columns = (one_stride(axis) for axis in operand.axes[-2:])
-            views.append(View(place, operand.offsets, own, rows, columns))
+            views.append(OperandView(place, operand.offsets, own, rows, columns))
             if columns != Size() and count(operand.axes[-1]) != Size():
                 raise Declined("what it reads or writes is not contiguous along its last axis")
         depth, value_depth = count(query.axes[-1]).known, count(value.axes[-1]).known

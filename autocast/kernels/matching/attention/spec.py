@@ -45,7 +45,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class View:
+class OperandView:
     """Where matrices of an operand lie: element (leading..., row, column) of argument `argument`.
 
     It is at `sum(offsets) + leading . leading strides + row * rows + column * columns` of the argument's memory.
@@ -68,7 +68,7 @@ class Step:
 
     kind: str
     value: float = 0.0
-    view: View | None = None
+    view: OperandView | None = None
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,10 @@ class Attention:
     keys: Size
     depth: int
     value_depth: int
-    query: View
-    key: View
-    value: View
-    result: View
+    query: OperandView
+    key: OperandView
+    value: OperandView
+    result: OperandView
     steps: tuple[Step, ...] = field(default=())
     causal: int | str | None = None
     zero_empty: bool = False

@@ -19,7 +19,7 @@ from autocast.operators import Kind, is_kind
 Answer: TypeAlias = tuple[relax.Expr, bool] | None
 
 #: Answers for a call, or for a field that is taken out of a tuple.
-Rule: TypeAlias = Callable[["ChannelsLast", Any], Answer]
+Behaviour: TypeAlias = Callable[["ChannelsLast", Any], Answer]
 
 
 @mutator
@@ -29,7 +29,7 @@ class ChannelsLast(BindingRewriter):
     `last` holds the variables that exist as (N, H, W, C), and `first` those of them that exist as they were too.
     """
 
-    def __init__(self, mod: tvm.IRModule, rule_of: Callable[[relax.Expr], Rule | None]) -> None:
+    def __init__(self, mod: tvm.IRModule, rule_of: Callable[[relax.Expr], Behaviour | None]) -> None:
         super().__init__(mod)
         self.rule_of = rule_of
 

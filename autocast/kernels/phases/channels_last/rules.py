@@ -11,7 +11,7 @@ from autocast.kernels.matching.convolutions.declined import declined
 from autocast.kernels.matching.rewriting import dims
 from autocast.kernels.phases.canonicalize import permutation
 from autocast.kernels.phases.channels_last.axes import LAYOUTS, moved_attributes, place
-from autocast.kernels.phases.channels_last.rewriter import Answer, ChannelsLast, Rule
+from autocast.kernels.phases.channels_last.rewriter import Answer, Behaviour, ChannelsLast
 from autocast.operators import row_of
 
 
@@ -179,7 +179,7 @@ def _permute_dims(rewriter: ChannelsLast, call: relax.Call) -> Answer:
 
 
 #: How operators behave that can have channels last, as their rows say.
-BEHAVIOURS: dict[str, Rule] = {
+BEHAVIOURS: dict[str, Behaviour] = {
     "axis": _same,
     "convolution": _convolution,
     "elementwise": _elementwise,
@@ -193,7 +193,7 @@ BEHAVIOURS: dict[str, Rule] = {
 }
 
 
-def rule_of(value: relax.Expr) -> Rule | None:
+def rule_of(value: relax.Expr) -> Behaviour | None:
     """The rule for what is bound to a variable; None where it needs its channels in torch's place."""
     if isinstance(value, relax.TupleGetItem):
         return _item

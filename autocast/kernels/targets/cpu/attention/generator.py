@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64, quotient, remainder
-from autocast.kernels.matching.attention.spec import Attention, Size, View
+from autocast.kernels.matching.attention.spec import Attention, OperandView, Size
 from autocast.kernels.targets.cpu.attention.blocking import choose_blocking, is_few
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.products.pack import Source
@@ -64,7 +64,7 @@ class Generator:
             position = T.bind(quotient(position, extent))
         return indices
 
-    def base(self, view: View, indices: list[tirx.Expr]) -> tirx.Expr:
+    def base(self, view: OperandView, indices: list[tirx.Expr]) -> tirx.Expr:
         """Where the matrix of `view` at leading `indices` begins."""
         base = i64(0)
         for offset in view.offsets:
@@ -89,5 +89,5 @@ class Generator:
             return T.bind(one / total)
         return T.bind(tirx.if_then_else(i64(self.keys) == 0, zero, one / total))
 
-    def source(self, view: View, base: tirx.Expr, columns: Extent, k: Extent, *, along_k: bool) -> Source:
+    def source(self, view: OperandView, base: tirx.Expr, columns: Extent, k: Extent, *, along_k: bool) -> Source:
         return Source(self.flats[view.argument], base, columns, k, self.size(view.rows), along_k, self.pairs)

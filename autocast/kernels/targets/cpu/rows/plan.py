@@ -42,7 +42,7 @@ class Sweep:
 
 
 @dataclass
-class Plan:
+class SweepPlan:
     """The sweeps of a kernel; `first` are the row values that need none, `row_outputs` have one element for a row."""
 
     sweeps: list[Sweep]
@@ -50,7 +50,7 @@ class Plan:
     row_outputs: list[int]
 
 
-def plan_sweeps(program: Program, row_dims: int, row_loads: frozenset[int], near: bool) -> Plan:
+def plan_sweeps(program: Program, row_dims: int, row_loads: frozenset[int], near: bool) -> SweepPlan:
     """Plan `program`, of whose loads `row_loads` have one value for a row; `near`: a row of float32 fits the L1 cache.
 
     The stage of a step is the number of sweeps that must be over before it can be computed; a reduction's sweep is the
@@ -79,7 +79,7 @@ def plan_sweeps(program: Program, row_dims: int, row_loads: frozenset[int], near
     for position, step in whole.items():
         sweeps[stages[step]].outputs.append(position)
     _keep(program, sweeps, per_row, _WORTH_KEEPING if near else _WORTH_KEEPING_FAR)
-    return Plan(sweeps, first, row_outputs)
+    return SweepPlan(sweeps, first, row_outputs)
 
 
 def _needed(program: Program) -> set[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autocast.kernels.matching.attention.spec import Attention, Size, Step, View
+from autocast.kernels.matching.attention.spec import Attention, OperandView, Size, Step
 from tests.kernels.targets.cpu.products.cases import DTYPES, ROUNDING
 
 STORED = {**DTYPES, "bool": np.bool_}
@@ -34,11 +34,11 @@ def heads(
     def shape(length: int | str, heads: int) -> tuple[int | str, ...]:
         return (batch, heads, length, depth) if heads_first else (batch, length, heads, depth)
 
-    def view(argument: int, length: int | str, heads: int, inner: int) -> View:
+    def view(argument: int, length: int | str, heads: int, inner: int) -> OperandView:
         rows = Size(depth) if heads_first else Size(heads * depth)
         head = _size(length) * Size(depth) if heads_first else Size(depth)
         inside = head * Size(1 if inner else 0)
-        return View(argument, (), (_size(length) * Size(heads * depth), head * Size(inner or 1), inside), rows)
+        return OperandView(argument, (), (_size(length) * Size(heads * depth), head * Size(inner or 1), inside), rows)
 
     arguments = ((shape(queries, count), dtype), (shape(keys, own), dtype), (shape(keys, own), dtype), *extra)
     return Attention(
@@ -82,7 +82,7 @@ class Case:
     def number(self, size: Size) -> int:
         return size.factor * math.prod(self.sizes[name] for name in size.names)
 
-    def matrices(self, view: View, array: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    def matrices(self, view: OperandView, array: np.ndarray, rows: int, columns: int) -> np.ndarray:
         """The matrices of a view of `array`, for all leading indices, as float64."""
         strides = [self.number(size) * array.itemsize for size in (*view.leading, view.rows, view.columns)]
         shape = (*(self.number(extent) for extent in self.spec.leading), rows, columns)
@@ -142,7 +142,9 @@ def _applied(step: Step, scores: np.ndarray, size: float, tensor: np.ndarray | N
     return np.where(tensor.astype(bool) == (step.kind == "keep"), scores, step.value), size
 
 
-def bias(argument: int, batch: int | str, heads: int, queries: int | str, keys: int | str, group: int = 1) -> View:
+def bias(
+    argument: int, batch: int | str, heads: int, queries: int | str, keys: int | str, group: int = 1
+) -> OperandView:
     """A view of a tensor of that shape; where an extent is 1 it is repeated."""
     one = Size()
 
@@ -153,4 +155,4 @@ def bias(argument: int, batch: int | str, heads: int, queries: int | str, keys: 
     of_head = of_query * (_size(queries) if queries != 1 else one)
     of_batch = of_head * Size(heads)
     leading = (stride(batch, of_batch), stride(heads, of_head * Size(group)), stride(heads, of_head))
-    return View(argument, (), leading, stride(queries, of_query))
+    return OperandView(argument, (), leading, stride(queries, of_query))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tvm
 
-from autocast.kernels.matching.attention.spec import Attention, Size, Step, View
+from autocast.kernels.matching.attention.spec import Attention, OperandView, Size, Step
 from autocast.kernels.targets.cpu.attention.kernel import attention
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from tests.kernels.targets.cpu.attention.cases import Case, bias, heads
@@ -22,9 +22,10 @@ def _fused(dtype: str) -> Attention:
     batch, length, count, depth = 2, 19, 3, 8
     wide = 3 * count * depth
     views = [
-        View(0, (Size(part * count * depth),), (Size(length * wide), Size(depth)), Size(wide)) for part in range(3)
+        OperandView(0, (Size(part * count * depth),), (Size(length * wide), Size(depth)), Size(wide))
+        for part in range(3)
     ]
-    result = View(1, (), (Size(length * count * depth), Size(depth)), Size(count * depth))
+    result = OperandView(1, (), (Size(length * count * depth), Size(depth)), Size(count * depth))
     return Attention(
         arguments=(((batch, length, wide), dtype),),
         out=((batch, length, count * depth), dtype),
