@@ -14,7 +14,7 @@ from autocast.kernels.cast_costs import KernelCosts
 from autocast.kernels.targets.cpu.instruction_sets import detect_target, slow_dtype
 from autocast.messages import nearest, warn
 from autocast.passes.auto_cast import auto_cast
-from autocast.passes.cast_report import CastReport
+from autocast.passes.casting.report import CastReport
 from autocast.passes.stochastic_rounding import round_stochastically
 from autocast.passes.store_parameters import store_parameters
 from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard, warn_of_unused

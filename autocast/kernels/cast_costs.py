@@ -41,7 +41,7 @@ from autocast.kernels.phases.prepare import SMALL
 from autocast.kernels.targets import backend_of
 from autocast.operators import Kind, is_kind, named
 from autocast.operators.own import OPERATORS, Expansion
-from autocast.passes.cast_costs import CastCost
+from autocast.passes.casting.costs import CastCost
 
 
 class Conversions(NamedTuple):

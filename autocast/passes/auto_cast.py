@@ -19,13 +19,13 @@ from autocast.errors import IllFormedModuleError
 from autocast.ir import Reading, check_well_formed
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
-from autocast.passes.cast_costs import CostModel, cast_bytes
-from autocast.passes.cast_erasure import check_erasure
-from autocast.passes.cast_plan import ModulePlan
-from autocast.passes.cast_planner import Planner
-from autocast.passes.cast_report import CastReport
-from autocast.passes.cast_rewriter import CastRewriter
-from autocast.passes.cast_solver import solve, solve_greedily
+from autocast.passes.casting.costs import CostModel, cast_bytes
+from autocast.passes.casting.erasure import check_erasure
+from autocast.passes.casting.plan import ModulePlan
+from autocast.passes.casting.planner import Planner
+from autocast.passes.casting.report import CastReport
+from autocast.passes.casting.rewriter import CastRewriter
+from autocast.passes.casting.solver import solve, solve_greedily
 from autocast.policy import Decisions, Policy
 
 

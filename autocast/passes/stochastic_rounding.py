@@ -29,7 +29,7 @@ from autocast.ir import all_bindings, dtype_of, identity, is_op, relax_functions
 from autocast.ir.places import PlacedMutator
 from autocast.model.step import GRADIENT, STEP, updated_by
 from autocast.operators.own import stochastic_round
-from autocast.passes.cast_results import has_out_dtype, with_out_dtype
+from autocast.passes.casting.results import has_out_dtype, with_out_dtype
 from autocast.policy import Policy
 from autocast.policy.facts import moves_data
 

@@ -17,7 +17,7 @@ from autocast.ir import all_bindings, op_name
 from autocast.kernels import detect_target, lower
 from autocast.kernels.cast_costs import KernelCosts
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
-from autocast.passes.cast_costs import CastCost
+from autocast.passes.casting.costs import CastCost
 from autocast.training import MSE, AdamW, training_step
 from tests.architectures import ARCHITECTURES
 from tests.fuzz.generator import generate

@@ -18,7 +18,7 @@ from autocast.errors import ImportModelError, OperatorError
 from autocast.kernels import detect_target, lower
 from autocast.kernels.cast_costs import KernelCosts
 from autocast.operators import Expansion, like
-from autocast.passes.cast_costs import CastCost
+from autocast.passes.casting.costs import CastCost
 from autocast.training import MSE, SGD, training_step
 from tests.kernels.modules import module
 from tests.kernels.modules import operators as called

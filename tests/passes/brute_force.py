@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from autocast.passes.cast_costs import CastCost
+from autocast.passes.casting.costs import CastCost
 
 _LOW = {"matmul"}
 _FULL = {"exp", "nn.softmax", "sqrt", "power", "sum", "nn.layer_norm"}

@@ -14,7 +14,7 @@ from autocast import amp, training
 from autocast.frontend import from_torch
 from autocast.ir import Place, place_of
 from autocast.model.value import Model
-from autocast.passes.cast_report import Decision
+from autocast.passes.casting.report import Decision
 from autocast.policy import Region
 from tests.architectures import ARCHITECTURES
 from tests.frontend.helpers import relative_error

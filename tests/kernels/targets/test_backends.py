@@ -20,7 +20,7 @@ from autocast.kernels.matching.rules import RULES
 from autocast.kernels.targets import BACKENDS, backend_of
 from autocast.kernels.targets.cpu.backend import Cpu
 from autocast.kernels.targets.generic import Generic
-from autocast.passes.cast_costs import CastCost
+from autocast.passes.casting.costs import CastCost
 from autocast.training import MSE, AdamW, training_step
 from tests.architectures import ARCHITECTURES
 from tests.kernels.modules import module, operators

@@ -12,11 +12,11 @@ from tvm import relax
 
 from autocast.ir import Bound, Reading, identity, is_constant, with_captured
 from autocast.ir.nodes import call_like
-from autocast.passes.cast_forms import Forms, is_local, same
-from autocast.passes.cast_leaves import Leaf, Tree
-from autocast.passes.cast_plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
-from autocast.passes.cast_results import with_out_dtype
-from autocast.passes.cast_solver import LOW
+from autocast.passes.casting.forms import Forms, is_local, same
+from autocast.passes.casting.leaves import Leaf, Tree
+from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
+from autocast.passes.casting.results import with_out_dtype
+from autocast.passes.casting.solver import LOW
 
 
 class CastRewriter:

@@ -10,9 +10,9 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
-from autocast.passes.cast_costs import cast_bytes
-from autocast.passes.cast_forms import InsertedCast
-from autocast.passes.cast_plan import ModulePlan
+from autocast.passes.casting.costs import cast_bytes
+from autocast.passes.casting.forms import InsertedCast
+from autocast.passes.casting.plan import ModulePlan
 from autocast.passes.store_parameters import StoredParameters
 from autocast.policy import Unused
 

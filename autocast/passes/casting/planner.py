@@ -13,13 +13,13 @@ from autocast.errors import CastingRuleError
 from autocast.ir import Bound, Reading, identity, lacks_dtype, op_name, relax_functions
 from autocast.model.value import updates_of
 from autocast.operators import Kind, is_kind
-from autocast.passes.cast_costs import CostModel, traffic_weight
-from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves, signature
-from autocast.passes.cast_modes import Ruling, decide
-from autocast.passes.cast_plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
-from autocast.passes.cast_results import dtype_attributes
-from autocast.passes.cast_solver import LOW, CastTensor
-from autocast.passes.cast_tensors import Tensors
+from autocast.passes.casting.costs import CostModel, traffic_weight
+from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves, signature
+from autocast.passes.casting.modes import Ruling, decide
+from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
+from autocast.passes.casting.results import dtype_attributes
+from autocast.passes.casting.solver import LOW, CastTensor
+from autocast.passes.casting.tensors import Tensors
 from autocast.policy import Decisions
 from autocast.policy.choices import LEAVE, Widest
 from type_hints.helpers import TableRule

@@ -11,7 +11,7 @@ from tvm import relax
 from autocast.errors import CastingRuleError
 from autocast.ir import identity
 from autocast.messages import reason
-from autocast.passes.cast_leaves import Tree, leaves, retype, signature
+from autocast.passes.casting.leaves import Tree, leaves, retype, signature
 from type_hints import TableRule
 
 _attributes: dict[Any, tuple[str, ...]] = {}

@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from autocast.ir import items
-from autocast.passes.cast_solver import CastTensor
+from autocast.passes.casting.solver import CastTensor
 
 #: Where a dimension is symbolic and has no declared upper bound, it counts as this many.
 NOMINAL_DIMENSION = 64

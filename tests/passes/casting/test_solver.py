@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autocast.passes.cast_solver import FORBIDDEN, FULL, LOW, CastProblem, CastTensor, solve, solve_greedily
+from autocast.passes.casting.solver import FORBIDDEN, FULL, LOW, CastProblem, CastTensor, solve, solve_greedily
 
 _SMALL = st.integers(0, 6)
 _NONE = st.just(0)

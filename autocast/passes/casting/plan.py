@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
-from autocast.passes.cast_costs import CastCost
-from autocast.passes.cast_leaves import Leaf, Tree
-from autocast.passes.cast_solver import FULL, CastProblem, CastTensor
+from autocast.passes.casting.costs import CastCost
+from autocast.passes.casting.leaves import Leaf, Tree
+from autocast.passes.casting.solver import FULL, CastProblem, CastTensor
 from autocast.policy import Ruling
 
 #: The block number of what a sequence returns.

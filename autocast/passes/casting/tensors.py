@@ -8,10 +8,10 @@ import tvm
 from tvm import relax
 
 from autocast.ir import FLOATS, fits, identity, is_constant
-from autocast.passes.cast_costs import CastCost, CostModel, cast_weight
-from autocast.passes.cast_leaves import Leaf, Tree, element_count
-from autocast.passes.cast_plan import END, ModulePlan
-from autocast.passes.cast_solver import FORBIDDEN, FULL, LOW, CastTensor
+from autocast.passes.casting.costs import CastCost, CostModel, cast_weight
+from autocast.passes.casting.leaves import Leaf, Tree, element_count
+from autocast.passes.casting.plan import END, ModulePlan
+from autocast.passes.casting.solver import FORBIDDEN, FULL, LOW, CastTensor
 
 
 class Tensors:

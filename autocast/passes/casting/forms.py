@@ -16,10 +16,10 @@ from tvm import relax
 
 from autocast.ir import identity, is_constant
 from autocast.ir.nodes import variable
-from autocast.passes.cast_costs import CastCost
-from autocast.passes.cast_leaves import Leaf, Tree, fold, leaves
-from autocast.passes.cast_plan import ModulePlan
-from autocast.passes.cast_solver import CastTensor
+from autocast.passes.casting.costs import CastCost
+from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves
+from autocast.passes.casting.plan import ModulePlan
+from autocast.passes.casting.solver import CastTensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import CastingRuleError
-from autocast.passes.cast_leaves import Tree, leaves, retype
-from autocast.passes.cast_results import has_out_dtype, inferred_dtypes
+from autocast.passes.casting.leaves import Tree, leaves, retype
+from autocast.passes.casting.results import has_out_dtype, inferred_dtypes
 
 #: Dtypes of the castable tensors among the arguments of a call, in the order of a left-to-right walk.
 Dtypes = tuple[str, ...]
