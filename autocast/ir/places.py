@@ -7,7 +7,8 @@ training is found by its module (`autocast.training.recompute`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -16,10 +17,13 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator
 
+from autocast.ir.views import all_bindings, is_op, relax_functions
+
 #: What regions are called: "" is none, "guard" `fp16_guard`, "leave" what keeps the author's dtypes, else a dtype.
 REGIONS = ("", "guard", "leave", "float32", "bfloat16", "float16")
 
 _SEPARATOR = "|"
+_KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 _active: ContextVar[str] = ContextVar("autocast_region", default="")
 
 
@@ -52,6 +56,34 @@ def place_of(var: relax.Var) -> Place:
     name = var.span.source_name.name if var.span is not None else ""
     module, separator, region = name.rpartition(_SEPARATOR)
     return Place(module, region) if separator and region in REGIONS else NOWHERE
+
+
+def places_of_kernels(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:
+    """For each kernel that functions of `mod` call, the submodules that its calls come from, one for each call.
+
+    Calls whose origin nobody said are left out: conversions of parameters, what a module that was written by hand has.
+    """
+    found: dict[str, list[str]] = {}
+    for _, function in relax_functions(mod):
+        for binding in all_bindings(function.body):
+            callee = binding.value.args[0] if is_op(binding.value, *_KERNEL_CALLS) else None
+            module = place_of(binding.var).module
+            if isinstance(callee, tvm.ir.GlobalVar) and module:
+                found.setdefault(callee.name_hint, []).append(module)
+    return {name: tuple(modules) for name, modules in found.items()}
+
+
+def summary_of_places(modules: Sequence[str]) -> str:
+    """Submodules in a few words: those that differ in their numbers only are one, with `*` for the numbers.
+
+    >>> summary_of_places(["layer.0.query", "layer.1.query", "pooler"])
+    'layer.*.query x2, pooler'
+    """
+    alike: dict[str, list[str]] = {}
+    for module in modules:
+        alike.setdefault(re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", module), []).append(module)
+    names = {pattern if len(set(group)) > 1 else group[0]: len(group) for pattern, group in alike.items()}
+    return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in names.items())
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from autocast.ir import first_order, is_op, is_tir_group, relax_functions, write
 from autocast.ir.dataflow import to_dataflow
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
+from autocast.ir.places import places_of_kernels
 from autocast.kernels.backend import Backend
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.fallback.define import define
@@ -50,7 +51,7 @@ from autocast.kernels.phases.widen import accumulate_wide, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
 from autocast.kernels.state.accumulate import accumulate_gradients
 from autocast.kernels.state.carry import carry_casts
-from autocast.kernels.state.in_place import WriteInPlace
+from autocast.kernels.state.in_place import SUFFIX, WriteInPlace
 from autocast.kernels.state.order import OrderForMemory
 from autocast.kernels.state.output_views import ViewOutputs
 from autocast.kernels.state.reshapes import ViewReshapes, mark_reshapes
@@ -218,6 +219,12 @@ class Plan(NamedTuple):
 
     lowered: tvm.IRModule
     planned: tvm.IRModule
+
+    @property
+    def places(self) -> dict[str, tuple[str, ...]]:
+        """The submodules that the calls of each kernel come from, and so of its copy that writes in place."""
+        places = places_of_kernels(self.lowered)
+        return places | {f"{name}{SUFFIX}": modules for name, modules in places.items()}
 
 
 def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:

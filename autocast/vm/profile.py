@@ -13,6 +13,7 @@ import tvm
 from rich.table import Table
 
 from autocast.errors import InputError
+from autocast.ir.places import summary_of_places
 from autocast.kernels.poison import POISON
 from autocast.model.value import Model
 from autocast.terminal import to_text
@@ -49,6 +50,9 @@ class OperatorTime:
         Bytes of the tensors that its calls take and give, each counted once a call.
     flops : int or None
         Floating-point operations of its calls, where they are known.
+    modules : tuple of str
+        The torch submodules that its calls come from, one for each call of which that is known; of a backward operator
+        that of the forward one.
     """
 
     name: str
@@ -57,6 +61,7 @@ class OperatorTime:
     share: float
     bytes: int
     flops: int | None
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,20 @@ class LatencyReport(Sequence[float]):
         """The smallest latency in ms."""
         return min(self.latencies)
 
+    def by_module(self, depth: int | None = None) -> dict[str, float]:
+        """Time in each torch submodule, in ms of one run, the largest first; "" is what belongs to none.
+
+        Equal layers share a kernel, whose time is divided evenly among the submodules that call it. `depth` is how many
+        parts of a submodule's path to keep: with 3, `bert.encoder.layer` has the time of all layers.
+        """
+        times: dict[str, float] = {}
+        for row in self.operators:
+            modules = row.modules + ("",) * (max(row.calls, 1) - len(row.modules))
+            for module in modules:
+                path = ".".join(module.split(".")[:depth])
+                times[path] = times.get(path, 0.0) + row.total / len(modules)
+        return dict(sorted(times.items(), key=lambda item: -item[1]))
+
     def to_json(self) -> str:
         """The report as one JSON object: its attributes, and `median` and `minimum`."""
         return json.dumps(asdict(self) | {"median": self.median, "minimum": self.minimum}, indent=2)
@@ -124,12 +143,15 @@ class LatencyReport(Sequence[float]):
             ),
         )
         table.add_column("operator", overflow="fold")
+        if any(row.modules for row in self.operators):
+            table.add_column("from", overflow="fold")
         for name in ("calls", "total ms", "share", "MiB", "GB/s", "GFLOP", "GFLOP/s"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.operators:
             seconds = row.total / 1e3
             table.add_row(
                 row.name,
+                *([summary_of_places(row.modules)] if len(table.columns) > 8 else []),
                 str(row.calls),
                 f"{row.total:.3f}",
                 f"{row.share:.1%}",
@@ -270,7 +292,10 @@ def _time_operators(
             counts = [kernel_flops(kernels[name], shapes) if name in kernels else None for shapes in calls]
             flops = None if None in counts else sum(counts)  # type: ignore[arg-type]
             spent = nanoseconds / runs
-            rows.append(OperatorTime(name, len(calls), spent / 1e6, spent / total, instrument.bytes[name], flops))
+            modules = executable.program.places.get(name, ())
+            rows.append(
+                OperatorTime(name, len(calls), spent / 1e6, spent / total, instrument.bytes[name], flops, modules)
+            )
     rest = max(0.0, total - sum(row.total for row in rows) * 1e6)
     steps = sum(len(calls) for name, calls in instrument.shapes.items() if name.startswith(_OWN_CALLS))
     rows.append(OperatorTime(VM_ROW, steps, rest / 1e6, rest / total, 0, None))

@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm.ir.instrument import pass_instrument
 
 from autocast import kernels, settings
+from autocast.ir import all_bindings, place_of, relax_functions
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.targets.cpu.instruction_sets import wanted_threads
 
@@ -32,12 +33,15 @@ class CompiledProgram:
     seconds : dict[str, float]
         Compile time by phase: "lower" (to planned kernels), "generate" (LLVM's IR), "load" (machine code).
         The last two run on several threads.
+    places : dict[str, tuple[str, ...]]
+        For each kernel the submodules that its calls come from, where that is known: one for each call.
     """
 
     planned: tvm.IRModule
     kernels: tvm.IRModule
     code: Any
     seconds: dict[str, float]
+    places: dict[str, tuple[str, ...]]
 
 
 @pass_instrument
@@ -82,7 +86,7 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Compi
     if _is_watched():
         return _build(mod, target, opt_level)
     whole = tvm_ffi.StructuralKey(tvm.IRModule(mod.functions, attrs=mod.attrs))
-    key = (whole, str(target), opt_level, settings.debug().poison)
+    key = (whole, _places(mod), str(target), opt_level, settings.debug().poison)
     with _programs_lock:
         program = _programs.get(key)
         if program is None:
@@ -91,6 +95,12 @@ def build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Compi
         if len(_programs) > PROGRAMS_KEPT:
             _programs.popitem(last=False)
     return program
+
+
+def _places(mod: tvm.IRModule) -> tuple[str, ...]:
+    """Where each binding comes from: equal modules of other submodules are other programs to who reads a profile."""
+    bodies = [function.body for _, function in relax_functions(mod)]
+    return tuple(place_of(binding.var).module for body in bodies for binding in all_bindings(body))
 
 
 def _is_watched() -> bool:
@@ -105,13 +115,13 @@ def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Comp
     threads = 1 if len(tvm.transform.PassContext.current().instruments) else wanted_threads()
     times = [time.perf_counter()]
     with changed_context(opt_level=opt_level):
-        planned = kernels.plan(mod, target).planned
+        plan = kernels.plan(mod, target)
     times.append(time.perf_counter())
     with changed_context(opt_level=opt_level, instruments=[snapshots]):
-        code = kernels.finish(planned, target, threads)
+        code = kernels.finish(plan.planned, target, threads)
     times.append(time.perf_counter())
     kernels.load(code, threads)
     times.append(time.perf_counter())
     phases = zip(("lower", "generate", "load"), times, times[1:], strict=False)
     seconds = {phase: ended - started for phase, started, ended in phases}
-    return CompiledProgram(snapshots.whole(_PLAN_ENDS), snapshots.whole(_KERNELS_END), code, seconds)
+    return CompiledProgram(snapshots.whole(_PLAN_ENDS), snapshots.whole(_KERNELS_END), code, seconds, plan.places)

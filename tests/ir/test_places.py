@@ -13,7 +13,7 @@ from tvm import relax
 
 from autocast import amp
 from autocast.ir import Place, PlacedBuilder, op_name, place_of
-from autocast.ir.places import REGIONS, active_region, canonicalize_bindings, current_region
+from autocast.ir.places import REGIONS, active_region, canonicalize_bindings, current_region, summary_of_places
 
 op = relax.op
 X = relax.TensorType((2, 3), "float32")
@@ -137,3 +137,10 @@ def test_the_innermost_region_decides(trees: list) -> None:
         builder.emit_func_output(result)
     calls = [place for name, place in _places(builder.get()["main"]) if name]
     assert calls == expected
+
+
+def test_submodules_that_differ_in_numbers_are_summed_up_as_one() -> None:
+    layers = [f"encoder.layer.{i}.output" for i in range(12)]
+    assert summary_of_places([*layers, "pooler", "pooler"]) == "encoder.layer.*.output x12, pooler x2"
+    assert summary_of_places(["layer.3.dense2"]) == "layer.3.dense2"
+    assert summary_of_places([]) == ""

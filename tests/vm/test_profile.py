@@ -8,7 +8,10 @@ import pytest
 import torch
 import tvm
 
+import autocast
+from autocast import amp
 from autocast.errors import InputError
+from autocast.training import MSE, SGD, training_step
 from autocast.vm import compile, profile_vm_model, run_vm_model
 from autocast.vm.profile import VM_ROW
 from tests.vm.modules import dense, square, steps
@@ -102,3 +105,36 @@ def test_a_dtype_that_is_only_stored_is_noted():
     assert report.notes == executable.slow_dtypes
     assert "bfloat16 is only a storage format on x86-64 (generic)" in str(report)
     assert compile(square("float32"), target=target).slow_dtypes == ()
+
+
+def _layers() -> torch.nn.Module:
+    torch.manual_seed(0)
+    block = [torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.LayerNorm(32)) for _ in range(3)]
+    return torch.nn.Sequential(*block, torch.nn.Linear(32, 8))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_kernel_says_which_submodules_it_works_for(dtype: str) -> None:
+    x = torch.randn(16, 32)
+    model = autocast.from_torch(_layers(), (x,))
+    model = model if dtype == "float32" else amp.autocast(model, dtype=dtype)
+    report = profile_vm_model(model, args=[x], warmup=0, number=1, repeat=1)
+
+    def modules(kind: str) -> set[str]:
+        return {module for row in report.operators if row.name.startswith(kind) for module in row.modules}
+
+    assert modules("product") == {"0.0", "1.0", "2.0", "3"} and modules("layer_norm") == {"0.1", "1.1", "2.1"}
+    assert modules(VM_ROW) == set()
+    times = report.by_module(1)
+    assert set(times) == {"0", "1", "2", "3", ""}
+    assert sum(times.values()) == pytest.approx(sum(row.total for row in report.operators))
+    assert " from " in str(report)
+
+
+def test_a_backward_kernel_names_the_submodule_of_its_forward() -> None:
+    x, y = torch.randn(16, 32), torch.randn(16, 8)
+    step = training_step(autocast.from_torch(_layers().train(), (x,)), MSE(), SGD())
+    report = profile_vm_model(step, args=[x, y, torch.tensor(0.1)], warmup=0, number=1, repeat=1)
+    times = report.by_module(1)
+    assert all(times[name] > 0 for name in ("0", "1", "2", "3"))
+    assert len([row for row in report.operators if "3" in row.modules]) > 2  # the product, and those of its gradients

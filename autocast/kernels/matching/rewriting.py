@@ -132,6 +132,8 @@ class BindingRewriter(PyExprMutator):
         self.parameters: frozenset[relax.Var] = frozenset()
         self.uses: Counter = Counter()
         self.values: dict[relax.Var, relax.Expr] = {}
+        #: Where what is rewritten comes from (`ir.places`), for the variables that are made of it.
+        self.span: tvm.ir.Span | None = None
 
     def enter(self, function: relax.Function) -> None:
         """Called with each function before it is rewritten."""
@@ -145,25 +147,27 @@ class BindingRewriter(PyExprMutator):
         return self.visit_expr(expr)
 
     def emit(self, value: relax.Expr) -> relax.Var:
-        """Bind `value` to a new variable of the current block."""
-        return self.builder_.emit(value)
+        """Bind `value` to a new variable of the current block, at the place of the binding that is rewritten."""
+        local = self.builder_.current_block_is_dataflow()
+        return self._bound(value, relax.DataflowVar if local else relax.Var, "lv" if local else "gv")
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self.span = binding.var.span
         value = self.rewrite(binding)
+        self.values[binding.var] = binding.value
         if value is None:
             super().visit_var_binding_(binding)
-            self.values[binding.var] = binding.value
             return
-        self.values[binding.var] = binding.value
         inside = isinstance(binding.var, relax.DataflowVar)
-        if inside and isinstance(value, relax.Var):
-            self.set_var_remap(binding.var, value)
-        elif inside:
-            self.set_var_remap(binding.var, self.builder_.emit(value, binding.var.name))
-        elif self.builder_.current_block_is_dataflow():
-            self.set_var_remap(binding.var, self.builder_.emit_output(value, binding.var.name))
-        else:
-            self.set_var_remap(binding.var, self.builder_.emit(value, binding.var.name))
+        if not (inside and isinstance(value, relax.Var)):
+            value = self._bound(value, relax.DataflowVar if inside else relax.Var, binding.var.name)
+        self.set_var_remap(binding.var, value)
+
+    def _bound(self, value: relax.Expr, kind: type[relax.Var], name: str) -> relax.Var:
+        value = self.builder_.normalize(value)
+        var = kind(self.builder_.get_unique_name(name), value.ty, self.span)
+        self.builder_.emit_normalized(relax.VarBinding(var, value))
+        return var
 
 
 def rewrite_functions(mod: tvm.IRModule, rewriter: type[BindingRewriter], *args: object) -> tvm.IRModule:

@@ -21,6 +21,9 @@ IN_PLACE = "autocast.in_place"
 
 _COPY = "runtime.TVMTensorCopyFromTo"
 
+#: How the names of kernels end that write a result in place of an operand.
+SUFFIX = "_in_place"
+
 
 def sharing(kernel: tirx.PrimFunc, pairs: Sequence[tuple[int, int]]) -> tirx.PrimFunc:
     """`kernel` without the arguments that it writes where it reads others: (written, read) in `pairs`, from 0.
@@ -197,7 +200,7 @@ class _Writer(PyExprMutator):
         """The copy of a kernel that shares arguments: one for all calls with the same `pairs`."""
         if (kernel, pairs) not in self.kernels:
             function = sharing(self.mod[kernel], pairs)
-            self.kernels[kernel, pairs] = self.builder_.add_func(function, f"{kernel.name_hint}_in_place")
+            self.kernels[kernel, pairs] = self.builder_.add_func(function, f"{kernel.name_hint}{SUFFIX}")
         return self.kernels[kernel, pairs]
 
     def written(self, function: relax.Function) -> relax.Function:

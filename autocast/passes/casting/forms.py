@@ -14,8 +14,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autocast.ir import identity, is_constant
+from autocast.ir import identity, is_constant, is_op
 from autocast.ir.nodes import variable
+from autocast.ir.places import Place, place_of
 from autocast.passes.casting.costs import CastCost
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves
 from autocast.passes.casting.plan import ModulePlan
@@ -127,10 +128,15 @@ class Forms:
         return self._bind(relax.Var, local, name or self._unused("gv"), local.span)
 
     def bind(self, value: relax.Expr, output: bool = False, name: str | None = None) -> relax.Var:
-        """Bind `value` to a new variable, which is seen outside its block where it is an `output`."""
+        """Bind `value` to a new variable, which is seen outside its block where it is an `output`.
+
+        A cast comes from the submodule whose tensor it casts, and is in no region: nobody asked for it there.
+        """
         local = not output and self.builder.current_block_is_dataflow()
         kind, stem = (relax.DataflowVar, "lv") if local else (relax.Var, "gv")
-        return self._bind(kind, value, self._unused(name or stem))
+        cast = value.args[0] if is_op(value, "relax.astype") else None
+        span = Place(place_of(cast).module).span() if isinstance(cast, relax.Var) else None
+        return self._bind(kind, value, self._unused(name or stem), span)
 
     def _unused(self, stem: str) -> str:
         """The next name of this stem that no variable of the old module has."""

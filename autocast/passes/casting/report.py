@@ -10,6 +10,7 @@ from io import StringIO
 from rich.console import Console
 from rich.table import Table
 
+from autocast.ir.places import place_of
 from autocast.passes.casting.costs import cast_bytes
 from autocast.passes.casting.forms import InsertedCast
 from autocast.passes.casting.plan import ModulePlan
@@ -23,7 +24,8 @@ _MEBIBYTE = 2**20
 class Decision:
     """One call: where it is, the precision of its arguments and result, and the rule that said so, with its reason.
 
-    `level` names who chose the rule: one of `autocast.policy.LEVELS`.
+    `level` names who chose the rule: one of `autocast.policy.LEVELS`. `module` is the torch submodule that the call
+    comes from, of a backward operator that of the forward one; empty where nobody said.
     """
 
     function: str
@@ -34,9 +36,11 @@ class Decision:
     rule: str
     level: str
     why: str
+    module: str = ""
 
     def __str__(self) -> str:
-        call = f"@{self.function} %{self.binding} = {self.operator}"
+        place = f" in {self.module}" if self.module else ""
+        call = f"@{self.function} %{self.binding}{place} = {self.operator}"
         return f"{call}: {self.mode} -> {self.result} ({self.rule} by {self.level}: {self.why})"
 
 
@@ -96,7 +100,7 @@ class CastReport:
             name, rule, level, why = "call", "opaque", "rule", "not an operator: do not touch"
             if ruling is not None:
                 (name, rule, why), level = (ruling.row.name, ruling.row.label, ruling.row.why), ruling.level
-            rows.append(Decision(function, var.name, name, mode, result, rule, level, why))
+            rows.append(Decision(function, var.name, name, mode, result, rule, level, why, place_of(var).module))
         return tuple(rows)
 
     def _dtype(self, node: int) -> str:
