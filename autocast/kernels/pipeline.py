@@ -46,6 +46,7 @@ from autocast.kernels.phases.order_floats import order_floats
 from autocast.kernels.phases.outline import outline_branches
 from autocast.kernels.phases.prepare import prepare_parameters
 from autocast.kernels.phases.repeat import repeat_cheap
+from autocast.kernels.phases.reshapes import check_reshapes
 from autocast.kernels.phases.slices import keep_sizes_of_slices
 from autocast.kernels.phases.widen import accumulate_wide, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
@@ -135,6 +136,7 @@ LOWERING = (
     _phase(remove_leftovers),
     Phase("fuse_existing", _fuse_existing),
     _phase(keep_sizes_of_slices),
+    _phase(check_reshapes),
     _phase(separate_state),
     _phase(mark_existing),
     _phase(outline_branches),

@@ -14,6 +14,7 @@ from autocast.errors import IllFormedModuleError, UnsupportedError
 from autocast.ir import (
     all_bindings,
     check_well_formed,
+    is_op,
     lacks_dtype,
     op_name,
     relax_functions,
@@ -104,20 +105,32 @@ def _check_devices(mod: tvm.IRModule) -> None:
 def _check_types(mod: tvm.IRModule) -> None:
     """UnsupportedError unless every tensor says its dtype, and no size that there is not."""
     for var, function in relax_functions(mod):
-        bound = (binding.var for binding in all_bindings(function.body))
-        for value in (*function.params, *bound):
+        bindings = tuple(all_bindings(function.body))
+        below_0 = {*filter(_is_below_0, function.params), *(b.var for b in bindings if _makes_sizes_below_0(b.value))}
+        for value in (*function.params, *(binding.var for binding in bindings)):
             if lacks_dtype(value.ty):
                 raise UnsupportedError(
                     f"compile: %{value.name} in @{var.name_hint} is a {value.ty}, expected a tensor whose dtype is "
                     "known. autocast.frontend.with_dtypes(mod, {...}) completes a module by the dtypes of its inputs; "
                     "R.match_cast says that of one value"
                 )
-            if any(isinstance(size, int) and size < 0 for size in shape_of(value) or ()):
+            if value in below_0:
                 raise UnsupportedError(
                     f"compile: %{value.name} in @{var.name_hint} is a {value.ty}, expected sizes of 0 and more, or "
                     "names of them. TVM says -1 where the number of sizes of a shape is not known: declare it, "
                     "R.Shape(ndim=2)"
                 )
+
+
+def _is_below_0(value: relax.Expr) -> bool:
+    return any(isinstance(size, int) and size < 0 for size in shape_of(value) or ())
+
+
+def _makes_sizes_below_0(value: relax.Expr) -> bool:
+    """Whether `value` makes a size below 0 itself. Slices that end before they begin are mended when lowered."""
+    if is_op(value, "relax.strided_slice") or not _is_below_0(value):
+        return False
+    return not any(map(_is_below_0, value.args if isinstance(value, relax.Call) else ()))
 
 
 def _check_packed_functions(mod: tvm.IRModule) -> None:

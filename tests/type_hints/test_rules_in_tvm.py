@@ -30,7 +30,8 @@ def question(call: relax.Call, dtype: str) -> list[relax.Expr]:
 
 
 def test_every_rule_that_decides_something_has_a_sample():
-    deciding = {row.name for row in ROWS.values() if row.label in ("low", "full", "follow")}
+    # Operators that other tests registered are of the family "custom".
+    deciding = {row.name for row in ROWS.values() if row.label in ("low", "full", "follow") and row.family != "custom"}
     assert sorted(deciding - set(SAMPLES) - {"relax.bias_add"}) == []
 
 
