@@ -1,4 +1,4 @@
-"""Imports point where docs/architecture.md says: up its table of folders, from what builds on others to these."""
+"""Imports point where docs/architecture.md says: up its tables of folders, from what builds on others to these."""
 
 from __future__ import annotations
 
@@ -11,17 +11,26 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
+KERNELS = "autocast/kernels"
+
 #: These offer names of later layers on purpose.
 FACES = ("autocast/__init__.py", "autocast/__main__.py", "autocast/model/model.py")
 
 
+def table(number: int) -> list[str]:
+    """The folders and files in the first column of one of the page's tables of them, without endings."""
+    text = (REPOSITORY / "docs" / "architecture.md").read_text()
+    rows = text.split("| folder or file |")[number].split("\n\n")[0].splitlines()[2:]
+    cells = [row.split("|")[1] for row in rows]
+    return [path.removesuffix(".py") for cell in cells for path in re.findall(r"\]\(\.\./([^)]+)\)", cell)]
+
+
 @cache
 def layers() -> list[str]:
-    """The folders and files of the table, from the first that knows no other to the last."""
-    text = (REPOSITORY / "docs" / "architecture.md").read_text()
-    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| [`") and "](../" in line]
-    table = rows[: next(i for i, row in enumerate(rows) if "cli.py" in row) + 1]
-    return [path.removesuffix(".py") for row in table for path in re.findall(r"\]\(\.\./([^)]+)\)", row)]
+    """The folders and files of the tables, from the first that knows no other to the last; kernels have their own."""
+    whole, kernels = table(1), table(2)
+    at = whole.index(KERNELS)
+    return [*whole[:at], *kernels, *whole[at + 1 :]]
 
 
 def sources() -> list[Path]:
@@ -44,9 +53,17 @@ def imported(tree: ast.Module) -> Iterator[str]:
 
 @cache
 def layer_of(path: str) -> int | None:
-    """The place of a module in the table."""
+    """The place of a module, or of a name inside of it, in the tables."""
     within = [i for i, layer in enumerate(layers()) if path == layer or path.startswith(f"{layer}/")]
     return within[0] if within else None
+
+
+def is_below(own: str, name: str) -> bool:
+    """Whether a module imports a name from what builds on it; packages offer names too."""
+    place = layer_of(name)
+    if place is None:
+        place = layer_of(f"{name.rpartition('/')[0]}/__init__")
+    return (place or 0) > (layer_of(own) or 0)
 
 
 def test_every_folder_and_module_has_a_place_in_the_table() -> None:
@@ -58,25 +75,41 @@ def test_everything_in_the_table_exists() -> None:
     assert [layer for layer in layers() if not list(REPOSITORY.glob(f"{layer}*"))] == []
 
 
-def test_imports_point_up_the_table() -> None:
-    wrong = []
-    for source in sources():
-        own = str(source.relative_to(REPOSITORY).with_suffix(""))
-        names = imported(ast.parse(source.read_text()))
-        wrong += [f"{own} imports {name}" for name in names if (layer_of(name) or 0) > (layer_of(own) or 0)]
+@cache
+def modules() -> dict[str, list[str]]:
+    """What each module imports."""
+    return {
+        str(source.relative_to(REPOSITORY).with_suffix("")): list(imported(ast.parse(source.read_text())))
+        for source in sources()
+    }
+
+
+def test_imports_point_up_the_tables() -> None:
+    wrong = [f"{own} imports {name}" for own, names in modules().items() for name in names if is_below(own, name)]
+    assert wrong == []
+
+
+def test_what_matches_patterns_and_what_generates_kernels_do_not_know_each_other() -> None:
+    target = f"{KERNELS}/targets/"
+    others = tuple(f"{KERNELS}/{folder}/" for folder in ("matching", "phases", "state", "fallback"))
+    wrong = [
+        f"{own} imports {name}"
+        for own, names in modules().items()
+        for name in names
+        if (own.startswith(target) and name.startswith(others)) or (own.startswith(others) and name.startswith(target))
+    ]
     assert wrong == []
 
 
 def test_imports_make_no_circle() -> None:
-    modules = {str(path.relative_to(REPOSITORY).with_suffix("")): path for path in sources()}
+    known = modules()
 
     def module_of(name: str) -> str | None:
         """The module that an import of `name` loads, which may be a name inside of it."""
         found = (name, f"{name}/__init__", *(name.rpartition("/")[0] + end for end in ("", "/__init__")))
-        return next((path for path in found if path in modules), None)
+        return next((path for path in found if path in known), None)
 
-    graph = {path: map(module_of, imported(ast.parse(source.read_text()))) for path, source in modules.items()}
     order = TopologicalSorter(
-        {path: {name for name in names if name not in (None, path)} for path, names in graph.items()}
+        {path: {name for name in map(module_of, names) if name not in (None, path)} for path, names in known.items()}
     )
     order.prepare()  # raises CycleError, which names the circle

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import PyExprVisitor, visitor
 
 from autocast.frontend.common_calls import merge_common_calls
 from autocast.frontend.simplifications import FIRST, THEN
 from autocast.frontend.simplifier import Simplifier
 from autocast.ir.places import canonicalize_bindings
+from autocast.ir.rewriting import reads_of
 
 
 def normalize(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
@@ -30,41 +30,17 @@ def normalize(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
     for rules in (FIRST, THEN):
         main = mod["main"]
         mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-        mod["main"] = Simplifier(mod, rules, _uses(main)).visit_expr(main)
+        mod["main"] = Simplifier(mod, rules, reads_of(main.body)).visit_expr(main)
         mod = canonicalize_bindings(mod)
         mod = merge_common_calls(mod)
         mod = relax.transform.DeadCodeElimination(["main"])(mod)
     return _without_unused(mod)
 
 
-@visitor
-class _Uses(PyExprVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: dict[relax.Var, int] = {}
-
-    def visit_var_(self, var: relax.Var) -> None:
-        self.counts[var] = self.counts.get(var, 0) + 1
-
-    visit_dataflow_var_ = visit_var_
-
-    def visit_var_def_(self, var: relax.Var) -> None:
-        """A definition is not a use."""
-
-    visit_dataflow_var_def_ = visit_var_def_
-
-
-def _uses(function: relax.Function) -> dict[relax.Var, int]:
-    """How often each variable is read."""
-    visitor_ = _Uses()
-    visitor_.visit_expr(function.body)
-    return visitor_.counts
-
-
 def _without_unused(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
     main = mod["main"]
     inputs = int(main.attrs["num_input"])
-    uses = _uses(main)
+    uses = reads_of(main.body)
     updated = {int(position) for position in main.attrs.get("updates", ())}
     used = [var in uses or i in updated for i, var in enumerate(main.params[inputs:])]
     if all(used):

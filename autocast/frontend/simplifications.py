@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from autocast.frontend.simplifier import Simplification, Simplifier
-from autocast.ir import dtype_of, is_constant, same_shape, shape_of
+from autocast.ir import dtype_of, is_constant, permutation, same_shape, shape_of
 from autocast.operators import Kind, named
 from autocast.operators.own import gated_add
 
@@ -22,19 +22,13 @@ def _same_type(_: Simplifier, call: relax.Call) -> relax.Expr | None:
 
 def _permute(simplifier: Simplifier, call: relax.Call) -> relax.Expr | None:
     """Two permutations are one, and none if it leaves every axis in place."""
-    x, axes = call.args[0], _axes(call)
+    x, axes = call.args[0], permutation(call)
     inner = simplifier.bound(x, "permute_dims")
     if inner is not None:
-        x, axes = inner.args[0], [_axes(inner)[axis] for axis in axes]
+        x, axes = inner.args[0], [permutation(inner)[axis] for axis in axes]
     if axes == list(range(len(axes))):
         return x
     return relax.op.permute_dims(x, axes) if inner is not None else None
-
-
-def _axes(call: relax.Call) -> list[int]:
-    rank = len(shape_of(call.args[0]) or ())
-    given = call.attrs.axes
-    return list(reversed(range(rank))) if given is None else [int(axis) % rank for axis in given]
 
 
 def _reshape_twice(simplifier: Simplifier, call: relax.Call) -> relax.Expr | None:

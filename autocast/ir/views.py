@@ -10,6 +10,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from autocast.errors import IllFormedModuleError
+
 #: `relax.Constant` is gone in TVM 0.27; this is the class of what `relax.const` returns.
 ConstantExpr = type(relax.const(1.0))
 
@@ -57,12 +59,27 @@ def dtype_of(expr: relax.Expr) -> str | None:
     return str(expr.ty.dtype) if is_tensor(expr) else None
 
 
+def storage(expr: relax.Expr) -> str:
+    """The dtype that a tensor is stored in."""
+    return str(expr.ty.dtype)
+
+
 def shape_of(expr: relax.Expr) -> tuple | None:
     """The dimensions (int or PrimExpr) of a tensor expression; None where the shape is not known."""
     shape = expr.ty.shape if is_tensor(expr) else None
     if not isinstance(shape, relax.ShapeExpr):
         return None
     return tuple(int(d) if isinstance(d, int | tvm.tirx.IntImm) else d for d in shape.values)
+
+
+def dims(expr: relax.Expr) -> tuple:
+    """The dimensions (int or expression) of a tensor; an error where the type does not say them."""
+    shape = shape_of(expr)
+    if shape is None:
+        raise IllFormedModuleError(
+            f"kernels: got a {expr.ty}, expected a tensor of known shape; declare its dimensions"
+        )
+    return shape
 
 
 def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
@@ -107,6 +124,14 @@ def op_name(expr: relax.Expr) -> str | None:
 def is_op(expr: relax.Expr, *names: str) -> bool:
     """Whether `expr` calls one of the operators `names` (full names, such as `relax.add`)."""
     return op_name(expr) in names
+
+
+def permutation(call: relax.Call) -> list[int]:
+    """The axes of a permute_dims, none negative."""
+    rank = len(call.ty.shape)
+    if call.attrs.axes is None:
+        return list(range(rank))[::-1]
+    return [int(axis) % rank for axis in call.attrs.axes]
 
 
 def relax_functions(mod: tvm.IRModule) -> Iterator[tuple[tvm.ir.GlobalVar, relax.Function]]:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import tvm
 from tvm import tirx
+from tvm.s_tir.stmt import SBlock, SBlockRealize
 
 #: A destination-passing TIR function that computes a spec on a target, under a name.
 Generator: TypeAlias = Callable[[Any, tvm.target.Target, str], tirx.PrimFunc]
@@ -58,3 +59,11 @@ class Backend:
     def streams(self, results: Sequence[tuple[Sequence[int | str], str]]) -> bool:
         """Whether any of a kernel's results, as (shape, dtype), is stored past the caches: then its size is known."""
         return False
+
+
+def rooted(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The function with its body in a root block: Relax's RewriteDataflowReshape asserts that there is one."""
+    if isinstance(function.body, SBlockRealize):
+        return function
+    block = SBlock([], [], [], "root", function.body)
+    return function.with_body(SBlockRealize([], tirx.const(True, "bool"), block))

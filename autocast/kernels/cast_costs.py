@@ -15,29 +15,28 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from autocast.ir import identity, is_op, op_name, shape_of
+from autocast.ir import identity, is_op, op_name, permutation, shape_of
 from autocast.kernels.backend import Backend
-from autocast.kernels.matching.attention.spec import Attention
+from autocast.kernels.explain import Declined
 from autocast.kernels.matching.convolutions.declined import declined, has_kernel
 from autocast.kernels.matching.convolutions.pooling_rule import GRADIENTS, POOLINGS
-from autocast.kernels.matching.convolutions.spec import Convolution, Pooling, PoolingGradient, WeightGradient
-from autocast.kernels.matching.explain import Declined
 from autocast.kernels.matching.functions import operation
 from autocast.kernels.matching.layout.pieces import JOINS
-from autocast.kernels.matching.layout.spec import Move
 from autocast.kernels.matching.layout.views import VIEWS
-from autocast.kernels.matching.products.spec import Product
-from autocast.kernels.matching.program import Program
 from autocast.kernels.matching.reductions.rule import FUNCTIONS, axes_of
-from autocast.kernels.matching.reductions.spec import Reduce, Scatter
 from autocast.kernels.matching.rows.losses import LOSSES, is_matrix
 from autocast.kernels.matching.rows.operators import ROW_OPERATORS
 from autocast.kernels.matching.rows.space import rows_of
-from autocast.kernels.matching.rows.spec import Rows
-from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import SEEDED
-from autocast.kernels.phases.canonicalize import permutation
 from autocast.kernels.phases.prepare import SMALL
+from autocast.kernels.specs.attention import Attention
+from autocast.kernels.specs.convolutions import Convolution, Pooling, PoolingGradient, WeightGradient
+from autocast.kernels.specs.layout import Move
+from autocast.kernels.specs.products import Product
+from autocast.kernels.specs.program import Program
+from autocast.kernels.specs.reductions import Reduce, Scatter
+from autocast.kernels.specs.rows import Rows
+from autocast.kernels.storage import LOW
 from autocast.kernels.targets import backend_of
 from autocast.operators import Kind, is_kind, named
 from autocast.operators.own import OPERATORS, Expansion

@@ -20,6 +20,7 @@ from autocast.ir.matched import bind_matched_calls
 from autocast.ir.places import places_of_kernels
 from autocast.kernels.backend import Backend
 from autocast.kernels.contexts import changed_context
+from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.define import define
 from autocast.kernels.fallback.legalized import check_legalized
 from autocast.kernels.fallback.nested_fields import keep_fields_apart
@@ -29,8 +30,6 @@ from autocast.kernels.generate import generate
 from autocast.kernels.matching.attention.decompose import decompose_attention
 from autocast.kernels.matching.convolutions.declined import has_kernel
 from autocast.kernels.matching.convolutions.pooling_rule import move_channels_of_pooling
-from autocast.kernels.matching.convolutions.spec import Convolution, WeightGradient
-from autocast.kernels.matching.explain import credit, summarize
 from autocast.kernels.matching.products.transposed import transpose_products
 from autocast.kernels.matching.rows.losses import decompose_losses
 from autocast.kernels.matching.rules import RULES
@@ -50,6 +49,7 @@ from autocast.kernels.phases.reshapes import check_reshapes
 from autocast.kernels.phases.slices import keep_sizes_of_slices
 from autocast.kernels.phases.widen import accumulate_wide, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
+from autocast.kernels.specs.convolutions import Convolution, WeightGradient
 from autocast.kernels.state.accumulate import accumulate_gradients
 from autocast.kernels.state.carry import carry_casts
 from autocast.kernels.state.in_place import SUFFIX, WriteInPlace

@@ -88,8 +88,8 @@ def ours(shape: Shape, dtype: str) -> Call:
     import numpy as np
     import tvm
 
-    from autocast.kernels.matching.convolutions.spec import Convolution
-    from autocast.kernels.matching.products.spec import Epilogue
+    from autocast.kernels.specs.convolutions import Convolution
+    from autocast.kernels.specs.products import Epilogue
     from autocast.kernels.targets.cpu.convolutions.kernel import convolution
     from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
     from autocast.kernels.targets.cpu.instruction_sets import detect_target

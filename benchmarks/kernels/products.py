@@ -72,7 +72,7 @@ def ours(shape: Shape, dtype: str) -> Call:
     """Our kernel, its weight packed beforehand."""
     import tvm
 
-    from autocast.kernels.matching.products.spec import Product
+    from autocast.kernels.specs.products import Product
     from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruction_set
     from autocast.kernels.targets.cpu.products.kernel import product
     from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight

@@ -8,7 +8,7 @@ import tvm
 from tvm import tirx
 
 from autocast.kernels import detect_target
-from autocast.kernels.matching.program import Program, ProgramBuilder
+from autocast.kernels.specs.program import Program, ProgramBuilder
 from autocast.kernels.state.in_place import sharing
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.rows.kernel import row_kernel

@@ -8,7 +8,7 @@ from tvm import relax
 
 from autocast.errors import InputError
 from autocast.kernels import detect_target
-from autocast.kernels.matching.products.spec import Product
+from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.vm.flops import calc_model_gflops, kernel_flops
 from tests.vm.modules import dense, steps

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, number_of, op_name
-from autocast.kernels.matching.rewriting import BindingRewriter, rewrite_functions
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 
 op = relax.op
 

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.kernels.matching.rewriting import BindingRewriter, rewrite_functions
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 
 
 @mutator

@@ -9,8 +9,8 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, op_name
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions
+from autocast.ir import dims, dtype_of, op_name
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 
 op = relax.op
 

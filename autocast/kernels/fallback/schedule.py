@@ -12,8 +12,8 @@ from tvm import s_tir, sym, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from autocast import settings
+from autocast.kernels.backend import rooted
 from autocast.kernels.state.reshapes import RESHAPE, is_reshape
-from autocast.kernels.targets.cpu.vector.unit import rooted
 from autocast.messages import reason
 
 #: float32 numbers in the vectors that loops are split into; LLVM cuts them to what the target has.

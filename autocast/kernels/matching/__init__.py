@@ -1,1 +1,1 @@
-"""What a kernel is to compute, found in the module: patterns become frozen specs, whatever the target."""
+"""Which pattern is this: rules find what one kernel can compute, and describe it as a spec, whatever the target."""

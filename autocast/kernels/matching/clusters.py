@@ -7,7 +7,7 @@ from itertools import groupby
 
 from tvm import relax
 
-from autocast.kernels.matching.rewriting import users_of
+from autocast.ir.rewriting import users_of
 
 
 class Clusters:

@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from autocast.ir.rewriting import BindingRewriter
 from autocast.kernels.backend import Backend
-from autocast.kernels.matching.rewriting import BindingRewriter
 
 
 class KernelRewriter(BindingRewriter):

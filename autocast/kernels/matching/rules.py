@@ -9,28 +9,28 @@ import tvm
 
 from autocast.kernels.backend import Backend
 from autocast.kernels.matching.attention.rule import lower_attention
-from autocast.kernels.matching.attention.spec import Attention
 from autocast.kernels.matching.convolutions.gradient_rule import lower_weight_gradients
 from autocast.kernels.matching.convolutions.pooling_rule import lower_pooling
 from autocast.kernels.matching.convolutions.rule import lower_convolutions
-from autocast.kernels.matching.convolutions.spec import (
+from autocast.kernels.matching.elementwise.rule import lower_elementwise
+from autocast.kernels.matching.layout.rule import lower_layout
+from autocast.kernels.matching.products.rule import lower_products
+from autocast.kernels.matching.reductions.rule import lower_reductions
+from autocast.kernels.matching.reductions.scatter_rule import lower_scatters
+from autocast.kernels.matching.rows.rule import lower_rows
+from autocast.kernels.specs.attention import Attention
+from autocast.kernels.specs.convolutions import (
     Convolution,
     ConvolutionWeights,
     Pooling,
     PoolingGradient,
     WeightGradient,
 )
-from autocast.kernels.matching.elementwise.rule import lower_elementwise
-from autocast.kernels.matching.layout.rule import lower_layout
-from autocast.kernels.matching.layout.spec import Lookup, Move
-from autocast.kernels.matching.products.rule import lower_products
-from autocast.kernels.matching.products.spec import Product
-from autocast.kernels.matching.program import Program
-from autocast.kernels.matching.reductions.rule import lower_reductions
-from autocast.kernels.matching.reductions.scatter_rule import lower_scatters
-from autocast.kernels.matching.reductions.spec import Reduce, Scatter
-from autocast.kernels.matching.rows.rule import lower_rows
-from autocast.kernels.matching.rows.spec import Rows
+from autocast.kernels.specs.layout import Lookup, Move
+from autocast.kernels.specs.products import Product
+from autocast.kernels.specs.program import Program
+from autocast.kernels.specs.reductions import Reduce, Scatter
+from autocast.kernels.specs.rows import Rows
 
 
 class KernelRule(NamedTuple):

@@ -9,11 +9,10 @@ from typing import Any
 import tvm_ffi
 from tvm import relax
 
-from autocast.ir import is_op, is_tensor, number_of, same_shape, shape_of
+from autocast.ir import dims, is_op, is_tensor, number_of, same_shape, shape_of, storage
 from autocast.kernels.matching.functions import operation
-from autocast.kernels.matching.program import ProgramBuilder, Shape
-from autocast.kernels.matching.rewriting import dims, storage
-from autocast.kernels.matching.storage import LOADED, LOW
+from autocast.kernels.specs.program import ProgramBuilder, Shape
+from autocast.kernels.storage import LOADED, LOW
 from autocast.operators import Kind, is_kind
 from autocast.operators.own.dropout import random_bits
 

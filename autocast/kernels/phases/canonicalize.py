@@ -11,10 +11,22 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, is_constant, is_op, number_of, op_name, same_shape, shape_of, static_shape
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage
-from autocast.kernels.matching.storage import LOW
+from autocast.ir import (
+    dims,
+    dtype_of,
+    is_constant,
+    is_op,
+    number_of,
+    op_name,
+    permutation,
+    same_shape,
+    shape_of,
+    static_shape,
+    storage,
+)
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.phases.einsum import einsum_as_matmul
+from autocast.kernels.storage import LOW
 from autocast.operators.own import normalize_batch
 
 #: Constants of at most this many elements are computed now.
@@ -251,14 +263,6 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.nn.batch_norm": _batch_norm,
     "relax.nn.group_norm": _group_norm,
 }
-
-
-def permutation(call: relax.Call) -> list[int]:
-    """The axes of a permute_dims, none negative."""
-    rank = len(call.ty.shape)
-    if call.attrs.axes is None:
-        return list(range(rank))[::-1]
-    return [int(axis) % rank for axis in call.attrs.axes]
 
 
 def _folded(constant: relax.Expr, shape: tuple | None, compute: Callable) -> relax.Expr | None:

@@ -7,7 +7,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import is_op
-from autocast.kernels.matching.rewriting import BindingRewriter, rewrite_functions
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 
 _MARKS = ("relax.grad.start_checkpoint", "relax.grad.end_checkpoint", "relax.grad.no_grad")
 

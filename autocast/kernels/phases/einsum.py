@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from tvm import relax
 
-from autocast.ir import FLOATS, dtype_of, same_shape, shape_of
-from autocast.kernels.matching.rewriting import dims
+from autocast.ir import FLOATS, dims, dtype_of, same_shape, shape_of
 
 op = relax.op
 

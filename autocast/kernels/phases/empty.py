@@ -11,7 +11,7 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.errors import UnsupportedError
 from autocast.ir import is_op, op_name
-from autocast.kernels.matching.rewriting import BindingRewriter, rewrite_functions
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.operators import Kind, is_kind, row_of
 
 op = relax.op

@@ -8,9 +8,9 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, op_name
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions
-from autocast.kernels.matching.storage import LOW
+from autocast.ir import dims, dtype_of, op_name
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.storage import LOW
 from autocast.operators.own import OPERATORS, Expansion
 
 

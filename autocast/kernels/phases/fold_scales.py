@@ -9,10 +9,10 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_constant, is_op, op_name, shape_of
-from autocast.kernels.matching.explain import explain
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
-from autocast.kernels.matching.storage import LOW
+from autocast.ir import dims, is_constant, is_op, op_name, shape_of, storage
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions, users_of
+from autocast.kernels.explain import explain
+from autocast.kernels.storage import LOW
 
 #: Operator -> the axis of its weights that counts features. Transposed convolutions must have one group.
 _FEATURES = {

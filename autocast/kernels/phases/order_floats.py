@@ -13,7 +13,7 @@ from tvm import relax, te, tirx
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, op_name
-from autocast.kernels.matching.rewriting import BindingRewriter, rewrite_functions
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 
 #: Dtypes of the numbers, and of their keys.
 _KEYS = {"float32": "int32", "float64": "int64"}

@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import relax
 
 from autocast import ir
-from autocast.kernels.matching.rewriting import parameters_of, replace_variables
+from autocast.ir.rewriting import parameters_of, replace_variables
 from autocast.operators import Kind, is_kind
 
 #: The function that computes main's constant arguments from the model's parameters.

@@ -8,8 +8,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, shape_of
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
+from autocast.ir import dims, is_op, shape_of, storage
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions, users_of
 from autocast.kernels.matching.translate import declined
 from autocast.operators import Kind, is_kind
 

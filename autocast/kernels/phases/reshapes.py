@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import all_bindings, is_op, relax_functions, shape_of
-from autocast.kernels.matching.rewriting import BindingRewriter, rewrite_functions
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 
 
 def check_reshapes(mod: tvm.IRModule) -> tvm.IRModule:

@@ -8,8 +8,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import all_bindings, is_op, relax_functions
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions
+from autocast.ir import all_bindings, dims, is_op, relax_functions
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 
 #: A place or an extent: known now, or at run time.
 Number: TypeAlias = Any

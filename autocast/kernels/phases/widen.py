@@ -9,8 +9,8 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_constant, is_op
-from autocast.kernels.matching.rewriting import BindingRewriter, rewrite_functions
-from autocast.kernels.matching.storage import LOW, compared_as, computes
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.storage import LOW, compared_as, computes
 from autocast.operators import MULTIPLYING, Kind, is_kind
 
 

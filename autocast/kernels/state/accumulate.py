@@ -8,9 +8,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autocast.ir import is_op, main_of, number_of, op_name, same_shape
-from autocast.kernels.matching.explain import explain
-from autocast.kernels.matching.rewriting import dims, reads_of, storage, users_of
+from autocast.ir import dims, is_op, main_of, number_of, op_name, same_shape, storage
+from autocast.ir.rewriting import reads_of, users_of
+from autocast.kernels.explain import explain
 from autocast.kernels.state.state import num_state
 
 #: Operators whose kernels add what they compute to another tensor, in place, in the order in which they do it.

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import tvm
 from tvm import relax
 
-from autocast.ir import is_op, is_static_type, with_new_variables
-from autocast.kernels.matching.rewriting import replace_variables, storage, users_of
-from autocast.kernels.matching.storage import LOW
+from autocast.ir import is_op, is_static_type, storage, with_new_variables
+from autocast.ir.rewriting import replace_variables, users_of
 from autocast.kernels.state.state import NUM_STATE, num_state
+from autocast.kernels.storage import LOW
 from autocast.operators import MULTIPLYING, is_kind
 
 #: The function that computes the copies from the state that they are copies of.

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from autocast.ir import is_op, main_of
-from autocast.kernels.matching.rewriting import reads_of
+from autocast.ir.rewriting import reads_of
 from autocast.kernels.state.in_place import IN_PLACE
 from autocast.kernels.state.state import num_state
 from autocast.kernels.state.tensors import Tensor, Tensors, is_alias, returned

@@ -6,8 +6,8 @@ import tvm
 from tvm import relax, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import is_op, relax_functions, shape_of
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions
+from autocast.ir import dims, is_op, relax_functions, shape_of
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 
 #: Marks PrimFuncs that copy their one tensor, in order.
 RESHAPE = "autocast.reshape"

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from autocast.ir import is_op
-from autocast.kernels.matching.rewriting import reads_of
+from autocast.ir.rewriting import reads_of
 
 #: Operators whose result is their first operand, looked at in another way.
 VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")

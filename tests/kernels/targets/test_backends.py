@@ -15,8 +15,8 @@ from autocast import amp, vm
 from autocast.kernels import detect_target, lower
 from autocast.kernels.backend import Backend
 from autocast.kernels.cast_costs import KernelCosts
-from autocast.kernels.matching.program import Program
 from autocast.kernels.matching.rules import RULES
+from autocast.kernels.specs.program import Program
 from autocast.kernels.targets import BACKENDS, backend_of
 from autocast.kernels.targets.cpu.backend import Cpu
 from autocast.kernels.targets.generic import Generic

@@ -7,7 +7,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, is_op
-from autocast.kernels.matching.rewriting import BindingRewriter, rewrite_functions
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.operators.own.attention import HEADS_FIRST, masked_scores
 
 

@@ -9,12 +9,10 @@ from typing import Any
 
 from tvm import relax
 
-from autocast.ir import is_op, op_name
-from autocast.kernels.matching.attention.spec import Size
-from autocast.kernels.matching.explain import Declined
-from autocast.kernels.matching.layout.sizes import DimensionNames
-from autocast.kernels.matching.rewriting import dims
-from autocast.kernels.phases.canonicalize import permutation
+from autocast.ir import dims, is_op, op_name, permutation
+from autocast.kernels.explain import Declined
+from autocast.kernels.specs.attention import Size
+from autocast.kernels.specs.sizes import DimensionNames
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from typing import Any
 
 from tvm import relax
 
-from autocast.ir import is_op, number_of, op_name, same_shape
-from autocast.kernels.matching.explain import Declined
-from autocast.kernels.matching.rewriting import dims, storage
-from autocast.kernels.matching.storage import LOW
+from autocast.ir import dims, is_op, number_of, op_name, same_shape, storage
+from autocast.kernels.explain import Declined
+from autocast.kernels.storage import LOW
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, number_of, shape_of
+from autocast.ir import dims, is_op, number_of, shape_of, storage
+from autocast.ir.rewriting import rewrite_functions, users_of
 from autocast.kernels.backend import Backend
+from autocast.kernels.explain import Declined, explain
 from autocast.kernels.matching.attention.operands import (
     Operand,
     aligned,
@@ -24,12 +26,10 @@ from autocast.kernels.matching.attention.operands import (
     written_through,
 )
 from autocast.kernels.matching.attention.pattern import Graph, GraphStep, Match, match
-from autocast.kernels.matching.attention.spec import Attention, OperandView, Size, Step
-from autocast.kernels.matching.explain import Declined, explain
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
-from autocast.kernels.matching.layout.sizes import DimensionNames
-from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage, users_of
-from autocast.kernels.matching.storage import LOW
+from autocast.kernels.specs.attention import Attention, OperandView, Size, Step
+from autocast.kernels.specs.sizes import DimensionNames
+from autocast.kernels.storage import LOW
 
 _STORAGES = ("float32", *LOW)
 

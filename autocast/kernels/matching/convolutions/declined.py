@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from tvm import relax
 
-from autocast.ir import FLOATS, dtype_of, is_op, shape_of, static_shape
-from autocast.kernels.matching.rewriting import dims
+from autocast.ir import FLOATS, dims, dtype_of, is_op, shape_of, static_shape
 from autocast.operators import Kind, is_kind
 
 _VOLUMES = ("relax.nn.conv3d", "relax.nn.conv3d_transpose", "relax.grad.conv3d_weight_backward")

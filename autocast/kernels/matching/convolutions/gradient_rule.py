@@ -6,13 +6,14 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
+from autocast.ir import dims, storage
+from autocast.ir.rewriting import rewrite_functions
 from autocast.kernels.backend import Backend
+from autocast.kernels.explain import explain
 from autocast.kernels.matching.convolutions.declined import declined_gradient
 from autocast.kernels.matching.convolutions.shapes import as_image, image, known, pair, sides
-from autocast.kernels.matching.convolutions.spec import Convolution, WeightGradient
-from autocast.kernels.matching.explain import explain
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
-from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage
+from autocast.kernels.specs.convolutions import Convolution, WeightGradient
 from autocast.operators import Kind, is_kind
 
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}

@@ -8,14 +8,14 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import FLOATS, is_op, op_name, same_shape, shape_of
+from autocast.ir import FLOATS, dims, is_op, op_name, same_shape, shape_of, storage
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions, users_of
 from autocast.kernels.backend import Backend
+from autocast.kernels.explain import explain
 from autocast.kernels.matching.convolutions.shapes import as_image, image, known, pair, sides, viewed
-from autocast.kernels.matching.convolutions.spec import Pooling, PoolingGradient
-from autocast.kernels.matching.explain import explain
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, storage, users_of
-from autocast.kernels.matching.storage import LOW
+from autocast.kernels.specs.convolutions import Pooling, PoolingGradient
+from autocast.kernels.storage import LOW
 
 POOLINGS = {
     "relax.nn.max_pool1d": "max",

@@ -6,13 +6,13 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op
+from autocast.ir import dims, is_op, storage
+from autocast.ir.rewriting import rewrite_functions
 from autocast.kernels.backend import Backend
 from autocast.kernels.matching.convolutions.declined import declined
 from autocast.kernels.matching.convolutions.shapes import as_image, image, known, pair, sides, viewed
-from autocast.kernels.matching.convolutions.spec import Convolution, ConvolutionWeights
 from autocast.kernels.matching.products.epilogue import Chain, EpilogueRewriter
-from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage
+from autocast.kernels.specs.convolutions import Convolution, ConvolutionWeights
 from autocast.operators import Kind, named
 
 _SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from autocast.kernels.matching.convolutions.spec import Pair
-from autocast.kernels.matching.rewriting import BindingRewriter, dims
+from autocast.ir import dims
+from autocast.ir.rewriting import BindingRewriter
+from autocast.kernels.specs.convolutions import Pair
 
 
 def image(shape: tuple) -> tuple:

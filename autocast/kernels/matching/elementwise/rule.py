@@ -9,18 +9,17 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, relax_functions, shape_of
+from autocast.ir import dims, is_op, relax_functions, same_shape, shape_of, storage
+from autocast.ir.rewriting import reads_of, rewrite_functions
 from autocast.kernels.backend import Backend
+from autocast.kernels.explain import explain
 from autocast.kernels.matching.clusters import Clusters
 from autocast.kernels.matching.elementwise.sizes import shared
-from autocast.kernels.matching.explain import explain
 from autocast.kernels.matching.functions import operation
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
-from autocast.kernels.matching.program import Program
-from autocast.kernels.matching.rewriting import dims, reads_of, rewrite_functions, storage
-from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import Translation, declined
-from autocast.kernels.phases.canonicalize import same_shape
+from autocast.kernels.specs.program import Program
+from autocast.kernels.storage import LOW
 from autocast.operators import Kind, is_kind
 
 #: The most operators in one kernel: more of them gain nothing, and compile slowly.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from autocast.kernels.matching.program import Program, Shape, Step
+from autocast.kernels.specs.program import Program, Shape, Step
 
 #: Whether a kernel stores any of its results, as (shape, dtype), past the caches.
 Streams: TypeAlias = Callable[[Sequence[tuple[Sequence[int | str], str]]], bool]

@@ -11,12 +11,11 @@ import ml_dtypes
 import numpy as np
 from tvm import relax
 
-from autocast.ir import is_constant, op_name
-from autocast.kernels.matching.explain import Declined
-from autocast.kernels.matching.layout.sizes import DimensionNames, Size
-from autocast.kernels.matching.layout.spec import Axis, Piece
+from autocast.ir import dims, is_constant, op_name, storage
+from autocast.kernels.explain import Declined
 from autocast.kernels.matching.layout.views import View
-from autocast.kernels.matching.rewriting import dims, storage
+from autocast.kernels.specs.layout import Axis, Piece
+from autocast.kernels.specs.sizes import DimensionNames, Size
 
 #: A piece that reads a view, or one that is filled, without what it reads.
 Part = tuple[View | None, Piece]

@@ -9,17 +9,17 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import FLOATS, is_op, op_name, shape_of
+from autocast.ir import FLOATS, dims, is_op, op_name, shape_of, storage
+from autocast.ir.rewriting import rewrite_functions, users_of
 from autocast.kernels.backend import Backend
-from autocast.kernels.matching.explain import Declined, explain
+from autocast.kernels.explain import Declined, explain
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
 from autocast.kernels.matching.layout.pieces import JOINS, Part, copied, operands
-from autocast.kernels.matching.layout.sizes import DimensionNames, Polynomial, strides_of
-from autocast.kernels.matching.layout.spec import MODES, Lookup, Move, Piece
 from autocast.kernels.matching.layout.views import VIEWS, View, part_of_split, whole
-from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage, users_of
-from autocast.kernels.matching.storage import BITS, LOW, computes
 from autocast.kernels.matching.translate import is_rounded_load
+from autocast.kernels.specs.layout import MODES, Lookup, Move, Piece
+from autocast.kernels.specs.sizes import DimensionNames, Polynomial, strides_of
+from autocast.kernels.storage import BITS, LOW, computes
 
 #: Results of fewer elements than this are left to be fused with what reads them.
 _SMALL = 256

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 
 from tvm import relax, tirx
 
-from autocast.ir import FLOATS
-from autocast.kernels.matching.explain import Declined
-from autocast.kernels.matching.layout.sizes import DimensionNames, Size, strides_of
-from autocast.kernels.matching.rewriting import dims, storage
-from autocast.kernels.phases.canonicalize import permutation
+from autocast.ir import FLOATS, dims, permutation, storage
+from autocast.kernels.explain import Declined
+from autocast.kernels.specs.sizes import DimensionNames, Size, strides_of
 
 
 @dataclass(frozen=True)

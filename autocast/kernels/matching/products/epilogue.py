@@ -7,14 +7,13 @@ from typing import Any
 
 from tvm import relax
 
-from autocast.ir import is_op, number_of, op_name, shape_of
-from autocast.kernels.matching.explain import explain
+from autocast.ir import dims, is_op, number_of, op_name, same_shape, shape_of, storage
+from autocast.ir.rewriting import users_of
+from autocast.kernels.explain import explain
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
-from autocast.kernels.matching.products.spec import ACTIVATIONS, Epilogue
-from autocast.kernels.matching.rewriting import dims, storage, users_of
-from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import is_rounded_load
-from autocast.kernels.phases.canonicalize import same_shape
+from autocast.kernels.specs.products import ACTIVATIONS, Epilogue
+from autocast.kernels.storage import LOW
 from autocast.operators import Kind, function_of, is_kind
 
 

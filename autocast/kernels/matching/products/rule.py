@@ -8,14 +8,13 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_constant, is_op, op_name, same_shape, shape_of
+from autocast.ir import dims, is_constant, is_op, op_name, permutation, same_shape, shape_of, storage
+from autocast.ir.rewriting import rewrite_functions
 from autocast.kernels.backend import Backend
 from autocast.kernels.matching.products.epilogue import Chain, EpilogueRewriter
-from autocast.kernels.matching.products.spec import Product
-from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage
-from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import is_in_memory, is_rounded_load
-from autocast.kernels.phases.canonicalize import permutation
+from autocast.kernels.specs.products import Product
+from autocast.kernels.storage import LOW
 
 #: What is often done to parameters before a product reads them.
 _KEEPS_CONSTANT = ("relax.astype", "relax.concat", "relax.multiply", "relax.permute_dims", "relax.reshape")

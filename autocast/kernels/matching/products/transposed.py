@@ -8,9 +8,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions, users_of
-from autocast.kernels.phases.canonicalize import permutation
+from autocast.ir import dims, is_op, permutation
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions, users_of
 
 
 @mutator

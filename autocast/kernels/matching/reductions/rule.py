@@ -8,15 +8,14 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, op_name, shape_of
+from autocast.ir import dims, is_op, op_name, same_shape, shape_of, storage
+from autocast.ir.rewriting import rewrite_functions, users_of
 from autocast.kernels.backend import Backend
-from autocast.kernels.matching.explain import explain
+from autocast.kernels.explain import explain
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
-from autocast.kernels.matching.reductions.spec import Reduce
-from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage, users_of
-from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import Translation, declined
-from autocast.kernels.phases.canonicalize import same_shape
+from autocast.kernels.specs.reductions import Reduce
+from autocast.kernels.storage import LOW
 
 #: Operators and the function that combines elements; means, variances and deviations are sums that are divided.
 FUNCTIONS = {

@@ -6,8 +6,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, is_op, shape_of
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, rewrite_functions
+from autocast.ir import dims, dtype_of, is_op, shape_of
+from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.matching.rows.space import is_simple
 
 op = relax.op

@@ -7,15 +7,14 @@ from typing import Any
 
 from tvm import relax
 
-from autocast.ir import is_op, number_of, op_name, shape_of
+from autocast.ir import dims, is_op, number_of, op_name, shape_of, storage
+from autocast.kernels.explain import Declined
 from autocast.kernels.matching.clusters import Clusters
-from autocast.kernels.matching.explain import Declined
 from autocast.kernels.matching.functions import operation
-from autocast.kernels.matching.program import operands_of
-from autocast.kernels.matching.rewriting import dims, storage
 from autocast.kernels.matching.rows.space import EXACT, INTEGERS, Form, RowSpace, is_simple, space_of
-from autocast.kernels.matching.storage import LOW
 from autocast.kernels.matching.translate import Translation, is_rounded_load
+from autocast.kernels.specs.program import operands_of
+from autocast.kernels.storage import LOW
 from autocast.operators import Kind, is_kind
 
 

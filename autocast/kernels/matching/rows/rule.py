@@ -9,17 +9,17 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import op_name, relax_functions
+from autocast.ir import dims, op_name, relax_functions, storage
+from autocast.ir.rewriting import rewrite_functions
 from autocast.kernels.backend import Backend
+from autocast.kernels.explain import Declined, explain
 from autocast.kernels.matching.clusters import Clusters
-from autocast.kernels.matching.explain import Declined, explain
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
-from autocast.kernels.matching.program import Program
-from autocast.kernels.matching.rewriting import dims, rewrite_functions, storage
 from autocast.kernels.matching.rows.operators import ROW_OPERATORS, RowTranslation, is_widening
 from autocast.kernels.matching.rows.space import Form, RowSpace, space_of
-from autocast.kernels.matching.rows.spec import Rows
 from autocast.kernels.matching.translate import is_rounded_load
+from autocast.kernels.specs.program import Program
+from autocast.kernels.specs.rows import Rows
 
 #: Bindings of one kernel: more would hold more values than there are registers, and take long to compile.
 _MOST_MEMBERS = 48

@@ -9,9 +9,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from autocast.ir import same_shape, shape_of
-from autocast.kernels.matching.explain import Declined
-from autocast.kernels.matching.rewriting import storage
+from autocast.ir import same_shape, shape_of, storage
+from autocast.kernels.explain import Declined
 
 #: Dtypes of labels and places.
 INTEGERS = ("int32", "int64")

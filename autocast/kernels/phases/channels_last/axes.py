@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autocast.kernels.matching.rewriting import dims
+from autocast.ir import dims
 
 #: The layouts that are moved, and what they are called then.
 LAYOUTS = {"NCW": "NWC", "NCHW": "NHWC"}

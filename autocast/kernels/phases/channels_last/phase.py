@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tvm
 
-from autocast.kernels.matching.rewriting import rewrite_functions
+from autocast.ir.rewriting import rewrite_functions
 from autocast.kernels.phases.channels_last.rewriter import ChannelsLast
 from autocast.kernels.phases.channels_last.rules import rule_of
 

@@ -9,9 +9,9 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_tensor, shape_of
+from autocast.ir import dims, is_tensor, shape_of
+from autocast.ir.rewriting import BindingRewriter, users_of
 from autocast.kernels.matching.convolutions.declined import declined, has_kernel
-from autocast.kernels.matching.rewriting import BindingRewriter, dims, users_of
 from autocast.kernels.phases.channels_last.axes import is_one, moved_back, order, with_channels_last
 from autocast.operators import Kind, is_kind
 

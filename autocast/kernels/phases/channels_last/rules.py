@@ -6,10 +6,8 @@ from math import prod
 
 from tvm import relax
 
-from autocast.ir import is_op, is_tensor, same_shape, shape_of, static_shape
+from autocast.ir import dims, is_op, is_tensor, permutation, same_shape, shape_of, static_shape
 from autocast.kernels.matching.convolutions.declined import declined
-from autocast.kernels.matching.rewriting import dims
-from autocast.kernels.phases.canonicalize import permutation
 from autocast.kernels.phases.channels_last.axes import LAYOUTS, moved_attributes, place
 from autocast.kernels.phases.channels_last.rewriter import Answer, Behaviour, ChannelsLast
 from autocast.operators import row_of

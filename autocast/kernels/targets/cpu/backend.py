@@ -9,19 +9,19 @@ import tvm
 from tvm import tirx
 
 from autocast.kernels.backend import Backend, Generator
-from autocast.kernels.matching.attention.spec import Attention
-from autocast.kernels.matching.convolutions.spec import (
+from autocast.kernels.specs.attention import Attention
+from autocast.kernels.specs.convolutions import (
     Convolution,
     ConvolutionWeights,
     Pooling,
     PoolingGradient,
     WeightGradient,
 )
-from autocast.kernels.matching.layout.spec import Lookup, Move
-from autocast.kernels.matching.products.spec import Product
-from autocast.kernels.matching.program import Program
-from autocast.kernels.matching.reductions.spec import Reduce, Scatter
-from autocast.kernels.matching.rows.spec import Rows
+from autocast.kernels.specs.layout import Lookup, Move
+from autocast.kernels.specs.products import Product
+from autocast.kernels.specs.program import Program
+from autocast.kernels.specs.reductions import Reduce, Scatter
+from autocast.kernels.specs.rows import Rows
 from autocast.kernels.targets.cpu.attention.kernel import attention
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
 from autocast.kernels.targets.cpu.convolutions.pooling import pooling, pooling_gradient

@@ -11,7 +11,7 @@ from tvm import relax
 from autocast.kernels import detect_target
 from autocast.kernels.matching.elementwise.rule import lower_elementwise
 from autocast.kernels.matching.elementwise.sizes import of_any_size, shared
-from autocast.kernels.matching.program import Program
+from autocast.kernels.specs.program import Program
 from autocast.kernels.targets import backend_of
 from autocast.kernels.targets.cpu.vector.streaming import streamed
 from tests.kernels.modules import EPSILON, error, module, operators, random, run

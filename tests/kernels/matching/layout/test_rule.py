@@ -11,7 +11,7 @@ from tvm import relax
 
 from autocast.kernels import detect_target
 from autocast.kernels.matching.layout.rule import lower_layout
-from autocast.kernels.matching.layout.spec import Lookup
+from autocast.kernels.specs.layout import Lookup
 from autocast.kernels.targets import backend_of
 from autocast.kernels.targets.cpu.layout.lookup import lookup
 from tests.kernels.modules import NUMPY, module, operators, random

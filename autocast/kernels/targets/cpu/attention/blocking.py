@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autocast.kernels.matching.attention.spec import Attention
+from autocast.kernels.specs.attention import Attention
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 
 #: Rows of a register tile by instruction set and by vectors of queries across.

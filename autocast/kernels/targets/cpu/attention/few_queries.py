@@ -6,7 +6,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i32, i64, minimum
-from autocast.kernels.matching.attention.spec import Step
+from autocast.kernels.specs.attention import Step
 from autocast.kernels.targets.cpu.attention.generator import Generator
 from autocast.kernels.targets.cpu.attention.panel import LOWEST, apply_step
 from autocast.kernels.targets.cpu.vector.exponentials import LOG2_E

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64, quotient, remainder
-from autocast.kernels.matching.attention.spec import Attention, OperandView, Size
+from autocast.kernels.specs.attention import Attention, OperandView, Size
 from autocast.kernels.targets.cpu.attention.blocking import choose_blocking, is_few
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.products.pack import Source

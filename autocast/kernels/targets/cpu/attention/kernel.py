@@ -22,7 +22,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i32, i64
-from autocast.kernels.matching.attention.spec import Attention
+from autocast.kernels.specs.attention import Attention
 from autocast.kernels.targets.cpu.attention.exponentials import softmax_ir
 from autocast.kernels.targets.cpu.attention.few_queries import FewQueries
 from autocast.kernels.targets.cpu.attention.generator import Generator

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
-from autocast.kernels.matching.convolutions.spec import Convolution
+from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.taps import Taps, Window, taps_of, window_of
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64, minimum
-from autocast.kernels.matching.convolutions.spec import Convolution
+from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.band import Band, BandSource
 from autocast.kernels.targets.cpu.convolutions.blocking import as_rows, choose_blocking
 from autocast.kernels.targets.cpu.convolutions.depthwise import Depthwise, is_depthwise

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from autocast.kernels.extents import Extent
-from autocast.kernels.matching.convolutions.spec import Convolution
+from autocast.kernels.specs.convolutions import Convolution
 
 
 @dataclass(frozen=True)

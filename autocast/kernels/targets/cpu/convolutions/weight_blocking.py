@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from autocast.kernels.matching.convolutions.spec import Convolution
+from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 
 #: Rows of a register tile by instruction set and by vectors across, and the time of a step, relatively.

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64
-from autocast.kernels.matching.convolutions.spec import Convolution, WeightGradient
+from autocast.kernels.specs.convolutions import Convolution, WeightGradient
 from autocast.kernels.targets.cpu.convolutions.store import where_whole
 from autocast.kernels.targets.cpu.convolutions.weight_blocking import Taps, choose_blocking, output_size
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64
-from autocast.kernels.matching.convolutions.spec import Convolution
+from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.blocking import Blocking, as_rows, choose_blocking
 from autocast.kernels.targets.cpu.convolutions.depthwise import depthwise_shape, is_depthwise
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set

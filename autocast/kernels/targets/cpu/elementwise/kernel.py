@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i64, minimum, quotient, remainder
-from autocast.kernels.matching.program import Program, in_place
+from autocast.kernels.specs.program import Program, in_place
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
 from autocast.kernels.targets.cpu.vector.evaluator import Evaluator, Sizes, declare

@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i32, i64
-from autocast.kernels.matching.storage import BITS
+from autocast.kernels.storage import BITS
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat
 
 # Line after line, and what is left by `memcpy`, which is slower for all of it.

@@ -16,10 +16,10 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import ceil_div, i64, minimum, quotient, remainder
-from autocast.kernels.matching.layout.sizes import Size, dimension, evaluated
-from autocast.kernels.matching.layout.spec import Axis, Move, Piece, interleaved, merged
-from autocast.kernels.matching.program import Dim
-from autocast.kernels.matching.storage import BITS
+from autocast.kernels.specs.layout import Axis, Move, Piece, interleaved, merged
+from autocast.kernels.specs.program import Dim
+from autocast.kernels.specs.sizes import Size, dimension, evaluated
+from autocast.kernels.storage import BITS
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.layout.copies import COPY_IR, Memory, copy_element, copy_row
 from autocast.kernels.targets.cpu.layout.squares import Square, square_for, square_ir

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import ceil_div, i64, minimum, quotient, remainder
-from autocast.kernels.matching.layout.spec import Lookup
+from autocast.kernels.specs.layout import Lookup
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.layout.copies import COPY_IR, Memory, copy_element, copy_row
 from autocast.kernels.targets.cpu.vector import llvm_ir

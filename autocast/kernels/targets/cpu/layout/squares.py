@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from autocast.kernels.matching.storage import BITS
+from autocast.kernels.storage import BITS
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 from autocast.kernels.targets.cpu.vector.llvm_transpose import transposed
 

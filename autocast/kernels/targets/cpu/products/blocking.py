@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autocast.kernels.matching.products.spec import Product
+from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 
 #: Rows of a register tile by instruction set and by vectors across: as many accumulators as leave room for operands.

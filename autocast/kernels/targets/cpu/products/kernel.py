@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i64, quotient, remainder
-from autocast.kernels.matching.products.spec import Epilogue, Product
+from autocast.kernels.specs.products import Epilogue, Product
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.blocking import (
     Blocking,

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import i64
-from autocast.kernels.matching.products.spec import Product
+from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 from autocast.kernels.targets.cpu.products.blocking import multiplies_pairs, panel_vectors
 from autocast.kernels.targets.cpu.products.pack import Source, Strip, pack_strip

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64
-from autocast.kernels.matching.products.spec import Epilogue
+from autocast.kernels.specs.products import Epilogue
 from autocast.kernels.targets.cpu.vector import vector_math
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 

@@ -11,7 +11,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64, quotient, remainder
-from autocast.kernels.matching.reductions.spec import Reduce
+from autocast.kernels.specs.reductions import Reduce
 from autocast.kernels.targets.cpu.rows.reductions import SIMPLE
 from autocast.kernels.targets.cpu.vector.evaluator import Evaluator, Sizes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tvm
 from tvm import tirx
 
-from autocast.kernels.matching.reductions.spec import Reduce
+from autocast.kernels.specs.reductions import Reduce
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.reductions.columns import Columns
 from autocast.kernels.targets.cpu.reductions.rows import Rows

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import ceil_div, i32, i64, minimum
-from autocast.kernels.matching.reductions.spec import Scatter
+from autocast.kernels.specs.reductions import Scatter
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.vector import llvm_ir
 from autocast.kernels.targets.cpu.vector.evaluator import Sizes

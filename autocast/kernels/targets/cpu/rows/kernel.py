@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i64, minimum
-from autocast.kernels.matching.program import Program, in_place
+from autocast.kernels.specs.program import Program, in_place
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.rows.plan import PICK, SCANS, Sweep, plan_sweeps
 from autocast.kernels.targets.cpu.rows.reductions import CALLED, Accumulator, lanes_ir

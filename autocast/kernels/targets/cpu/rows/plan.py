@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from autocast.kernels.matching.program import Program, Step
+from autocast.kernels.specs.program import Program, Step
 
 #: Steps that combine all values of a row into one; `row_highest` is a maximum that overlooks NaN.
 REDUCTIONS = ("row_sum", "row_product", "row_highest", "row_maximum", "row_minimum", "row_argmax", "row_argmin")

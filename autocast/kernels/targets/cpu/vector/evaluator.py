@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64, quotient, remainder
-from autocast.kernels.matching.program import Dim, Program
+from autocast.kernels.specs.program import Dim, Program
 from autocast.kernels.targets.cpu.vector.expression import FUNCTIONS
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat
 

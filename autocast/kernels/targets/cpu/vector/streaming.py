@@ -14,7 +14,7 @@ import tvm
 from tvm import tirx
 
 from autocast.kernels.backend import OVERWRITING
-from autocast.kernels.matching.program import Dim
+from autocast.kernels.specs.program import Dim
 
 #: The least result that is stored past the caches, bytes: with what it is computed from it fills one of 32 MiB, and
 #: the next kernel reads it from memory either way.

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import tvm
 from tvm import tirx
-from tvm.s_tir.stmt import SBlock, SBlockRealize
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast import settings
+from autocast.kernels.backend import rooted
 from autocast.kernels.extents import Extent, i32, i64
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 
@@ -165,11 +165,3 @@ def kernel_function(name: str) -> Iterator[Callable[[], tirx.PrimFunc]]:
 def importing(code: str) -> AbstractContextManager[None]:
     """What is emitted in here may call the functions of some LLVM IR."""
     return T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code)
-
-
-def rooted(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with its body in a root block: Relax's RewriteDataflowReshape asserts that there is one."""
-    if isinstance(function.body, SBlockRealize):
-        return function
-    block = SBlock([], [], [], "root", function.body)
-    return function.with_body(SBlockRealize([], tirx.const(True, "bool"), block))

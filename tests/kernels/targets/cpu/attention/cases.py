@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from autocast.kernels.matching.attention.spec import Attention, OperandView, Size, Step
+from autocast.kernels.specs.attention import Attention, OperandView, Size, Step
 from tests.kernels.targets.cpu.products.cases import DTYPES, ROUNDING
 
 STORED = {**DTYPES, "bool": np.bool_}

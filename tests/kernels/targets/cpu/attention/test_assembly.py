@@ -7,7 +7,7 @@ import re
 import pytest
 import tvm
 
-from autocast.kernels.matching.attention.spec import Attention
+from autocast.kernels.specs.attention import Attention
 from autocast.kernels.targets.cpu.attention.kernel import attention
 from tests.kernels.targets.cpu.attention.cases import heads
 from tests.kernels.targets.cpu.products.cases import target_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tvm
 
-from autocast.kernels.matching.attention.spec import Attention, OperandView, Size, Step
+from autocast.kernels.specs.attention import Attention, OperandView, Size, Step
 from autocast.kernels.targets.cpu.attention.kernel import attention
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from tests.kernels.targets.cpu.attention.cases import Case, bias, heads

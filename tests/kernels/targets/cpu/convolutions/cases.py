@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import tvm
 
-from autocast.kernels.matching.convolutions.spec import Convolution
+from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
 from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
 from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, DTYPES, ROUNDING, STEEPEST, target_of

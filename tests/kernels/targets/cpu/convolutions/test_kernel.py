@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autocast.errors import UnsupportedError
-from autocast.kernels.matching.convolutions.spec import Convolution
-from autocast.kernels.matching.products.spec import Epilogue
+from autocast.kernels.specs.convolutions import Convolution
+from autocast.kernels.specs.products import Epilogue
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
 from tests.kernels.targets.cpu.convolutions.cases import Case, check, outputs
 from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, CPUS, DTYPES, runs_here, target_of

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 import tvm
 
-from autocast.kernels.matching.convolutions.spec import Convolution
-from autocast.kernels.matching.products.spec import Epilogue
+from autocast.kernels.specs.convolutions import Convolution
+from autocast.kernels.specs.products import Epilogue
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
 from tests.kernels.targets.cpu.products.cases import target_of
 from tests.kernels.targets.cpu.products.test_assembly import MULTIPLY, straight_loops

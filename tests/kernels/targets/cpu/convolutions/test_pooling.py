@@ -9,7 +9,7 @@ import pytest
 import tvm
 
 from autocast.errors import UnsupportedError
-from autocast.kernels.matching.convolutions.spec import Pooling
+from autocast.kernels.specs.convolutions import Pooling
 from autocast.kernels.targets.cpu.convolutions.pooling import pooling
 from tests.kernels.targets.cpu.products.cases import CPUS, DTYPES, ROUNDING, runs_here, target_of
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tvm
 
-from autocast.kernels.matching.convolutions.spec import Convolution, WeightGradient
+from autocast.kernels.specs.convolutions import Convolution, WeightGradient
 from autocast.kernels.targets.cpu.convolutions.weight_gradient import weight_gradient
 from tests.kernels.targets.cpu.convolutions.test_kernel import ALL_AROUND, here, other_cpus
 from tests.kernels.targets.cpu.products.cases import DTYPES, ROUNDING, target_of

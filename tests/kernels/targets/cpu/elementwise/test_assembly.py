@@ -7,7 +7,7 @@ import re
 import pytest
 import tvm
 
-from autocast.kernels.matching.program import ProgramBuilder
+from autocast.kernels.specs.program import ProgramBuilder
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from tests.kernels.targets.cpu.products.cases import CPUS, target_of
 from tests.kernels.targets.cpu.products.test_assembly import straight_loops

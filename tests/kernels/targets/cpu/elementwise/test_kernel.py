@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tvm
 
-from autocast.kernels.matching.program import Program, ProgramBuilder
+from autocast.kernels.specs.program import Program, ProgramBuilder
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.vector import streaming
 from tests.kernels.targets.cpu.products.cases import CPUS, DTYPES, ROUNDING, runs_here, target_of

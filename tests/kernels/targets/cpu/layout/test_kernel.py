@@ -10,8 +10,8 @@ import pytest
 import torch
 import tvm
 
-from autocast.kernels.matching.layout.sizes import dimension, strides_of
-from autocast.kernels.matching.layout.spec import Axis, Move, Piece, interleaved, merged
+from autocast.kernels.specs.layout import Axis, Move, Piece, interleaved, merged
+from autocast.kernels.specs.sizes import dimension, strides_of
 from autocast.kernels.targets.cpu.layout.kernel import move
 from autocast.kernels.targets.cpu.vector import streaming
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of

@@ -8,7 +8,7 @@ import pytest
 import tvm
 from scipy import special
 
-from autocast.kernels.matching.products.spec import Product
+from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight

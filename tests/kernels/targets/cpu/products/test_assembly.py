@@ -8,7 +8,7 @@ import time
 import pytest
 import tvm
 
-from autocast.kernels.matching.products.spec import Epilogue, Product
+from autocast.kernels.specs.products import Epilogue, Product
 from autocast.kernels.targets.cpu.products.kernel import product
 from tests.kernels.targets.cpu.products.cases import CPUS, target_of
 

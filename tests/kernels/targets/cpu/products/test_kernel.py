@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.kernels.matching.products.spec import Epilogue, Product
+from autocast.kernels.specs.products import Epilogue, Product
 from autocast.kernels.targets.cpu.products.kernel import product
 from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, CPUS, DTYPES, Case, runs_here, target_of
 

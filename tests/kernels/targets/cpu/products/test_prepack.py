@@ -12,9 +12,9 @@ from tvm import relax
 
 from autocast.kernels import detect_target
 from autocast.kernels.matching.products.rule import lower_products
-from autocast.kernels.matching.products.spec import Epilogue, Product
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.widen import compute_in_float32
+from autocast.kernels.specs.products import Epilogue, Product
 from autocast.kernels.targets import backend_of
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 from tests.kernels.targets.cpu.products.cases import CPUS, Case, has_pairs, runs_here

@@ -12,10 +12,10 @@ from tvm import relax
 
 from autocast.ir import shape_of
 from autocast.kernels import detect_target
-from autocast.kernels.matching.program import ProgramBuilder
 from autocast.kernels.matching.reductions.rule import lower_reductions
-from autocast.kernels.matching.reductions.spec import Reduce
 from autocast.kernels.phases.widen import compute_in_float32
+from autocast.kernels.specs.program import ProgramBuilder
+from autocast.kernels.specs.reductions import Reduce
 from autocast.kernels.targets import backend_of
 from autocast.kernels.targets.cpu.reductions.kernel import reduce
 from tests.kernels.modules import EPSILON, error, module, operators, random, run

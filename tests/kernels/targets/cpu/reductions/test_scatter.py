@@ -9,7 +9,7 @@ from tvm import relax
 
 from autocast.kernels import detect_target
 from autocast.kernels.matching.reductions.scatter_rule import lower_scatters
-from autocast.kernels.matching.reductions.spec import Scatter
+from autocast.kernels.specs.reductions import Scatter
 from autocast.kernels.state.in_place import sharing
 from autocast.kernels.targets import backend_of
 from autocast.kernels.targets.cpu.reductions.scatter import scatter

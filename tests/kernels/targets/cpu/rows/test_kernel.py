@@ -7,7 +7,7 @@ import pytest
 import torch
 import tvm
 
-from autocast.kernels.matching.program import Program, ProgramBuilder
+from autocast.kernels.specs.program import Program, ProgramBuilder
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.rows.kernel import row_kernel
 from autocast.kernels.targets.cpu.rows.plan import plan_sweeps

@@ -15,7 +15,7 @@ from scipy import special
 from tvm import relax
 
 from autocast.kernels.matching.functions import operation
-from autocast.kernels.matching.program import ProgramBuilder
+from autocast.kernels.specs.program import ProgramBuilder
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.vector.expression import FUNCTIONS
 from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, CPUS, runs_here, target_of

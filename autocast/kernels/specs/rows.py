@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from autocast.kernels.matching.program import Program
+from autocast.kernels.specs.program import Program
 
 
 @dataclass(frozen=True)

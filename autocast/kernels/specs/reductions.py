@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from autocast.kernels.extents import i64
-from autocast.kernels.matching.program import Dim, Program
+from autocast.kernels.specs.program import Dim, Program
 
 
 @dataclass(frozen=True)

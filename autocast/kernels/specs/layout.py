@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autocast.kernels.matching.layout.sizes import Size
-from autocast.kernels.matching.program import Dim
+from autocast.kernels.specs.program import Dim
+from autocast.kernels.specs.sizes import Size
 
 #: Rows that are written after one another before the argument is read elsewhere: the first that divides them.
 _RUNS = (16, 8, 4)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from tvm import tirx
 
 from autocast.ir import same_shape
-from autocast.kernels.matching.program import Dim
+from autocast.kernels.specs.program import Dim
 
 #: The dimensions that a term multiplies, in order.
 Factors: TypeAlias = tuple[str, ...]

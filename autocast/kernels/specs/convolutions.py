@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autocast.errors import UnsupportedError
 from autocast.kernels.extents import Extent
-from autocast.kernels.matching.products.spec import STORAGE_DTYPES, Epilogue
+from autocast.kernels.specs.products import STORAGE_DTYPES, Epilogue
 
 Pair = tuple[int, int]
 

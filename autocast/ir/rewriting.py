@@ -1,4 +1,4 @@
-"""What the Relax phases share: a mutator that replaces whole bindings, and what they ask about a function."""
+"""What passes share: a mutator that replaces whole bindings, and what they ask about a function."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
 
-from autocast.errors import IllFormedModuleError
-from autocast.ir import relax_functions, shape_of
+from autocast.ir.views import relax_functions
 
 
 @visitor
@@ -21,14 +20,12 @@ class _UseCounter(PyExprVisitor):
     def visit_var_(self, op: relax.Var) -> None:
         self.counts[op] += 1
 
-    def visit_dataflow_var_(self, op: relax.DataflowVar) -> None:
-        self.counts[op] += 1
+    visit_dataflow_var_ = visit_var_
 
     def visit_var_def_(self, var: relax.Var) -> None:
         """A definition is not a use."""
 
-    def visit_dataflow_var_def_(self, var: relax.DataflowVar) -> None:
-        """A definition is not a use."""
+    visit_dataflow_var_def_ = visit_var_def_
 
 
 def reads_of(expr: relax.Expr) -> Counter:
@@ -36,11 +33,6 @@ def reads_of(expr: relax.Expr) -> Counter:
     counter = _UseCounter()
     counter.visit_expr(expr)
     return counter.counts
-
-
-def use_counts(function: relax.Function) -> Counter:
-    """How often each variable of `function` is read, returned values included."""
-    return reads_of(function.body)
 
 
 @visitor
@@ -82,21 +74,6 @@ def parameters_of(function: relax.Function) -> frozenset[relax.Var]:
     """
     inputs = (function.attrs or {}).get("num_input")
     return frozenset() if inputs is None else frozenset(function.params[int(inputs) :])
-
-
-def dims(expr: relax.Expr) -> tuple:
-    """The dimensions (int or expression) of a tensor; an error where the type does not say them."""
-    shape = shape_of(expr)
-    if shape is None:
-        raise IllFormedModuleError(
-            f"kernels: got a {expr.ty}, expected a tensor of known shape; declare its dimensions"
-        )
-    return shape
-
-
-def storage(expr: relax.Expr) -> str:
-    """The dtype that a tensor is stored in."""
-    return str(expr.ty.dtype)
 
 
 @mutator
@@ -174,7 +151,7 @@ def rewrite_functions(mod: tvm.IRModule, rewriter: type[BindingRewriter], *args:
     """Rewrite every Relax function of `mod` with one `rewriter`, then remove what is no longer used."""
     mutated = rewriter(mod, *args)
     for var, function in relax_functions(mod):
-        mutated.uses = use_counts(function)
+        mutated.uses = reads_of(function.body)
         mutated.values = {}
         mutated.parameters = parameters_of(function)
         mutated.enter(function)
