@@ -1,6 +1,7 @@
-"""Where a value comes from, kept on its variable: the torch module, and the region in which its author wrote it.
+"""Where a value comes from, kept on its variable: the torch module, the region in which its author wrote it, and in a
+backward pass the forward call that it is the gradient of.
 
-A variable's span holds both, as a span of a compiler names a file. It is not printed and makes no two modules
+A variable's span holds this, as a span of a compiler names a file. It is not printed and makes no two modules
 different. Regions decide which casting rule an operator is asked (`autocast.policy`); what is to be recomputed in
 training is found by its module (`autocast.training.recompute`).
 """
@@ -36,16 +37,21 @@ class Place(NamedTuple):
         The dotted path of the torch submodule (`bert.encoder.layer.0.attention.self`); empty for the model itself.
     region : str
         The innermost region around it, one of `REGIONS`.
+    forward, forward_result : str
+        In a backward pass, the operator (`relax.nn.conv2d`) of the forward call whose gradient this computes, and the
+        name of the variable that the call is bound to; else empty.
     """
 
     module: str = ""
     region: str = ""
+    forward: str = ""
+    forward_result: str = ""
 
     def span(self) -> tvm.ir.Span | None:
         """The place as the span of a variable."""
         if self == NOWHERE:
             return None
-        return tvm.ir.Span(tvm.ir.SourceName(f"{self.module}{_SEPARATOR}{self.region}"), 0, 0, 0, 0)
+        return tvm.ir.Span(tvm.ir.SourceName(_SEPARATOR.join(self)), 0, 0, 0, 0)
 
 
 NOWHERE = Place()
@@ -53,9 +59,8 @@ NOWHERE = Place()
 
 def place_of(var: relax.Var) -> Place:
     """The place of a variable; `Place()` where nobody said."""
-    name = var.span.source_name.name if var.span is not None else ""
-    module, separator, region = name.rpartition(_SEPARATOR)
-    return Place(module, region) if separator and region in REGIONS else NOWHERE
+    parts = var.span.source_name.name.rsplit(_SEPARATOR, 3) if var.span is not None else []
+    return Place(*parts) if len(parts) == len(NOWHERE) and parts[1] in REGIONS else NOWHERE
 
 
 def places_of_kernels(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:

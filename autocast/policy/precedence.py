@@ -10,6 +10,9 @@
 - rule: the operator's row in the tables.
 
 The first level that says anything decides. Whoever decides, it is a casting rule that the planner asks.
+
+A call of a backward pass is what the level says of it itself; where it says nothing, and keeps the forward call whose
+gradient this is in float32, so is this.
 """
 
 from __future__ import annotations
@@ -82,6 +85,8 @@ class Decisions:
         self.out_of_range: dict[str, str] = {}
         self._after = after_float_conversions(reading) if self._preset.ends_at_float_conversions else frozenset()
         self._rulings: dict[tuple[str, str, str | None], Ruling | None] = {}
+        #: (operator, variable) of calls that a name or a list keeps in float32 -> which level did, and why.
+        self._kept: dict[tuple[str, str], tuple[str, str]] = {}
         self._seen: dict[str, set[str]] = {"operators": set(), "names": set(), "regions": set()}
 
     def ruling(self, name: str, call: relax.Call, var: relax.Var) -> Ruling | None:
@@ -99,12 +104,18 @@ class Decisions:
         by_region, by_name = self._region(var), self._name(call, var)
         if by_region is not None:
             return _ruled(name, by_region, "region")
+        level, of_forward = self._of_forward(var)
+        if by_name is None and level == "name pattern":
+            by_name = of_forward
         if by_name is not None:
-            return _ruled(name, by_name, "name pattern")
+            return self._noted(name, operator, var, by_name, "name pattern")
         if custom := _custom(name):
             return custom
-        if condition := self._condition(name, operator, call):
-            return _ruled(name, condition, "operator list")
+        by_list = self._condition(name, operator, call) or self._listed(name, operator)
+        if by_list is None and level == "operator list":
+            by_list = of_forward
+        if by_list is not None:
+            return self._noted(name, operator, var, by_list, "operator list")
         is_after = bool(self._after) and any(
             identity(used) in self._after for arg in call.args for used in relax.analysis.free_vars(arg)
         )
@@ -113,8 +124,20 @@ class Decisions:
             why = self._cannot_hold(name, operator, call) or why
         key = name, operator, why
         if key not in self._rulings:
-            self._rulings[key] = self._operator(name, operator, why)
+            self._rulings[key] = self._operator(name, why)
         return self._rulings[key]
+
+    def _of_forward(self, var: relax.Var) -> tuple[str, _Said | None]:
+        """Which level keeps the forward call in float32 whose gradient `var` is part of, and what it said."""
+        place = place_of(var)
+        level, why = self._kept.get((place.forward, place.forward_result), ("", ""))
+        return level, _Said("float32", f"{why}, and this is the gradient of {place.forward}") if level else None
+
+    def _noted(self, name: str, operator: str, var: relax.Var, said: _Said, level: str) -> Ruling | None:
+        """The ruling of a name or a list, which is remembered for the gradients of what it keeps in float32."""
+        if said.choice == "float32" and not place_of(var).forward:
+            self._kept[operator, var.name] = level, said.why
+        return _ruled(name, said, level)
 
     def _cannot_hold(self, name: str, operator: str, call: relax.Call) -> str | None:
         """What a call reads that the low dtype cannot hold, and that nobody but a preset could make it read."""
@@ -161,7 +184,7 @@ class Decisions:
     # -- the levels --------------------------------------------------------------------------------
 
     def _region(self, var: relax.Var) -> _Said | None:
-        module, region = place_of(var)
+        module, region, *_ = place_of(var)
         paths = with_parents(module) if self._low_regions or self._float32_regions else []
         self._seen["regions"].update(paths)
         if region not in ("", "guard"):
@@ -208,14 +231,21 @@ class Decisions:
                     return _Said("float32", f"conditional_float32_ops: its {attribute} is {value}")
         return None
 
-    def _operator(self, name: str, operator: str, exempt: str | None = None) -> Ruling | None:
-        """What the levels below say, which look at nothing but the operator; `exempt`: why no preset makes it low."""
-        row = type_hints.table_row(name)
+    def _listed(self, name: str, operator: str) -> _Said | None:
+        """What the operator lists say, which look at nothing but the operator."""
         said = self._lists.get(name) or self._lists.get(operator)
         if said is not None and said.choice == "widest" and name != operator and name not in self._lists:
-            said = None  # the add of a bias is no meeting of equals: it takes the precision of its data
-        if said is not None:
-            return _ruled(name, said, "operator list")
+            return None  # the add of a bias is no meeting of equals: it takes the precision of its data
+        return said
+
+    def _of_operator(self, name: str) -> Ruling | None:
+        """What is made of every call of an operator of which nothing else is said."""
+        said = self._listed(name, name)
+        return _ruled(name, said, "operator list") if said is not None else self._operator(name)
+
+    def _operator(self, name: str, exempt: str | None = None) -> Ruling | None:
+        """What the preset and the tables make of an operator; `exempt`: why no preset makes it low."""
+        row = type_hints.table_row(name)
         if row is None:
             return None
         if exempt is not None and row.label != "cast":
@@ -234,7 +264,7 @@ def _custom(name: str) -> Ruling | None:
 def operator_rules(policy: Policy) -> type_hints.RuleTable:
     """What a policy makes of every operator of the tables, where no region, name or attribute says more."""
     decisions = Decisions(policy, Reading(tvm.IRModule()))
-    rulings = [_custom(row.name) or decisions._operator(row.name, row.name) for row in type_hints.list_rules()]
+    rulings = [_custom(row.name) or decisions._of_operator(row.name) for row in type_hints.list_rules()]
     return type_hints.RuleTable(ruling.row for ruling in rulings if ruling is not None)
 
 

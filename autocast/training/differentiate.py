@@ -106,7 +106,9 @@ def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -
         if adjoint is None:
             continue
         value = binding.value
-        adjoints.builder.place = place_of(binding.var)
+        name = op_name(value) or ""
+        place = place_of(binding.var)
+        adjoints.builder.place = place._replace(forward=name, forward_result=binding.var.name) if name else place
         if isinstance(value, relax.If):
             _backward_if(binding, adjoint, paths, adjoints)
             continue
@@ -116,7 +118,6 @@ def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -
             adjoints.add(value, adjoint)
             continue
         needs = tuple(not paths.wanted.isdisjoint(variables(argument)) for argument in value.args)
-        name = op_name(value) or ""
         try:
             answers = paths.rules[name](Backward(value, binding.var, adjoint, needs, adjoints.builder.emit))
         except GradientError as error:

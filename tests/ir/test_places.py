@@ -25,8 +25,9 @@ def _places(function: relax.Function) -> list[tuple[str | None, Place]]:
 
 @pytest.mark.parametrize("region", REGIONS)
 @pytest.mark.parametrize("module", ["", "encoder.layer.0", "odd|name", "guard"])
-def test_a_span_holds_a_place(module: str, region: str) -> None:
-    place = Place(module, region)
+@pytest.mark.parametrize("forward", [("", ""), ("relax.nn.conv2d", "lv3")])
+def test_a_span_holds_a_place(module: str, region: str, forward: tuple[str, str]) -> None:
+    place = Place(module, region, *forward)
     assert place_of(relax.Var("x", X, place.span())) == place
 
 

@@ -25,7 +25,8 @@ class Decision:
     """One call: where it is, the precision of its arguments and result, and the rule that said so, with its reason.
 
     `level` names who chose the rule: one of `autocast.policy.LEVELS`. `module` is the torch submodule that the call
-    comes from, of a backward operator that of the forward one; empty where nobody said.
+    comes from, of a backward operator that of the forward one; empty where nobody said. `forward` names the forward
+    operator whose gradient the call is part of; empty where it is none.
     """
 
     function: str
@@ -37,10 +38,16 @@ class Decision:
     level: str
     why: str
     module: str = ""
+    forward: str = ""
+
+    @property
+    def what(self) -> str:
+        """The operator, and of what it is the gradient: `relax.matmul, gradient of relax.nn.conv2d`."""
+        return f"{self.operator}, gradient of {self.forward}" if self.forward else self.operator
 
     def __str__(self) -> str:
         place = f" in {self.module}" if self.module else ""
-        call = f"@{self.function} %{self.binding}{place} = {self.operator}"
+        call = f"@{self.function} %{self.binding}{place} = {self.what}"
         return f"{call}: {self.mode} -> {self.result} ({self.rule} by {self.level}: {self.why})"
 
 
@@ -100,7 +107,8 @@ class CastReport:
             name, rule, level, why = "call", "opaque", "rule", "not an operator: do not touch"
             if ruling is not None:
                 (name, rule, why), level = (ruling.row.name, ruling.row.label, ruling.row.why), ruling.level
-            rows.append(Decision(function, var.name, name, mode, result, rule, level, why, place_of(var).module))
+            place = place_of(var)
+            rows.append(Decision(function, var.name, name, mode, result, rule, level, why, place.module, place.forward))
         return tuple(rows)
 
     def _dtype(self, node: int) -> str:
@@ -127,7 +135,7 @@ class CastReport:
 
     def __str__(self) -> str:
         """The summary, and a table of operators by precision with each rule's reason."""
-        groups = Counter((d.operator, d.mode, d.result, d.rule, d.level, d.why) for d in self.decisions)
+        groups = Counter((d.what, d.mode, d.result, d.rule, d.level, d.why) for d in self.decisions)
         table = Table(title=f"AutoCast to {self.dtype}, objective {self.objective}", title_justify="left")
         for heading in ("calls", "operator", "arguments", "result", "rule", "said by", "why"):
             table.add_column(heading, justify="right" if heading == "calls" else "left")

@@ -1,0 +1,110 @@
+"""What a policy keeps in float32 in the forward pass stays so in the backward pass, whose calls are named after it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import tvm
+from torch import nn
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+import autocast
+from autocast import Model, amp
+from autocast.policy import Policy
+from autocast.training import SGD, CrossEntropy, differentiate, training_step
+
+
+@pytest.fixture(scope="module")
+def step() -> Model:
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 5 * 5, 5)
+    )
+    return training_step(autocast.from_torch(net.train(), (torch.rand(2, 1, 14, 14),)), CrossEntropy(), SGD())
+
+
+def gradients(step: Model, forward: str, **fields: object) -> set[tuple[str, str, str]]:
+    """(operator, lowest precision, level that decided) of all that compute gradients of the operator `forward`."""
+    report = amp.autocast(step, policy=Policy(**{"preset": "mp4", **fields})).report
+    found = {
+        (d.operator.removeprefix("relax."), d.mode.split()[0], d.level)
+        for d in report.decisions
+        if d.forward == forward
+    }
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("field", ["float32_ops", "unsupported_ops"])
+def test_a_list_keeps_the_gradient_in_float32(step: Model, field: str) -> None:
+    assert gradients(step, "relax.nn.max_pool2d", **{field: "nn.max_pool2d"}) == {
+        ("grad.max_pool2d_backward", "float32", "operator list")
+    }
+
+
+def test_a_list_keeps_both_gradients_of_a_convolution_in_float32(step: Model) -> None:
+    assert gradients(step, "relax.nn.conv2d", float32_ops="nn.conv2d") == {
+        ("nn.conv2d_transpose", "float32", "operator list"),
+        ("grad.conv2d_weight_backward", "float32", "operator list"),
+    }
+
+
+def test_a_condition_holds_for_the_gradient_of_the_calls_that_it_holds_for(step: Model) -> None:
+    condition = (("nn.max_pool2d", "layout", ("NCHW",)),)
+    assert gradients(step, "relax.nn.max_pool2d", conditional_float32_ops=condition) == {
+        ("grad.max_pool2d_backward", "float32", "operator list")
+    }
+
+
+def test_a_name_reaches_the_gradients_of_its_call_and_of_no_other(step: Model) -> None:
+    found = gradients(step, "relax.nn.conv2d", float32_names="0.weight")
+    assert found == {
+        ("grad.conv2d_weight_backward", "float32", "name pattern"),
+        ("nn.conv2d_transpose", "bfloat16", "preset"),
+        ("grad.conv2d_weight_backward", "bfloat16", "preset"),
+    }
+
+
+def test_a_region_reaches_the_gradients_of_its_calls(step: Model) -> None:
+    found = gradients(step, "relax.nn.conv2d", float32_regions="0")
+    assert ("grad.conv2d_weight_backward", "float32", "region") in found
+    assert ("grad.conv2d_weight_backward", "bfloat16", "preset") in found
+
+
+def test_a_list_that_names_the_gradient_itself_is_heard_first(step: Model) -> None:
+    fields = {"float32_ops": "nn.conv2d", "low_ops": "nn.conv2d_transpose"}
+    assert ("nn.conv2d_transpose", "bfloat16", "operator list") in gradients(step, "relax.nn.conv2d", **fields)
+
+
+def test_a_call_that_a_name_makes_low_does_not_keep_its_gradient_in_float32(step: Model) -> None:
+    fields = {"float32_ops": "nn.conv2d", "low_names": "*.weight"}
+    found = gradients(step, "relax.nn.conv2d", **fields)
+    assert {mode for _, mode, _ in found} == {"bfloat16"}
+
+
+def test_a_name_that_a_gradient_shares_with_a_forward_call_says_nothing_of_that_call() -> None:
+    @I.ir_module
+    class Forward:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                first = R.matmul(x, w)
+                lv = R.permute_dims(first)
+                loss = R.sum(lv)
+                R.output(loss)
+            return loss
+
+    main = Forward["main"]
+    report = amp.autocast(
+        tvm.IRModule({"main": differentiate(main, [main.params[1]], mod=Forward)}), policy="mp4, float32_names=w"
+    ).report
+    (moved,) = (d for d in report.decisions if d.forward == "relax.permute_dims")
+    assert moved.mode == "bfloat16"
+
+
+def test_a_report_says_of_what_a_call_is_the_gradient(step: Model) -> None:
+    report = amp.autocast(step).report
+    line = next(str(d) for d in report.decisions if d.forward == "relax.nn.relu")
+    assert "in 1 = relax.grad.relu_backward, gradient of relax.nn.relu: " in line
+    assert "gradient of" in str(report)
+    assert not any(d.forward for d in report.decisions if d.operator == "relax.nn.cross_entropy")
