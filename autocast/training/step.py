@@ -19,6 +19,7 @@ from autocast.training.building import emit_body, new_function, parameter, zeros
 from autocast.training.clipping import clip_factor, is_finite, squared_norm
 from autocast.training.differentiate import differentiate
 from autocast.training.losses import Loss, append_loss
+from autocast.training.masters import with_masters
 from autocast.training.optimizers.functions import SCALAR, Guards, update_function, update_name
 from autocast.training.optimizers.optimizer import Optimizer
 from autocast.training.paths import find_paths, inline_calls, straight_line
@@ -43,8 +44,9 @@ def training_step(
     Parameters
     ----------
     model : Model
-        What is trained: its float32 parameters, but for those in `model.frozen`, those that it updates itself (a
-        BatchNorm's statistics) and those that the loss does not depend on.
+        What is trained: its floating-point parameters, but for those in `model.frozen`, those that it updates itself (a
+        BatchNorm's statistics) and those that the loss does not depend on. Low ones become float32 masters, of which
+        the model reads a cast; a policy with `fp32_params=False` stores these low again.
     loss : Loss
         Of one of its outputs and labels.
     optimizer : Optimizer
@@ -68,8 +70,7 @@ def training_step(
     Raises
     ------
     TrainingError
-        The loss does not fit the model, nothing can be trained, a parameter is stored in low precision, or an option is
-        out of range.
+        The loss does not fit the model, nothing can be trained, or an option is out of range.
     GradientError
         An operator between a parameter and the loss has no gradient.
     """
@@ -121,6 +122,8 @@ def join(
     """
     if options.clip_norm is not None and not options.clip_norm > 0:
         raise TrainingError(f"training_step: clip_norm is {options.clip_norm}, expected a norm above 0, or None")
+    low = [name for name, var in _trained(forward).items() if ir.dtype_of(var) != "float32"]
+    forward = with_masters(forward, low) if low else forward
     trained = _trained(forward)
     optimizer.check_groups(trained)
     state = _State(forward, optimizer, trained, options.loss_scaling)
@@ -213,13 +216,7 @@ def _trained(forward: Model) -> dict[str, relax.Var]:
         )
     bindings, (loss, *_) = straight_line(forward.main)
     wanted = find_paths(bindings, list(floats.values()), loss).wanted
-    trained = {name: var for name, var in floats.items() if var in wanted}
-    if low := [name for name, var in trained.items() if ir.dtype_of(var) != "float32"]:
-        raise TrainingError(
-            f"training_step: {len(low)} parameters are stored in low precision ({', '.join(low[:3])}, ...), expected "
-            "float32. Import the float32 module, and autocast the training step"
-        )
-    return trained
+    return {name: var for name, var in floats.items() if var in wanted}
 
 
 def _update(

@@ -157,14 +157,6 @@ def test_gradients_are_computed_once_however_often_they_are_read():
             id="everything frozen",
         ),
         pytest.param(
-            lambda: training_step(
-                autocast.from_torch(network().bfloat16(), (torch.zeros(2, 5, dtype=torch.bfloat16),)), MSE(), SGD()
-            ),
-            TrainingError,
-            r"4 parameters are stored in low precision \(0.weight, .*Import the float32 module, and autocast the",
-            id="low precision",
-        ),
-        pytest.param(
             lambda: training_step(training_step(imported(network()), MSE(), SGD()), MSE(), SGD()),
             TrainingError,
             "the model has an input 'labels' already",
