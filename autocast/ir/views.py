@@ -66,7 +66,12 @@ def storage(expr: relax.Expr) -> str:
 
 def shape_of(expr: relax.Expr) -> tuple | None:
     """The dimensions (int or PrimExpr) of a tensor expression; None where the shape is not known."""
-    shape = expr.ty.shape if is_tensor(expr) else None
+    return shape_in(expr.ty)
+
+
+def shape_in(type: tvm.ir.Type) -> tuple | None:
+    """The dimensions (int or PrimExpr) that a type gives a tensor; None where it is no tensor's, or does not say."""
+    shape = type.shape if isinstance(type, relax.TensorType) else None
     if not isinstance(shape, relax.ShapeExpr):
         return None
     return tuple(int(d) if isinstance(d, int | tvm.tirx.IntImm) else d for d in shape.values)
@@ -128,7 +133,7 @@ def is_op(expr: relax.Expr, *names: str) -> bool:
 
 def permutation(call: relax.Call) -> list[int]:
     """The axes of a permute_dims, none negative."""
-    rank = len(call.ty.shape)
+    rank = call.ty.ndim
     if call.attrs.axes is None:
         return list(range(rank))[::-1]
     return [int(axis) % rank for axis in call.attrs.axes]

@@ -144,7 +144,10 @@ def _conversions(call: relax.Call, backend: Backend) -> Conversions:
         spec, conversions = family
         return conversions(call, backend) if backend.has(spec) else _NOTHING
     operator = OPERATORS.get(name)
-    if operator is not None and operator.expand is not None and None not in map(shape_of, call.args):
+    shapes = [shape_of(operand) for operand in call.args]
+    if operator is not None and operator.expand is not None and None not in shapes:
+        if any(0 in shape for shape in shapes if shape):
+            return _EVERYTHING  # no kernel reads what has no elements
         types = tuple(tvm_ffi.StructuralKey(operand.ty) for operand in call.args)
         return _expanded(_Question(call, (name, tvm_ffi.StructuralKey(call.attrs), types)), backend)
     return _NOTHING

@@ -34,6 +34,7 @@ from autocast.kernels.matching.products.transposed import transpose_products
 from autocast.kernels.matching.rows.losses import decompose_losses
 from autocast.kernels.matching.rules import RULES
 from autocast.kernels.matching.translate import VECTOR_OPERATORS
+from autocast.kernels.phases.agreement import check_agreement
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.channels_last.phase import channels_last
 from autocast.kernels.phases.checkpoints import remove_checkpoints
@@ -45,7 +46,6 @@ from autocast.kernels.phases.order_floats import order_floats
 from autocast.kernels.phases.outline import outline_branches
 from autocast.kernels.phases.prepare import prepare_parameters
 from autocast.kernels.phases.repeat import repeat_cheap
-from autocast.kernels.phases.reshapes import check_reshapes
 from autocast.kernels.phases.slices import keep_sizes_of_slices
 from autocast.kernels.phases.widen import accumulate_wide, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
@@ -136,7 +136,7 @@ LOWERING = (
     _phase(remove_leftovers),
     Phase("fuse_existing", _fuse_existing),
     _phase(keep_sizes_of_slices),
-    _phase(check_reshapes),
+    _phase(check_agreement),
     _phase(separate_state),
     _phase(mark_existing),
     _phase(outline_branches),

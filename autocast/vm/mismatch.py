@@ -9,6 +9,7 @@ from tvm import relax
 
 from autocast.errors import InputError
 from autocast.ir import all_bindings, relax_functions
+from autocast.kernels.phases.agreement import compared_sizes
 from autocast.messages import reason
 
 #: What TVM says where a `match_cast`, or a call of a function of the module, gets other sizes than are written there.
@@ -41,6 +42,11 @@ def mismatch(error: Exception, mod: tvm.IRModule) -> InputError | None:
     found = _CONTEXT.search(str(error))
     if found is None:
         return None
+    if compared := _compared(mod, found["type"]):
+        return InputError(
+            f"main: {compared}; it is {_more(int(found['got']))}. Call the model with inputs whose sizes fit, and give "
+            "sizes that are always the same one name: then inputs are checked before anything runs"
+        )
     axis = _AXIS.search(found["reason"])
     what = f": {found['reason']}"
     if axis is not None:
@@ -53,6 +59,26 @@ def mismatch(error: Exception, mod: tvm.IRModule) -> InputError | None:
         f"{where}{what}. Call the model with inputs of which that is true, or declare less: a size under a name of its "
         "own may be any"
     )
+
+
+def _compared(mod: tvm.IRModule, type: str | None) -> str:
+    """What has to fit where sizes of this type are matched; nothing where it is not operands that are compared."""
+    compared = [
+        f"%{pair.name} in @{var.name_hint} needs {_plain(pair.left)} to be {'at most ' * pair.less}{_plain(pair.right)}"
+        for var, function in relax_functions(mod)
+        for pair in map(compared_sizes, all_bindings(function.body))
+        if pair is not None and str(pair.type) == type
+    ]
+    return " or ".join(compared)
+
+
+def _plain(size: object) -> str:
+    """A size as its module writes it: 4 * n."""
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(size))
+
+
+def _more(difference: int) -> str:
+    return f"{abs(difference)} {'more' if difference > 0 else 'less'}"
 
 
 def _bound(mod: tvm.IRModule, type: str) -> str:

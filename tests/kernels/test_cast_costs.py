@@ -17,6 +17,7 @@ from autocast.ir import all_bindings, op_name
 from autocast.kernels import detect_target, lower
 from autocast.kernels.cast_costs import KernelCosts
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
+from autocast.operators import own
 from autocast.passes.casting.costs import CastCost
 from autocast.training import MSE, AdamW, training_step
 from tests.architectures import ARCHITECTURES
@@ -149,6 +150,17 @@ def test_lookups_store_their_result_narrowed(dtype: str) -> None:
 def _call(body: Body, *arguments: tuple[tuple[int, ...], str]) -> relax.Call:
     (block,) = module(body, *arguments)["main"].body.blocks
     return block.bindings[0].value
+
+
+def test_casts_of_what_has_no_elements_cost_nothing() -> None:
+    def gradient(x: relax.Expr, w: relax.Expr, g: relax.Expr) -> relax.Expr:
+        return own.conv1d_weight_backward(x, w, g, attrs=op.nn.conv1d(x, w).attrs)
+
+    mod = module(gradient, ((5, 5, 3), "float32"), ((0, 5, 3), "float32"), ((5, 0, 1), "float32"))
+    (call,) = [binding.value for binding in all_bindings(mod["main"].body)]
+    costs = KernelCosts(detect_target())
+    answers = [costs.cast(None, call, at, operand.ty, "bfloat16") for at, operand in enumerate(call.args)]
+    assert answers == [CastCost.LOAD] * 3
 
 
 @pytest.mark.parametrize(

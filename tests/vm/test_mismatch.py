@@ -93,25 +93,5 @@ def test_it_says_where_what_and_what_else(
     executable(right)
 
 
-def test_a_reshape_to_more_elements_than_there_are() -> None:
-    @I.ir_module
-    class Reshaped:
-        @R.function
-        def main(x: R.Tensor((2, 3), "float32"), rows: R.Shape(["n"])):
-            n = T.int64()
-            with R.dataflow():
-                y = R.add(x, x)
-                z = R.reshape(y, R.shape([n, 2]))
-                w = R.exp(z)
-                R.output(w)
-            return w
-
-    executable = vm.compile(from_relax(Reshaped))
-    x = np.arange(6, dtype="float32").reshape(2, 3)
-    np.testing.assert_allclose(executable(x, np.array([3])), np.exp(2 * x.reshape(3, 2)), rtol=1e-6)
-    with pytest.raises(InputError, match=r"%elements_of_z in @main, .*, has size 8 along axis 0, expected 6"):
-        executable(x, np.array([4]))
-
-
 def test_what_is_about_something_else_stays_what_it_is() -> None:
     assert mismatch(AssertionError("large"), Distinct) is None

@@ -106,7 +106,7 @@ def _astype(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> rela
 
 
 def _permute_dims(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
-    rank = len(call.ty.shape)
+    rank = call.ty.ndim
     axes = permutation(call)
     if is_constant(data):
         return _folded(data, static_shape(call), lambda value, _: np.transpose(value, axes))
