@@ -45,6 +45,7 @@ from autocast.kernels.phases.leftovers import remove_leftovers
 from autocast.kernels.phases.order_floats import order_floats
 from autocast.kernels.phases.outline import outline_branches
 from autocast.kernels.phases.prepare import prepare_parameters
+from autocast.kernels.phases.recursion import check_recursion
 from autocast.kernels.phases.repeat import repeat_cheap
 from autocast.kernels.phases.slices import keep_sizes_of_slices
 from autocast.kernels.phases.widen import accumulate_wide, compute_in_float32
@@ -133,6 +134,7 @@ LOWERING = (
     _phase(bind_matched_calls),
     _phase(write_out_literals),
     _phase(first_order),
+    _phase(check_recursion),
     _phase(remove_leftovers),
     Phase("fuse_existing", _fuse_existing),
     _phase(keep_sizes_of_slices),

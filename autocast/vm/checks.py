@@ -166,14 +166,23 @@ def _check_packed_functions(mod: tvm.IRModule) -> None:
 def _check_python_functions(mod: tvm.IRModule) -> None:
     """UnsupportedError unless all functions that `mod` calls by R.call_py_func are registered."""
     for var, function in relax_functions(mod):
-        for call in _calls(function):
-            if op_name(call) == "relax.call_py_func" and not _is_registered(str(call.args[0].value)):
-                name = str(call.args[0].value)
+        for name in map(_python_function, _calls(function)):
+            if name is not None and not _is_registered(name):
                 raise UnsupportedError(
                     f"compile: @{var.name_hint} calls the Python function {name!r}, which is not registered; expected "
                     "its name in the virtual machine's registry. Try "
                     f'tvm.get_global_func("vm.builtin.register_py_func")("{name}", function)'
                 )
+
+
+def _python_function(call: relax.Call) -> str | None:
+    """The function that R.call_py_func calls, as it stands in a module or as TVM's pipeline leaves it."""
+    if op_name(call) == "relax.call_py_func":
+        return str(call.args[0].value)
+    if isinstance(call.op, relax.ExternFunc) and call.op.global_symbol == "vm.builtin.call_py_func":
+        name = call.args[0]
+        return str((name.fields[0] if isinstance(name, relax.Tuple) else name).value)
+    return None
 
 
 def _is_registered(name: str) -> bool:

@@ -46,6 +46,13 @@ def _python(name: str) -> tvm.IRModule:
     return _returns(relax.op.call_py_func(tvm.ir.StringImm(name), (x,), _F32), x)
 
 
+def _lowered_python(name: str) -> tvm.IRModule:
+    x = _var(_F32)
+    arguments = relax.Tuple([tvm.ir.StringImm(name), relax.Tuple([x])])
+    mod = _returns(relax.Call(relax.ExternFunc("vm.builtin.call_py_func"), [arguments], ty_args=[_F32]), x)
+    return tvm.IRModule({"main": mod["main"].with_attr("relax.force_pure", True)})
+
+
 def _shape_of_shape() -> tvm.IRModule:
     x = _var(relax.ShapeType())
     return _returns(relax.op.shape_to_tensor(x), x)
@@ -130,6 +137,11 @@ REFUSED = {
     "a packed function": (_packed("no.such.function"), UnsupportedError, "not registered: 'no.such.function' in @main"),
     "one of a PrimFunc": (_packed_by_a_primfunc(), UnsupportedError, "registered: 'no.such.function' in @kernel"),
     "a Python function": (_python("nobody"), UnsupportedError, r"@main calls the Python function 'nobody'.*not reg"),
+    "a Python function, lowered": (
+        _lowered_python("nobody"),
+        UnsupportedError,
+        "the Python function 'nobody'.*not reg",
+    ),
     "bounds that are no numbers": (
         tvm.IRModule({"main": _identity(_F32)["main"].with_attr("tir_var_upper_bound", {"n": [4]})}),
         IllFormedModuleError,
