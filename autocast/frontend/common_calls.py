@@ -1,5 +1,5 @@
-"""Compute once what is computed twice in the same region: `EliminateCommonSubexpr`, which knows no regions, would join
-what their edge separates."""
+"""Compute once what is computed twice in the same region, and on the same side of a conversion to float32:
+`EliminateCommonSubexpr`, which knows no places, would join what these separate."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.ir.places import canonicalize_bindings, place_of
+from autocast.operators import MOVING, is_kind
 
 
 def merge_common_calls(mod: tvm.IRModule) -> tvm.IRModule:
@@ -24,11 +25,13 @@ def merge_common_calls(mod: tvm.IRModule) -> tvm.IRModule:
 class _Merger(PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
-        self.known: dict[tuple[int, str], list[tuple[relax.Var, relax.Expr]]] = defaultdict(list)
+        self.known: dict[tuple[int, str, str], list[tuple[relax.Var, relax.Expr]]] = defaultdict(list)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = self.builder_.normalize(self.visit_expr(binding.value))
-        equals = self.known[tvm_ffi.structural_hash(value), place_of(binding.var).region]
+        place = place_of(binding.var)
+        converted = "" if is_kind(value, *MOVING) else place.converted
+        equals = self.known[tvm_ffi.structural_hash(value), place.region, converted]
         var = next((var for var, known in equals if tvm_ffi.structural_equal(known, value)), None)
         if var is None:
             equals.append((binding.var, value))

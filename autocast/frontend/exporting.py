@@ -20,6 +20,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_faithful, check_signature
 from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, input_leaves, parse
+from autocast.frontend.nodes import mark_conversions
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
@@ -143,6 +144,7 @@ def export(
             f"{_remedy(text, axes)}"
         ) from error
     check_faithful(program)
+    mark_conversions(program)
     with torch.no_grad():
         program = decompose(program)
     check_signature(program)

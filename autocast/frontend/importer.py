@@ -22,7 +22,7 @@ from autocast.frontend.checks import call_place
 from autocast.frontend.constants import constants, smallest
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
-from autocast.frontend.nodes import node_place
+from autocast.frontend.nodes import narrows, node_place, reads_converted
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
@@ -56,6 +56,7 @@ class Importer(ExportedProgramImporter):
         self.constants = constants(program)
         self.symbols = {name: tirx.Var(text, "int64") for name, text in symbols.items()}
         self.env: dict[fx.Node, Any] = {}
+        self.converted: set[fx.Node] = set()
         self.bound_constants: dict[tuple[fx.Node, str], relax.Expr] = {}
         self.streams = 0
         self.multiples = Multiples()
@@ -181,7 +182,7 @@ class Importer(ExportedProgramImporter):
                 f"{call_place(node)}: control flow inside a model is not supported. Export one branch."
             )
         try:
-            self.block_builder.place = place = node_place(node)
+            self.block_builder.place = place = self._place(node)
             self._materialize(node, place.region)
             result = self._without_elements(node.meta.get("val"))
             if result is None:
@@ -195,6 +196,12 @@ class Importer(ExportedProgramImporter):
             ) from error
         self._check_type(node, result)
         self.env[node] = result
+
+    def _place(self, node: fx.Node) -> Place:
+        """Where a node comes from, and whether it follows a conversion to float32 that none to low precision ends."""
+        if not narrows(node) and (reads_converted(node) or not self.converted.isdisjoint(node.all_input_nodes)):
+            self.converted.add(node)
+        return node_place(node)._replace(converted="float32" if node in self.converted else "")
 
     def _without_elements(self, value: Any) -> Any:
         """What needs no converter: a tensor without elements, or several."""

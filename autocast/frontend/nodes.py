@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import fx
+from torch.export import ExportedProgram
 from torch.fx import traceback
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 
@@ -14,6 +15,16 @@ from autocast.errors import ImportModelError
 from autocast.ir.places import REGIONS, Place, active_region, current_region
 
 _KEY = "autocast_region"
+_READS_CONVERTED = "autocast_reads_converted"
+
+#: `x.to("cpu")`, which says nothing of a dtype, is `to.dtype_layout`.
+_CONVERSIONS = (
+    torch.ops.aten.to.dtype,
+    torch.ops.aten.to.device,
+    torch.ops.aten.to.other,
+    torch.ops.aten.type_as.default,
+)
+_LOW = (torch.bfloat16, torch.float16)
 
 
 def module_path(node: fx.Node) -> str:
@@ -40,6 +51,37 @@ def node_place(node: fx.Node) -> Place:
             "this version"
         )
     return Place(module_path(node), region or current_region())
+
+
+def mark_conversions(program: ExportedProgram) -> None:
+    """Mark the nodes that read what their author converted from float32 to float32 (`x.float()`).
+
+    torch drops such conversions when it decomposes the program, and keeps the marks. What reads `x` itself after
+    `x.float()` reads the conversion: eagerly both are one tensor, and so they are to torch.export.
+    """
+    converted: set[fx.Node] = set()
+    for node in program.graph.nodes:
+        if _changes_nothing(node):
+            converted.add(node)
+        elif not converted.isdisjoint(node.all_input_nodes):
+            node.meta["custom"] = {**(node.meta.get("custom") or {}), _READS_CONVERTED: True}
+
+
+def reads_converted(node: fx.Node) -> bool:
+    """Whether a node was marked by `mark_conversions`."""
+    return _READS_CONVERTED in (node.meta.get("custom") or {})
+
+
+def narrows(node: fx.Node) -> bool:
+    """Whether a node of a decomposed program converts a tensor to a 16-bit dtype."""
+    return node.target is torch.ops.aten._to_copy.default and node.kwargs.get("dtype") in _LOW
+
+
+def _changes_nothing(node: fx.Node) -> bool:
+    """Whether a node converts a float32 tensor to float32, because its author wrote so."""
+    if node.target not in _CONVERSIONS:
+        return False
+    return all(value.meta["val"].dtype == torch.float32 for value in (node, *node.all_input_nodes))
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""Where a value comes from, kept on its variable: the torch module, the region in which its author wrote it, and in a
-backward pass the forward call that it is the gradient of.
+"""Where a value comes from, kept on its variable: the torch module, the region in which its author wrote it, in a
+backward pass the forward call that it is the gradient of, and whether it follows a conversion to float32.
 
 A variable's span holds this, as a span of a compiler names a file. It is not printed and makes no two modules
 different. Regions decide which casting rule an operator is asked (`autocast.policy`); what is to be recomputed in
@@ -40,12 +40,15 @@ class Place(NamedTuple):
     forward, forward_result : str
         In a backward pass, the operator (`relax.nn.conv2d`) of the forward call whose gradient this computes, and the
         name of the variable that the call is bound to; else empty.
+    converted : str
+        "float32" where this is computed from what its author converted to float32, which it was already; else empty.
     """
 
     module: str = ""
     region: str = ""
     forward: str = ""
     forward_result: str = ""
+    converted: str = ""
 
     def span(self) -> tvm.ir.Span | None:
         """The place as the span of a variable."""
@@ -59,7 +62,7 @@ NOWHERE = Place()
 
 def place_of(var: relax.Var) -> Place:
     """The place of a variable; `Place()` where nobody said."""
-    parts = var.span.source_name.name.rsplit(_SEPARATOR, 3) if var.span is not None else []
+    parts = var.span.source_name.name.rsplit(_SEPARATOR, len(NOWHERE) - 1) if var.span is not None else []
     return Place(*parts) if len(parts) == len(NOWHERE) and parts[1] in REGIONS else NOWHERE
 
 

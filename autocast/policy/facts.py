@@ -20,8 +20,10 @@ from autocast.ir import (
     is_constant,
     op_name,
     out_of_range,
+    place_of,
     relax_functions,
 )
+from autocast.operators import MOVING, is_kind
 
 _NOTHING: frozenset[str] = frozenset()
 
@@ -122,7 +124,8 @@ def _overflows(literal: relax.Expr, dtype: str) -> bool:
 def after_float_conversions(reading: Reading) -> frozenset[int]:
     """The variables (by `identity`) that are computed from an author's conversion of a tensor to float32.
 
-    A conversion to low precision ends it: what is computed from its result is free again.
+    A conversion to low precision ends it: what is computed from its result is free again. A gradient is where the
+    forward call is whose gradient it is, though it is computed from what comes after.
     """
     spread = _Spread(reading)
     while True:
@@ -140,17 +143,24 @@ class _Spread:
         self.reading, self.mod = reading, reading.mod
         self.found: set[int] = set()
         self.fields: dict[int, relax.Tuple] = {}
+        self.forward: set[tuple[str, str]] = set()
 
     def over(self, sequence: relax.SeqExpr) -> None:
         for _, var, key, value, *_ in self.reading.all_bindings(sequence):
             if isinstance(value, relax.Tuple):
                 self.fields[key] = value
-            if op_name(value) == "relax.astype" and dtype_of(value.args[0]) in (*FLOATS, "float64"):
+            place, operator = place_of(var), op_name(value)
+            if place.forward:
+                is_after = (place.forward, place.forward_result) in self.forward
+            elif operator == "relax.astype" and dtype_of(value.args[0]) in (*FLOATS, "float64"):
                 is_after = dtype_of(var) == "float32"
             else:
-                is_after = self.reaches(value)
+                # What only moves data may be shared with what comes before.
+                is_after = bool(place.converted and not is_kind(value, *MOVING)) or self.reaches(value)
             if is_after:
                 self.found.add(key)
+                if operator is not None and not place.forward:
+                    self.forward.add((operator, var.name))
 
     def reaches(self, expr: relax.Expr) -> bool:
         if isinstance(expr, relax.If):

@@ -116,10 +116,7 @@ class Decisions:
             by_list = of_forward
         if by_list is not None:
             return self._noted(name, operator, var, by_list, "operator list")
-        is_after = bool(self._after) and any(
-            identity(used) in self._after for arg in call.args for used in relax.analysis.free_vars(arg)
-        )
-        why = "computed from an author's conversion to float32" if is_after else None
+        why = "computed from an author's conversion to float32" if identity(var) in self._after else None
         if self._unholdable:
             why = self._cannot_hold(name, operator, call) or why
         key = name, operator, why

@@ -56,6 +56,11 @@ def _low(row: Row) -> Choice:
     return "float32" if row.name in UNSUPPORTED else "low"
 
 
+def _low_or_moved(row: Row) -> Choice:
+    """Low, but for what moves data: it must not round what is read in float32 after a conversion, such as a weight."""
+    return "rule" if row.family == "layout" else _low(row)
+
+
 def _products(row: Row) -> Choice:
     return "widening" if multiplies_matrices(row) else "float32"
 
@@ -66,7 +71,13 @@ PRESETS = {
         Preset("mp0", "nothing changes", lambda row: "leave"),
         Preset("mp1", "products take low operands and give float32; all else is float32", _products),
         Preset("mp4", "everything that has a low-precision form is low", _low, True),
-        Preset("default", "low until the author's conversion to float32", _low, True, ends_at_float_conversions=True),
+        Preset(
+            "default",
+            "low until the author's conversion to float32",
+            _low_or_moved,
+            True,
+            ends_at_float_conversions=True,
+        ),
         Preset("rules", "what each operator's rule says", lambda row: "rule"),
         Preset("pure", "everything that has a low-precision form is low", _low, True, parameters="offline"),
     )
