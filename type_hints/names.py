@@ -7,6 +7,7 @@ import difflib
 import tvm
 
 from type_hints.errors import UnknownOperatorError
+from type_hints.raf_names import RAF_NAMES, WITHOUT_OPERATOR
 
 #: Patterns that are one operator to their user (see `type_hints.derived`), and their leading arguments, all tensors.
 DERIVED_TENSORS = {"relax.bias_add": ("data", "bias")}
@@ -22,13 +23,14 @@ def relax_op_names() -> list[str]:
 def normalize_op_name(name: str) -> str:
     """The full name of an operator: "softmax", "nn.softmax", "raf.op.softmax" are all "relax.nn.softmax".
 
-    A short name means `relax.NAME` if there is one, else `relax.nn.NAME`, else the one operator in another
-    namespace that ends so.
+    A short name means `relax.NAME` if there is one, else `relax.nn.NAME`, else what RAF calls so (`dense` is
+    `relax.matmul`), else the one operator in another namespace that ends so.
 
     Raises
     ------
     UnknownOperatorError
-        No operator has this name (the message lists the nearest), or several have (it lists them).
+        No operator has this name (the message lists the nearest, or says what takes its place), or several have (it
+        lists them).
     """
     if not isinstance(name, str):
         raise UnknownOperatorError(f"operator name {name!r}: got {type(name).__name__}, expected a string")
@@ -39,6 +41,11 @@ def normalize_op_name(name: str) -> str:
     for candidate in (f"relax.{short}", f"relax.nn.{short}"):
         if candidate in known:
             return candidate
+    if name in (short, f"raf.op.{short}"):
+        if RAF_NAMES.get(short) in known:
+            return RAF_NAMES[short]
+        if short in WITHOUT_OPERATOR:
+            raise UnknownOperatorError(f"operator {name!r} of RAF is none here: {WITHOUT_OPERATOR[short]}")
     relax_names = [known_name for known_name in known if known_name.startswith("relax.")]
     others = sorted(known_name for known_name in relax_names if known_name.endswith(f".{short}"))
     if len(others) == 1:
