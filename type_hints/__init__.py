@@ -43,7 +43,7 @@ from type_hints.helpers import (
     opaque,
     untouched,
 )
-from type_hints.hints import Argument, Hint, PrimType, Rule, TupleType
+from type_hints.hints import Argument, Hint, PrimType, Rule, TupleType, as_hint
 from type_hints.names import normalize_op_name
 from type_hints.overrides import CustomTypeHint, active_names
 from type_hints.registry import (
@@ -73,6 +73,7 @@ __all__ = [
     "TupleType",
     "UnknownOperatorError",
     "active_names",
+    "as_hint",
     "cast",
     "check_dtype",
     "check_named_arguments",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from type_hints.errors import CastingRuleError
@@ -57,7 +58,8 @@ def derived_name(call: Any) -> DerivedCall | None:
     """The derived operator that a call is, or None.
 
     `relax.bias_add(data, bias, axis)` is an `add`, in either order, of a 1-D float tensor to the last axis of
-    a float tensor of higher rank; its axis is the last and has no expression. Where a `CustomTypeHint` block
+    a float tensor of higher rank, or of one such as (1, C, 1, 1) to the second axis, as convolutions have it; the axis
+    has no expression. Where a `CustomTypeHint` block
     names `relax.add` and none names `relax.bias_add`, the call stays an `add`, so that the block concerns it.
 
     Parameters
@@ -67,24 +69,40 @@ def derived_name(call: Any) -> DerivedCall | None:
     """
     if not call.op.same_as(_ADD):
         return None
-    first, second = call.args
-    first_type, second_type = first.ty, second.ty
-    if not (isinstance(first_type, relax.TensorType) and isinstance(second_type, relax.TensorType)):
-        return None
-    first_rank, second_rank = first_type.ndim, second_type.ndim
-    if second_rank == 1 and first_rank > 1:
-        derived = DerivedCall("relax.bias_add", (first, second, None), (0, 1))
-        data_type, bias_type = first_type, second_type
-    elif first_rank == 1 and second_rank > 1:
-        derived = DerivedCall("relax.bias_add", (second, first, None), (1, 0))
-        data_type, bias_type = second_type, first_type
-    else:
-        return None
-    if castable_dtype(bias_type) is None or not _spans_last_axis(bias_type, data_type):
-        return None
-    if active_rule("relax.add") is not None and active_rule("relax.bias_add") is None:
-        return None
-    return derived
+    for data, bias, positions in ((*call.args, (0, 1)), (*reversed(call.args), (1, 0))):
+        if _is_bias(bias.ty, data.ty):
+            if active_rule("relax.add") is not None and active_rule("relax.bias_add") is None:
+                return None
+            return DerivedCall("relax.bias_add", (data, bias, None), positions)
+    return None
+
+
+def _is_bias(bias: Any, data: Any) -> bool:
+    """Whether the types of two summands are those of a bias, and of what it is added to."""
+    if not (isinstance(bias, relax.TensorType) and isinstance(data, relax.TensorType)):
+        return False
+    if castable_dtype(bias) is None:
+        return False
+    if bias.ndim == 1:
+        return data.ndim > 1 and _spans_last_axis(bias, data)
+    return data.ndim > 2 and _spans_channels(bias, data)
+
+
+def _spans_channels(bias: Any, data: Any) -> bool:
+    """Whether a tensor such as (1, C, 1, 1) is broadcast along all axes but the second one."""
+    if not (isinstance(bias.shape, relax.ShapeExpr) and isinstance(data.shape, relax.ShapeExpr)):
+        return False
+    extents = list(data.shape.values)
+    sizes = list(bias.shape.values)[-(len(extents) - 1) :]  # of the channels and what follows
+    if len(sizes) != len(extents) - 1 or not all(map(_is_one, [*bias.shape.values[: -len(sizes)], *sizes[1:]])):
+        return False
+    # Where nothing is broadcast, both summands look alike.
+    is_broadcast = not all(map(_is_one, [extents[0], *extents[2:]]))
+    return is_broadcast and bool(tvm_ffi.structural_equal(sizes[0], extents[1]))
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, tvm.tirx.IntImm) and size.value == 1
 
 
 def _spans_last_axis(bias_type: Any, data_type: Any) -> bool:

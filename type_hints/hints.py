@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import tvm
+
 from type_hints.errors import CastingRuleError
 
 
 class PrimType:
     """The hint for one argument: the dtype it should have, or None for "do not touch".
 
-    TVM 0.27 has a `PrimType` too, but cannot build `PrimType(None)`; rules use this one.
+    TVM 0.27 has a `PrimType` too, which rules may answer with (`as_hint`), but cannot build `PrimType(None)`.
 
     Parameters
     ----------
@@ -122,3 +124,12 @@ class Argument:
 
 #: `rule(args, ret_type, amp_dtype)` gives one hint for each argument, and may add one for the result.
 Rule = Callable[[Sequence[Argument], Any, str], list[Hint]]
+
+
+def as_hint(answer: Any) -> Any:
+    """A hint as a class of this module, where a rule answers with TVM's `PrimType` or `TupleType`."""
+    if isinstance(answer, tvm.ir.PrimType):
+        return PrimType(answer.dtype)
+    if isinstance(answer, tvm.ir.TupleType):
+        return TupleType(as_hint(field) for field in answer.fields)
+    return answer

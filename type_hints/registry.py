@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -63,6 +64,9 @@ class RuleTable(tuple[Row, ...]):
 
 _rows: dict[str, Row] = {}
 
+#: Packages that register rules for others.
+_PACKAGES = ("autocast", "type_hints")
+
 
 def rule(op_name: str, rule: Rule, *, why: str) -> Row:
     """One line of a family's table: `rule("relax.matmul", low(2), why="...")`. It registers nothing yet."""
@@ -70,7 +74,7 @@ def rule(op_name: str, rule: Rule, *, why: str) -> Row:
 
 
 def register_op_cast_rule(
-    op_name: str, rule: Rule, *, why: str, family: str = "custom", override: bool = False
+    op_name: str, rule: Rule, *, why: str | None = None, family: str = "custom", override: bool = False
 ) -> None:
     """Give an operator its casting rule, for this process.
 
@@ -82,7 +86,7 @@ def register_op_cast_rule(
         `rule(args, ret_type, amp_dtype) -> list of hints`: one hint for each argument of the call, and
         optionally one for the result. `low(2)`, `full(1)` and `follow(1)` make the usual ones.
     why
-        The reason, which reports repeat.
+        The reason, which reports repeat; without one they say in which file and line this was called.
     family
         The table that `list_rules` shows the row in.
     override
@@ -102,6 +106,8 @@ def register_op_cast_rule(
             f"register_op_cast_rule({op_name!r}): got {rule!r}, expected a callable "
             "rule(args, ret_type, amp_dtype) -> list of hints; try type_hints.follow(1)"
         )
+    if why is None:
+        why = f"registered at {_caller()}"
     if not isinstance(why, str) or not why.strip():
         raise CastingRuleError(f"register_op_cast_rule({op_name!r}): why={why!r}, expected the reason for the rule")
     tensors = tensor_arguments(name)
@@ -170,3 +176,11 @@ def _reason(custom: Rule) -> str:
         return f"CustomTypeHint: {custom!r}"
     first_line = documentation.splitlines()[0] if documentation else "no docstring"
     return f"CustomTypeHint: {name} ({first_line})"
+
+
+def _caller() -> str:
+    """The file and the line, outside of this project, that registers a rule."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _PACKAGES:
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import tvm
 from tvm import relax
 from tvm.script import ir as I
@@ -290,3 +291,64 @@ def test_the_pass_object_tells_of_its_last_run():
     assert cast.report is None
     cast(Softmax)
     assert cast.report.objective == "casts"
+
+
+def convolutions(rank: int) -> tvm.IRModule:
+    """A convolution, its bias along the channels, and a convolution of the sum; tensors have `rank` dimensions."""
+    data, weight, bias = (
+        relax.Var(name, relax.TensorType([*sizes, *[size] * (rank - 2)], "float32"))
+        for name, sizes, size in (("x", (2, 4), 8), ("w", (4, 4), 1), ("b", (1, 4), 1))
+    )
+    convolve = {3: relax.op.nn.conv1d, 4: relax.op.nn.conv2d}[rank]
+    builder = relax.BlockBuilder()
+    with builder.function("main", [data, weight, bias]):
+        with builder.dataflow():
+            y = builder.emit(convolve(data, weight), "y")
+            z = builder.emit(relax.op.add(y, bias), "z")
+            u = builder.emit_output(convolve(z, weight), "u")
+        builder.emit_func_output(u)
+    return builder.get()
+
+
+@pytest.mark.parametrize("rank", [3, 4])
+def test_the_bias_of_a_convolution_follows_its_custom_rule(rank):
+    before = amp.autocast(convolutions(rank))
+    with amp.CustomTypeHint({"raf.op.bias_add": never_cast_bias_add}):
+        after = amp.autocast(convolutions(rank))
+    assert values(before)["add"] == ([LOW, LOW], LOW)
+    assert values(after)["add"] == ([FULL, FULL], FULL)
+    decision = next(decision for decision in after.report.decisions if decision.binding == "z")
+    assert (decision.operator, decision.mode) == ("relax.bias_add", FULL)
+
+
+def test_rules_may_answer_with_tvms_hints_and_with_the_dtypes_of_integers():
+    def rule(args, ret_type, amp_dtype):
+        return [tvm.ir.PrimType("float32"), tvm.ir.PrimType("float32"), tvm.ir.PrimType("int64")]
+
+    with amp.CustomTypeHint({"bias_add": rule}):
+        assert values(amp.autocast(Biased))["add"] == ([FULL, FULL], FULL)
+
+
+def test_hints_that_touch_nothing_may_stand_for_what_is_an_attribute_here():
+    def rule(args, ret_type, amp_dtype):
+        return [PrimType("float32"), PrimType("float32"), *[PrimType(None)] * 7]
+
+    with amp.CustomTypeHint({"raf.op.conv2d": rule}):
+        assert values(amp.autocast(convolutions(4)))["nn.conv2d"] == ([FULL, FULL], FULL)
+
+
+def test_a_hint_of_integers_leaves_an_argument_of_integers_alone():
+    @I.ir_module
+    class Lookup:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), i: R.Tensor((2,), "int64")):
+            with R.dataflow():
+                y = R.take(x, i, axis=0)
+                R.output(y)
+            return y
+
+    def rule(args, ret_type, amp_dtype):
+        return [tvm.ir.PrimType(amp_dtype), PrimType("int64")]
+
+    with amp.CustomTypeHint({"raf.op.take": rule}):
+        assert values(amp.autocast(Lookup))["take"][0] == [LOW, "int64"]

@@ -21,6 +21,24 @@ def test_an_add_of_a_vector_is_a_bias_add_in_either_order(data):
     assert (straight.positions, swapped.positions) == ((0, 1), (1, 0))
 
 
+CHANNELS = [
+    ((2, 6, 5), (1, 6, 1)),
+    ((2, 6, 5, 5), (1, 6, 1, 1)),
+    ((1, 6, 5, 5), (6, 1, 1)),
+    ((2, 1, 5, 5), (1, 1, 1, 1)),
+]
+
+
+@pytest.mark.parametrize(("data", "bias"), CHANNELS, ids=str)
+def test_an_add_along_the_channels_of_a_convolution_is_a_bias_add_in_either_order(data, bias):
+    data, bias = tensor(*data), tensor(*bias)
+    straight, swapped = derived_name(relax.op.add(data, bias)), derived_name(relax.op.add(bias, data))
+    for derived in (straight, swapped):
+        assert derived.name == "relax.bias_add"
+        assert derived.arguments[0].same_as(data) and derived.arguments[1].same_as(bias)
+    assert (straight.positions, swapped.positions) == ((0, 1), (1, 0))
+
+
 def test_hints_come_back_in_the_order_of_the_real_call():
     data, bias, axis = PrimType("bfloat16"), PrimType("float32"), PrimType(None)
     straight = derived_name(relax.op.add(tensor(4, 6), tensor(6)))
@@ -59,6 +77,11 @@ def test_symbolic_lengths_and_unknown_shapes_are_biases():
         relax.op.add(tensor(4, 1), tensor(6)),
         relax.op.add(tensor(4, tvm.tirx.Var("n", "int64")), tensor(1)),
         relax.op.add(tensor(4, 6, dtype="int64"), tensor(6, dtype="int64")),
+        relax.op.add(tensor(2, 6, 5, 5), tensor(1, 1, 1, 5)),
+        relax.op.add(tensor(2, 6, 5, 5), tensor(2, 6, 1, 1)),
+        relax.op.add(tensor(2, 6, 5, 5), tensor(1, 1, 1, 1)),
+        relax.op.add(tensor(1, 6, 1, 1), tensor(1, 6, 1, 1)),
+        relax.op.add(tensor(6, 5), tensor(1, 5)),
         relax.op.subtract(tensor(4, 6), tensor(6)),
         relax.op.matmul(tensor(4, 6), tensor(6)),
         relax.Call(relax.ExternFunc("foreign"), [tensor(4, 6), tensor(6)]),

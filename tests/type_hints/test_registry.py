@@ -126,10 +126,17 @@ def test_a_rule_that_names_more_arguments_than_the_operator_has_is_refused():
     assert type_hints.get_row("gelu").label == "follow"
 
 
-@pytest.mark.parametrize("why", ["", "  ", None])
-def test_a_rule_without_a_reason_is_refused(why):
+@pytest.mark.parametrize("why", ["", "  ", 3])
+def test_a_rule_with_an_empty_reason_is_refused(why):
     with pytest.raises(CastingRuleError, match="expected the reason"):
         type_hints.register_op_cast_rule("relax.exp", full(1), why=why, override=True)
+
+
+def test_the_reason_of_a_rule_without_one_is_the_line_that_registers_it(monkeypatch):
+    monkeypatch.setattr(type_hints.registry, "_rows", dict(type_hints.registry._rows))
+    line = sys._getframe().f_lineno + 1
+    type_hints.register_op_cast_rule("relax.exp", full(1), override=True)
+    assert type_hints.get_row("exp").why == f"registered at {__file__}:{line}"
 
 
 def test_an_operator_in_two_tables_is_refused():

@@ -26,6 +26,8 @@ Dtypes = tuple[str, ...]
 #: The types of arguments that a rule of the tables may name.
 _TENSORS = (relax.TensorType, tvm.ir.TupleType)
 
+_UNTOUCHED = type_hints.PrimType(None)
+
 #: How often a rule is asked before it counts as one that never accepts its own answer.
 _ATTEMPTS = 8
 
@@ -114,7 +116,8 @@ class RuleQuery:
             types = [by_position.get(position) for position in range(len(self.arguments))]
         questions = [type_hints.Argument(expr, type) for (expr, _), type in zip(self.arguments, types, strict=True)]
         try:
-            hints = list(self.rule(questions, retype(*self.result, repeat(result)), self.amp))
+            answers = self.rule(questions, retype(*self.result, repeat(result)), self.amp)
+            hints = [type_hints.as_hint(answer) for answer in answers]
             if self.derived is not None:
                 hints = self.derived.real_hints(hints)
         except Exception as error:
@@ -123,6 +126,8 @@ class RuleQuery:
                 f"AutoCast: the casting rule {_name(self.rule)} failed on {self.where()}: {what}"
             ) from error
         arguments = self._real_arguments()
+        while len(hints) > len(arguments) + 1 and hints[-1] == _UNTOUCHED:
+            hints.pop()  # RAF's operators have arguments for what are attributes here
         if len(hints) not in (len(arguments), len(arguments) + 1):
             self._fail(
                 f"answered {len(hints)} hints for {{}}, expected {len(arguments)} (one for each argument) "
@@ -148,12 +153,12 @@ class RuleQuery:
                 for field, branch in zip(hint.fields, tree, strict=True):
                     yield from self._read(field, branch, at)
                 return
-            if hint == type_hints.PrimType(None):
+            if hint == _UNTOUCHED:
                 yield from (leaf.dtype for leaf in leaves(tree))
                 return
             self._fail(f"answered {hint!r} for argument {at} of {{}}, expected a TupleType of {len(tree)} hints")
         allowed = (None, "float32", self.amp) if tree is not None else (None,)
-        if tree is None and isinstance(hint, type_hints.TupleType):
+        if tree is None and (isinstance(hint, type_hints.TupleType) or _is_no_float(hint)):
             return
         if not isinstance(hint, type_hints.PrimType) or hint.dtype not in allowed:
             expected = " or ".join(f"{type_hints.PrimType(dtype)!r}" for dtype in allowed)
@@ -216,3 +221,8 @@ def decide(
 
 def _name(rule: Any) -> str:
     return getattr(rule, "__name__", None) or repr(rule)
+
+
+def _is_no_float(hint: Any) -> bool:
+    """Whether a hint names the dtype of integers or truth values, which RAF's rules repeat for arguments of these."""
+    return isinstance(hint, type_hints.PrimType) and (hint.dtype or "").startswith(("int", "uint", "bool"))
