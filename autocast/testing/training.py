@@ -11,7 +11,7 @@ from tvm import relax
 from autocast.errors import InputError
 from autocast.model.value import Model
 from autocast.training.losses import CrossEntropy, append_loss
-from autocast.training.optimizers import LAMB, SGD, Adam, AdamW, Optimizer
+from autocast.training.optimizers import LAMB, LANS, SGD, Adam, AdamW, Optimizer
 from autocast.training.optimizers.functions import SCALAR
 from autocast.training.optimizers.optimizer import number
 from autocast.training.step import join
@@ -22,6 +22,7 @@ _OPTIMIZERS: dict[str, tuple[Optimizer, float]] = {
     "adam": (Adam(), 1e-3),
     "adamw": (AdamW(), 1e-3),
     "lamb": (LAMB(), 1e-3),
+    "lans": (LANS(), 1e-3),
 }
 
 
@@ -41,7 +42,8 @@ def append_loss_n_optimizer(
     y_true : tensor
         Class indices, int64, one for each row of logits, in any shape.
     optimizer : str
-        "sgd" (learning rate 0.1, momentum 0.01, as RAF has it), "adam", "adamw" or "lamb" (learning rate 0.001).
+        "sgd" (learning rate 0.1, momentum 0.01, as RAF has it), "adam", "adamw", "lamb" or "lans" (learning rate
+        0.001).
 
     Returns
     -------

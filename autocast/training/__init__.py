@@ -9,7 +9,7 @@ from __future__ import annotations
 from autocast.training.differentiate import differentiate
 from autocast.training.loss_scaling import DynamicLossScaling
 from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, Loss, SmoothL1, append_loss
-from autocast.training.optimizers import LAMB, SGD, Adam, AdamW, Group, Optimizer
+from autocast.training.optimizers import LAMB, LANS, SGD, Adam, AdamW, Group, Optimizer
 from autocast.training.randomness import seed_dropout
 from autocast.training.schedules import Constant, Cosine, InverseSquareRoot, Linear
 from autocast.training.step import training_step
@@ -17,6 +17,7 @@ from autocast.training.trainer import Trainer
 
 __all__ = [
     "LAMB",
+    "LANS",
     "MSE",
     "NLL",
     "SGD",

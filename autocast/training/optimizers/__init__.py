@@ -2,7 +2,8 @@
 
 from autocast.training.optimizers.adam import Adam, AdamW
 from autocast.training.optimizers.lamb import LAMB
+from autocast.training.optimizers.lans import LANS
 from autocast.training.optimizers.optimizer import Group, Optimizer
 from autocast.training.optimizers.sgd import SGD
 
-__all__ = ["LAMB", "SGD", "Adam", "AdamW", "Group", "Optimizer"]
+__all__ = ["LAMB", "LANS", "SGD", "Adam", "AdamW", "Group", "Optimizer"]

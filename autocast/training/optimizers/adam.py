@@ -56,8 +56,13 @@ class Adam(Optimizer):
         direction, *moments = self.direction(operands)
         return parameter - rate * direction, *moments
 
-    def direction(self, operands: Operands) -> tuple[relax.Expr, relax.Var, relax.Var]:
+    def direction(self, operands: Operands) -> tuple[relax.Expr, ...]:
         """Where to go, and the new moments."""
+        mean, deviation, *moments = self.moments(operands)
+        return mean / (deviation + number(self.eps)), *moments
+
+    def moments(self, operands: Operands) -> tuple[relax.Expr, ...]:
+        """The mean and the deviation, corrected for their bias, and the new moments."""
         emit, gradient = operands.emit, operands.gradient
         if self.weight_decay and not self.decoupled:
             gradient = emit(gradient + number(self.weight_decay) * operands.parameter, "decayed")
@@ -68,7 +73,7 @@ class Adam(Optimizer):
         )
         mean = exp_avg * operands.scalars["correction"]
         deviation = op.sqrt(exp_avg_sq) * operands.scalars["correction_sq"]
-        return mean / (deviation + number(self.eps)), exp_avg, exp_avg_sq
+        return mean, deviation, exp_avg, exp_avg_sq
 
 
 @optimizer_options

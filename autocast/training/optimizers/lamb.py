@@ -34,7 +34,16 @@ class LAMB(Adam):
         if self.weight_decay:
             direction = direction + number(self.weight_decay) * parameter
         direction = emit(direction, "direction")
-        size, length = (emit(op.sqrt(op.sum(op.square(tensor))), "norm") for tensor in (parameter, direction))
-        both = op.logical_and(op.greater(size, number(0.0)), op.greater(length, number(0.0)))
-        trust = op.where(both, size / length, number(1.0))
+        trust = trust_ratio(norm(operands, parameter), norm(operands, direction))
         return parameter - operands.learning_rate * trust * direction, *moments
+
+
+def norm(operands: Operands, tensor: relax.Expr) -> relax.Var:
+    """The Euclidean norm of a whole tensor, bound to a variable."""
+    return operands.emit(op.sqrt(op.sum(op.square(tensor))), "norm")
+
+
+def trust_ratio(size: relax.Expr, length: relax.Expr) -> relax.Expr:
+    """What makes a step of `length` as long as the parameter's `size`; 1 where either is 0."""
+    both = op.logical_and(op.greater(size, number(0.0)), op.greater(length, number(0.0)))
+    return op.where(both, size / length, number(1.0))

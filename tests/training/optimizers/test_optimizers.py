@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -43,25 +43,6 @@ def biases_apart(module: nn.Sequential, **changes: float) -> list[dict]:
     return [{"params": weights}, {"params": biases, **changes}]
 
 
-class TorchLAMB(torch.optim.Optimizer):
-    """LAMB as its paper writes it (Algorithm 2, with the identity for phi)."""
-
-    def __init__(self, params: Iterable[torch.Tensor], lr: float, weight_decay: float) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "betas": (0.9, 0.999), "eps": 1e-6})
-
-    @torch.no_grad()
-    def step(self) -> None:
-        for group in self.param_groups:
-            for param in group["params"]:
-                state = self.state.setdefault(param, {})
-                step = state["step"] = state.get("step", 0) + 1
-                for slot, beta, value in zip(("m", "v"), group["betas"], (param.grad, param.grad**2), strict=True):
-                    state[slot] = beta * state.get(slot, torch.zeros_like(param)) + (1 - beta) * value
-                mean, square = (state[slot] / (1 - beta**step) for slot, beta in zip("mv", group["betas"], strict=True))
-                direction = mean / (square.sqrt() + group["eps"]) + group["weight_decay"] * param
-                param -= group["lr"] * param.norm() / direction.norm() * direction
-
-
 CASES: list[tuple[Optimizer, Callable[[nn.Sequential], torch.optim.Optimizer]]] = [
     (SGD(), lambda m: torch.optim.SGD(m.parameters(), RATE)),
     (SGD(momentum=0.9), lambda m: torch.optim.SGD(m.parameters(), RATE, momentum=0.9)),
@@ -80,7 +61,6 @@ CASES: list[tuple[Optimizer, Callable[[nn.Sequential], torch.optim.Optimizer]]] 
         AdamW(weight_decay=0.3, groups=(Group("*.bias", weight_decay=0.0, learning_rate_factor=0.5),)),
         lambda m: torch.optim.AdamW(biases_apart(m, weight_decay=0.0, lr=RATE / 2), RATE, weight_decay=0.3),
     ),
-    (LAMB(weight_decay=0.1), lambda m: TorchLAMB(m.parameters(), RATE, weight_decay=0.1)),
 ]
 
 
