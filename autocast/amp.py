@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import tvm
 
-from autocast.errors import AutocastError, PolicyWarning, SlowDtypeWarning
+from autocast.errors import AutocastError, InputError, PolicyWarning, SlowDtypeWarning
 from autocast.ir.failures import repeatable
 from autocast.kernels.cast_costs import KernelCosts
 from autocast.kernels.targets.cpu.instruction_sets import detect_target, slow_dtype
@@ -19,6 +19,7 @@ from autocast.passes.stochastic_rounding import round_stochastically
 from autocast.passes.store_parameters import store_parameters
 from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard, warn_of_unused
 from autocast.policy.patterns import Patterns
+from autocast.vm.signature import Inputs, Signature
 from type_hints import CustomTypeHint
 
 if TYPE_CHECKING:
@@ -88,8 +89,8 @@ def autocast(
     ----------
     model_or_module
         A `Model`, or an IRModule with Relax functions. It is not changed.
-    args
-        Example inputs, as RAF's `autocast` takes them. The types are in the IR already, so they are not looked at.
+    args : sequence of tensors, or dict of str to tensor, optional
+        Example inputs, as RAF's `autocast` takes them: checked against the inputs of main, and otherwise not needed.
     policy
         A `Policy`, or its text such as "mp1"; what it is where nothing is given: bfloat16 by the rules of the tables.
     dtype, out_dtype, objective, solver
@@ -112,6 +113,8 @@ def autocast(
         The module has no Relax function, or is not well formed.
     PolicyError
         An option is none of its legal values, the policy contradicts itself, or it and a short form are both given.
+    InputError
+        The example inputs are not those of the model.
     AutocastError
         What should be autocast is neither a Model nor an IRModule.
 
@@ -129,10 +132,28 @@ def autocast(
             f"autocast: got a {type(model_or_module).__name__}, expected a Model or a tvm.IRModule; a torch module "
             "becomes a Model with autocast.from_torch(module, example_args)"
         )
+    if args is not None:
+        _check_examples(model_or_module if isinstance(model_or_module, tvm.IRModule) else model_or_module.mod, args)
     policy = as_policy(policy, dtype=dtype, out_dtype=out_dtype, objective=objective, solver=solver, **fields)
     result = apply_policy(model_or_module, policy)
     warn_of_unused(result.report.unused)
     return result
+
+
+def _check_examples(mod: tvm.IRModule, args: Inputs) -> None:
+    """Raise InputError unless `args` fit the inputs of main; all that it takes are inputs unless `num_input` says."""
+    names = [var.name_hint for var in mod.get_global_vars()]
+    if "main" not in names:
+        raise InputError(
+            f"autocast: got example inputs for a module of the functions {names}, expected one called main, which they "
+            "are checked against; try without them, autocast(mod)"
+        )
+    main = mod["main"]
+    signature = Signature.of(main, int((main.attrs or {}).get("num_input", len(main.params))))
+    try:
+        signature.bind(signature.in_order(args))
+    except InputError as error:
+        raise InputError(f"autocast: the example inputs are not those of the model. {error}") from None
 
 
 def apply_policy(subject: Subject, policy: Policy) -> Subject:

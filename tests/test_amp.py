@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+import tvm
 from torch import nn
 
 import autocast
 from autocast import amp
-from autocast.errors import AutocastError, SlowDtypeWarning
+from autocast.errors import AutocastError, InputError, SlowDtypeWarning
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +19,33 @@ def model() -> autocast.Model:
 
 def test_example_inputs_may_be_given_as_raf_takes_them(model):
     assert amp.autocast(model, [torch.randn(2, 4)]).report.casts == amp.autocast(model).report.casts
+
+
+def test_example_inputs_may_be_given_by_name(model):
+    assert amp.autocast(model, {"input": torch.randn(2, 4)}).report.casts == amp.autocast(model).report.casts
+    assert amp.autocast(model.mod, {"input": torch.randn(2, 4)}) is not None
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([torch.zeros(3)], r"main: input input is float32\[3\], expected float32\[2, 4\]\. Give it 2 axes"),
+        ([torch.zeros(2, 4, dtype=torch.float64)], r"is float64\[2, 4\], expected float32\[2, 4\]\. Convert it"),
+        ([], "got 0 inputs, expected 1"),
+        ([torch.zeros(2, 4)] * 2, "got 2 inputs, expected 1"),
+        (torch.zeros(2, 4), "got one tensor for the inputs, expected a sequence"),
+        ({"x": torch.zeros(2, 4)}, r"names \['x'\], expected \['input'\]: input is missing; x is none of them"),
+    ],
+)
+def test_example_inputs_that_are_not_the_models_are_an_error(model, args, message):
+    with pytest.raises(InputError, match=f"autocast: the example inputs are not those of the model.*{message}"):
+        amp.autocast(model, args)
+
+
+def test_example_inputs_for_a_module_without_main_are_an_error(model):
+    mod = tvm.IRModule({"other": model.main.with_attr("global_symbol", "other")})
+    with pytest.raises(InputError, match=r"functions \['other'\], expected one called main.*autocast\(mod\)"):
+        amp.autocast(mod, [torch.zeros(2, 4)])
 
 
 def test_a_torch_dtype_is_a_dtype(model):

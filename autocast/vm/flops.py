@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import tvm
 from tvm import relax, tirx
@@ -14,7 +12,7 @@ from autocast import ir
 from autocast.errors import InputError
 from autocast.model.value import Model
 from autocast.operators import row_of
-from autocast.vm.signature import Signature
+from autocast.vm.signature import Inputs, Signature
 from autocast.vm.sizes import Sizes, evaluate, evaluate_all
 from autocast.vm.workspace import sizes_of_call
 
@@ -30,7 +28,7 @@ _OPAQUE = 8
 _Shapes = list[tuple[int, ...]]
 
 
-def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: Sequence[Any] = ()) -> float:
+def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: Inputs = ()) -> float:
     """Billions of floating-point operations in the products, convolutions and attention of one call.
 
     A multiply-add counts as two; other operators, which are bound by memory, do not count.
@@ -41,8 +39,8 @@ def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: Se
         Its `main` is counted, and the Relax functions that it calls.
     device : str
         Accepted as RAF accepts it; the count does not depend on it.
-    args : sequence of tensors
-        The inputs: their shapes give symbolic dimensions their values.
+    args : sequence of tensors, or dict of str to tensor
+        The inputs, in their order or by their names: their shapes give symbolic dimensions their values.
 
     Raises
     ------
@@ -52,7 +50,8 @@ def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: Se
     mod = model.mod if isinstance(model, Model) else model
     main = mod["main"]
     inputs = model.num_input if isinstance(model, Model) else len(main.params)
-    sizes = Signature.of(main, inputs).bind(args)
+    signature = Signature.of(main, inputs)
+    sizes = signature.bind(signature.in_order(args))
     return _count(mod, main, sizes) / 1e9
 
 

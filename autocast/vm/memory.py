@@ -16,6 +16,7 @@ from autocast.terminal import to_text
 from autocast.vm.compile import compile
 from autocast.vm.executable import Executable
 from autocast.vm.plan import Replay
+from autocast.vm.signature import Inputs
 from autocast.vm.sizes import tensor_bytes
 
 MIB = 2**20
@@ -110,9 +111,7 @@ class MemoryTrace(Sequence[MemoryStep]):
         return to_text(self.table())
 
 
-def trace_memory(
-    model: Model | tvm.IRModule | Executable, device: str = "cpu", args: Sequence[Any] = ()
-) -> MemoryTrace:
+def trace_memory(model: Model | tvm.IRModule | Executable, device: str = "cpu", args: Inputs = ()) -> MemoryTrace:
     """The memory of one call with inputs `args`, kernel by kernel.
 
     The first call of a process is described: from an empty allocator, on a thread pool of the configured size. Later
@@ -124,8 +123,8 @@ def trace_memory(
         What is called; compiled for `device` if it is not yet.
     device : str
         "cpu".
-    args : sequence of tensors
-        The inputs; only their shapes matter.
+    args : sequence of tensors, or dict of str to tensor
+        The inputs, in their order or by their names; only their shapes matter.
 
     Returns
     -------
@@ -133,6 +132,7 @@ def trace_memory(
         Prints as a table.
     """
     executable = model if isinstance(model, Executable) else compile(model, device)
+    args = executable.signature.in_order(args)
     executable.signature.bind(args)
     program = executable.program
     shapes = [tuple(int(size) for size in value.shape) for value in (*args, *executable.held)]
@@ -153,7 +153,7 @@ def trace_memory(
 def get_peak_memory(
     model: Model | tvm.IRModule | Executable,
     device: str = "cpu",
-    args: Sequence[Any] = (),
+    args: Inputs = (),
     include_param: bool = True,
 ) -> float:
     """The peak memory of one call in MiB: inputs, intermediates, outputs, kernels' workspaces, and the parameters.

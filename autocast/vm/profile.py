@@ -20,6 +20,7 @@ from autocast.terminal import to_text
 from autocast.vm.compile import compile
 from autocast.vm.executable import Executable
 from autocast.vm.flops import kernel_flops
+from autocast.vm.signature import Inputs
 from autocast.vm.sizes import tensor_bytes
 
 #: The name of the row that holds what the VM itself does between kernels: allocations, checks, releases.
@@ -167,16 +168,17 @@ class LatencyReport(Sequence[float]):
 
 
 def run_vm_model(
-    model: Model | tvm.IRModule | Executable, device: str = "cpu", args: Sequence[Any] = (), *, opt_level: int = 3
+    model: Model | tvm.IRModule | Executable, device: str = "cpu", args: Inputs = (), *, opt_level: int = 3
 ) -> Any:
     """Compile `model` for `device` if it is not yet, and run it on `args`: its outputs, of the kind of the inputs."""
-    return _executable(model, device, opt_level)(*args)
+    executable = _executable(model, device, opt_level)
+    return executable(*executable.signature.in_order(args))
 
 
 def profile_vm_model(
     model: Model | tvm.IRModule | Executable,
     device: str = "cpu",
-    args: Sequence[Any] = (),
+    args: Inputs = (),
     *,
     opt_level: int = 3,
     warmup: int = 5,
@@ -191,8 +193,8 @@ def profile_vm_model(
         What is called; compiled for `device` if it is not yet.
     device : str
         "cpu".
-    args : sequence of tensors
-        The inputs; a model's parameters are added by itself.
+    args : sequence of tensors, or dict of str to tensor
+        The inputs, in their order or by their names; a model's parameters are added by itself.
     opt_level : int
         0 to 3, as `autocast.vm.compile` takes it; an Executable is run as it is.
     warmup : int
@@ -217,6 +219,7 @@ def profile_vm_model(
         if not isinstance(count, int) or count < least:
             raise InputError(f"profile_vm_model: {name} is {count!r}, expected an integer of {least} or more")
     executable = _executable(model, device, opt_level)
+    args = executable.signature.in_order(args)
     executable.signature.bind(args)
     arguments = executable.arguments(args)
     for _ in range(warmup):

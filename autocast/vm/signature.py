@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,9 @@ from autocast import ir
 from autocast.errors import InputError, UnsupportedError
 from autocast.model.value import IMPORTED_FROM
 from autocast.vm.sizes import evaluate
+
+#: The inputs of a call, in their order or by their names.
+Inputs = Sequence[Any] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,26 @@ class Signature:
             if any(evaluate(size, sizes) not in (None, got) for size, got in zip(shape, arg.shape, strict=False)):
                 raise self._mismatch(replace(spec, shape=shape), arg, sizes)
         return sizes
+
+    def in_order(self, args: Inputs) -> Sequence[Any]:
+        """Inputs as `bind` takes them: a mapping by the names of the inputs becomes a list.
+
+        Raises
+        ------
+        InputError
+            A mapping lacks an input, or has a name that none has.
+        """
+        if not isinstance(args, Mapping):
+            return args
+        names = [spec.name for spec in self.inputs]
+        if args.keys() != set(names):
+            wrong = [f"{name} is missing" for name in names if name not in args]
+            wrong += [f"{name} is none of them" for name in args if name not in names]
+            raise InputError(
+                f"main: got inputs by the names {list(args)}, expected {names}: {'; '.join(wrong)}. Pass each of the "
+                "inputs once, by its name, or all of them in this order"
+            )
+        return [args[name] for name in names]
 
     def _check_bounds(self, spec: Input, axis: int, var: tirx.Var, got: int) -> None:
         if got == 0 and var.name in self.chosen_from:

@@ -92,3 +92,17 @@ def test_parameters_may_have_no_elements() -> None:
     x = torch.ones(2, 0)
     got = vm.compile(from_torch(Product(), (x,)))(x)
     assert [value.tolist() for value in got] == [[[0, 0, 0], [0, 0, 0]], [[], []]]
+
+
+def test_inputs_may_be_given_by_their_names():
+    model, x = from_torch(nn.Linear(4, 3).eval(), (torch.zeros(2, 4),)), torch.randn(2, 4)
+    assert torch.equal(vm.run_vm_model(model, "cpu", {"input": x}), vm.run_vm_model(model, "cpu", [x]))
+    assert vm.get_peak_memory(model, "cpu", {"input": x}) == vm.get_peak_memory(model, "cpu", [x])
+    assert vm.calc_model_gflops(model, "cpu", {"input": x}) == 48e-9
+    assert len(vm.profile_vm_model(model, "cpu", {"input": x}, warmup=0, number=1, repeat=2)) == 2
+
+
+def test_an_input_of_a_name_that_there_is_not_is_an_error():
+    model = from_torch(nn.Linear(4, 3).eval(), (torch.zeros(2, 4),))
+    with pytest.raises(InputError, match=r"names \['wrong'\], expected .* is missing; wrong is none of them"):
+        vm.run_vm_model(model, "cpu", {"wrong": torch.zeros(2, 4)})
