@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NoReturn
 
 import tvm
 
 from autocast.errors import UnsupportedError
 from autocast.ir import all_bindings, op_name, relax_functions
+from autocast.messages import nearest
 
 #: An operator's name in another system -> those of the operators of Relax that it becomes.
 Names = Mapping[str, tuple[str, ...]]
@@ -49,3 +51,13 @@ def check_device(device: object, what: str) -> None:
             f"{what}: got {device!r}, expected the CPU, which is all that models are compiled for; try {what}='cpu', "
             "or leave it out"
         )
+
+
+def named(module: str, names: Collection[str], remedy: str = "") -> Callable[[str], NoReturn]:
+    """The `__getattr__` of a module: an AttributeError with the nearest names for one that it has not, and a remedy."""
+
+    def missing(name: str) -> NoReturn:
+        further = f"; {remedy}" if remedy else ""
+        raise AttributeError(f"{module} has no {name!r}; nearest: {nearest(name, names)}{further}", name=name)
+
+    return missing

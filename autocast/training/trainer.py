@@ -184,7 +184,7 @@ class Trainer:
         InputError
             There is no batch, or one does not fit.
         """
-        params = self._reached(self._evaluation).values()
+        params = self.reached(self._evaluation).values()
         losses = [float(self._evaluating(*self._arguments(batch), *params)) for batch in batches]
         if not losses:
             raise InputError("Trainer.evaluate: got no batches, expected at least one; is the iterator used up?")
@@ -193,8 +193,16 @@ class Trainer:
     def trained(self) -> Model:
         """The model in evaluation form, with copies of the parameters that training has reached."""
         model = evaluation_form(self._model)
-        params = {name: tvm.runtime.tensor(tensor.numpy()) for name, tensor in self._reached(model).items()}
+        params = {name: tvm.runtime.tensor(tensor.numpy()) for name, tensor in self.reached(model).items()}
         return model.replace(params=params)
+
+    def reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
+        """The parameters of `model`, another form of what is trained, as they are now, in the dtypes that it stores.
+
+        They are those of the running state: a step changes them. `trained` copies them.
+        """
+        state = self.executable.state
+        return {name: _in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}
 
     def to_torch(self, module: Any) -> None:
         """Write the parameters that training has reached into `module`, the torch module that was imported.
@@ -206,7 +214,7 @@ class Trainer:
         """
         import torch
 
-        reached = self._reached(evaluation_form(self._model))
+        reached = self.reached(evaluation_form(self._model))
         tensors = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
         wrong = [
             name
@@ -283,11 +291,6 @@ class Trainer:
         tensors = tensors_of(batch, self._inputs)
         check_labels(self._model, self._loss, tensors[-1])
         return tensors
-
-    def _reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
-        """The parameters of `model`, one like that which is trained, as they are now, in its dtypes."""
-        state = self.executable.state
-        return {name: _in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}
 
 
 def _in_dtype_of(tensor: tvm.runtime.Tensor, other: tvm.runtime.Tensor) -> tvm.runtime.Tensor:

@@ -1,4 +1,4 @@
-"""Paddle's interface: each argument becomes the field of a policy, or of loss scaling, that it means."""
+"""Paddle's interface: programs are handles, and each argument becomes the field of a policy that it means."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from tvm.script import relax as R
 
 import autocast
 from autocast.compat import paddle
-from autocast.errors import PolicyError, PolicyWarning, TrainingError, UnsupportedError
-from autocast.training import SGD, CrossEntropy
+from autocast.compat.paddle.nn import functional as F
+from autocast.compat.paddle.static import Executor, Program, amp
+from autocast.errors import InputError, PolicyError, PolicyWarning, TrainingError, UnsupportedError
+from autocast.model import Model
+from autocast.policy import Policy
 
 
 class Net(nn.Module):
@@ -20,38 +23,75 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(1, 2, 3)
+        self.conv, self.drop = nn.Conv2d(1, 2, 3), nn.Dropout(0.5)
         self.fc = nn.Linear(8, 5)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
         """Logits."""
         data = self.conv(image)
-        with paddle.fp16_guard():
-            return self.fc(nn.functional.max_pool2d(data, 2).flatten(1))
+        with amp.fp16_guard():
+            return self.fc(self.drop(nn.functional.max_pool2d(data, 2).flatten(1)))
 
 
-IMAGE = torch.rand(3, 1, 6, 6)
-LABELS = torch.tensor([0, 1, 4])
+FEED = {"pixels": np.random.default_rng(0).random((3, 1, 6, 6), "float32"), "label": np.array([[0], [1], [4]])}
+
+
+class Built:
+    """A program that computes a loss, one that computes logits in evaluation mode, and their startup program."""
+
+    def __init__(self, dropout: float = 0.0, label_shape: tuple = (None, 1)) -> None:
+        torch.manual_seed(0)
+        self.net = Net()
+        self.net.drop.p = dropout
+        self.train, self.test, self.startup = Program(), Program(), Program()
+        with paddle.static.program_guard(self.train, self.startup):
+            image = paddle.static.data("pixels", [None, 1, 6, 6])
+            label = paddle.static.data("label", label_shape, "int64")
+            self.trained = paddle.static.nn.torch_module(self.net.train(), image)
+            self.loss = F.cross_entropy(self.trained, label)
+        with paddle.static.program_guard(self.test, self.startup):
+            image = paddle.static.data("pixels", [None, 1, 6, 6])
+            self.logits = paddle.static.nn.torch_module(self.net.eval(), image)
+        self.exe = Executor(paddle.CPUPlace())
+
+    def step(self) -> float:
+        """The loss of one step."""
+        return float(self.exe.run(self.train, feed=FEED, fetch_list=[self.loss])[0])
+
+    def predict(self, program: Program | None = None) -> np.ndarray:
+        """The testing program's logits."""
+        return self.exe.run(program or self.test, feed={"pixels": FEED["pixels"]}, fetch_list=[self.logits.name])[0]
 
 
 @pytest.fixture
-def net() -> nn.Module:
-    torch.manual_seed(0)
-    return Net()
+def built() -> Built:
+    return Built()
 
 
-@pytest.fixture
-def program(net: nn.Module) -> autocast.Model:
-    return autocast.from_torch(net.train(), (IMAGE,))
+def decorated(
+    optimizer: paddle.optimizer.Optimizer | None = None, **options: object
+) -> amp.OptimizerWithMixedPrecision:
+    return amp.decorate(optimizer or paddle.optimizer.SGD(0.1, multi_precision=True), **options)
 
 
-@pytest.fixture
-def test_program(net: nn.Module, program: autocast.Model) -> autocast.Model:
-    return autocast.from_torch(net.eval(), (IMAGE,))
+def minimized(built: Built, **options: object) -> amp.OptimizerWithMixedPrecision:
+    """The decorated optimizer, ready to step."""
+    optimizer = decorated(**options)
+    optimizer.minimize(built.loss, built.startup)
+    built.exe.run(built.startup)
+    return optimizer
 
 
-def modes(model: autocast.Model) -> dict[str, str]:
+def modes(model: Model | None) -> dict[str, str]:
+    assert model is not None
     return {decision.operator.removeprefix("relax."): decision.mode for decision in model.report.decisions}
+
+
+def step_modes(built: Built) -> dict[str, str]:
+    """The precisions of the forward calls of the training step, by operator."""
+    assert built.train.trainer is not None
+    decisions = built.train.trainer.step_model.report.decisions
+    return {d.operator.removeprefix("relax."): d.mode for d in decisions if not d.forward}
 
 
 @pytest.mark.parametrize(
@@ -64,29 +104,35 @@ def modes(model: autocast.Model) -> dict[str, str]:
         (False, True, "float32", "float16"),
     ],
 )
-def test_the_guard_holds_where_it_is_asked_for_and_by_default_in_pure_float16(program, pure, guard, conv, matmul):
-    optimizer = paddle.decorate(SGD(), use_pure_fp16=pure, use_fp16_guard=guard)
-    found = modes(optimizer.minimize(program, CrossEntropy(), learning_rate=0.1).step_model)
+def test_the_guard_holds_where_it_is_asked_for_and_by_default_in_pure_float16(built, pure, guard, conv, matmul):
+    minimized(built, use_pure_fp16=pure, use_fp16_guard=guard)
+    found = step_modes(built)
     assert found["matmul"] == matmul
     assert found["nn.conv2d"] in ((conv, "as is") if conv == "float32" else (conv,))
 
 
 @pytest.mark.parametrize("guard", [True, False])
-def test_the_black_list_holds_in_the_guard_and_without_it(program, guard):
-    lists = paddle.AutoMixedPrecisionLists(custom_black_list=["pool2d", "mul"])
-    cast, _ = paddle.cast_model_to_fp16(program, lists, use_fp16_guard=guard)
-    assert modes(cast)["nn.max_pool2d"] == modes(cast)["matmul"] == "float32"
+def test_the_black_list_holds_in_the_guard_and_without_it(built, guard):
+    lists = amp.AutoMixedPrecisionLists(custom_black_list=["pool2d", "mul"])
+    amp.cast_model_to_fp16(built.test, lists, use_fp16_guard=guard)
+    assert modes(built.test.model)["nn.max_pool2d"] == modes(built.test.model)["matmul"] == "float32"
 
 
-def test_the_white_list_makes_an_operator_low_and_black_variables_win_over_it(program):
-    lists = paddle.AutoMixedPrecisionLists(custom_white_list=["matmul_v2"])
-    cast, names = paddle.cast_model_to_fp16(program, lists, use_fp16_guard=False)
-    assert modes(cast)["matmul"] == "float16"
-    assert "fc.weight" in names
-    lists = paddle.AutoMixedPrecisionLists(custom_white_list=["matmul_v2"], custom_black_varnames=["fc.weight"])
-    cast, names = paddle.cast_model_to_fp16(program, lists, use_fp16_guard=False)
-    assert modes(cast)["matmul"] == "float32"
-    assert "fc.weight" not in names
+def test_the_black_list_reaches_the_gradient(built):
+    lists = amp.AutoMixedPrecisionLists(custom_black_list=["pool2d"])
+    minimized(built, amp_lists=lists, use_pure_fp16=True, use_fp16_guard=False)
+    decisions = built.train.trainer.step_model.report.decisions
+    assert {d.mode for d in decisions if d.forward == "relax.nn.max_pool2d"} == {"float32"}
+
+
+def test_the_white_list_makes_an_operator_low_and_black_variables_win_over_it():
+    white = {"custom_white_list": ["matmul_v2"]}
+    for black, mode in (None, "float16"), (["fc.weight"], "float32"):
+        built = Built()
+        lists = amp.AutoMixedPrecisionLists(**white, custom_black_varnames=black)
+        names = amp.cast_model_to_fp16(built.test, lists, use_fp16_guard=False)
+        assert modes(built.test.model)["matmul"] == mode
+        assert ("fc.weight" in names) == (mode == "float16")
 
 
 def test_what_gives_or_reads_a_black_variable_is_float32():
@@ -102,94 +148,222 @@ def test_what_gives_or_reads_a_black_variable_is_float32():
                 R.output(last)
             return last
 
-    lists = paddle.AutoMixedPrecisionLists(custom_black_varnames=["black"])
-    cast, _ = paddle.cast_model_to_fp16(autocast.from_relax(Module), lists, use_fp16_guard=False)
-    assert [decision.mode for decision in cast.report.decisions] == ["float16", "float32", "float32", "float16"]
+    program = Program()
+    program.model = autocast.from_relax(Module)
+    lists = amp.AutoMixedPrecisionLists(custom_black_varnames=["black"])
+    amp.cast_model_to_fp16(program, lists, use_fp16_guard=False)
+    found = [decision.mode for decision in program.model.report.decisions]
+    assert found == ["float16", "float32", "float32", "float16"]
 
 
-def test_an_operator_in_both_lists_is_an_error(program):
-    lists = paddle.AutoMixedPrecisionLists(custom_white_list=["pool2d"], custom_black_list=["pool2d"])
+def test_an_operator_in_both_lists_is_an_error(built):
+    lists = amp.AutoMixedPrecisionLists(custom_white_list=["pool2d"], custom_black_list=["pool2d"])
     with pytest.raises(PolicyError, match=r"low_ops and float32_ops both name 'nn\.max_pool2d'"):
-        paddle.cast_model_to_fp16(program, lists)
+        amp.cast_model_to_fp16(built.test, lists)
 
 
-def test_names_that_are_no_operators_are_errors_and_operators_that_are_not_there_are_said(program):
+def test_names_that_are_no_operators_are_errors_and_operators_that_are_not_there_are_said(built):
     with pytest.raises(PolicyError, match="pol2d"):
-        paddle.cast_model_to_fp16(program, paddle.AutoMixedPrecisionLists(custom_black_list=["pol2d"]))
+        amp.cast_model_to_fp16(built.test, amp.AutoMixedPrecisionLists(custom_black_list=["pol2d"]))
     with pytest.warns(PolicyWarning, match=r"nn\.softmax"):
-        paddle.cast_model_to_fp16(program, paddle.AutoMixedPrecisionLists(custom_black_list=["softmax"]))
+        amp.cast_model_to_fp16(built.test, amp.AutoMixedPrecisionLists(custom_black_list=["softmax"]))
 
 
 def test_every_name_in_the_table_is_an_operator():
-    for ours in paddle.OPERATORS.values():
+    for ours in amp.OPERATORS.values():
         for name in ours:
-            autocast.amp.Policy(float32_ops=name)
+            Policy(float32_ops=name)
 
 
-def test_dynamic_loss_scaling_takes_every_argument_and_a_static_one_never_changes(program):
+def test_dynamic_loss_scaling_takes_every_argument_and_a_static_one_never_changes(built):
     scaled = {"init_loss_scaling": 64.0, "incr_every_n_steps": 1, "incr_ratio": 4.0}
-    trainer = paddle.decorate(SGD(), **scaled).minimize(program, CrossEntropy(), learning_rate=0.1)
-    trainer.step((IMAGE, LABELS))
-    assert float(trainer.executable.state["loss_scale"].numpy()) == 256.0
-    fixed = paddle.decorate(SGD(), **scaled, use_dynamic_loss_scaling=False)
-    trainer = fixed.minimize(program, CrossEntropy(), learning_rate=0.1)
-    assert float(trainer.step_model.params["loss_scale"].numpy()) == 64.0
+    minimized(built, **scaled)
+    built.step()
+    assert float(built.train.trainer.executable.state["loss_scale"].numpy()) == 256.0
+    fixed = Built()
+    minimized(fixed, **scaled, use_dynamic_loss_scaling=False)
+    assert float(fixed.train.trainer.step_model.params["loss_scale"].numpy()) == 64.0
 
 
-def test_pure_float16_learns_as_float32_does(program):
+def test_pure_float16_learns_as_float32_does():
     losses = []
-    for pure in (True, False):
-        optimizer = paddle.decorate(SGD(), init_loss_scaling=128.0, use_pure_fp16=pure, use_fp16_guard=False)
-        trainer = optimizer.minimize(program, CrossEntropy(), learning_rate=0.1)
-        losses.append([trainer.step((IMAGE, LABELS)) for _ in range(5)])
+    for pure in (True, None):
+        built = Built()
+        optimizer = paddle.optimizer.SGD(0.1, multi_precision=True)
+        if pure:
+            optimizer = decorated(optimizer, init_loss_scaling=128.0, use_pure_fp16=True, use_fp16_guard=False)
+        optimizer.minimize(built.loss, built.startup)
+        built.exe.run(built.startup)
+        losses.append([built.step() for _ in range(5)])
     assert losses[0][-1] < losses[0][0]
     np.testing.assert_allclose(*losses, rtol=2e-2)
 
 
-def test_the_testing_program_has_the_parameters_that_training_has_reached(program, test_program):
-    optimizer = paddle.decorate(SGD(), use_pure_fp16=True)
-    trainer = optimizer.minimize(program, CrossEntropy(), learning_rate=0.5)
-    before = optimizer.amp_init(test_program=test_program)
+@pytest.mark.parametrize(
+    ("pure", "masters", "dtype"), [(True, True, "float32"), (True, False, "float16"), (False, False, "float32")]
+)
+def test_pure_float16_alone_does_without_masters(built, pure, masters, dtype):
+    optimizer = decorated(paddle.optimizer.SGD(multi_precision=masters), use_pure_fp16=pure, use_fp16_guard=False)
+    optimizer.minimize(built.loss, built.startup)
+    assert str(built.train.trainer.step_model.params["fc.weight"].dtype) == dtype
+
+
+def test_optimizers_hand_their_arguments_on():
+    for optimizer, rule in (
+        (paddle.optimizer.Adam(0.1, beta1=0.8, beta2=0.9, epsilon=1e-6), "Adam(betas=(0.8, 0.9), eps=1e-06"),
+        (paddle.optimizer.AdamW(weight_decay=0.2), "AdamW(weight_decay=0.2"),
+        (paddle.optimizer.Momentum(momentum=0.5, use_nesterov=True), "SGD(momentum=0.5, nesterov=True"),
+        (paddle.optimizer.Lamb(lamb_weight_decay=0.3), "LAMB(weight_decay=0.3"),
+    ):
+        expected = dict(
+            part.split("=", 1) for part in rule.partition("(")[2].replace("0.8, 0.9", "0.8;0.9").split(", ")
+        )
+        assert type(optimizer.rule).__name__ == rule.partition("(")[0]
+        for name, value in expected.items():
+            assert str(getattr(optimizer.rule, name)) == value.replace(";", ", ")
+
+
+def test_gradients_are_clipped_as_the_optimizer_says(built):
+    paddle.optimizer.SGD(1.0, grad_clip=paddle.nn.ClipGradByGlobalNorm(1e-3)).minimize(built.loss, built.startup)
+    built.exe.run(built.startup)
+    before = built.net.fc.weight.detach().numpy().copy()
+    built.step()
+    moved = built.test.parameters["fc.weight"].numpy() - before
+    assert 0 < np.linalg.norm(moved) <= 1.001e-3
+
+
+def test_the_testing_program_reads_the_parameters_that_training_reaches(built):
+    optimizer = minimized(built, use_pure_fp16=True)
+    assert optimizer.amp_init(paddle.CPUPlace(), test_program=built.test) is None
+    before = built.predict()
     for _ in range(3):
-        trainer.step((IMAGE, LABELS))
-    after = optimizer.amp_init("cpu", test_program=test_program)
-    reached = trainer.trained().params["fc.weight"].numpy()
-    np.testing.assert_array_equal(after.params["fc.weight"].numpy(), reached.astype("float16"))
-    assert (before.params["fc.weight"].numpy() != after.params["fc.weight"].numpy()).any()
-    assert after(IMAGE).shape == (3, 5)
+        built.step()
+    reached = built.train.trainer.trained().params["fc.weight"].numpy()
+    np.testing.assert_array_equal(built.test.parameters["fc.weight"].numpy(), reached.astype("float16"))
+    assert (built.predict() != before).any()
+    assert before.shape == (3, 5)
 
 
-def test_under_lists_the_testing_program_is_transformed_only_if_asked(program, test_program):
-    optimizer = paddle.decorate(SGD())
-    optimizer.minimize(program, CrossEntropy(), learning_rate=0.5)
-    assert optimizer.amp_init(test_program=test_program).report is None
-    assert modes(optimizer.amp_init(test_program=test_program, use_fp16_test=True))["matmul"] == "float16"
-    assert optimizer.amp_init() is None
+def test_under_lists_the_testing_program_is_transformed_only_if_asked(built):
+    optimizer = minimized(built)
+    optimizer.amp_init(test_program=built.test)
+    assert built.test.model.report is None
+    optimizer.amp_init(test_program=built.test, use_fp16_test=True)
+    assert modes(built.test.model)["matmul"] == "float16"
 
 
-def test_a_scope_gives_parameters_their_values(program, test_program):
-    optimizer = paddle.decorate(SGD(), use_pure_fp16=True)
-    optimizer.minimize(program, CrossEntropy(), learning_rate=0.5)
+def test_a_scope_gives_the_testing_program_values_of_its_own(built):
+    optimizer = minimized(built, use_pure_fp16=True)
     scope = {"fc.weight": np.full((5, 8), 0.25, "float32"), "another": np.zeros(3)}
-    test = optimizer.amp_init(scope=scope, test_program=test_program)
-    assert (test.params["fc.weight"].numpy() == 0.25).all()
+    optimizer.amp_init(scope=scope, test_program=built.test)
+    built.step()
+    assert (built.test.parameters["fc.weight"].numpy() == 0.25).all()
 
 
-def test_parameters_are_cast_by_the_names_that_the_cast_of_the_model_answers(program):
-    cast, names = paddle.cast_model_to_fp16(program)
-    low = paddle.cast_parameters_to_fp16("cpu", cast, to_fp16_var_names=names)
-    assert (
-        {name for name, tensor in low.params.items() if tensor.dtype == "float16"} == names == {"fc.weight", "fc.bias"}
+def test_parameters_are_cast_by_the_names_that_the_cast_of_the_model_answers():
+    for chosen in (None, ["fc.bias"]):
+        built = Built()
+        names = amp.cast_model_to_fp16(built.test)
+        assert names == {"fc.weight", "fc.bias"}
+        amp.cast_parameters_to_fp16("cpu", built.test, to_fp16_var_names=chosen or names)
+        low = {name for name, tensor in built.test.parameters.items() if tensor.dtype == "float16"}
+        assert low == set(chosen or names)
+
+
+@pytest.mark.parametrize("shape", [(None, 1), (None,)])
+def test_labels_may_be_columns(shape):
+    built = Built(label_shape=shape)
+    minimized(built)
+    labels = FEED["label"] if len(shape) == 2 else FEED["label"][:, 0]
+    loss = built.exe.run(built.train, feed={**FEED, "label": labels}, fetch_list=[built.loss])[0]
+    logits = Built().net.eval()(torch.from_numpy(FEED["pixels"]))
+    expected = nn.functional.cross_entropy(logits, torch.from_numpy(FEED["label"][:, 0])).item()
+    np.testing.assert_allclose(loss, expected, rtol=1e-2)
+
+
+def test_the_batch_may_have_any_size(built):
+    minimized(built)
+    feed = {name: np.concatenate([value, value]) for name, value in FEED.items()}
+    assert np.isfinite(built.exe.run(built.train, feed=feed, fetch_list=[built.loss])[0])
+
+
+def test_a_clone_for_testing_neither_trains_nor_drops():
+    built = Built(dropout=0.5)
+    minimized(built)
+    clone = built.train.clone(for_test=True)
+    first, second = (built.exe.run(clone, feed=FEED, fetch_list=[built.trained, built.loss]) for _ in range(2))
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_allclose(first[0], built.predict(), rtol=1e-5)
+    expected = nn.functional.cross_entropy(torch.from_numpy(first[0]), torch.from_numpy(FEED["label"][:, 0]))
+    np.testing.assert_allclose(first[1], expected.item(), rtol=1e-5)
+    built.step()
+    assert (built.exe.run(clone, feed=FEED, fetch_list=[built.trained])[0] != first[0]).any()
+
+
+@pytest.mark.parametrize("pure", [True, False])
+def test_what_was_saved_predicts_the_same_to_the_last_bit(built, tmp_path, pure):
+    optimizer = minimized(built, use_pure_fp16=pure)
+    built.step()
+    optimizer.amp_init(test_program=built.test)
+    paddle.static.save_inference_model(
+        tmp_path / "net", built.test.arguments, [built.logits], built.exe, program=built.test
     )
-    one = paddle.cast_parameters_to_fp16("cpu", cast, to_fp16_var_names=["fc.bias"])
-    assert one.report.parameters.stored == ("fc.bias",)
+    program, feeds, fetches = paddle.static.load_inference_model(tmp_path / "net", built.exe)
+    found = Executor().run(program, feed={feeds[0]: FEED["pixels"]}, fetch_list=fetches)[0]
+    np.testing.assert_array_equal(found, built.predict())
+    assert str(program.parameters["fc.weight"].dtype) == ("float16" if pure else "float32")
 
 
-def test_what_has_no_meaning_here_is_refused(program):
-    optimizer = paddle.decorate(SGD())
+def test_what_is_saved_of_a_training_program_is_its_evaluation(tmp_path):
+    built = Built(dropout=0.5)
+    minimized(built)
+    built.step()
+    paddle.static.save_inference_model(tmp_path / "net", built.train.arguments[0], built.trained, built.exe)
+    program, _, fetches = paddle.static.load_inference_model(tmp_path / "net", built.exe)
+    found = built.exe.run(program, feed={"pixels": FEED["pixels"]}, fetch_list=fetches)[0]
+    np.testing.assert_allclose(found, built.predict(), rtol=1e-5)
+
+
+def test_what_has_no_meaning_here_is_refused(built):
+    with pytest.raises(UnsupportedError, match=r"place: got CUDAPlace\(0\), expected the CPU"):
+        Executor(paddle.CUDAPlace(0))
+    with pytest.raises(UnsupportedError, match="a training step returns its loss 'loss_0' alone"):
+        minimized(built)
+        built.exe.run(built.train, feed=FEED, fetch_list=[built.trained])
+    with pytest.raises(UnsupportedError, match="use_softmax=False, expected use_softmax=True"):
+        F.cross_entropy(built.trained, built.loss, use_softmax=False)
+    with pytest.raises(UnsupportedError, match="the program has a module already"):
+        paddle.static.nn.torch_module(built.net, built.train.arguments[0])
+
+
+def test_what_is_called_too_early_says_what_comes_first(built):
+    optimizer = decorated()
     with pytest.raises(TrainingError, match="call minimize"):
         optimizer.amp_init()
-    with pytest.raises(UnsupportedError, match=r"place: got 'CUDAPlace\(0\)', expected the CPU"):
-        optimizer.amp_init("CUDAPlace(0)")
-    with pytest.raises(UnsupportedError, match="place"):
-        paddle.cast_parameters_to_fp16("gpu", paddle.cast_model_to_fp16(program)[0])
+    optimizer.minimize(built.loss, built.startup)
+    with pytest.raises(TrainingError, match="run the startup program first"):
+        optimizer.amp_init()
+    with pytest.raises(TrainingError, match="run the startup program first"):
+        built.step()
+    with pytest.raises(TrainingError, match="it has no layers"):
+        amp.cast_model_to_fp16(Program())
+
+
+def test_what_is_not_there_is_named_with_the_nearest(built):
+    built.exe.run(built.startup)
+    with pytest.raises(InputError, match="lacks 'pixels'"):
+        built.exe.run(built.test, feed={"image": FEED["pixels"]}, fetch_list=[built.logits])
+    with pytest.raises(TrainingError, match=r"called 'output'.*output_0"):
+        built.exe.run(built.test, feed=FEED, fetch_list=["output"])
+    with pytest.raises(AttributeError, match="has no 'Adamw'; nearest: Adam, AdamW, Lamb"):
+        _ = paddle.optimizer.Adamw
+    with pytest.raises(AttributeError, match=r"has no 'conv2d'.*torch_module"):
+        _ = paddle.static.nn.conv2d
+
+
+def test_the_default_programs_are_those_of_the_guard():
+    train, startup = Program(), Program()
+    with paddle.static.program_guard(train, startup), paddle.utils.unique_name.guard():
+        assert paddle.static.default_main_program() is train
+        assert paddle.static.default_startup_program() is startup
+    assert paddle.static.default_main_program() is not train

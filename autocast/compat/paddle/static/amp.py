@@ -1,6 +1,6 @@
-"""Paddle's mixed precision (`paddle.static.amp`), in its words: a program is a `Model`, an optimizer one of ours.
+"""`paddle.static.amp`: black and white lists, pure float16, and the optimizer that trains with them.
 
-What Paddle changes in place is returned here: models are values. Source: PaddlePaddle's pull request 29544.
+Source: PaddlePaddle's pull request 29544.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from typing import Any
 from tvm import relax
 
 from autocast import amp
-from autocast.compat.names import check_device, operators_of, table, translated
+from autocast.compat.names import check_device, named, operators_of, table, translated
+from autocast.compat.paddle.optimizer import Optimizer
+from autocast.compat.paddle.static.program import Program, Variable
 from autocast.errors import TrainingError
 from autocast.frontend import from_relax
 from autocast.ir import all_bindings, relax_functions
 from autocast.model import Model
 from autocast.policy import Policy, fp16_guard
-from autocast.training import DynamicLossScaling, Loss, Optimizer, Trainer
+from autocast.training import DynamicLossScaling
 from autocast.training.loss_scaling import LossScaling, StaticLossScaling
 
 __all__ = [
@@ -93,28 +95,30 @@ class AutoMixedPrecisionLists:
     custom_black_list: Iterable[str] | None = None
     custom_black_varnames: Iterable[str] | None = None
 
-    def policy(self, program: Model, use_pure_fp16: bool, use_fp16_guard: bool) -> Policy:
-        """The policy that these lists are for one program.
+    def policy(self, model: Model, use_pure_fp16: bool, use_fp16_guard: bool, masters: bool = True) -> Policy:
+        """The policy that these lists are for one model.
 
-        The strategy of black and white lists is the preset "rules", and pure float16 the preset "pure".
+        The strategy of black and white lists is the preset "rules", and pure float16 the preset "pure"; only this may
+        do without float32 masters.
         """
-        called = operators_of(program.mod)
+        called = operators_of(model.mod)
         return Policy(
             dtype="float16",
             preset="pure" if use_pure_fp16 else "rules",
             low_ops=translated(self.custom_white_list, OPERATORS, called),
             float32_ops=translated(self.custom_black_list, OPERATORS, called),
-            float32_names=_with_readers(program, self.custom_black_varnames or ()),
+            float32_names=_with_readers(model, self.custom_black_varnames or ()),
             guarded=use_fp16_guard,
+            fp32_params=masters or not use_pure_fp16,
         )
 
 
-def _with_readers(program: Model, names: Iterable[str]) -> tuple[str, ...]:
+def _with_readers(model: Model, names: Iterable[str]) -> tuple[str, ...]:
     """Names of variables, and of the results of the operators that read them; a policy finds those of parameters."""
     black = frozenset(names)
     readers = {
         binding.var.name
-        for _, function in relax_functions(program.mod)
+        for _, function in relax_functions(model.mod)
         for binding in all_bindings(function.body)
         if not isinstance(binding.value, relax.If)
         and any(var.name in black for var in relax.analysis.free_vars(binding.value))
@@ -139,7 +143,7 @@ def decorate(
     Parameters
     ----------
     optimizer
-        One of `autocast.training`; its masters are float32 (Paddle's `multi_precision=True`).
+        One of `paddle.optimizer`. Pure float16 keeps float32 masters if its `multi_precision` is True.
     amp_lists
         None: empty lists.
     init_loss_scaling, incr_every_n_steps, decr_every_n_nan_or_inf, incr_ratio, decr_ratio
@@ -167,13 +171,7 @@ def decorate(
 
 
 class OptimizerWithMixedPrecision:
-    """What `decorate` returns.
-
-    Attributes
-    ----------
-    trainer : Trainer
-        What `minimize` made; None before.
-    """
+    """What `decorate` returns."""
 
     def __init__(
         self,
@@ -185,111 +183,102 @@ class OptimizerWithMixedPrecision:
     ) -> None:
         self._optimizer, self._lists, self._loss_scaling = optimizer, amp_lists, loss_scaling
         self._pure, self._guarded = use_pure_fp16, use_fp16_guard
-        self.trainer: Trainer | None = None
+        self._program: Program | None = None
 
-    def minimize(self, program: Model, loss: Loss, *, learning_rate: float, **options: Any) -> Trainer:
-        """The compiled training step: `step(batch)` is Paddle's `exe.run(train_program, feed, fetch_list=[loss])`.
-
-        Call it inside `fp16_guard()` to compute the loss in there. The learning rate, which Paddle's optimizers hold,
-        and `options` are a `Trainer`'s.
-        """
-        policy = self._lists.policy(program, self._pure, self._guarded)
-        self.trainer = Trainer(
-            program,
-            loss,
-            self._optimizer,
-            learning_rate=learning_rate,
-            amp=policy,
-            loss_scaling=self._loss_scaling,
-            **options,
-        )
-        return self.trainer
+    def minimize(self, loss: Variable, startup_program: Program | None = None) -> None:
+        """Make a run of the program of `loss` a training step in mixed precision."""
+        self._program = loss.program
+        policy = self._policy(loss.program.forward)
+        self._optimizer.train(loss, startup_program, policy, loss_scaling=self._loss_scaling)
 
     def amp_init(
         self,
         place: object = None,
         scope: Mapping[str, Any] | None = None,
-        test_program: Model | None = None,
+        test_program: Program | None = None,
         use_fp16_test: bool = False,
-    ) -> Model | None:
-        """The testing program in the precision of training, with the parameters that training has reached.
+    ) -> None:
+        """Put the testing program into the precision of training; it reads the parameters that training reaches.
 
         Parameters
         ----------
         place
-            None or "cpu".
+            None, "cpu" or `paddle.CPUPlace()`.
         scope
-            Parameters by name, in place of those that training has reached; what it does not name is as it was.
+            Parameters by name, for the testing program alone; what it does not name is as it was.
         test_program
-            The model as it is tested: imported in evaluation mode. None: there is nothing to transform, as training
-            casts its parameters itself.
+            A program of the same module. None: there is nothing to transform, as training casts its parameters itself.
         use_fp16_test
             Whether to transform it under black and white lists; pure float16 always does.
-
-        Returns
-        -------
-        Model or None
-            The testing program; its parameters are float16 under pure float16, where all that is read of them is that.
 
         Raises
         ------
         TrainingError
-            `minimize` has not been called.
+            `minimize` has not been called, or the startup program has not been run.
         UnsupportedError
             `place` is not the CPU.
         """
         check_device(place, "place")
-        if self.trainer is None:
-            raise TrainingError("amp_init: there are no parameters yet; call minimize(program, loss, ...) first")
+        if self._program is None or (self._program.startup is not None and not self._program.is_ready):
+            raise TrainingError(
+                "amp_init: the parameters have no values yet; call minimize(loss, startup_program) and run the startup "
+                "program first"
+            )
         if test_program is None:
-            return None
-        reached = self.trainer.trained().params if scope is None else scope
-        program = _with_values(test_program, reached)
-        if not (self._pure or use_fp16_test):
-            return program
-        return amp.autocast(program, policy=self._lists.policy(program, self._pure, self._guarded))
+            return
+        if scope is not None:
+            test_program.model, test_program.module = _with_values(test_program.forward, scope), None
+        if self._pure or use_fp16_test:
+            model = test_program.forward.replace(params=test_program.parameters)
+            test_program.model = amp.autocast(model, policy=self._policy(model))
+
+    def _policy(self, model: Model) -> Policy:
+        return self._lists.policy(model, self._pure, self._guarded, self._optimizer.multi_precision)
 
 
 def cast_model_to_fp16(
-    program: Model, amp_lists: AutoMixedPrecisionLists | None = None, use_fp16_guard: bool = True
-) -> tuple[Model, set[str]]:
-    """The casts of pure float16, with parameters as they were.
+    program: Program, amp_lists: AutoMixedPrecisionLists | None = None, use_fp16_guard: bool = True
+) -> set[str]:
+    """The casts of pure float16, in place, with parameters as they were.
 
     Returns
     -------
-    program : Model
-    to_fp16_var_names : set of str
+    set of str
         The parameters that `cast_parameters_to_fp16` can make float16: of which nothing else is read.
     """
     lists = amp_lists or AutoMixedPrecisionLists()
-    cast = amp.cast_model(program, lists.policy(program, True, use_fp16_guard))
-    return cast, set(amp.cast_parameters(cast).report.parameters.stored)
+    program.model = amp.cast_model(program.forward, lists.policy(program.forward, True, use_fp16_guard))
+    return set(amp.cast_parameters(program.model).report.parameters.stored)
 
 
 def cast_parameters_to_fp16(
     place: object,
-    program: Model,
+    program: Program,
     scope: Mapping[str, Any] | None = None,
     to_fp16_var_names: Iterable[str] | None = None,
-) -> Model:
-    """`program`, of `cast_model_to_fp16`, with float16 parameters.
+) -> None:
+    """Store parameters of `program`, of `cast_model_to_fp16`, in float16.
 
     Parameters
     ----------
     place
-        None or "cpu".
+        None, "cpu" or `paddle.CPUPlace()`.
     program
-        A model that was cast.
+        A program that was cast.
     scope
         Values of parameters by name; what it does not name is as it was.
     to_fp16_var_names
         The only parameters to cast; None: all of which nothing but float16 is read.
     """
     check_device(place, "place")
-    return amp.cast_parameters(_with_values(program, scope or {}), to_fp16_var_names)
+    model = _with_values(program.forward, scope or {})
+    program.model = amp.cast_parameters(model, to_fp16_var_names)
 
 
-def _with_values(program: Model, values: Mapping[str, Any]) -> Model:
-    """`program` with other values for the parameters that `values` names."""
-    known = {name: value for name, value in values.items() if name in program.params}
-    return program.replace(params=from_relax(program.mod, {**program.params, **known}).params) if known else program
+def _with_values(model: Model, values: Mapping[str, Any]) -> Model:
+    """`model` with other values for the parameters that `values` names."""
+    known = {name: value for name, value in values.items() if name in model.params}
+    return model.replace(params=from_relax(model.mod, {**model.params, **known}).params) if known else model
+
+
+__getattr__ = named(__name__, __all__)
