@@ -31,6 +31,7 @@ from autocast.ir.views import (
     static_shape,
     storage,
     with_captured,
+    with_functions,
 )
 from autocast.ir.well_formed import check_well_formed
 from autocast.ir.written_out import write_out_literals
@@ -70,6 +71,7 @@ __all__ = [
     "static_shape",
     "storage",
     "with_captured",
+    "with_functions",
     "with_inferred_types",
     "with_new_variables",
     "write_out_literals",

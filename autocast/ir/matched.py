@@ -33,7 +33,7 @@ def bind_matched_calls(mod: tvm.IRModule) -> tvm.IRModule:
     }
     if not functions:
         return mod
-    return tvm.IRModule({**mod.functions, **functions}, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_functions(mod, functions)
 
 
 def with_equal_sizes(mod: tvm.IRModule) -> tvm.IRModule:

@@ -145,6 +145,11 @@ def relax_functions(mod: tvm.IRModule) -> Iterator[tuple[tvm.ir.GlobalVar, relax
     return iter(sorted(functions, key=lambda pair: pair[0].name_hint))
 
 
+def with_functions(mod: tvm.IRModule, functions: Mapping[tvm.ir.GlobalVar, tvm.ir.BaseFunc]) -> tvm.IRModule:
+    """`mod` with other functions under some of its names, or new ones."""
+    return tvm.IRModule({**mod.functions, **functions}, attrs=mod.attrs, global_infos=mod.global_infos)
+
+
 def main_of(mod: tvm.IRModule) -> relax.Function | None:
     """The Relax function `main` of a module, if it has one."""
     main = next((function for var, function in mod.functions.items() if var.name_hint == "main"), None)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
+from autocast.ir import dims, storage
 from autocast.ir.rewriting import BindingRewriter
 from autocast.kernels.backend import Backend
 
@@ -30,3 +31,14 @@ class KernelRewriter(BindingRewriter):
             written = function.params[-1].ty
             self.results[var] = relax.TensorType(list(written.shape), str(written.dtype))
         return self.kernels[spec]
+
+    def call(
+        self, kernel: tvm.ir.GlobalVar, arguments: Iterable[relax.Expr], like: Sequence[relax.Var]
+    ) -> list[relax.Expr]:
+        """Tensors like the variables `like`, which a kernel computes of expressions of the original function."""
+        types = [relax.TensorType(dims(var), storage(var)) for var in like]
+        call = relax.call_tir(kernel, [self.new(a) for a in arguments], types[0] if len(types) == 1 else types)
+        if len(types) == 1:
+            return [call]
+        whole = self.emit(call)
+        return [relax.TupleGetItem(whole, number) for number in range(len(types))]

@@ -67,11 +67,9 @@ class _Attention(KernelRewriter):
         site = self.sites.get(binding.var)
         if site is None or site.spec is None:
             return None
-        arguments = [self.new(argument) for argument in site.arguments]
-        out_type = relax.TensorType(dims(site.end), storage(site.end))
         shape, dtype = site.spec.out
         kernel = self.kernel(site.spec, lambda number: f"attention{number}_{'x'.join(map(str, shape))}_{dtype}")
-        return relax.call_tir(kernel, arguments, out_type)
+        return self.call(kernel, site.arguments, [site.end])[0]
 
     def site(self, found: Match) -> _Site:
         """The kernel for `found` and for as many readers of its result as it can write for."""

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dims, is_op, relax_functions, same_shape, shape_of, storage
+from autocast.ir import dims, is_op, same_shape, shape_of, storage
 from autocast.ir.rewriting import reads_of, rewrite_functions
 from autocast.kernels.backend import Backend
 from autocast.kernels.explain import explain
 from autocast.kernels.matching.clusters import Clusters
 from autocast.kernels.matching.elementwise.sizes import shared
 from autocast.kernels.matching.functions import operation
-from autocast.kernels.matching.kernel_rewriter import KernelRewriter
+from autocast.kernels.matching.groups import Group, GroupRewriter, found_groups
 from autocast.kernels.matching.translate import Translation, declined
 from autocast.kernels.specs.program import Program
 from autocast.kernels.storage import LOW
@@ -26,18 +25,8 @@ from autocast.operators import Kind, is_kind
 _MEMBERS = 64
 
 
-@dataclass
-class _Group:
-    """Bindings of one shape that a kernel computes; `outputs` are those that others read."""
-
-    members: list[relax.Var]
-    translation: Translation
-    outputs: list[relax.Var] = field(default_factory=list)
-    program: Program | None = None
-
-
-def _groups(function: relax.Function) -> tuple[relax.Function, list[_Group]]:
-    """The function with the members of each group next to each other, and its groups."""
+def _groups(function: relax.Function) -> tuple[relax.Function, list[Group]]:
+    """The function with the bindings of each group next to each other, and its groups, each of one shape."""
     clusters = Clusters(function)
     fit: set[relax.Var] = set()
     for var, value in clusters.bound.items():
@@ -48,7 +37,7 @@ def _groups(function: relax.Function) -> tuple[relax.Function, list[_Group]]:
         if reason is None:
             fit.add(var)
     loads = {var for var in fit if _is_load(clusters.bound, var, fit)}
-    groups = []
+    found = []
     for seed in sorted(fit, key=lambda var: (var in loads, clusters.position[var])):
         if seed in clusters.settled:
             continue
@@ -61,10 +50,9 @@ def _groups(function: relax.Function) -> tuple[relax.Function, list[_Group]]:
         if clusters.is_convex(members):
             clusters.settle(members)
             ordered = sorted(members, key=clusters.position.__getitem__)
-            groups.append(_Group(ordered, Translation(clusters.bound, members, space)))
+            found.append((ordered, Translation(clusters.bound, members, space)))
     function = clusters.reordered(function)
-    _choose_outputs(function, groups)
-    return function, groups
+    return function, _with_results(function, found)
 
 
 def _is_load(bound: Mapping[relax.Var, relax.Expr], var: relax.Var, fit: set[relax.Var]) -> bool:
@@ -78,58 +66,31 @@ def _is_load(bound: Mapping[relax.Var, relax.Expr], var: relax.Var, fit: set[rel
     return value.args[0] not in fit
 
 
-def _choose_outputs(function: relax.Function, groups: list[_Group]) -> None:
-    """Find what each group has to store: from the results backwards, what others read after all is absorbed."""
-    group_of = {member: group for group in groups for member in group.members}
+def _with_results(function: relax.Function, found: list[tuple[list[relax.Var], Translation]]) -> list[Group]:
+    """What each group has to store: from the results backwards, what others read after all is absorbed."""
+    number_of = {member: number for number, (members, _) in enumerate(found) for member in members}
+    groups: dict[int, Group] = {}
     needed = set(reads_of(function.body.body))
     for block in reversed(function.body.blocks):
         for binding in reversed(block.bindings):
-            group = group_of.get(binding.var)
-            if group is None:
+            number = number_of.get(binding.var)
+            if number is None:
                 if binding.var in needed or not isinstance(block, relax.DataflowBlock):
                     needed.update(reads_of(binding.value))
-                continue
-            if group.program is not None:
-                continue
-            group.outputs = [member for member in group.members if member in needed]
-            outputs = [group.translation.output(member) for member in group.outputs]
-            group.program = group.translation.builder.finish(outputs)
-            needed.update(a for a in group.translation.arguments if isinstance(a, relax.Var))
+            elif number not in groups:
+                members, translation = found[number]
+                results = tuple(member for member in members if member in needed)
+                program = translation.builder.finish([translation.output(member) for member in results])
+                groups[number] = Group(results, tuple(translation.arguments), program, _title)
+                needed.update(a for a in translation.arguments if isinstance(a, relax.Var))
+    return [group for group in groups.values() if group.results]
 
 
-@mutator
-class _Elementwise(KernelRewriter):
-    def __init__(self, mod: tvm.IRModule, backend: Backend, groups: list[_Group]):
-        super().__init__(mod, backend)
-        self.group_of = {member: group for group in groups for member in group.outputs}
-        programs = [group.program for group in groups if group.program is not None and group.outputs]
-        self.programs = shared(programs, backend.streams)
-        self.results: dict[relax.Var, relax.Expr] = {}
-
-    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        group = self.group_of.get(binding.var)
-        if group is None:
-            return None
-        if binding.var not in self.results:
-            self.compute(group)
-        return self.results[binding.var]
-
-    def compute(self, group: _Group) -> None:
-        """Emit the call of the kernel of `group`."""
-        assert group.program is not None
-        program = self.programs[group.program]
-        unnamed = ("load", "constant", "round_bfloat16", "round_float16")
-        functions = [step[0] for step in program.steps if step[0] not in unnamed] or ["cast"]
-        name = "_".join(["elementwise", *functions[:4], "x".join(map(str, program.space)), program.outputs[0][2]])
-        kernel = self.kernel(program, lambda _: name)
-        types = [relax.TensorType(dims(output), storage(output)) for output in group.outputs]
-        arguments = [self.new(argument) for argument in group.translation.arguments]
-        call = relax.call_tir(kernel, arguments, types if len(types) > 1 else types[0])
-        if len(types) == 1:
-            self.results[group.outputs[0]] = call
-            return
-        whole = self.emit(call)
-        self.results.update((output, relax.TupleGetItem(whole, i)) for i, output in enumerate(group.outputs))
+def _title(program: Program, number: int) -> str:
+    """The name of a kernel; equal ones get a suffix."""
+    unnamed = ("load", "constant", "round_bfloat16", "round_float16")
+    functions = [step[0] for step in program.steps if step[0] not in unnamed] or ["cast"]
+    return "_".join(["elementwise", *functions[:4], "x".join(map(str, program.space)), program.outputs[0][2]])
 
 
 def lower_elementwise(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
@@ -144,11 +105,7 @@ def lower_elementwise(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     Casts are loads and stores of the kernels, and so are the views and broadcasts before them. What others read is
     stored, everything else stays in registers.
     """
-    functions, groups = {}, []
-    for var, function in relax_functions(mod):
-        functions[var], found = _groups(function)
-        groups += found
-    reordered = tvm.IRModule(
-        {**dict(mod.functions.items()), **functions}, attrs=mod.attrs, global_infos=mod.global_infos
-    )
-    return rewrite_functions(reordered, _Elementwise, backend, groups)
+    mod, groups = found_groups(mod, _groups)
+    programs = shared([group.spec for group in groups], backend.streams)
+    groups = [replace(group, spec=programs[group.spec]) for group in groups]
+    return rewrite_functions(mod, GroupRewriter, backend, groups)

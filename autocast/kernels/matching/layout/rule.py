@@ -58,8 +58,7 @@ class _Layout(KernelRewriter):
         shape, dtype = spec.out
         kernel = self.kernel(spec, lambda number: f"{kind}{number}_{'x'.join(map(str, shape))}_{dtype}")
         explain("layout", binding.var, "", taken=True)
-        out_type = relax.TensorType(dims(binding.var), dtype)
-        return relax.call_tir(kernel, [self.new(argument) for argument in arguments], out_type)
+        return self.call(kernel, arguments, [binding.var])[0]
 
     def moves(self, value: Any) -> bool:
         """Whether a binding only moves data, in a way that kernels know."""

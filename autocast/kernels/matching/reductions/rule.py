@@ -217,12 +217,7 @@ class _Reductions(KernelRewriter):
         names = "_".join(dict.fromkeys(group.name.rpartition(".")[2] for group in sweep))
         space, axes = "x".join(map(str, program.space)), "_".join(map(str, group.axes))
         kernel = self.kernel(spec, lambda number: f"{names}{number}_{space}_over_{axes}_{storage(ends[0])}")
-        types = [relax.TensorType(dims(end), storage(end)) for end in ends]
-        arguments = [self.new(argument) for argument in translation.arguments]
-        if len(types) == 1:
-            return [relax.call_tir(kernel, arguments, types[0])]
-        whole = self.emit(relax.call_tir(kernel, arguments, types))
-        return [relax.TupleGetItem(whole, number) for number in range(len(types))]
+        return self.call(kernel, translation.arguments, ends)
 
 
 def _kept(group: _Group) -> tuple:

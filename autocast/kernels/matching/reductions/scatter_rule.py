@@ -60,8 +60,7 @@ class _Scatters(KernelRewriter):
         spec = Scatter((rows, storage(adjoint)), (labels, storage(numbers)), out, axis, base is not None, clips)
         title = f"{'x'.join(map(str, out))}_{storage(adjoint)}"
         kernel = self.kernel(spec, lambda number: f"scatter{number}_{title}")
-        arguments = [self.new(argument) for argument in (adjoint, numbers, *([] if base is None else [base]))]
-        return relax.call_tir(kernel, arguments, relax.TensorType(dims(binding.var), "float32"))
+        return self.call(kernel, (adjoint, numbers, *([] if base is None else [base])), [binding.var])[0]
 
 
 def _declined(call: relax.Call) -> str | None:

@@ -3,60 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import tvm
 from tvm import relax
-from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dims, op_name, relax_functions, storage
+from autocast.ir import dims, op_name
 from autocast.ir.rewriting import rewrite_functions
 from autocast.kernels.backend import Backend
 from autocast.kernels.explain import Declined, explain
 from autocast.kernels.matching.clusters import Clusters
-from autocast.kernels.matching.kernel_rewriter import KernelRewriter
+from autocast.kernels.matching.groups import Group, GroupRewriter, found_groups
 from autocast.kernels.matching.rows.operators import ROW_OPERATORS, RowTranslation, is_widening
 from autocast.kernels.matching.rows.space import Form, RowSpace, space_of
 from autocast.kernels.matching.translate import is_rounded_load
-from autocast.kernels.specs.program import Program
 from autocast.kernels.specs.rows import Rows
 
 #: Bindings of one kernel: more would hold more values than there are registers, and take long to compile.
 _MOST_MEMBERS = 48
 
 
-@dataclass(frozen=True, eq=False)
-class RowGroup:
-    """Bindings that one kernel computes: its results, what it reads, and its program."""
-
-    members: frozenset[relax.Var]
-    results: tuple[relax.Var, ...]
-    arguments: tuple[relax.Expr, ...]
-    program: Program
-    row_dims: int
-    name: str
-
-
-def row_groups(clusters: Clusters) -> list[RowGroup]:
-    """The groups of a function's bindings that become row kernels, settled in `clusters`."""
-    groups = []
+def row_groups(function: relax.Function) -> tuple[relax.Function, list[Group]]:
+    """The groups of a function's bindings that become row kernels, and the function with those next to each other."""
+    clusters, groups = Clusters(function), []
     for var, value in clusters.bound.items():
         if op_name(value) not in ROW_OPERATORS or var in clusters.settled:
             continue
         try:
             if var not in clusters.block:
                 raise Declined("its block is not one of dataflow")
-            group = _grown(clusters, var, space_of(value))
+            groups.append(_grown(clusters, var, space_of(value)))
         except Declined as reason:
             explain("rows", var, str(reason), taken=False)
-            continue
-        clusters.settle(group.members)
-        groups.append(group)
-        explain("rows", var, f"{len(group.members)} operators in {group.name}", taken=True)
-    return groups
+    return clusters.reordered(function), groups
 
 
-def _grown(clusters: Clusters, seed: relax.Var, space: RowSpace) -> RowGroup:
+def _grown(clusters: Clusters, seed: relax.Var, space: RowSpace) -> Group:
+    """The group around an operator that works on rows, settled in `clusters`."""
     translated(clusters, space, [seed])
 
     def fits(var: relax.Var, members: set[relax.Var]) -> bool:
@@ -74,17 +56,16 @@ def _grown(clusters: Clusters, seed: relax.Var, space: RowSpace) -> RowGroup:
     outputs = [translation.output(var) for var in results]
     operators = [str(op_name(clusters.bound[var])) for var in sorted(members, key=clusters.position.__getitem__)]
     names = dict.fromkeys(name.rpartition(".")[2] for name in operators if name in ROW_OPERATORS)
+    name = "_".join([*names][:3])
     program = translation.builder.finish(outputs)
     if unknown := program.undeclared_sizes():
         raise Declined(f"nothing that it reads or stores has the extent {unknown[0]}")
-    return RowGroup(
-        frozenset(members),
-        tuple(results),
-        tuple(translation.arguments),
-        program,
-        space.row_dims,
-        "_".join([*names][:3]),
-    )
+    clusters.settle(members)
+    explain("rows", seed, f"{len(members)} operators in {name}", taken=True)
+    dtypes = dict.fromkeys(dtype for _, _, dtype in outputs)
+    parts = "_".join(["x".join(map(str, program.space)), *dtypes])
+    spec = Rows(program, space.row_dims)
+    return Group(tuple(results), tuple(translation.arguments), spec, lambda _, number: f"{name}{number}_{parts}")
 
 
 def translated(clusters: Clusters, space: RowSpace, members: Collection[relax.Var]) -> RowTranslation:
@@ -134,34 +115,6 @@ def _results(clusters: Clusters, members: set[relax.Var]) -> list[relax.Var]:
     return sorted(results, key=clusters.position.__getitem__)
 
 
-@mutator
-class _Rows(KernelRewriter):
-    def __init__(self, mod: tvm.IRModule, backend: Backend, groups: dict[relax.Var, RowGroup]) -> None:
-        super().__init__(mod, backend)
-        self.groups = groups
-        self.calls: dict[relax.Var, relax.Var] = {}
-
-    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        group = self.groups.get(binding.var)
-        if group is None or binding.var not in group.results:
-            return None
-        if len(group.results) == 1:
-            return self.lowered(group)
-        first = group.results[0]
-        if first not in self.calls:
-            self.calls[first] = self.emit(self.lowered(group))
-        return relax.TupleGetItem(self.calls[first], group.results.index(binding.var))
-
-    def lowered(self, group: RowGroup) -> relax.Call:
-        """The call of the kernel that computes `group`."""
-        dtypes = dict.fromkeys(dtype for _, _, dtype in group.program.outputs)
-        parts = "_".join(["x".join(map(str, group.program.space)), *dtypes])
-        kernel = self.kernel(Rows(group.program, group.row_dims), lambda number: f"{group.name}{number}_{parts}")
-        types = [relax.TensorType(dims(var), storage(var)) for var in group.results]
-        arguments = [self.new(argument) for argument in group.arguments]
-        return relax.call_tir(kernel, arguments, types[0] if len(types) == 1 else types)
-
-
 def lower_rows(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Rewrite operators that work on rows, and the elementwise operators between and around them, to kernels.
 
@@ -174,13 +127,5 @@ def lower_rows(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     A kernel stores every value that others read; what it reads is widened as it is loaded, so casts to float32 before
     it vanish too.
     """
-    groups: dict[relax.Var, RowGroup] = {}
-    for name, function in relax_functions(mod):
-        clusters = Clusters(function)
-        found = row_groups(clusters)
-        groups.update((member, group) for group in found for member in group.members)
-        if found:
-            mod = tvm.IRModule(
-                {**mod.functions, name: clusters.reordered(function)}, attrs=mod.attrs, global_infos=mod.global_infos
-            )
-    return rewrite_functions(mod, _Rows, backend, groups)
+    mod, groups = found_groups(mod, row_groups)
+    return rewrite_functions(mod, GroupRewriter, backend, groups)
