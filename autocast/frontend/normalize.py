@@ -21,6 +21,7 @@ from tvm import relax
 from autocast.frontend.common_calls import merge_common_calls
 from autocast.frontend.simplifications import FIRST, THEN
 from autocast.frontend.simplifier import Simplifier
+from autocast.ir import with_functions
 from autocast.ir.places import canonicalize_bindings
 from autocast.ir.rewriting import reads_of
 
@@ -29,9 +30,8 @@ def normalize(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[bool]]:
     """The simplified module, and for each parameter after the inputs whether main still takes it (if it is used)."""
     for rules in (FIRST, THEN):
         main = mod["main"]
-        mod = tvm.IRModule(dict(mod.functions.items()), attrs=mod.attrs, global_infos=mod.global_infos)
-        mod["main"] = Simplifier(mod, rules, reads_of(main.body)).visit_expr(main)
-        mod = canonicalize_bindings(mod)
+        simplified = Simplifier(mod, rules, reads_of(main.body)).visit_expr(main)
+        mod = canonicalize_bindings(with_functions(mod, {"main": simplified}))
         mod = merge_common_calls(mod)
         mod = relax.transform.DeadCodeElimination(["main"])(mod)
     return _without_unused(mod)

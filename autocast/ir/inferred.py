@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir.views import all_bindings, relax_functions
+from autocast.ir.views import all_bindings, relax_functions, with_functions
 
 
 def lacks_dtype(type: Any) -> bool:
@@ -25,11 +25,12 @@ def with_inferred_types(mod: tvm.IRModule) -> tvm.IRModule:
 
         y: R.Tensor = R.matmul(x, w)                    y: R.Tensor((4, 8), "float32") = R.matmul(x, w)
     """
-    functions = dict(mod.functions.items())
-    for var, function in relax_functions(mod):
-        if any(lacks_dtype(binding.var.ty) for binding in all_bindings(function.body)):
-            functions[var] = _Inference().visit_expr(function)
-    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    functions = {
+        var: _Inference().visit_expr(function)
+        for var, function in relax_functions(mod)
+        if any(lacks_dtype(binding.var.ty) for binding in all_bindings(function.body))
+    }
+    return with_functions(mod, functions)
 
 
 @mutator

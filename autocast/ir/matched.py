@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir.views import all_bindings, identity, main_of, relax_functions, shape_of
+from autocast.ir.views import all_bindings, identity, main_of, relax_functions, shape_of, with_functions
 
 
 @mutator
@@ -72,6 +72,4 @@ def with_equal_sizes(mod: tvm.IRModule) -> tvm.IRModule:
     if not same:
         return mod
     main = main.bind_symbolic_vars({old: known(old) for old, _ in same.values()})
-    return tvm.IRModule(
-        {**mod.functions, mod.get_global_var("main"): main}, attrs=mod.attrs, global_infos=mod.global_infos
-    )
+    return with_functions(mod, {"main": main})

@@ -145,9 +145,12 @@ def relax_functions(mod: tvm.IRModule) -> Iterator[tuple[tvm.ir.GlobalVar, relax
     return iter(sorted(functions, key=lambda pair: pair[0].name_hint))
 
 
-def with_functions(mod: tvm.IRModule, functions: Mapping[tvm.ir.GlobalVar, tvm.ir.BaseFunc]) -> tvm.IRModule:
+def with_functions(mod: tvm.IRModule, functions: Mapping[tvm.ir.GlobalVar | str, tvm.ir.BaseFunc]) -> tvm.IRModule:
     """`mod` with other functions under some of its names, or new ones."""
-    return tvm.IRModule({**mod.functions, **functions}, attrs=mod.attrs, global_infos=mod.global_infos)
+    changed = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    for name, function in functions.items():
+        changed[name] = function
+    return changed
 
 
 def main_of(mod: tvm.IRModule) -> relax.Function | None:

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir.views import is_tensor, op_name, relax_functions
+from autocast.ir.views import is_tensor, op_name, relax_functions, with_functions
 
 
 @mutator
@@ -84,5 +84,4 @@ def write_out_literals(mod: tvm.IRModule) -> tvm.IRModule:
                                                 z = R.zeros(R.shape([size_0, size_1]), "float32")
     """
     functions = {var: _Literals(mod).visit_expr(function) for var, function in relax_functions(mod)}
-    mod = tvm.IRModule({**mod.functions, **functions}, attrs=mod.attrs, global_infos=mod.global_infos)
-    return relax.transform.DeadCodeElimination()(mod)
+    return relax.transform.DeadCodeElimination()(with_functions(mod, functions))

@@ -29,11 +29,12 @@ def explain(rule: str, var: relax.Var, reason: str, *, taken: bool) -> None:
 def credit(before: tvm.IRModule, after: tvm.IRModule, rule: str) -> tvm.IRModule:
     """`after`, with those of its PrimFuncs that `before` has not marked as the work of `rule`."""
     known = {var.name_hint for var in before.get_global_vars()}
-    functions = dict(after.functions.items())
-    for var, function in functions.items():
-        if isinstance(function, tirx.PrimFunc) and var.name_hint not in known:
-            functions[var] = function.with_attr(RULE, rule)
-    return tvm.IRModule(functions, attrs=after.attrs, global_infos=after.global_infos)
+    functions = {
+        var: function.with_attr(RULE, rule)
+        for var, function in after.functions.items()
+        if isinstance(function, tirx.PrimFunc) and var.name_hint not in known
+    }
+    return ir.with_functions(after, functions)
 
 
 def summarize(mod: tvm.IRModule) -> None:

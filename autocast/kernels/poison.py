@@ -51,10 +51,8 @@ class PoisonMemory:
         """The module, as the class says."""
         if not settings.debug().poison:
             return mod
-        functions = dict(mod.functions.items())
-        for var, function in ir.relax_functions(mod):
-            functions[var] = _poisoned(mod, function)
-        return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+        poisoned = {var: _poisoned(mod, function) for var, function in ir.relax_functions(mod)}
+        return ir.with_functions(mod, poisoned)
 
 
 def _poisoned(mod: tvm.IRModule, function: relax.Function) -> relax.Function:

@@ -25,7 +25,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import all_bindings, dtype_of, identity, is_op, relax_functions
+from autocast.ir import all_bindings, dtype_of, identity, is_op, relax_functions, with_functions
 from autocast.ir.places import PlacedMutator
 from autocast.model.step import GRADIENT, STEP, updated_by
 from autocast.operators.own import stochastic_round
@@ -47,10 +47,7 @@ def round_stochastically(mod: tvm.IRModule, policy: Policy) -> tvm.IRModule:
     if policy.accumulation == policy.weight_gradients == "fp32":
         return mod
     rounding = _Rounding(mod, policy)
-    functions = dict(mod.functions.items())
-    for global_var, function in relax_functions(mod):
-        functions[global_var] = rounding.function(function)
-    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_functions(mod, {var: rounding.function(function) for var, function in relax_functions(mod)})
 
 
 @mutator

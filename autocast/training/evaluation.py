@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import op_name, relax_functions
+from autocast.ir import op_name, relax_functions, with_functions
 from autocast.ir.places import canonicalize_bindings
 from autocast.model import Model
 
@@ -21,9 +20,8 @@ def evaluation_form(model: Model) -> Model:
 
     A model without such parts comes back equal. Parameters that nothing reads any more (the random state) are dropped.
     """
-    mod = tvm.IRModule(dict(model.mod.functions.items()), attrs=model.mod.attrs, global_infos=model.mod.global_infos)
-    for global_var, function in relax_functions(model.mod):
-        mod[global_var] = _Evaluation().visit_expr(function)
+    functions = {var: _Evaluation().visit_expr(function) for var, function in relax_functions(model.mod)}
+    mod = with_functions(model.mod, functions)
     if model.updated:
         mod["main"] = _with_results(mod["main"], model.num_results)
     mod = canonicalize_bindings(mod)

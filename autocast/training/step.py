@@ -12,6 +12,7 @@ from tvm import relax
 
 from autocast import ir
 from autocast.errors import TrainingError
+from autocast.ir import with_functions
 from autocast.model.step import STEP
 from autocast.model.value import Model
 from autocast.training import loss_scaling as scaling
@@ -188,8 +189,7 @@ def slot_name(slot: str, name: str) -> str:
 
 def _inlined(model: Model) -> Model:
     """The model without calls of private functions: gradients are those of operators."""
-    mod = tvm.IRModule(dict(model.mod.functions.items()), attrs=model.mod.attrs, global_infos=model.mod.global_infos)
-    mod["main"] = inline_calls(model.main, model.mod)
+    mod = with_functions(model.mod, {"main": inline_calls(model.main, model.mod)})
     return model.replace(mod=relax.transform.Normalize()(mod))
 
 

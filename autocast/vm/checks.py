@@ -19,6 +19,7 @@ from autocast.ir import (
     op_name,
     relax_functions,
     shape_of,
+    with_functions,
     with_inferred_types,
 )
 from autocast.ir.matched import with_equal_sizes
@@ -80,8 +81,7 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
     _check_workers(mod)
     if "global_symbol" in (main.attrs or {}):
         return mod
-    functions = {**mod.functions, mod.get_global_var("main"): main.with_attr("global_symbol", "main")}
-    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    return with_functions(mod, {"main": main.with_attr("global_symbol", "main")})
 
 
 def _fields(type: tvm.ir.Type) -> Iterator[tvm.ir.Type]:

@@ -12,6 +12,7 @@ from tvm import s_tir, sym, tirx
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from autocast import settings
+from autocast.ir import with_functions
 from autocast.kernels.backend import rooted
 from autocast.kernels.state.reshapes import RESHAPE, is_reshape
 from autocast.messages import reason
@@ -42,11 +43,12 @@ def schedule(mod: tvm.IRModule) -> tvm.IRModule:
         for i, j in T.grid(1024, 3072):                       for v in T.vectorized(16):
             with T.sblock("mod"): y[i, j] = f(t[i, j])            with T.sblock("mod"): y[...] = f(...)
     """
-    functions = dict(mod.functions.items())
-    for var, function in functions.items():
-        if isinstance(function, tirx.PrimFunc) and not (function.attrs and SCHEDULED in function.attrs):
-            functions[var] = _guarded(_schedule(var.name_hint, function)).with_attr(SCHEDULED, True)
-    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    functions = {
+        var: _guarded(_schedule(var.name_hint, function)).with_attr(SCHEDULED, True)
+        for var, function in mod.functions.items()
+        if isinstance(function, tirx.PrimFunc) and not (function.attrs and SCHEDULED in function.attrs)
+    }
+    return with_functions(mod, functions)
 
 
 def mark_existing(mod: tvm.IRModule) -> tvm.IRModule:
@@ -54,11 +56,12 @@ def mark_existing(mod: tvm.IRModule) -> tvm.IRModule:
 
     Those that an engineer wrote with plain loops get a root block, which TVM's passes expect.
     """
-    functions = dict(mod.functions.items())
-    for var, function in functions.items():
-        if isinstance(function, tirx.PrimFunc):
-            functions[var] = rooted(function).with_attrs({SCHEDULED: True, EXISTING: True, "op_pattern": 8})
-    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    functions = {
+        var: rooted(function).with_attrs({SCHEDULED: True, EXISTING: True, "op_pattern": 8})
+        for var, function in mod.functions.items()
+        if isinstance(function, tirx.PrimFunc)
+    }
+    return with_functions(mod, functions)
 
 
 def _guarded(function: tirx.PrimFunc) -> tirx.PrimFunc:

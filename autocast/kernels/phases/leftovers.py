@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import all_bindings, is_op, relax_functions
+from autocast.ir import all_bindings, is_op, relax_functions, with_functions
 
 _KILLS = ("relax.vm.kill_object", "relax.memory.kill_storage", "relax.memory.kill_tensor")
 
@@ -21,11 +21,12 @@ def remove_leftovers(mod: tvm.IRModule) -> tvm.IRModule:
         y = R.call_tir_with_grad(f, (x,), ...)              y = R.call_tir(f, (x,), ...)
         R.memory.kill_tensor(x)
     """
-    functions = dict(mod.functions.items())
-    for var, function in relax_functions(mod):
-        if any(is_op(binding.value, *_KILLS, _WITH_GRADIENT) for binding in all_bindings(function.body)):
-            functions[var] = _Remover().visit_expr(function)
-    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
+    functions = {
+        var: _Remover().visit_expr(function)
+        for var, function in relax_functions(mod)
+        if any(is_op(binding.value, *_KILLS, _WITH_GRADIENT) for binding in all_bindings(function.body))
+    }
+    return with_functions(mod, functions)
 
 
 @mutator

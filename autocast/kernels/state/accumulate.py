@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autocast.ir import dims, is_op, main_of, number_of, op_name, same_shape, storage
+from autocast.ir import dims, is_op, main_of, number_of, op_name, same_shape, storage, with_functions
 from autocast.ir.rewriting import reads_of, users_of
 from autocast.kernels.explain import explain
 from autocast.kernels.state.state import num_state
@@ -93,10 +93,9 @@ def accumulate_gradients(mod: tvm.IRModule) -> tvm.IRModule:
         for binding in block.bindings:
             bindings += _summed(builder, binding, sums.of[binding.var]) if binding.var in sums.of else [binding]
         blocks.append(type(block)(bindings))
-    mod = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
     body = relax.SeqExpr(blocks, main.body.body)
-    mod["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    return relax.transform.DeadCodeElimination()(mod)
+    summed = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    return relax.transform.DeadCodeElimination()(with_functions(mod, {"main": summed}))
 
 
 def _summed(

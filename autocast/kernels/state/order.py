@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import tvm
 from tvm import relax
 
-from autocast.ir import is_op, main_of
+from autocast.ir import is_op, main_of, with_functions
 from autocast.ir.rewriting import reads_of
 from autocast.kernels.state.in_place import IN_PLACE
 from autocast.kernels.state.state import num_state
@@ -172,6 +172,5 @@ class OrderForMemory:
         if any(isinstance(binding, relax.MatchCast) for binding in blocks[0].bindings):
             return mod
         body = relax.SeqExpr([relax.DataflowBlock(_Order(mod, main).ordered())], main.body.body)
-        mod = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
-        mod["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-        return mod
+        ordered = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+        return with_functions(mod, {"main": ordered})

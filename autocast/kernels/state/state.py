@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from autocast.ir import main_of
+from autocast.ir import main_of, with_functions
 from autocast.model.value import updates_of
 
 #: The attribute of a `main` whose last inputs are state: how many of them, and of its last results, there are.
@@ -38,9 +38,8 @@ def separate_state(mod: tvm.IRModule) -> tvm.IRModule:
     others = [param for position, param in enumerate(params) if position not in updates]
     ordered = [*main.params[:inputs], *state, *others]
     main = relax.Function(ordered, main.body, main.ret_ty, main.is_pure, main.attrs).without_attr("updates")
-    mod = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    mod["main"] = main.with_attrs({"num_input": inputs + len(state), NUM_STATE: len(state)})
-    return mod
+    main = main.with_attrs({"num_input": inputs + len(state), NUM_STATE: len(state)})
+    return with_functions(mod, {"main": main})
 
 
 def inline_functions(mod: tvm.IRModule) -> tvm.IRModule:
@@ -54,8 +53,8 @@ def inline_functions(mod: tvm.IRModule) -> tvm.IRModule:
         return mod
     values = [binding.value for block in main.body.blocks for binding in block.bindings]
     called = {value.op for value in values if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)}
-    mod = tvm.IRModule(mod.functions, attrs=mod.attrs, global_infos=mod.global_infos)
-    mod["main"] = main.inline_functions({var: mod[var] for var in called if isinstance(mod[var], relax.Function)})
+    inlined = main.inline_functions({var: mod[var] for var in called if isinstance(mod[var], relax.Function)})
+    mod = with_functions(mod, {"main": inlined})
     return tvm.transform.Sequential([relax.transform.EliminateCommonSubexpr(), relax.transform.DeadCodeElimination()])(
         mod
     )
