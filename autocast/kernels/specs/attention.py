@@ -2,60 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tvm import tirx
-
-from autocast.kernels.extents import Extent, i64
-
-
-@dataclass(frozen=True)
-class Size:
-    """A product of a number and of dimensions that are known at run time, which have names."""
-
-    factor: int = 1
-    names: tuple[str, ...] = ()
-
-    def __mul__(self, other: Size) -> Size:
-        return Size(self.factor * other.factor, tuple(sorted((*self.names, *other.names))))
-
-    def over(self, other: Size) -> Size | None:
-        """`self / other`; None where `other` does not divide `self`, whatever the named dimensions are."""
-        left = list(self.names)
-        for name in other.names:
-            if name not in left:
-                return None
-            left.remove(name)
-        if other.factor == 0 or self.factor % other.factor:
-            return None
-        return Size(self.factor // other.factor, tuple(left))
-
-    @property
-    def known(self) -> int | None:
-        """The number, if it is one."""
-        return None if self.names and self.factor else self.factor
-
-    def extent(self, sizes: Mapping[str, tirx.Var]) -> Extent:
-        """The size as code: a number, or an int64 expression of the variables `sizes`."""
-        if self.known is not None:
-            return self.known
-        return math.prod((sizes[name] for name in self.names[1:]), start=sizes[self.names[0]]) * i64(self.factor)
+from autocast.kernels.specs.sizes import Size
 
 
 @dataclass(frozen=True)
 class OperandView:
     """Where matrices of an operand lie: element (leading..., row, column) of argument `argument`.
 
-    It is at `sum(offsets) + leading . leading strides + row * rows + column * columns` of the argument's memory.
+    It is at `offset + leading . leading strides + row * rows + column * columns` of the argument's memory.
     """
 
     argument: int
-    offsets: tuple[Size, ...]
+    offset: Size
     leading: tuple[Size, ...]
     rows: Size
-    columns: Size = Size()
+    columns: Size = 1
 
 
 @dataclass(frozen=True)
@@ -113,9 +76,7 @@ class Attention:
     def shared(self) -> int:
         """How many of the last leading dimensions have the same keys and values: a group of heads."""
         count = 0
-        while count < len(self.leading) and all(
-            view.leading[-1 - count].factor == 0 for view in (self.key, self.value)
-        ):
+        while count < len(self.leading) and self.key.leading[-1 - count] == self.value.leading[-1 - count] == 0:
             count += 1
         return count
 

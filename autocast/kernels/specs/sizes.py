@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -59,6 +60,29 @@ def sized(*parts: dict[Factors, int]) -> Size:
     if not terms or [names for names, _ in terms] == [()]:
         return terms[0][1] if terms else 0
     return Polynomial(terms)
+
+
+def ratio(size: Size, part: Size) -> Size | None:
+    """`size / part`, where `part` is one product; None where that is no whole number for all named dimensions."""
+    ((names, factor),) = _terms(part).items()
+    divided: dict[Factors, int] = {}
+    for own, number in _terms(size).items():
+        left = Counter(own)
+        left.subtract(names)
+        if factor == 0 or number % factor or min(left.values(), default=0) < 0:
+            return None
+        divided[tuple(left.elements())] = number // factor
+    return sized(divided)
+
+
+def known(size: Size) -> int | None:
+    """The number, if it is one."""
+    return size if isinstance(size, int) else None
+
+
+def named_in(sizes: Iterable[Size]) -> set[str]:
+    """The run-time dimensions that occur in `sizes`."""
+    return {name for size in sizes if isinstance(size, Polynomial) for names, _ in size.terms for name in names}
 
 
 def evaluated(size: Size, dims: dict[str, Any]) -> Any:

@@ -11,8 +11,7 @@ from tvm import relax
 
 from autocast.ir import dims, is_op, op_name, permutation
 from autocast.kernels.explain import Declined
-from autocast.kernels.specs.attention import Size
-from autocast.kernels.specs.sizes import DimensionNames
+from autocast.kernels.specs.sizes import DimensionNames, Size, ratio, strides_of
 
 
 @dataclass(frozen=True)
@@ -29,28 +28,21 @@ Axis = tuple[Atom, ...]
 
 @dataclass(frozen=True)
 class Operand:
-    """A tensor looked at with other axes, from element `sum(offsets)` on."""
+    """A tensor looked at with other axes, from element `offset` on."""
 
     tensor: relax.Expr
     axes: tuple[Axis, ...]
-    offsets: tuple[Size, ...] = ()
-
-
-def size_of(dim: Any, names: DimensionNames) -> Size:
-    """A dimension of a Relax shape."""
-    named = names.dim(dim)
-    return Size(named) if isinstance(named, int) else Size(1, (named,))
+    offset: Size = 0
 
 
 def whole(tensor: relax.Expr, names: DimensionNames) -> Operand:
     """A tensor as it is."""
-    axes: list[Axis] = []
-    stride = Size()
-    for dim in reversed(dims(tensor)):
-        extent = size_of(dim, names)
-        axes.insert(0, () if extent == Size() else (Atom(extent, stride),))
-        stride = stride * extent
-    return Operand(tensor, tuple(axes))
+    extents = names.sizes(dims(tensor))
+    return Operand(tensor, tuple(_axis(*atom) for atom in zip(extents, strides_of(extents), strict=True)))
+
+
+def _axis(extent: Size, stride: Size) -> Axis:
+    return () if extent == 1 else (Atom(extent, stride),)
 
 
 def merged(atoms: Sequence[Atom]) -> list[Atom]:
@@ -70,17 +62,17 @@ def reshaped(operand: Operand, extents: Sequence[Size]) -> Operand:
     axes: list[Axis] = []
     for extent in extents:
         axis: list[Atom] = []
-        while extent != Size():
+        while extent != 1:
             if not rest:
                 raise Declined("a reshape of run-time dimensions")
             atom = rest.pop(0)
-            if (missing := extent.over(atom.extent)) is not None:
+            if (missing := ratio(extent, atom.extent)) is not None:
                 axis.append(atom)
                 extent = missing
-            elif (inner := atom.extent.over(extent)) is not None:
+            elif (inner := ratio(atom.extent, extent)) is not None:
                 axis.append(Atom(extent, atom.stride * inner))
                 rest.insert(0, Atom(inner, atom.stride))
-                extent = Size()
+                extent = 1
             else:
                 raise Declined("a reshape across strides")
         axes.append(tuple(axis))
@@ -92,18 +84,18 @@ def _permute_dims(operand: Operand, call: relax.Call, names: DimensionNames) -> 
 
 
 def _reshape(operand: Operand, call: relax.Call, names: DimensionNames) -> Operand:
-    return reshaped(operand, [size_of(dim, names) for dim in dims(call)])
+    return reshaped(operand, names.sizes(dims(call)))
 
 
 def _broadcast_to(operand: Operand, call: relax.Call, names: DimensionNames) -> Operand:
-    return broadcast(operand, [size_of(dim, names) for dim in dims(call)])
+    return broadcast(operand, names.sizes(dims(call)))
 
 
 def _repeat(operand: Operand, call: relax.Call, names: DimensionNames) -> Operand:
     if call.attrs.axis is None:
         raise Declined("a repetition of all elements")
     axes = list(operand.axes)
-    axes[int(call.attrs.axis)] += (Atom(Size(int(call.attrs.repeats)), Size(0)),)
+    axes[int(call.attrs.axis)] += (Atom(int(call.attrs.repeats), 0),)
     return replace(operand, axes=tuple(axes))
 
 
@@ -121,22 +113,16 @@ def _cut(operand: Operand, axis: int, begin: int, extent: Any, names: DimensionN
     atoms = merged(operand.axes[axis])
     if len(atoms) != 1 or begin < 0:
         raise Declined("a slice of an axis without one stride, or from its end")
-    cut = size_of(extent, names)
     axes = list(operand.axes)
-    axes[axis] = () if cut == Size() else (Atom(cut, atoms[0].stride),)
-    return replace(operand, axes=tuple(axes), offsets=(*operand.offsets, atoms[0].stride * Size(begin)))
+    (cut,) = names.sizes((extent,))
+    axes[axis] = _axis(cut, atoms[0].stride)
+    return replace(operand, axes=tuple(axes), offset=operand.offset + atoms[0].stride * begin)
 
 
 def broadcast(operand: Operand, extents: Sequence[Size]) -> Operand:
     """The operand repeated to axes of `extents`, as elementwise operators do."""
     axes: tuple[Axis, ...] = ((),) * (len(extents) - len(operand.axes)) + operand.axes
-    return replace(
-        operand,
-        axes=tuple(
-            axis or (() if extent == Size() else (Atom(extent, Size(0)),))
-            for axis, extent in zip(axes, extents, strict=True)
-        ),
-    )
+    return replace(operand, axes=tuple(axis or _axis(extent, 0) for axis, extent in zip(axes, extents, strict=True)))
 
 
 _VIEWS: dict[str, Callable[[Operand, relax.Call, DimensionNames], Operand]] = {
@@ -175,7 +161,7 @@ def written_through(result: relax.Var, steps: Sequence[relax.Call], shape: tuple
             order = permutation(call)
             operand = replace(operand, axes=tuple(operand.axes[order.index(axis)] for axis in range(len(order))))
         else:
-            operand = reshaped(operand, [size_of(dim, names) for dim in before])
+            operand = reshaped(operand, names.sizes(before))
     return operand
 
 
@@ -188,15 +174,15 @@ def aligned(leading: Sequence[Sequence[Atom]]) -> tuple[tuple[Size, ...], list[t
         if not all(rests):
             raise Declined("leading axes of different extents")
         last = [rest[-1].extent for rest in rests]
-        extent = next((e for e in last if all(other.over(e) is not None for other in last)), None)
+        extent = next((e for e in last if all(ratio(other, e) is not None for other in last)), None)
         if extent is None:
             raise Declined("leading axes that are cut differently")
         extents.insert(0, extent)
         for rest, own in zip(rests, strides, strict=True):
             atom = rest.pop()
             own.insert(0, atom.stride)
-            outer = atom.extent.over(extent)
-            if outer is not None and outer != Size():
+            outer = ratio(atom.extent, extent)
+            if outer is not None and outer != 1:
                 rest.append(Atom(outer, atom.stride * extent))
     return tuple(extents), [tuple(own) for own in strides]
 
@@ -206,14 +192,9 @@ def one_stride(axis: Axis) -> Size:
     atoms = merged(axis)
     if len(atoms) > 1:
         raise Declined("rows without one stride")
-    return atoms[0].stride if atoms else Size(0)
-
-
-def named_in(sizes: Sequence[Size]) -> set[str]:
-    """The run-time dimensions that occur in `sizes`."""
-    return {name for size in sizes for name in size.names if size.factor}
+    return atoms[0].stride if atoms else 0
 
 
 def count(axis: Axis) -> Size:
     """The number of elements along an axis."""
-    return math.prod((atom.extent for atom in axis), start=Size())
+    return math.prod((atom.extent for atom in axis), start=1)

@@ -19,16 +19,14 @@ from autocast.kernels.matching.attention.operands import (
     broadcast,
     count,
     look_through,
-    named_in,
     one_stride,
-    size_of,
     whole,
     written_through,
 )
 from autocast.kernels.matching.attention.pattern import Graph, GraphStep, Match, match
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
-from autocast.kernels.specs.attention import Attention, OperandView, Size, Step
-from autocast.kernels.specs.sizes import DimensionNames
+from autocast.kernels.specs.attention import Attention, OperandView, Step
+from autocast.kernels.specs.sizes import DimensionNames, known, named_in
 from autocast.kernels.storage import LOW
 
 _STORAGES = ("float32", *LOW)
@@ -161,15 +159,15 @@ class _Attention(KernelRewriter):
         views = []
         for operand, own in zip(operands, strides, strict=True):
             last_one = operand is result
-            known = [i for i, argument in enumerate(arguments) if argument.same_as(operand.tensor)]
-            if not last_one and not known:
+            places = [i for i, argument in enumerate(arguments) if argument.same_as(operand.tensor)]
+            if not last_one and not places:
                 arguments.append(operand.tensor)
-            place = len(arguments) if last_one else (known or [len(arguments) - 1])[0]
+            place = len(arguments) if last_one else (places or [len(arguments) - 1])[0]
             rows, columns = (one_stride(axis) for axis in operand.axes[-2:])
-            views.append(OperandView(place, operand.offsets, own, rows, columns))
-            if columns != Size() and count(operand.axes[-1]) != Size():
+            views.append(OperandView(place, operand.offset, own, rows, columns))
+            if columns != 1 and count(operand.axes[-1]) != 1:
                 raise Declined("what it reads or writes is not contiguous along its last axis")
-        depth, value_depth = count(query.axes[-1]).known, count(value.axes[-1]).known
+        depth, value_depth = known(count(query.axes[-1])), known(count(value.axes[-1]))
         if depth is None or value_depth is None:
             raise Declined("the depth of its heads is known at run time only")
         rest = iter(views[3:-1])
@@ -194,7 +192,7 @@ class _Attention(KernelRewriter):
         )
         bound = {dim for shape, _ in (*spec.arguments, spec.out) for dim in shape if isinstance(dim, str)}
         used = [*extents, queries, keys]
-        used += [size for view in views for size in (*view.offsets, *view.leading, view.rows)]
+        used += [size for view in views for size in (view.offset, *view.leading, view.rows)]
         if named_in(used) - bound:
             raise Declined("a run-time dimension is none of what it reads")
         site.spec, site.arguments = spec, arguments
@@ -204,11 +202,11 @@ def _tensor(step: GraphStep, view: Callable[[relax.Expr, DimensionNames], Operan
     """A step's tensor, as large as the scores."""
     if shape_of(step.tensor) is None or storage(step.tensor) not in (*_STORAGES, "bool"):
         raise Declined(f"its bias or mask is {storage(step.tensor)}")
-    return broadcast(view(step.tensor, names), [size_of(dim, names) for dim in step.space])
+    return broadcast(view(step.tensor, names), names.sizes(step.space))
 
 
 def _permuted(operand: Operand, order: tuple[int, ...]) -> Operand:
-    return Operand(operand.tensor, tuple(operand.axes[axis] for axis in order), operand.offsets)
+    return Operand(operand.tensor, tuple(operand.axes[axis] for axis in order), operand.offset)
 
 
 def lower_attention(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:

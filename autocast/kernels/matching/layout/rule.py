@@ -18,7 +18,7 @@ from autocast.kernels.matching.layout.pieces import JOINS, Part, copied, operand
 from autocast.kernels.matching.layout.views import VIEWS, View, part_of_split, whole
 from autocast.kernels.matching.translate import is_rounded_load
 from autocast.kernels.specs.layout import MODES, Lookup, Move, Piece
-from autocast.kernels.specs.sizes import DimensionNames, Polynomial, strides_of
+from autocast.kernels.specs.sizes import DimensionNames, named_in, strides_of
 from autocast.kernels.storage import BITS, LOW, computes
 
 #: Results of fewer elements than this are left to be fused with what reads them.
@@ -213,7 +213,7 @@ def _named(pieces: list[Piece]) -> set[str]:
     """The run-time dimensions that pieces are made of."""
     sizes = [size for piece in pieces for axis in piece.axes for size in (axis.extent, axis.read, axis.write)]
     sizes += [size for piece in pieces for size in (piece.read, piece.write)]
-    return {name for size in sizes if isinstance(size, Polynomial) for names, _ in size.terms for name in names}
+    return named_in(sizes)
 
 
 def lower_layout(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:

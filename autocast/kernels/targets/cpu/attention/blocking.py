@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from autocast.kernels.specs.attention import Attention
+from autocast.kernels.specs.sizes import known
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 
 #: Rows of a register tile by instruction set and by vectors of queries across.
@@ -56,15 +57,16 @@ class Blocking:
 def choose_blocking(spec: Attention, isa: InstructionSet, cores: int) -> Blocking:
     """The blocking of `spec`: panels that waste the fewest lanes on its queries, blocks of keys of equal size."""
     tiles = _TILE_ROWS[isa.name]
-    queries = spec.queries.known or 2 * isa.lanes
+    queries = known(spec.queries) or 2 * isa.lanes
     vectors = min(tiles, key=lambda v: (_padded(queries, v * isa.lanes) * _TILE_COST[v], v))
     panel = vectors * isa.lanes
-    rows = _even_rows(spec.keys.known, tiles[vectors])
+    all_keys = known(spec.keys)
+    rows = _even_rows(all_keys, tiles[vectors])
     keys = max(2 * rows, _SCORE_BYTES // (4 * panel))
-    if spec.keys.known is not None:
-        keys = math.ceil(spec.keys.known / math.ceil(spec.keys.known / keys))
+    if all_keys is not None:
+        keys = math.ceil(all_keys / math.ceil(all_keys / keys))
     keys = _padded(keys, math.lcm(rows, 2))
-    one_block = spec.keys.known is not None and spec.keys.known <= keys
+    one_block = all_keys is not None and all_keys <= keys
     value_rows = _even_rows(spec.value_depth, tiles[vectors])
     return Blocking(vectors, panel, rows, value_rows, keys, one_block, _query_tasks(spec, cores))
 
@@ -79,9 +81,9 @@ def _padded(extent: int, multiple: int) -> int:
 
 
 def _query_tasks(spec: Attention, cores: int) -> int:
-    extents = [extent.known for extent in spec.leading[: len(spec.leading) - spec.shared]]
+    extents = [known(extent) for extent in spec.leading[: len(spec.leading) - spec.shared]]
     tasks = math.prod(extent or 1 for extent in extents)
-    queries = spec.queries.known or 0
+    queries = known(spec.queries) or 0
     if tasks % cores == 0 or tasks >= _TASKS_PER_CORE * cores:
         return 1
     return max(1, min(cores, queries // _QUERIES_PER_TASK))

@@ -9,7 +9,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64, quotient, remainder
-from autocast.kernels.specs.attention import Attention, OperandView, Size
+from autocast.kernels.specs.attention import Attention, OperandView
+from autocast.kernels.specs.sizes import Size, known
 from autocast.kernels.targets.cpu.attention.blocking import choose_blocking, is_few
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.products.pack import Source
@@ -39,19 +40,21 @@ class Generator:
         self.compute = "bfloat16" if self.pairs else "float32"
         self.word, self.per_word = ("int32", 2) if self.pairs else ("float32", 1)
         self.blocking = choose_blocking(spec, isa, cores(target))
-        members = math.prod(spec.leading[len(spec.leading) - spec.shared :], start=Size())
-        self.few = is_few(spec.queries.known, members.known)
+        members = math.prod(spec.leading[len(spec.leading) - spec.shared :], start=1)
+        self.few = is_few(known(spec.queries), known(members))
         self.sizes: dict[str, tirx.Var] = {}
         buffers = [T.arg(f"x{i}", T.buffer(self.shape(s), dtype)) for i, (s, dtype) in enumerate(spec.arguments)]
         buffers.append(T.arg("out", T.buffer(self.shape(spec.out[0]), spec.out[1])))
-        scores = math.prod((*spec.leading, spec.queries, spec.keys), start=Size())
-        T.func_attr({"autocast.flops": self.size(scores * Size(2 * (spec.depth + spec.value_depth)))})
+        scores = math.prod((*spec.leading, spec.queries, spec.keys), start=1)
+        T.func_attr({"autocast.flops": self.size(scores * (2 * (spec.depth + spec.value_depth)))})
         self.flats = [flat(buffer) for buffer in buffers]
         self.queries, self.keys = self.unit.opaque(self.size(spec.queries)), self.unit.opaque(self.size(spec.keys))
         self.leading = [self.size(extent) for extent in spec.leading]
 
     def size(self, size: Size) -> Extent:
-        return size.extent(self.sizes)
+        if isinstance(size, int):
+            return size
+        return sum(math.prod(self.sizes[name] for name in names) * i64(factor) for names, factor in size.terms)
 
     def shape(self, dims: tuple[int | str, ...]) -> tuple[Extent, ...]:
         return tuple(d if isinstance(d, int) else self.sizes.setdefault(d, tirx.Var(d, "int64")) for d in dims)
@@ -66,11 +69,9 @@ class Generator:
 
     def base(self, view: OperandView, indices: list[tirx.Expr]) -> tirx.Expr:
         """Where the matrix of `view` at leading `indices` begins."""
-        base = i64(0)
-        for offset in view.offsets:
-            base = base + self.size(offset)
+        base = i64(self.size(view.offset))
         for index, stride in zip(indices, view.leading, strict=False):
-            if stride.factor:
+            if stride != 0:
                 base = base + index * self.size(stride)
         return T.bind(base)
 

@@ -192,7 +192,7 @@ class Panel:
             return None
         generator, unit, view = self.generator, self.unit, step.view
         source = generator.flats[view.argument]
-        if view.rows.factor:  # it is different for each query
+        if view.rows != 0:  # it is different for each query
             rows = -(-self.blocking.keys // self.lanes) * self.lanes
             packed = unit.scratch(rows * self.width, "float32")
             stride = generator.size(view.rows)
@@ -213,7 +213,7 @@ class Panel:
         unit = self.unit
         if tensor is None:
             return apply_step(unit, step, value, None)
-        if step.view is not None and step.view.rows.factor:
+        if step.view is not None and step.view.rows != 0:
             return apply_step(unit, step, value, tensor[unit.ramp(row * self.width + vector * self.lanes)])
         return apply_step(unit, step, value, unit.splat(tensor[row]))
 

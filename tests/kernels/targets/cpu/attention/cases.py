@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from autocast.kernels.specs.attention import Attention, OperandView, Size, Step
+from autocast.kernels.specs.attention import Attention, OperandView, Step
+from autocast.kernels.specs.sizes import Size, dimension, evaluated
 from tests.kernels.targets.cpu.products.cases import DTYPES, ROUNDING
 
 STORED = {**DTYPES, "bool": np.bool_}
@@ -29,24 +29,24 @@ def heads(
     **more: Any,
 ) -> Attention:
     """Attention over (batch, sequence, heads, depth), or with heads first; `group` heads share a head of K and V."""
-    own, leading = count // group, (_size(batch), Size(count // group), Size(group))
+    own, leading = count // group, (dimension(batch), count // group, group)
 
     def shape(length: int | str, heads: int) -> tuple[int | str, ...]:
         return (batch, heads, length, depth) if heads_first else (batch, length, heads, depth)
 
     def view(argument: int, length: int | str, heads: int, inner: int) -> OperandView:
-        rows = Size(depth) if heads_first else Size(heads * depth)
-        head = _size(length) * Size(depth) if heads_first else Size(depth)
-        inside = head * Size(1 if inner else 0)
-        return OperandView(argument, (), (_size(length) * Size(heads * depth), head * Size(inner or 1), inside), rows)
+        rows = depth if heads_first else heads * depth
+        head = dimension(length) * depth if heads_first else depth
+        inside = head if inner else 0
+        return OperandView(argument, 0, (dimension(length) * heads * depth, head * (inner or 1), inside), rows)
 
     arguments = ((shape(queries, count), dtype), (shape(keys, own), dtype), (shape(keys, own), dtype), *extra)
     return Attention(
         arguments=arguments,
         out=(shape(queries, count), dtype),
         leading=leading,
-        queries=_size(queries),
-        keys=_size(keys),
+        queries=dimension(queries),
+        keys=dimension(keys),
         depth=depth,
         value_depth=depth,
         query=view(0, queries, count, group),
@@ -55,10 +55,6 @@ def heads(
         result=view(len(arguments), queries, count, group),
         **({"steps": (Step("scale", depth**-0.5),)} | more),
     )
-
-
-def _size(dim: int | str) -> Size:
-    return Size(dim) if isinstance(dim, int) else Size(1, (dim,))
 
 
 class Case:
@@ -80,13 +76,13 @@ class Case:
         return np.full(shape, np.nan, STORED[self.spec.out[1]])
 
     def number(self, size: Size) -> int:
-        return size.factor * math.prod(self.sizes[name] for name in size.names)
+        return evaluated(size, self.sizes)
 
     def matrices(self, view: OperandView, array: np.ndarray, rows: int, columns: int) -> np.ndarray:
         """The matrices of a view of `array`, for all leading indices, as float64."""
         strides = [self.number(size) * array.itemsize for size in (*view.leading, view.rows, view.columns)]
         shape = (*(self.number(extent) for extent in self.spec.leading), rows, columns)
-        start = sum(self.number(offset) for offset in view.offsets)
+        start = self.number(view.offset)
         seen = np.lib.stride_tricks.as_strided(array.reshape(-1)[start:], shape, strides)
         return seen.astype(np.float64)
 
@@ -146,13 +142,12 @@ def bias(
     argument: int, batch: int | str, heads: int, queries: int | str, keys: int | str, group: int = 1
 ) -> OperandView:
     """A view of a tensor of that shape; where an extent is 1 it is repeated."""
-    one = Size()
 
     def stride(extent: int | str, below: Size) -> Size:
-        return Size(0) if extent == 1 else below
+        return 0 if extent == 1 else below
 
-    of_query = _size(keys)
-    of_head = of_query * (_size(queries) if queries != 1 else one)
-    of_batch = of_head * Size(heads)
-    leading = (stride(batch, of_batch), stride(heads, of_head * Size(group)), stride(heads, of_head))
-    return OperandView(argument, (), leading, stride(queries, of_query))
+    of_query = dimension(keys)
+    of_head = of_query * dimension(queries)
+    of_batch = of_head * heads
+    leading = (stride(batch, of_batch), stride(heads, of_head * group), stride(heads, of_head))
+    return OperandView(argument, 0, leading, stride(queries, of_query))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tvm
 
-from autocast.kernels.specs.attention import Attention, OperandView, Size, Step
+from autocast.kernels.specs.attention import Attention, OperandView, Step
 from autocast.kernels.targets.cpu.attention.kernel import attention
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from tests.kernels.targets.cpu.attention.cases import Case, bias, heads
@@ -21,17 +21,14 @@ def _fused(dtype: str) -> Attention:
     """Q, K and V side by side in one tensor, as GPT-2's projection writes them."""
     batch, length, count, depth = 2, 19, 3, 8
     wide = 3 * count * depth
-    views = [
-        OperandView(0, (Size(part * count * depth),), (Size(length * wide), Size(depth)), Size(wide))
-        for part in range(3)
-    ]
-    result = OperandView(1, (), (Size(length * count * depth), Size(depth)), Size(count * depth))
+    views = [OperandView(0, part * count * depth, (length * wide, depth), wide) for part in range(3)]
+    result = OperandView(1, 0, (length * count * depth, depth), count * depth)
     return Attention(
         arguments=(((batch, length, wide), dtype),),
         out=((batch, length, count * depth), dtype),
-        leading=(Size(batch), Size(count)),
-        queries=Size(length),
-        keys=Size(length),
+        leading=(batch, count),
+        queries=length,
+        keys=length,
         depth=depth,
         value_depth=depth,
         query=views[0],
