@@ -11,6 +11,7 @@ import tvm
 from torch import nn
 from tvm import relax
 
+from autocast.frontend.normalize import normalize
 from autocast.ir import op_name
 from autocast.kernels.phases.expand import expand_operators
 from autocast.model.value import Model
@@ -61,3 +62,16 @@ def operators(model: Model) -> collections.Counter[str]:
     """How often main calls each operator, without the prefix `relax.`."""
     names = [op_name(binding.value) for block in model.main.body.blocks for binding in block.bindings]
     return collections.Counter(name.removeprefix("relax.") for name in names if name)
+
+
+def normalized(function: relax.Function, num_input: int = 1) -> relax.Function:
+    """`function` as it is after `normalize`, its first arguments inputs and the rest parameters."""
+    mod = tvm.IRModule({"main": function.with_attr("num_input", num_input)})
+    return normalize(mod)[0]["main"]
+
+
+def assert_becomes(before: relax.Function, expected: relax.Function, num_input: int = 1) -> None:
+    """Compare what `normalize` makes of a function with the function expected."""
+    expected = expected.with_attr("num_input", num_input)
+    expected = tvm.IRModule({"main": expected})["main"].with_attr("global_symbol", "main")
+    tvm.ir.assert_structural_equal(normalized(before, num_input).with_attr("global_symbol", "main"), expected)
