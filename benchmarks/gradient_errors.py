@@ -18,8 +18,9 @@ from torch.nn import functional
 
 import autocast
 from autocast import amp, vm
+from autocast.training.append_loss import append_loss
 from autocast.training.differentiate import differentiate
-from autocast.training.losses import MSE, CrossEntropy, append_loss
+from autocast.training.losses import MSE, CrossEntropy
 from benchmarks.timing import save
 from tests.architectures import ARCHITECTURES, Architecture, flatten
 

@@ -19,6 +19,7 @@ from tvm import relax
 from autocast import settings
 from autocast.errors import AutocastError, CastingRuleError, CompileError
 from autocast.ir.script import from_script, save_constants, to_script
+from autocast.ir.views import parts_of
 from autocast.messages import reason
 
 #: Raised on purpose, or no fault of the code that was running.
@@ -77,18 +78,14 @@ def _failing_function(mod: tvm.IRModule, again: Callable[[tvm.IRModule], object]
 def _reached(name: str, functions: Mapping[str, tuple[tvm.ir.GlobalVar, tvm.ir.BaseFunc]]) -> Iterator[str]:
     """A function and all that it calls; PrimFuncs hardly ever call others."""
     seen, pending = {name}, [name]
-
-    def visit(expr: object) -> None:
-        if isinstance(expr, tvm.ir.GlobalVar) and expr.name_hint in functions and expr.name_hint not in seen:
-            seen.add(expr.name_hint)
-            pending.append(expr.name_hint)
-
     while pending:
         current = pending.pop()
         yield current
         function = functions[current][1]
-        if isinstance(function, relax.Function):
-            relax.analysis.post_order_visit(function, visit)
+        called = parts_of(function, tvm.ir.GlobalVar) if isinstance(function, relax.Function) else []
+        new = {callee.name_hint for callee in called} & functions.keys() - seen
+        seen |= new
+        pending += sorted(new)
 
 
 def _first(needed: set[str], functions: Mapping[str, tuple[tvm.ir.GlobalVar, tvm.ir.BaseFunc]]) -> str:

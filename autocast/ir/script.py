@@ -17,7 +17,7 @@ import tvm
 from tvm import relax
 from tvm.script.parser.core import entry
 
-from autocast.ir.views import is_constant
+from autocast.ir.views import ConstantExpr, parts_of
 
 #: What the text says where a constant stands.
 _METADATA = "ir.GenericConst"
@@ -27,17 +27,15 @@ def to_script(mod: tvm.IRModule) -> tuple[str, list[relax.Expr]]:
     """A module as TVMScript, and the constants that the text only numbers, in the order of their numbers."""
     # Its parser does not take the strings that its printer writes for these.
     text = re.sub(r'R\.const\("(-?(?:inf|nan))"', r"R.const(\1", mod.script())
-    found: dict[relax.Expr, None] = {}
-
-    def visit(expr: relax.Expr) -> None:
-        if is_constant(expr) and not _is_written_out(expr):
-            found.setdefault(expr)
-
     functions = {var.name_hint: function for var, function in mod.functions.items()}
-    for name in re.findall(r"^    def (\w+)\(", text, re.MULTILINE):
-        if isinstance(functions.get(name), relax.Function):
-            relax.analysis.post_order_visit(functions[name], visit)
-    return text, list(found)
+    found = [
+        constant
+        for name in re.findall(r"^    def (\w+)\(", text, re.MULTILINE)
+        if isinstance(functions.get(name), relax.Function)
+        for constant in parts_of(functions[name], ConstantExpr)
+        if not _is_written_out(constant)
+    ]
+    return text, list(dict.fromkeys(found))
 
 
 def _is_written_out(constant: relax.Expr) -> bool:

@@ -169,6 +169,13 @@ def all_bindings(sequence: relax.SeqExpr) -> Iterator[relax.Binding]:
             yield binding
 
 
+def parts_of(expr: relax.Expr, kind: type) -> list[Any]:
+    """The parts of `expr` that are of a kind, nested functions' too, after what they are made of."""
+    found: list[Any] = []
+    relax.analysis.post_order_visit(expr, lambda part: found.append(part) if isinstance(part, kind) else None)
+    return found
+
+
 def with_captured(function: relax.Function, captured: Mapping[relax.Var, relax.Expr]) -> relax.Function:
     """A nested function that captures other values in place of variables."""
     opened = relax.Function(

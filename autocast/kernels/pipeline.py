@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from autocast import settings
-from autocast.ir import first_order, is_op, is_tir_group, relax_functions, write_out_literals
+from autocast.ir import first_order, is_op, write_out_literals
 from autocast.ir.dataflow import to_dataflow
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
@@ -26,6 +26,7 @@ from autocast.kernels.fallback.legalized import check_legalized
 from autocast.kernels.fallback.nested_fields import keep_fields_apart
 from autocast.kernels.fallback.places import keep_within_tensors
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
+from autocast.kernels.fallback.tvm_passes import fuse, fuse_existing, legalize, sequence
 from autocast.kernels.generate import generate
 from autocast.kernels.matching.attention.decompose import decompose_attention
 from autocast.kernels.matching.convolutions.declined import has_kernel
@@ -73,19 +74,6 @@ def _phase(function: Callable[[tvm.IRModule], tvm.IRModule], name: str = "") -> 
     return Phase(name or function.__name__, lambda mod, _: function(mod))
 
 
-def _sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, Backend], tvm.IRModule]:
-    def run(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
-        with backend.target:
-            return tvm.transform.Sequential(list(passes))(mod)
-
-    return run
-
-
-#: Operators that TVM may fuse to one kernel. It writes out a value wherever it is used, so that a long chain in which
-#: each value is used twice, such as a hash, would grow without bound.
-_FUSED_OPERATORS = 12
-
-
 def _expand_operators(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     gradients = backend.has(WeightGradient)
     return expand_operators(mod, lambda call: is_op(call, *VECTOR_OPERATORS) or (gradients and has_kernel(call)))
@@ -93,23 +81,6 @@ def _expand_operators(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
 
 def _channels_last(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     return channels_last(mod) if backend.has(Convolution) else mod
-
-
-def _legalize(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
-    """Operators as PrimFuncs; fusion crashes at fields of literal tuples, which legalized operators may leave."""
-    tidied = relax.transform.CanonicalizeBindings()
-    return _sequence(relax.transform.LegalizeOps(), tidied, relax.transform.AnnotateTIROpPattern())(mod, backend)
-
-
-def _fuse(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
-    with changed_context(config={"relax.FuseOps.max_depth": _FUSED_OPERATORS}):
-        return _sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())(mod, backend)
-
-
-def _fuse_existing(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
-    if not any(is_tir_group(function) for _, function in relax_functions(mod)):
-        return mod
-    return _sequence(relax.transform.FuseTIR())(mod, backend)
 
 
 def _by_rule(name: str) -> Phase:
@@ -136,7 +107,7 @@ LOWERING = (
     _phase(first_order),
     _phase(check_recursion),
     _phase(remove_leftovers),
-    Phase("fuse_existing", _fuse_existing),
+    Phase("fuse_existing", fuse_existing),
     _phase(keep_sizes_of_slices),
     _phase(check_agreement),
     _phase(separate_state),
@@ -177,12 +148,12 @@ LOWERING = (
     _phase(keep_within_tensors),
     _phase(order_floats),
     _phase(mark_reshapes),
-    Phase("dispatch", _sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
-    Phase("legalize", _legalize),
+    Phase("dispatch", sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
+    Phase("legalize", legalize),
     _phase(keep_fields_apart),
     _phase(check_legalized),
-    Phase("fuse", _fuse),
-    Phase("remove_dead_code", _sequence(relax.transform.DeadCodeElimination())),
+    Phase("fuse", fuse),
+    Phase("remove_dead_code", sequence(relax.transform.DeadCodeElimination())),
     _phase(schedule),
 )
 
@@ -278,7 +249,7 @@ def _one_by_one(passes: Iterable[tvm.transform.Pass], mod: tvm.IRModule, target:
     """What a sequence of the passes makes of `mod`; one that fails is named."""
     backend = backend_of(target)
     for each in passes:
-        run = _sequence(each)
+        run = sequence(each)
         with in_phase(each.info.name, mod, partial(_run, run, backend)):
             mod = run(mod, backend)
     return mod

@@ -28,10 +28,11 @@ import type_hints
 from autocast.errors import PolicyError
 from autocast.ir import Reading, identity, op_name, place_of
 from autocast.messages import nearest
-from autocast.policy.choices import Choice, rule_for
+from autocast.policy.choices import rule_for
 from autocast.policy.facts import after_float_conversions, parameter_names, parameters_out_of_range, unholdable
+from autocast.policy.lists import OperatorLists, Said
 from autocast.policy.patterns import Patterns, with_parents
-from autocast.policy.policy import MIXED_OPS, Policy
+from autocast.policy.policy import Policy
 from autocast.policy.presets import PRESETS, UNSUPPORTED
 from autocast.policy.unused import Unused
 from type_hints import Row
@@ -44,13 +45,6 @@ class Ruling(NamedTuple):
 
     row: Row
     level: str
-
-
-class _Said(NamedTuple):
-    """What one level makes of a call, and why."""
-
-    choice: Choice
-    why: str
 
 
 class Decisions:
@@ -74,10 +68,7 @@ class Decisions:
         self._preset = PRESETS[policy.preset]
         self._low_names, self._float32_names = Patterns(policy.low_names), Patterns(policy.float32_names)
         self._low_regions, self._float32_regions = Patterns(policy.low_regions), Patterns(policy.float32_regions)
-        self._lists = _operator_lists(policy)
-        self._conditions = [
-            (f"relax.{name}", attribute, values) for name, attribute, values in policy.conditional_float32_ops
-        ]
+        self._lists = OperatorLists(policy)
         self._parameters = parameter_names(reading, tuple(params)) if self._low_names or self._float32_names else {}
         self._lost = parameters_out_of_range(params, policy.dtype)
         self._unholdable = unholdable(reading, tuple(params), self._lost, policy.dtype)
@@ -111,7 +102,7 @@ class Decisions:
             return self._noted(name, operator, var, by_name, "name pattern")
         if custom := _custom(name):
             return custom
-        by_list = self._condition(name, operator, call) or self._listed(name, operator)
+        by_list = self._lists.condition(name, operator, call) or self._lists.said(name, operator)
         if by_list is None and level == "operator list":
             by_list = of_forward
         if by_list is not None:
@@ -124,13 +115,13 @@ class Decisions:
             self._rulings[key] = self._operator(name, why)
         return self._rulings[key]
 
-    def _of_forward(self, var: relax.Var) -> tuple[str, _Said | None]:
+    def _of_forward(self, var: relax.Var) -> tuple[str, Said | None]:
         """Which level keeps the forward call in float32 whose gradient `var` is part of, and what it said."""
         place = place_of(var)
         level, why = self._kept.get((place.forward, place.forward_result), ("", ""))
-        return level, _Said("float32", f"{why}, and this is the gradient of {place.forward}") if level else None
+        return level, Said("float32", f"{why}, and this is the gradient of {place.forward}") if level else None
 
-    def _noted(self, name: str, operator: str, var: relax.Var, said: _Said, level: str) -> Ruling | None:
+    def _noted(self, name: str, operator: str, var: relax.Var, said: Said, level: str) -> Ruling | None:
         """The ruling of a name or a list, which is remembered for the gradients of what it keeps in float32."""
         if said.choice == "float32" and not place_of(var).forward:
             self._kept[operator, var.name] = level, said.why
@@ -180,7 +171,7 @@ class Decisions:
 
     # -- the levels --------------------------------------------------------------------------------
 
-    def _region(self, var: relax.Var) -> _Said | None:
+    def _region(self, var: relax.Var) -> Said | None:
         module, region, *_ = place_of(var)
         paths = with_parents(module) if self._low_regions or self._float32_regions else []
         self._seen["regions"].update(paths)
@@ -188,26 +179,26 @@ class Decisions:
             return self._written(region, var)
         if paths:
             if match := self._low_regions.first(paths):
-                return _Said("low", f"low_regions: {match.pattern!r} selects {match.name}")
+                return Said("low", f"low_regions: {match.pattern!r} selects {match.name}")
             if match := self._float32_regions.first(paths):
-                return _Said("float32", f"float32_regions: {match.pattern!r} selects {match.name}")
+                return Said("float32", f"float32_regions: {match.pattern!r} selects {match.name}")
         if self.policy.guarded and region != "guard":
-            return _Said("leave", "guarded: it is in no fp16_guard")
+            return Said("leave", "guarded: it is in no fp16_guard")
         return None
 
-    def _written(self, region: str, var: relax.Var) -> _Said:
+    def _written(self, region: str, var: relax.Var) -> Said:
         """What a region in the author's code makes of a call."""
         if region == "leave":
-            return _Said("leave", "in the author's disable_autocast()")
+            return Said("leave", "in the author's disable_autocast()")
         if region not in ("float32", self.policy.dtype):
             raise PolicyError(
                 f"Policy: %{var.name} is in the author's disable_autocast(dtype={region!r}), and the policy's dtype is "
                 f"{self.policy.dtype!r}; expected the same 16-bit dtype in both. Try dtype={region!r} here, or "
                 "disable_autocast() there, which takes the dtypes that the code says"
             )
-        return _Said("float32" if region == "float32" else "low", f"in the author's disable_autocast({region!r})")
+        return Said("float32" if region == "float32" else "low", f"in the author's disable_autocast({region!r})")
 
-    def _name(self, call: relax.Call, var: relax.Var) -> _Said | None:
+    def _name(self, call: relax.Call, var: relax.Var) -> Said | None:
         if not (self._low_names or self._float32_names):
             return None
         names = [var.name]
@@ -215,29 +206,14 @@ class Decisions:
             names += sorted(self._parameters.get(identity(arg), ()))
         self._seen["names"].update(names)
         if match := self._low_names.first(names):
-            return _Said("low", f"low_names: {match.pattern!r} matches {match.name}")
+            return Said("low", f"low_names: {match.pattern!r} matches {match.name}")
         if match := self._float32_names.first(names):
-            return _Said("float32", f"float32_names: {match.pattern!r} matches {match.name}")
+            return Said("float32", f"float32_names: {match.pattern!r} matches {match.name}")
         return None
-
-    def _condition(self, name: str, operator: str, call: relax.Call) -> _Said | None:
-        for listed, attribute, values in self._conditions:
-            if listed in (name, operator):
-                value = _attribute(call, attribute)
-                if value in values:
-                    return _Said("float32", f"conditional_float32_ops: its {attribute} is {value}")
-        return None
-
-    def _listed(self, name: str, operator: str) -> _Said | None:
-        """What the operator lists say, which look at nothing but the operator."""
-        said = self._lists.get(name) or self._lists.get(operator)
-        if said is not None and said.choice == "widest" and name != operator and name not in self._lists:
-            return None  # the add of a bias is no meeting of equals: it takes the precision of its data
-        return said
 
     def _of_operator(self, name: str) -> Ruling | None:
         """What is made of every call of an operator of which nothing else is said."""
-        said = self._listed(name, name)
+        said = self._lists.said(name, name)
         return _ruled(name, said, "operator list") if said is not None else self._operator(name)
 
     def _operator(self, name: str, exempt: str | None = None) -> Ruling | None:
@@ -246,10 +222,10 @@ class Decisions:
         if row is None:
             return None
         if exempt is not None and row.label != "cast":
-            return _ruled(name, _Said("float32", f"{self._preset.name}: {exempt}"), "preset")
+            return _ruled(name, Said("float32", f"{self._preset.name}: {exempt}"), "preset")
         choice = self._preset.choose(row)
         reason = UNSUPPORTED[name] if choice == "float32" and name in UNSUPPORTED else self._preset.why
-        return _ruled(name, _Said(choice, f"{self._preset.name}: {reason}"), "preset")
+        return _ruled(name, Said(choice, f"{self._preset.name}: {reason}"), "preset")
 
 
 def _custom(name: str) -> Ruling | None:
@@ -265,37 +241,10 @@ def operator_rules(policy: Policy) -> type_hints.RuleTable:
     return type_hints.RuleTable(ruling.row for ruling in rulings if ruling is not None)
 
 
-def _operator_lists(policy: Policy) -> dict[str, _Said]:
-    """What the lists make of each operator that they name, by its full name."""
-    lists: dict[str, _Said] = {}
-    choice: Choice
-    choices: dict[str, Choice] = {"low_ops": "low", "widest_ops": "widest"}
-    for field in ("low_ops", "float32_ops", "unsupported_ops", "widest_ops"):
-        choice = choices.get(field, "float32")
-        for name in getattr(policy, field):
-            lists[type_hints.normalize_op_name(name)] = _Said(choice, f"{field} names it")
-    for kind in policy.mixed_ops:
-        choice = "widening" if kind == "gemm" else "narrowing"
-        for row in type_hints.list_rules():
-            if MIXED_OPS[kind](row):
-                lists[row.name] = _Said(choice, f"mixed_ops={kind!r}")
-    return lists
-
-
-def _ruled(name: str, said: _Said, level: str) -> Ruling | None:
+def _ruled(name: str, said: Said, level: str) -> Ruling | None:
     """The rule that makes what was said of an operator; its own where there is no precision to choose."""
     row = type_hints.table_row(name)
     rule = rule_for(said.choice, row)
     if rule is not None:
         return Ruling(Row(name, rule, said.why, row.family if row is not None else "custom"), level)
     return Ruling(row, "rule") if row is not None else None
-
-
-def _attribute(call: relax.Call, attribute: str) -> str:
-    known = [field.name for field in type(call.attrs).__tvm_ffi_type_info__.fields] if call.attrs is not None else []
-    if attribute not in known:
-        raise PolicyError(
-            f"Policy: conditional_float32_ops asks for the attribute {attribute!r} of {op_name(call)}; it has "
-            f"{', '.join(known) or 'none'}"
-        )
-    return str(getattr(call.attrs, attribute))

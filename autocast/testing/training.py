@@ -10,7 +10,8 @@ from tvm import relax
 
 from autocast.errors import InputError
 from autocast.model.value import Model
-from autocast.training.losses import CrossEntropy, append_loss
+from autocast.training.append_loss import append_loss
+from autocast.training.losses import CrossEntropy
 from autocast.training.optimizers import LAMB, LANS, SGD, Adam, AdamW, Optimizer
 from autocast.training.optimizers.functions import SCALAR
 from autocast.training.optimizers.optimizer import number

@@ -6,9 +6,10 @@ trainer = training.Trainer(model, training.CrossEntropy(), training.AdamW(), lea
 
 from __future__ import annotations
 
+from autocast.training.append_loss import append_loss
 from autocast.training.differentiate import differentiate
 from autocast.training.loss_scaling import DynamicLossScaling
-from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, Loss, SmoothL1, append_loss
+from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, Loss, SmoothL1
 from autocast.training.optimizers import LAMB, LANS, SGD, Adam, AdamW, Group, Optimizer
 from autocast.training.randomness import seed_dropout
 from autocast.training.schedules import Constant, Cosine, InverseSquareRoot, Linear

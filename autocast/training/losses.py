@@ -8,17 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
 
 from autocast import ir
 from autocast.errors import InputError, TrainingError
 from autocast.messages import check_option, named_options
-from autocast.model.value import Model
 from autocast.operators import own
-from autocast.training.building import emit_body, new_function
-from autocast.training.randomness import seed_dropout
-from autocast.vm.signature import to_tvm
 
 op = relax.op
 
@@ -181,88 +176,6 @@ class BCEWithLogits(Loss):
 
     def pointwise(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         return op.subtract(op.nn.softplus(prediction), op.multiply(prediction, labels))
-
-
-def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = None) -> Model:
-    """The model followed by its loss.
-
-    Parameters
-    ----------
-    model : Model
-        Its updates (a BatchNorm's statistics) are kept, and its dropout drops.
-    loss : Loss
-    labels : TensorType, optional
-        What the labels are instead of `loss.labels(prediction)`: another shape of as many elements.
-
-    Returns
-    -------
-    Model
-        Takes (inputs..., labels), the last named "labels"; its result is the loss, a 0-d float32 tensor.
-
-    Raises
-    ------
-    TrainingError
-        The model has no such output, it is not a floating-point tensor of known rank, or an input is called "labels".
-    """
-    model = seed_dropout(model)
-    main = model.main
-    inputs, params = main.params[: model.num_input], main.params[model.num_input :]
-    if "labels" in model.input_names:
-        raise TrainingError(
-            f"append_loss: the model has an input 'labels' already ({', '.join(model.input_names)}); expected a model "
-            "without a loss of its own. Import it without labels"
-        )
-    position = _position(model, loss)
-    expected = _checked_labels(model, loss, position)
-    variable = relax.Var("labels", labels or expected)
-
-    def build(builder: relax.BlockBuilder) -> dict[str, relax.Expr]:
-        results = emit_body(builder, main)
-        prediction = results[position]
-        if ir.dtype_of(prediction) != "float32":
-            prediction = builder.emit(op.astype(prediction, "float32"))
-        given = variable if labels is None else builder.emit(op.reshape(variable, expected.shape))
-        value = builder.emit(loss.compute(prediction, given))
-        return {"loss": value, **dict(zip(model.updated, results[model.num_results :], strict=True))}
-
-    attrs = {**dict(main.attrs), "num_input": len(inputs) + 1}
-    mod = new_function([*inputs, variable, *params], attrs, build, model.mod)
-    return model.replace(mod=mod, output_names=("loss",))
-
-
-def _position(model: Model, loss: Loss) -> int:
-    names = list(model.output_names)
-    if isinstance(loss.output, str) and loss.output in names:
-        return names.index(loss.output)
-    if isinstance(loss.output, int) and 0 <= loss.output < model.num_results:
-        return loss.output
-    listed = f" ({', '.join(names)})" if names else ""
-    raise TrainingError(
-        f"append_loss: the model has no output {loss.output!r}; it has {model.num_results}{listed}. "
-        f"Try {type(loss).__name__}(output=0)"
-    )
-
-
-def check_labels(model: Model, loss: Loss, labels: Any) -> None:
-    """Raise an InputError where labels are integers, but no class of `model`; what they are else is not looked at."""
-    classes = _shape(_prediction(model, _position(model, loss)))[-1]
-    if str(getattr(labels, "dtype", "")).removeprefix("torch.") == "int64" and isinstance(classes, int):
-        loss.check_values(to_tvm(labels).numpy(), classes)
-
-
-def _prediction(model: Model, position: int) -> relax.Var:
-    result = model.main.ret_ty
-    return relax.Var("prediction", result.fields[position] if isinstance(result, tvm.ir.TupleType) else result)
-
-
-def _checked_labels(model: Model, loss: Loss, position: int) -> relax.TensorType:
-    prediction = _prediction(model, position)
-    if ir.dtype_of(prediction) not in ir.FLOATS or not ir.shape_of(prediction):
-        raise TrainingError(
-            f"append_loss: output {loss.output!r} of the model is {prediction.ty}, expected a floating-point tensor of "
-            f"rank 1 or more. Try {type(loss).__name__}(output=...)"
-        )
-    return loss.labels(prediction)
 
 
 def _indices(prediction: relax.Expr) -> relax.TensorType:

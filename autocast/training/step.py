@@ -16,10 +16,11 @@ from autocast.ir import with_functions
 from autocast.model.step import STEP
 from autocast.model.value import Model
 from autocast.training import loss_scaling as scaling
+from autocast.training.append_loss import append_loss
 from autocast.training.building import emit_body, new_function, parameter, zeros
 from autocast.training.clipping import clip_factor, is_finite, squared_norm
 from autocast.training.differentiate import differentiate
-from autocast.training.losses import Loss, append_loss
+from autocast.training.losses import Loss
 from autocast.training.masters import with_masters
 from autocast.training.optimizers.functions import SCALAR, Guards, update_function, update_name
 from autocast.training.optimizers.optimizer import Optimizer

@@ -20,10 +20,11 @@ from autocast.messages import check_names
 from autocast.model import Model
 from autocast.policy import Policy, as_policy, warn_of_unused
 from autocast.training import checkpoint
+from autocast.training.append_loss import append_loss, check_labels
 from autocast.training.batches import Batch, batches_until, tensors_of
 from autocast.training.evaluation import evaluation_form
 from autocast.training.loss_scaling import DynamicLossScaling
-from autocast.training.losses import Loss, append_loss, check_labels
+from autocast.training.losses import Loss
 from autocast.training.optimizers import Optimizer
 from autocast.training.progress import divergence, progress_line
 from autocast.training.schedules import rate_at

@@ -56,11 +56,7 @@ def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: In
 
 
 def _count(mod: tvm.IRModule, function: relax.Function, sizes: Sizes) -> int:
-    calls: list[relax.Call] = []
-    relax.analysis.post_order_visit(
-        function.body, lambda expr: calls.append(expr) if isinstance(expr, relax.Call) else None
-    )
-    return sum(_count_call(mod, call, sizes) for call in calls)
+    return sum(_count_call(mod, call, sizes) for call in ir.parts_of(function.body, relax.Call))
 
 
 def _count_call(mod: tvm.IRModule, call: relax.Call, sizes: Sizes) -> int:

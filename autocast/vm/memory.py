@@ -181,12 +181,10 @@ def _dtype(value: Any) -> str:
 
 def _constant_bytes(planned: tvm.IRModule) -> int:
     """Bytes of the distinct literal tensors in a module's functions."""
-    found: dict[Any, int] = {}
-
-    def visit(expr: tvm.relax.Expr) -> None:
-        if ir.is_constant(expr) and ir.is_tensor(expr):
-            found[expr.value] = tensor_bytes(ir.static_shape(expr) or (), ir.dtype_of(expr))
-
-    for _, function in ir.relax_functions(planned):
-        tvm.relax.analysis.post_order_visit(function, visit)
+    found = {
+        constant.value: tensor_bytes(ir.static_shape(constant) or (), ir.dtype_of(constant))
+        for _, function in ir.relax_functions(planned)
+        for constant in ir.parts_of(function, ir.ConstantExpr)
+        if ir.is_tensor(constant)
+    }
     return sum(found.values())

@@ -215,15 +215,13 @@ def _chosen_from(main: relax.Function) -> dict[str, str]:
     """The symbolic dimensions that one of `_CHOICES` reduces, each with the operator."""
     found: dict[str, str] = {}
 
-    def visit(expr: relax.Expr) -> None:
-        shape = ir.shape_of(expr.args[0]) if ir.is_op(expr, *_CHOICES) else None
+    for call in ir.parts_of(main, relax.Call):
+        shape = ir.shape_of(call.args[0]) if ir.is_op(call, *_CHOICES) else None
         if shape:
-            axes = range(len(shape)) if expr.attrs.axis is None else expr.attrs.axis
+            axes = range(len(shape)) if call.attrs.axis is None else call.attrs.axis
             for axis in [axes] if isinstance(axes, int) else axes:
                 if isinstance(shape[axis], tirx.Var):
-                    found[shape[axis].name] = str(ir.op_name(expr))
-
-    relax.analysis.post_order_visit(main, visit)
+                    found[shape[axis].name] = str(ir.op_name(call))
     return found
 
 

@@ -10,8 +10,9 @@ from torch.nn import functional
 import autocast
 from autocast import vm
 from autocast.errors import TrainingError
+from autocast.training.append_loss import append_loss
 from autocast.training.differentiate import differentiate
-from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, SmoothL1, append_loss
+from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, SmoothL1
 from tests.training.modules import imported, network
 
 SHAPE = (4, 3, 7)

@@ -7,7 +7,8 @@ Both questions may lead to one mode (the call is fixed) or to two (it is flexibl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, NoReturn
@@ -226,3 +227,17 @@ def _name(rule: Any) -> str:
 def _is_no_float(hint: Any) -> bool:
     """Whether a hint names the dtype of integers or truth values, which RAF's rules repeat for arguments of these."""
     return isinstance(hint, type_hints.PrimType) and (hint.dtype or "").startswith(("int", "uint", "bool"))
+
+
+def missing_rules(missing: Mapping[str, Counter]) -> str:
+    """What to say of operators without a rule, of which it is counted how often each function calls them."""
+    rows = [
+        f"  {name}: {sum(counts.values())} call{'s' if sum(counts.values()) > 1 else ''} in "
+        f"{', '.join(f'@{function}' for function in sorted(counts))}; "
+        f'add one: type_hints.register_op_cast_rule("{name}", type_hints.follow(1), why="...")'
+        for name, counts in sorted(missing.items())
+    ]
+    return (
+        f"AutoCast: {len(missing)} operator{'s have' if len(missing) > 1 else ' has'} no casting rule:\n"
+        + "\n".join(rows)
+    )

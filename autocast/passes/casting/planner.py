@@ -10,12 +10,12 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import CastingRuleError
-from autocast.ir import Bound, Reading, identity, lacks_dtype, op_name, relax_functions
+from autocast.ir import Bound, Reading, identity, lacks_dtype, op_name, parts_of, relax_functions
 from autocast.model.value import updates_of
 from autocast.operators import Kind, is_kind
 from autocast.passes.casting.costs import CostModel, traffic_weight
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves, signature
-from autocast.passes.casting.modes import Ruling, decide
+from autocast.passes.casting.modes import Ruling, decide, missing_rules
 from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
 from autocast.passes.casting.results import dtype_attributes
 from autocast.passes.casting.solver import LOW, CastTensor
@@ -51,7 +51,7 @@ class Planner:
         for global_var, function in self.plan.functions:
             self._function(global_var, function, None if global_var in called else self.out_dtype)
         if self.missing:
-            raise CastingRuleError(_missing_rules(self.missing))
+            raise CastingRuleError(missing_rules(self.missing))
         if self.tensors.foreign is not None:
             dtype, where = self.tensors.foreign
             raise CastingRuleError(
@@ -288,25 +288,4 @@ def _constant_parameters(main: relax.Function) -> list[relax.Var]:
 
 def _called_functions(functions: list[tuple[tvm.ir.GlobalVar, relax.Function]]) -> set[tvm.ir.GlobalVar]:
     """The functions that others, or they themselves, call: their signatures are fixed."""
-    called: set[tvm.ir.GlobalVar] = set()
-
-    def visit(expr: relax.Expr) -> None:
-        if isinstance(expr, tvm.ir.GlobalVar):
-            called.add(expr)
-
-    for _, function in functions:
-        relax.analysis.post_order_visit(function, visit)
-    return called
-
-
-def _missing_rules(missing: dict[str, Counter]) -> str:
-    rows = [
-        f"  {name}: {sum(counts.values())} call{'s' if sum(counts.values()) > 1 else ''} in "
-        f"{', '.join(f'@{function}' for function in sorted(counts))}; "
-        f'add one: type_hints.register_op_cast_rule("{name}", type_hints.follow(1), why="...")'
-        for name, counts in sorted(missing.items())
-    ]
-    return (
-        f"AutoCast: {len(missing)} operator{'s have' if len(missing) > 1 else ' has'} no casting rule:\n"
-        + "\n".join(rows)
-    )
+    return {callee for _, function in functions for callee in parts_of(function, tvm.ir.GlobalVar)}

@@ -9,7 +9,6 @@ around it and narrowed where that is asked for; data that needs neither is read 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import tvm
@@ -21,26 +20,14 @@ from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.band import Band, BandSource
 from autocast.kernels.targets.cpu.convolutions.blocking import as_rows, choose_blocking
 from autocast.kernels.targets.cpu.convolutions.depthwise import Depthwise, is_depthwise
+from autocast.kernels.targets.cpu.convolutions.runs import WORDS, Runs
 from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
 from autocast.kernels.targets.cpu.convolutions.taps import Taps
 from autocast.kernels.targets.cpu.convolutions.weights import PackedWeights
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
-from autocast.kernels.targets.cpu.products.tile import BLOCK_WORDS, MOST_WORDS, BlockedSums, Tile
+from autocast.kernels.targets.cpu.products.tile import BlockedSums, Tile
 from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
-
-# A pair of neighbouring elements of 16 bits, aligned to one of them, and the last one of an odd number.
-_WORDS = """
-define linkonce_odr i32 @autocast_pair_at(ptr %p) alwaysinline {
-  %w = load i32, ptr %p, align 2
-  ret i32 %w
-}
-define linkonce_odr i32 @autocast_last_at(ptr %p) alwaysinline {
-  %h = load i16, ptr %p, align 2
-  %w = zext i16 %h to i32
-  ret i32 %w
-}
-"""
 
 
 def convolution(spec: Convolution, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
@@ -111,7 +98,7 @@ class _Generator:
     def _llvm(self) -> str:
         activation = self.spec.epilogue.activation
         math_ir = vector_math.math_ir(self.unit.lanes, (activation,)) if activation else ""
-        return math_ir + llvm_ir.conversions_and_accesses(self.unit.isa) + _WORDS
+        return math_ir + llvm_ir.conversions_and_accesses(self.unit.isa) + WORDS
 
     def _tasks(self) -> None:
         """One task for each band and each of its parts of the features."""
@@ -224,6 +211,7 @@ class _Generator:
         high, wide, run = blocking.loops(chunk.kind, self.layout.channels)
         words = math.ceil(run / blocking.per_word)
         sums = BlockedSums(tile, high * wide * words)
+        runs = Runs(blocking, self.spec.channels, self.packed, band, sums)
         row_kind, column_kind = chunk.kind
         down, right = i64(band.row_pitch * row_kind.reach), column_kind.reach * self.spec.channels
 
@@ -231,9 +219,9 @@ class _Generator:
             starts = [T.bind(bases[row] + distance) for row in range(tile.rows)]
             begin = T.bind(weights + tap * (words * blocking.panel))
             if blocking.places is None:
-                self._run(band, sums, starts, range(tile.rows), begin, run)
+                runs.add(starts, range(tile.rows), begin, run)
             else:
-                self._trimmed_run(band, sums, starts, begin, tile_index)
+                runs.add_trimmed(starts, begin, tile_index)
 
         if high * wide == 1 and not blocking.trims_rows:
             multiply(channel, 0)
@@ -252,74 +240,3 @@ class _Generator:
             self.layout.features % blocking.panel == 0 or left >= blocking.panel,
             lambda whole: store_tile(unit, self.output, tile, lambda row: places[row], column, None if whole else left),
         )
-
-    def _run(
-        self,
-        band: Band,
-        sums: BlockedSums,
-        starts: list[tirx.Expr],
-        pixels: Collection[int],
-        weights: tirx.Expr,
-        run: int,
-    ) -> None:
-        """Add the products of one run of neighbouring elements of `pixels`' data and of neighbouring weights."""
-        per_word = self.blocking.per_word
-        words, tile = run // per_word, sums.tile
-
-        def word(row: int, k: tirx.Expr) -> tirx.Expr | None:
-            return self._word(band, starts[row] + k * per_word) if row in pixels else None
-
-        def last(row: int, k: tirx.Expr) -> tirx.Expr:
-            return self._word(band, starts[row] + (run - 1), last=True)
-
-        if words > MOST_WORDS:
-            with T.serial(0, i64(words // BLOCK_WORDS)) as block:
-                first = T.bind(block * BLOCK_WORDS)
-                begin = T.bind(weights + first * self.blocking.panel)
-                tile.multiply(lambda row, k: word(row, first + k), self.packed, begin, BLOCK_WORDS)
-                sums.end_block()
-        rest = words % BLOCK_WORDS if words > MOST_WORDS else words
-        if rest:
-            begin = weights + (words - rest) * self.blocking.panel
-            tile.multiply(lambda row, k: word(row, words - rest + k), self.packed, begin, rest)
-        if run % per_word:
-            tile.multiply(last, self.packed, weights + words * self.blocking.panel, 1)
-
-    def _trimmed_run(
-        self, band: Band, sums: BlockedSums, starts: list[tirx.Expr], weights: tirx.Expr, tile_index: tirx.Expr
-    ) -> None:
-        """The run of a row of the kernel, without what lies beside the image; that depends on the tile's place."""
-        assert self.blocking.places is not None
-        places, channels = self.blocking.places, self.spec.channels
-        tap_words = channels // self.blocking.per_word * self.blocking.panel
-        found: dict[tuple[tuple[int, ...], ...], list[int]] = {}
-        for index, taps in enumerate(places):
-            found.setdefault(taps, []).append(index)
-        place = T.bind(tirx.truncmod(tile_index, i64(len(places))))
-
-        def emit(taps: tuple[tuple[int, ...], ...]) -> None:
-            if all(len(pixels) == sums.tile.rows for pixels in taps):
-                self._run(band, sums, starts, range(sums.tile.rows), weights, len(taps) * channels)
-                return
-            for tap, pixels in enumerate(taps):
-                moved = [start + tap * channels for start in starts]
-                self._run(band, sums, moved, pixels, weights + tap * tap_words, channels)
-
-        def choose(kinds: list[tuple[tuple[tuple[int, ...], ...], list[int]]]) -> None:
-            (taps, indices), *others = kinds
-            if not others:
-                emit(taps)
-                return
-            with T.If(tirx.any(*(place.equal(index) for index in indices))):
-                with T.Then():
-                    emit(taps)
-                with T.Else():
-                    choose(others)
-
-        choose(sorted(found.items(), key=lambda item: len(item[1])))
-
-    def _word(self, band: Band, index: tirx.Expr, last: bool = False) -> tirx.Expr:
-        if not self.blocking.pairs:
-            return band.view[index]
-        name = "autocast_last_at" if last else "autocast_pair_at"
-        return tirx.call_extern("int32", name, T.address_of(band.view[index]))

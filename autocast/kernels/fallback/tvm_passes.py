@@ -1,0 +1,45 @@
+"""TVM's own passes as phases of the pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import relax
+
+from autocast.ir import is_tir_group, relax_functions
+from autocast.kernels.backend import Backend
+from autocast.kernels.contexts import changed_context
+
+#: Operators that TVM may fuse to one kernel. It writes out a value wherever it is used, so that a long chain in which
+#: each value is used twice, such as a hash, would grow without bound.
+_FUSED_OPERATORS = 12
+
+
+def sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, Backend], tvm.IRModule]:
+    """TVM's passes, one after the other, for the target of a backend."""
+
+    def run(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+        with backend.target:
+            return tvm.transform.Sequential(list(passes))(mod)
+
+    return run
+
+
+def legalize(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+    """Operators as PrimFuncs; fusion crashes at fields of literal tuples, which legalized operators may leave."""
+    tidied = relax.transform.CanonicalizeBindings()
+    return sequence(relax.transform.LegalizeOps(), tidied, relax.transform.AnnotateTIROpPattern())(mod, backend)
+
+
+def fuse(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+    """Neighbouring operators as one PrimFunc."""
+    with changed_context(config={"relax.FuseOps.max_depth": _FUSED_OPERATORS}):
+        return sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())(mod, backend)
+
+
+def fuse_existing(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+    """The groups of PrimFuncs that a module came with as one PrimFunc each."""
+    if not any(is_tir_group(function) for _, function in relax_functions(mod)):
+        return mod
+    return sequence(relax.transform.FuseTIR())(mod, backend)
