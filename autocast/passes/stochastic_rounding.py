@@ -6,8 +6,8 @@
                                                        s: bf16 = R.nn.stochastic_round(p, state, stream=0)
                                                        y: f32 = R.astype(s, "float32")
 
-`weight_gradients="bf16sr"`, of each gradient that a product computes and an update adds to a parameter; and of the
-parameter itself, if it is stored in bfloat16 alone::
+`weight_gradients="bf16sr"`, of each gradient that a matrix product computes and an update adds to a parameter, so of
+the weights of linear layers; and of each parameter that is stored in bfloat16 alone::
 
     u = sgd(w, g, rate)                                s: bf16 = R.nn.stochastic_round(g, state, stream=1)
     new: bf16 = R.astype(u[0], "bfloat16")             u = sgd(w, R.astype(s, "float32"), rate)
@@ -121,7 +121,7 @@ class _Rounding(PlacedMutator):
         return stochastic_round(value, self.state, stream=self.streams - 1)
 
     def is_product(self, value: relax.Expr) -> bool:
-        """Whether a product computes `value`, or a term of it, in whatever layout and dtype."""
+        """Whether a matrix product computes `value`, or a term of it, in whatever layout and dtype."""
         call = self.lookup_binding(value) if isinstance(value, relax.Var) else None
         if not isinstance(call, relax.Call):
             return False
@@ -129,7 +129,7 @@ class _Rounding(PlacedMutator):
             return any(self.is_product(term) for term in call.args)
         if is_op(call, "relax.astype") or moves_data(call):
             return self.is_product(call.args[0])
-        return has_out_dtype(call)
+        return is_op(call, "relax.matmul")
 
     def is_new_parameter(self, value: relax.Expr) -> bool:
         """Whether `value` is what an update makes of a parameter."""

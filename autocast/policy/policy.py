@@ -89,8 +89,8 @@ class Policy:
         "float32"; "offline": stored low where every use is low; "offline_shared": kept twice where some uses are.
         Where it is not given the preset says: "offline" for pure, else "float32".
     accumulation, weight_gradients
-        How sums of low products, and the weight gradients that an optimizer gets, are kept: "fp32", or "bf16sr":
-        bfloat16 with stochastic rounding.
+        How sums of low products, and the gradients of linear layers' weights, are kept: "fp32", or "bf16sr": bfloat16
+        with stochastic rounding.
     fp32_params
         Whether a training step keeps float32 masters of the parameters that it reads in low precision.
 

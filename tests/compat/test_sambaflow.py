@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +13,10 @@ from torch import nn
 import autocast
 from autocast import amp
 from autocast.compat import sambaflow
+from autocast.compat.sambaflow import samba
+from autocast.compat.sambaflow.samba.utils.argparser import main
 from autocast.errors import PolicyError
+from autocast.training import MSE, SGD
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_arguments_that_are_none_of_the_legal_ones_are_errors():
 
 def test_a_disabled_region_is_computed_in_the_dtypes_of_its_code_and_decorates_functions():
     class Model(nn.Module):
-        @sambaflow.disable_graphamp()
+        @samba.session.disable_graphamp()
         def head(self, x: torch.Tensor) -> torch.Tensor:
             """In the dtypes of the code."""
             return x @ x
@@ -78,3 +85,73 @@ def test_mixed_operators_are_mixed_in_the_whole_graph():
     found = {d.operator: (d.mode, d.result) for d in amp.autocast(model, policy=policy).report.decisions}
     assert found["relax.matmul"] == ("bfloat16", "float32")
     assert found["relax.nn.softmax"] == ("float32", "bfloat16")
+
+
+FILE = """
+import torch
+from torch import nn
+import autocast.compat.sambaflow.samba as samba
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x):
+        hidden = torch.tanh(self.up(x))
+        with samba.session.disable_graphamp():
+            hidden = hidden * 2
+        return self.down(hidden).softmax(-1)
+
+mymodel = Gated()
+samba.utils.argparser.main(mymodel, (torch.zeros(4, 8),))
+"""
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "mymodel.py"
+    path.write_text(FILE)
+    return subprocess.run([sys.executable, str(path), *arguments], capture_output=True, text=True, check=False)
+
+
+def test_a_file_with_a_module_and_inputs_is_compiled_from_the_command_line(tmp_path):
+    arguments = "compile --graphamp-preset mp1 --tiling-accum bf16sr --weight-grad-reduce bf16sr --fp32-params"
+    done = run(tmp_path, *arguments.split(), "--enable-mixed-precision-ops", "gemm", "softmax")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith('Policy(preset="mp1", mixed_ops=("gemm", "softmax")')
+    assert any("relax.matmul: bfloat16 -> float32 (widening by operator list" in line for line in lines)
+    assert any("relax.multiply: float32 -> float32 (leave by region" in line for line in lines)
+    assert lines[-1].startswith("compiled in ")
+
+
+def test_a_command_that_is_not_understood_is_refused_with_status_2(tmp_path):
+    done = run(tmp_path, "compile", "--graphamp-preset", "mp2")
+    assert done.returncode == 2
+    assert "invalid choice: 'mp2'" in done.stderr
+
+
+def test_with_a_loss_and_an_optimizer_the_training_step_is_compiled(capsys):
+    given = {"loss": MSE(), "optimizer": SGD(), "argv": ["compile", "--graphamp-preset", "mp4", "--fp32-params"]}
+    main(nn.Linear(4, 4).bfloat16(), (torch.ones(2, 4, dtype=torch.bfloat16),), **given)
+    said = capsys.readouterr().out
+    assert "gradient of relax.matmul" in said
+    assert "compiled in" in said
+    with pytest.raises(SystemExit):
+        main(nn.Linear(4, 4), (torch.ones(2, 4),), loss=MSE(), argv=["compile"])
+
+
+def test_what_cannot_be_compiled_is_said_with_status_1(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(nn.Linear(4, 4), (torch.ones(2, 3),), argv=["compile"])
+    assert ended.value.code == 1
+    assert "error: ImportModelError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "nearest"),
+    [(samba, "sesion", "session"), (samba.session, "compile", "argparser.main"), (sambaflow, "graphamp", "graphamp_p")],
+)
+def test_what_is_not_there_is_named_with_the_nearest(place, name, nearest):
+    with pytest.raises(AttributeError, match=nearest):
+        getattr(place, name)

@@ -103,6 +103,13 @@ def test_convolutions_are_products_too():
     assert np.abs(found(x).numpy() - expected).max() < 0.05 * np.abs(expected).max()
 
 
+def test_weight_gradients_are_those_of_linear_layers():
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 7 * 7, 4)).train()
+    step = training_step(autocast.from_torch(module, (torch.randn(2, 3, 9, 9),)), CrossEntropy(), SGD())
+    (call,) = _calls(amp.autocast(step, policy="weight_gradients=bf16sr"), "relax.nn.stochastic_round")
+    assert [int(size) for size in call.ty.shape] == [4, 8 * 7 * 7]
+
+
 def test_products_in_branches_are_rounded():
     @I.ir_module
     class Branches:

@@ -1,4 +1,4 @@
-"""SambaFlow's GraphAMP, in its words: the arguments of its compiler as a policy, and `disable_graphamp`.
+"""The arguments of SambaFlow's compiler, as a policy.
 
 Source: SambaNova's documentation, "Compile with mixed precision".
 """
@@ -9,9 +9,6 @@ import argparse
 from collections.abc import Iterable, Sequence
 
 from autocast.policy import Policy
-from autocast.policy.regions import Region, disable_autocast
-
-__all__ = ["disable_graphamp", "graphamp_policy", "graphamp_preset"]
 
 #: The values of `--graphamp-preset`.
 PRESETS = ("mp0", "mp1", "mp4", "default")
@@ -61,14 +58,31 @@ def graphamp_policy(arguments: Sequence[str]) -> Policy:
         An argument is not known, as argparse has it.
     """
     parser = argparse.ArgumentParser("compile", allow_abbrev=False)
-    parser.add_argument("--graphamp-preset", choices=PRESETS, default="default", dest="preset")
-    for name in ("--tiling-accum", "--weight-grad-reduce"):
-        parser.add_argument(name, choices=("fp32", "bf16sr"), default="fp32")
-    parser.add_argument("--fp32-params", action="store_true")
-    parser.add_argument("--enable-mixed-precision-ops", nargs="+", choices=("gemm", "softmax"), default=())
+    add_arguments(parser)
     return graphamp_preset(**vars(parser.parse_args(arguments)))
 
 
-def disable_graphamp() -> Region:
-    """A region whose operators run in the dtypes that its code says; what `amp.disable_autocast()` is."""
-    return disable_autocast()
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Give a parser the arguments of SambaFlow's compiler; what it reads are those of `graphamp_preset`."""
+    parser.add_argument(
+        "--graphamp-preset",
+        choices=PRESETS,
+        default="default",
+        dest="preset",
+        help="what is bfloat16 (default: default)",
+    )
+    for name, what in (("--tiling-accum", "sums of products"), ("--weight-grad-reduce", "gradients of linear weights")):
+        parser.add_argument(
+            name,
+            choices=("fp32", "bf16sr"),
+            default="fp32",
+            help=f"how {what} are kept: bf16sr rounds stochastically (default: fp32)",
+        )
+    parser.add_argument("--fp32-params", action="store_true", help="keep float32 masters of bfloat16 parameters")
+    parser.add_argument(
+        "--enable-mixed-precision-ops",
+        nargs="+",
+        choices=("gemm", "softmax"),
+        default=(),
+        help="gemm: bfloat16 in, float32 out; softmax: float32 in, bfloat16 out",
+    )
