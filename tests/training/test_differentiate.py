@@ -288,3 +288,18 @@ def test_integers_have_no_gradient() -> None:
     function = function_of([x, i], lambda builder: builder.emit(op.sum(builder.emit(op.take(x, i, 0)))))
     with pytest.raises(GradientError, match=r"got wrt=.*'i'.*int64"):
         differentiate(function, [i])
+
+
+def test_gradients_cast_nothing_to_the_dtype_that_it_has():
+    @I.ir_module
+    class Written:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32"), fill: R.Tensor((), "float32")):
+            with R.dataflow():
+                same = R.astype(R.matmul(x, w), "float32")
+                loss = R.sum(R.add(same, R.full((4, 4), fill, "float32")))
+                R.output(loss)
+            return loss
+
+    main = Written["main"]
+    assert differentiate(main, list(main.params[1:])).script().count("R.astype") == 1  # the author's own

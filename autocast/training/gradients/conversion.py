@@ -9,11 +9,13 @@ from autocast.training.gradients.registry import Adjoint, Backward, gradient, no
 
 
 def _astype(b: Backward) -> list[Adjoint]:
-    return [op.astype(b.adjoint, dtype_of(b.call.args[0]))]
+    dtype = dtype_of(b.call.args[0])
+    return [b.adjoint if dtype_of(b.adjoint) == dtype else op.astype(b.adjoint, dtype)]
 
 
 def _full(b: Backward) -> list[Adjoint]:
-    return [*[None] * (len(b.call.args) - 1), op.astype(op.sum(b.adjoint), dtype_of(b.call.args[-1]))]
+    total, dtype = op.sum(b.adjoint), dtype_of(b.call.args[-1])
+    return [*[None] * (len(b.call.args) - 1), total if dtype_of(b.adjoint) == dtype else op.astype(total, dtype)]
 
 
 _MADE = "made of a shape, not of values"
