@@ -13,7 +13,7 @@ from autocast.model.value import Model
 from autocast.training.building import emit_body, new_function
 from autocast.training.losses import Loss
 from autocast.training.randomness import seed_dropout
-from autocast.vm.signature import to_tvm
+from autocast.vm.foreign_tensors import to_tvm
 
 op = relax.op
 

@@ -296,6 +296,5 @@ class Trainer:
 
 def _in_dtype_of(tensor: tvm.runtime.Tensor, other: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
     """`tensor`, a copy of it if it has another dtype than `other`: a step may store its parameters low."""
-    if tensor.dtype == other.dtype:
-        return tensor
-    return tvm.runtime.tensor(tensor.numpy().astype(other.numpy().dtype))
+    is_same = tensor.dtype == other.dtype
+    return tensor if is_same else tvm.runtime.tensor(tensor.numpy().astype(other.numpy().dtype))

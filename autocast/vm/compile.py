@@ -16,8 +16,9 @@ from autocast.model.value import Model, updates_of
 from autocast.vm import threads
 from autocast.vm.checks import check_module
 from autocast.vm.executable import Executable
+from autocast.vm.foreign_tensors import to_tvm
 from autocast.vm.program import build
-from autocast.vm.signature import Signature, to_tvm
+from autocast.vm.signature import Signature
 
 #: The devices that models can be compiled for.
 DEVICES = ("cpu",)

@@ -21,11 +21,12 @@ from autocast.kernels.state.carry import CARRY
 from autocast.kernels.state.state import num_state
 from autocast.kernels.targets.cpu.instruction_sets import slow_dtype
 from autocast.vm import threads
+from autocast.vm.foreign_tensors import from_tvm, kind_of, to_tvm
 from autocast.vm.huge_pages import use_huge_pages
 from autocast.vm.mismatch import mismatch
 from autocast.vm.pool import varying_outputs
 from autocast.vm.program import CompiledProgram
-from autocast.vm.signature import Input, Signature, from_tvm, kind_of, to_tvm
+from autocast.vm.signature import Input, Signature
 
 
 class Executable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple, overload
 
 import tvm
 from rich.table import Table
@@ -15,6 +15,7 @@ from autocast.model.value import Model
 from autocast.terminal import to_text
 from autocast.vm.compile import compile
 from autocast.vm.executable import Executable
+from autocast.vm.foreign_tensors import dtype_name
 from autocast.vm.plan import Replay
 from autocast.vm.signature import Inputs
 from autocast.vm.sizes import tensor_bytes
@@ -140,7 +141,7 @@ def trace_memory(model: Model | tvm.IRModule | Executable, device: str = "cpu", 
     steps = tuple(
         MemoryStep(step.name, step.live / MIB, step.workspace / MIB, step.reserved / MIB) for step in replay.steps
     )
-    inputs = sum(tensor_bytes(value.shape, _dtype(value)) for value in args)
+    inputs = sum(tensor_bytes(value.shape, dtype_name(value)) for value in args)
     return MemoryTrace(
         steps=steps,
         inputs=inputs / MIB,
@@ -173,10 +174,6 @@ def get_param_size(model: Model | Executable) -> float:
     """The size of the model's parameters in MiB; tied parameters count once."""
     params = model.params.values() if isinstance(model, Model) else model.params
     return sum(tensor_bytes(value.shape, value.dtype) for value in params) / MIB
-
-
-def _dtype(value: Any) -> str:
-    return str(value.dtype).removeprefix("torch.")
 
 
 def _constant_bytes(planned: tvm.IRModule) -> int:

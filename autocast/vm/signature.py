@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 
 from autocast import ir
 from autocast.errors import InputError, UnsupportedError
 from autocast.model.value import IMPORTED_FROM
+from autocast.vm.foreign_tensors import dtype_name, is_torch
 from autocast.vm.sizes import evaluate
 
 #: The inputs of a call, in their order or by their names.
@@ -34,7 +34,7 @@ class Input:
         return (
             (is_torch(arg) or isinstance(arg, np.ndarray | tvm.runtime.Tensor))
             and tuple(arg.shape) == self.shape
-            and _dtype_of(arg) == self.dtype
+            and dtype_name(arg) == self.dtype
         )
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class Signature:
         for spec, arg in zip(self.inputs, args, strict=True):
             if spec.takes(arg):
                 continue
-            shape, dtype = _shape_of(spec, arg), _dtype_of(arg)
+            shape, dtype = _shape_of(spec, arg), dtype_name(arg)
             if dtype != spec.dtype or len(shape) != len(spec.shape):
                 raise self._mismatch(spec, arg)
             for axis, (expected, got) in enumerate(zip(spec.shape, shape, strict=True)):
@@ -162,13 +162,13 @@ class Signature:
 
     def _mismatch(self, spec: Input, arg: Any, sizes: dict[tirx.Var, int] | None = None) -> InputError:
         known = ", ".join(f"{var.name} = {size}" for var, size in (sizes or {}).items())
-        got = f"{_dtype_of(arg)}[{', '.join(str(size) for size in arg.shape)}]"
+        got = f"{dtype_name(arg)}[{', '.join(str(size) for size in arg.shape)}]"
         expected = f"{spec} with {known}" if known else f"{spec}"
         return InputError(f"main: input {spec.name} is {got}, expected {expected}. {self._remedy(spec, arg)}")
 
     def _remedy(self, spec: Input, arg: Any) -> str:
         """What to do about an input of another dtype or shape."""
-        if _dtype_of(arg) != spec.dtype:
+        if dtype_name(arg) != spec.dtype:
             conversion = f"to(torch.{spec.dtype})" if is_torch(arg) else f"astype({spec.dtype!r})"
             return f"Convert it: {spec.name}.{conversion}"
         if len(arg.shape) != len(spec.shape):
@@ -232,12 +232,6 @@ def _fitted(main: relax.Function) -> dict[str, tuple[Any, ...]]:
     return {name: shape for name, shape in shapes.items() if shape is not None}
 
 
-def is_torch(value: Any) -> bool:
-    """Whether `value` is a torch tensor; does not import torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
-
-
 def _shape_of(spec: Input, arg: Any) -> tuple[int, ...]:
     if not (is_torch(arg) or isinstance(arg, np.ndarray | tvm.runtime.Tensor)):
         raise InputError(
@@ -245,60 +239,3 @@ def _shape_of(spec: Input, arg: Any) -> tuple[int, ...]:
             f"of {spec}. Try torch.as_tensor({spec.name}, dtype=torch.{spec.dtype})"
         )
     return tuple(int(size) for size in arg.shape)
-
-
-def _dtype_of(arg: Any) -> str:
-    return str(arg.dtype).removeprefix("torch.")
-
-
-def to_tvm(arg: Any) -> tvm.runtime.Tensor:
-    """`arg` as a TVM tensor: shares memory where it is dense and aligned, else a copy.
-
-    One without elements is made anew: torch says other strides of it than kernels expect.
-
-    Raises
-    ------
-    InputError
-        A torch tensor that is not in the CPU's memory.
-    """
-    if 0 in arg.shape:
-        return tvm.runtime.empty(tuple(arg.shape), _dtype_of(arg))
-    if isinstance(arg, tvm.runtime.Tensor):
-        return arg
-    if isinstance(arg, np.ndarray):
-        return tvm.runtime.tensor(np.ascontiguousarray(arg).reshape(arg.shape))
-    if arg.device.type != "cpu":
-        raise InputError(f"main: an input is on {arg.device}, expected the cpu. Call .cpu() on it")
-    dense = arg.detach() if arg.requires_grad else arg
-    if arg.is_conj() or arg.is_neg() or not arg.is_contiguous():
-        dense = dense.contiguous().resolve_conj().resolve_neg()
-    if dense.data_ptr() % ir.ALIGNMENT:
-        dense = dense.clone()
-    return tvm.runtime.from_dlpack(dense)
-
-
-def from_tvm(value: Any, kind: str) -> Any:
-    """An output as `kind`: "torch" and "tvm" share memory, "numpy" copies.
-
-    Tuples, nested ones too, and shapes become tuples; numbers, None and objects of the virtual machine stay.
-    """
-    if isinstance(value, tvm.runtime.ShapeTuple):
-        return tuple(int(size) for size in value)
-    if isinstance(value, tvm_ffi.Array | tuple | list):
-        return tuple(from_tvm(field, kind) for field in value)
-    if not isinstance(value, tvm.runtime.Tensor):
-        return value
-    if kind == "torch":
-        import torch
-
-        return torch.from_dlpack(value)
-    return value.numpy() if kind == "numpy" else value
-
-
-def kind_of(args: Sequence[Any]) -> str:
-    """What outputs are returned as: "torch" if any input is a torch tensor, else "numpy" if any is, else "tvm"."""
-    if any(is_torch(arg) for arg in args):
-        return "torch"
-    if any(isinstance(arg, np.ndarray) for arg in args):
-        return "numpy"
-    return "tvm" if args else "numpy"
