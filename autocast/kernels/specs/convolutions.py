@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from autocast.errors import UnsupportedError
 from autocast.kernels.extents import Extent
-from autocast.kernels.specs.products import STORAGE_DTYPES, Epilogue
+from autocast.kernels.specs.products import STORAGE_DTYPES, Epilogue, check_one_of
 
 Pair = tuple[int, int]
 
@@ -64,8 +64,8 @@ class Convolution:
 
     def __post_init__(self) -> None:
         for name in ("data_dtype", "weight_dtype", "out_dtype"):
-            _one_of(f"Convolution.{name}", getattr(self, name), STORAGE_DTYPES)
-        _one_of("Convolution.compute", self.compute, (None, "float32", "bfloat16"))
+            check_one_of(f"Convolution.{name}", getattr(self, name), STORAGE_DTYPES)
+        check_one_of("Convolution.compute", self.compute, (None, "float32", "bfloat16"))
         if self.compute == "bfloat16" and "float16" in (self.data_dtype, self.weight_dtype):
             raise UnsupportedError(
                 "Convolution: compute='bfloat16' with a float16 operand would lose three bits; use compute='float32'"
@@ -143,9 +143,9 @@ class Pooling:
     out_dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        _one_of("Pooling.kind", self.kind, ("max", "average"))
+        check_one_of("Pooling.kind", self.kind, ("max", "average"))
         for name in ("data_dtype", "out_dtype"):
-            _one_of(f"Pooling.{name}", getattr(self, name), STORAGE_DTYPES)
+            check_one_of(f"Pooling.{name}", getattr(self, name), STORAGE_DTYPES)
         _at_least("Pooling", 1, self, ("batch", "height", "width", "channels", "window", "strides", "dilation"))
         _at_least("Pooling", 0, self, ("padding",))
 
@@ -155,11 +155,6 @@ class Pooling:
             return self.adaptive[axis]
         room = extent + self.padding[axis] + self.padding[axis + 2] - self.dilation[axis] * (self.window[axis] - 1) - 1
         return (room + (self.strides[axis] - 1 if self.ceil_mode else 0)) // self.strides[axis] + 1
-
-
-def _one_of(where: str, got: object, legal: tuple) -> None:
-    if got not in legal:
-        raise UnsupportedError(f"{where}: got {got!r}, expected one of {', '.join(map(str, legal))}")
 
 
 def _at_least(where: str, least: int, spec: object, names: tuple[str, ...]) -> None:

@@ -48,11 +48,11 @@ class Epilogue:
     roundings: tuple[str | None, str | None] = (None, None)
 
     def __post_init__(self) -> None:
-        _check("Epilogue.bias", self.bias, (None, *STORAGE_DTYPES))
-        _check("Epilogue.residual", self.residual, (None, *STORAGE_DTYPES))
-        _check("Epilogue.activation", self.activation, (None, *ACTIVATIONS))
+        check_one_of("Epilogue.bias", self.bias, (None, *STORAGE_DTYPES))
+        check_one_of("Epilogue.residual", self.residual, (None, *STORAGE_DTYPES))
+        check_one_of("Epilogue.activation", self.activation, (None, *ACTIVATIONS))
         for dtype in (self.bias_rounding, self.residual_rounding, *self.roundings):
-            _check("Epilogue.roundings", dtype, (None, *STORAGE_DTYPES[1:]))
+            check_one_of("Epilogue.roundings", dtype, (None, *STORAGE_DTYPES[1:]))
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ class Product:
 
     def __post_init__(self) -> None:
         for name in ("a_dtype", "b_dtype", "out_dtype"):
-            _check(f"Product.{name}", getattr(self, name), STORAGE_DTYPES)
-        _check("Product.compute", self.compute, (None, "float32", "bfloat16"))
+            check_one_of(f"Product.{name}", getattr(self, name), STORAGE_DTYPES)
+        check_one_of("Product.compute", self.compute, (None, "float32", "bfloat16"))
         if self.compute == "bfloat16" and "float16" in (self.a_dtype, self.b_dtype):
             raise UnsupportedError(
                 "Product: compute='bfloat16' with a float16 operand would lose three bits; use compute='float32'"
@@ -127,6 +127,7 @@ class Product:
         return "bfloat16" if self.a_dtype == self.b_dtype == "bfloat16" else "float32"
 
 
-def _check(where: str, got: object, legal: tuple) -> None:
+def check_one_of(where: str, got: object, legal: tuple) -> None:
+    """Raise an UnsupportedError where a field of a spec is none of its legal values."""
     if got not in legal:
         raise UnsupportedError(f"{where}: got {got!r}, expected one of {', '.join(map(str, legal))}")

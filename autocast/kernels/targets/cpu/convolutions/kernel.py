@@ -22,7 +22,7 @@ from autocast.kernels.targets.cpu.convolutions.blocking import as_rows, choose_b
 from autocast.kernels.targets.cpu.convolutions.depthwise import Depthwise, is_depthwise
 from autocast.kernels.targets.cpu.convolutions.runs import WORDS, Runs
 from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
-from autocast.kernels.targets.cpu.convolutions.taps import Taps
+from autocast.kernels.targets.cpu.convolutions.taps import Taps, image_shapes
 from autocast.kernels.targets.cpu.convolutions.weights import PackedWeights
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.tile import BlockedSums, Tile
@@ -66,11 +66,7 @@ class _Generator:
     def emit(self) -> None:
         """Emit the function's arguments and body."""
         spec, given, epilogue = self.spec, self.given, self.given.epilogue
-        shape = [
-            tirx.Var(name, "int64") if extent is None else extent
-            for name, extent in (("batch", given.batch), ("height", given.height), ("width", given.width))
-        ]
-        out_shape = [shape[0], given.output_extent(0, shape[1]), given.output_extent(1, shape[2])]
+        shape, out_shape = image_shapes(given)
         data = T.arg("data", T.buffer((*shape, spec.channels), spec.data_dtype))
         packed = T.arg("packed", T.buffer(self.layout.shape, self.layout.word))
         bias = T.arg("bias", T.buffer((spec.features,), epilogue.bias)) if epilogue.bias else None

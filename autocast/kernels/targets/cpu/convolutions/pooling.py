@@ -11,6 +11,7 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i64
 from autocast.kernels.specs.convolutions import Pooling
+from autocast.kernels.targets.cpu.convolutions.taps import image_shapes
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
 from autocast.kernels.targets.cpu.vector.long_sums import add_block, corrected
@@ -49,9 +50,7 @@ class _Generator:
     def emit(self) -> None:
         """Emit the function's arguments, and a task for each row of outputs and block of channels."""
         spec, unit = self.spec, self.unit
-        extents = (("batch", spec.batch), ("height", spec.height), ("width", spec.width))
-        shape = [tirx.Var(name, "int64") if extent is None else extent for name, extent in extents]
-        out_shape = [shape[0], *(spec.output_extent(axis, shape[axis + 1]) for axis in (0, 1))]
+        shape, out_shape = image_shapes(spec)
         data = T.arg("data", T.buffer((*shape, spec.channels), spec.data_dtype))
         out = T.arg("out", T.buffer((*out_shape, spec.channels), spec.out_dtype))
         self.data, self.out = flat(data), flat(out)
@@ -166,9 +165,7 @@ class _GradientGenerator(_Generator):
     def emit(self) -> None:
         """Emit the function's arguments, and a task for each image and vector of channels."""
         spec, unit = self.spec, self.unit
-        extents = (("batch", spec.batch), ("height", spec.height), ("width", spec.width))
-        shape = [tirx.Var(name, "int64") if extent is None else extent for name, extent in extents]
-        out_shape = [shape[0], *(spec.output_extent(axis, shape[axis + 1]) for axis in (0, 1))]
+        shape, out_shape = image_shapes(spec)
         adjoint = T.arg("adjoint", T.buffer((*out_shape, spec.channels), spec.out_dtype))
         data = T.arg("data", T.buffer((*shape, spec.channels), spec.data_dtype))
         gradient = T.arg("gradient", T.buffer((*shape, spec.channels), "float32"))

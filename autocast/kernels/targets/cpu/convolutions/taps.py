@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from tvm import tirx
+
 from autocast.kernels.extents import Extent
-from autocast.kernels.specs.convolutions import Convolution
+from autocast.kernels.specs.convolutions import Convolution, Pooling
 
 
 @dataclass(frozen=True)
@@ -94,3 +96,10 @@ def window_of(spec: Convolution, axis: int, kinds: tuple[Taps, ...]) -> Window:
         outputs = spec.output_extent(axis, extent)
         beyond = max((kind.outputs(outputs) - 1) * kind.step + kind.last + 1 - extent for kind in used)
     return Window(first, max(0, beyond), used[0].step, last - first + 1)
+
+
+def image_shapes(spec: Convolution | Pooling) -> tuple[list[Extent], list[Extent]]:
+    """Batch, height and width of the data and of the result; variables where only running tells."""
+    extents = (("batch", spec.batch), ("height", spec.height), ("width", spec.width))
+    shape = [tirx.Var(name, "int64") if extent is None else extent for name, extent in extents]
+    return shape, [shape[0], *(spec.output_extent(axis, shape[axis + 1]) for axis in (0, 1))]
