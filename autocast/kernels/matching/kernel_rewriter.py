@@ -14,7 +14,13 @@ from autocast.kernels.backend import Backend
 
 
 class KernelRewriter(BindingRewriter):
-    """A rewriter that has one kernel for all equal specs of a module."""
+    """A rewriter that has one kernel for all equal specs of a module.
+
+    Those that look for patterns set what each variable of a function is bound to, and who reads it, as they enter it.
+    """
+
+    bound: dict[relax.Var, relax.Expr]
+    users: dict[relax.Var, list[relax.Var]]
 
     def __init__(self, mod: tvm.IRModule, backend: Backend) -> None:
         super().__init__(mod)
@@ -42,3 +48,12 @@ class KernelRewriter(BindingRewriter):
             return [call]
         whole = self.emit(call)
         return [relax.TupleGetItem(whole, number) for number in range(len(types))]
+
+    def value_of(self, expr: relax.Expr) -> Any:
+        """What `expr` is bound to; None for a parameter, and for what is no variable."""
+        return self.bound.get(expr) if isinstance(expr, relax.Var) else None
+
+    def only_user(self, var: relax.Var) -> relax.Var | None:
+        """The one variable that is computed from `var`; None where it has several readers, or is returned."""
+        readers = self.users.get(var, [])
+        return readers[0] if len(readers) == 1 and self.uses[var] == 1 and readers[0] in self.bound else None

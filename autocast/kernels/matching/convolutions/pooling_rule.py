@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
@@ -60,11 +58,9 @@ class _Pooling(KernelRewriter):
 
     def narrowing(self, var: relax.Var) -> relax.Var:
         """What narrows `var` and is all that reads it; `var` itself where there is no such thing."""
-        readers = self.users.get(var, [])
-        if len(readers) != 1 or self.uses[var] != 1 or readers[0] not in self.bound:
-            return var
-        narrows = is_op(self.bound[readers[0]], "relax.astype") and storage(readers[0]) in LOW
-        return readers[0] if narrows and storage(var) == "float32" else var
+        reader = self.only_user(var)
+        narrows = reader is not None and is_op(self.bound[reader], "relax.astype") and storage(reader) in LOW
+        return reader if narrows and storage(var) == "float32" else var
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         if binding.var in self.gradients:
@@ -92,7 +88,7 @@ class _Pooling(KernelRewriter):
 
     def before_widening(self, operand: relax.Expr) -> relax.Expr:
         """What the kernel widens by itself."""
-        value: Any = self.bound.get(operand) if isinstance(operand, relax.Var) else None
+        value = self.value_of(operand)
         return value.args[0] if is_op(value, "relax.astype") and storage(value.args[0]) in LOW else operand
 
     def data(self, call: relax.Call, out_dtype: str) -> relax.Expr:
@@ -101,7 +97,7 @@ class _Pooling(KernelRewriter):
         That is the same element, and whatever computes the data can store it narrowed.
         """
         data = call.args[0]
-        value: Any = self.bound.get(data) if isinstance(data, relax.Var) else None
+        value = self.value_of(data)
         if is_op(value, "relax.astype") and storage(value.args[0]) in LOW:
             return self.new(value.args[0])
         if POOLINGS[call.op.name] == "max" and out_dtype in LOW and self.uses[data] == 1:

@@ -79,7 +79,7 @@ class _Layout(KernelRewriter):
         """The views that only `value` reads, directly or through others of them."""
         found: set[relax.Var] = set()
         for operand in self.moved(value):
-            producer = self.bound.get(operand) if isinstance(operand, relax.Var) else None
+            producer = self.value_of(operand)
             single = self.uses[operand] == 1 and self.moves(producer) and op_name(producer) not in JOINS
             if single and isinstance(operand, relax.DataflowVar):
                 found |= {operand} | self.chain(producer)

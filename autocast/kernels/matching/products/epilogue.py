@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from tvm import relax
 
@@ -66,11 +65,6 @@ class EpilogueRewriter(KernelRewriter):
         """A kernel's call where a chain ends."""
         chain = self.chains.get(binding.var)
         return None if chain is None else self.lowered(chain)
-
-    def only_user(self, var: relax.Var) -> relax.Var | None:
-        """The one variable that is computed from `var`; None where it has several readers, or is returned."""
-        readers = self.users.get(var, [])
-        return readers[0] if len(readers) == 1 and self.uses[var] == 1 and readers[0] in self.bound else None
 
     def chain(self, var: relax.Var, call: relax.Call) -> Chain:
         """The longest run of readers of `var` that an epilogue can hold; it does not end with what widens again."""
@@ -157,10 +151,6 @@ class EpilogueRewriter(KernelRewriter):
                 if (factor := _scalar(number)) is not None:
                     return factor, data
         return None, expr
-
-    def value_of(self, expr: relax.Expr) -> Any:
-        """What `expr` is bound to in this function; None for a parameter, and for what is no variable."""
-        return self.bound.get(expr) if isinstance(expr, relax.Var) else None
 
     def loaded(self, expr: relax.Expr, *, reshapes: bool) -> tuple[relax.Expr, str | None]:
         """What a kernel loads for `expr`, and the dtype that it rounds that to: loads widen, and see other shapes."""

@@ -108,12 +108,10 @@ class _Reductions(KernelRewriter):
 
     def end(self, var: relax.Var, call: relax.Call) -> relax.Var:
         """The variable that the kernel of a reduction defines: its low form, where nothing else is read."""
-        readers = self.users.get(var, [])
-        if len(readers) == 1 and self.uses[var] == 1 and isinstance(var, relax.DataflowVar):
-            cast = self.bound[readers[0]]
-            if is_op(cast, "relax.astype") and storage(readers[0]) in LOW and not is_op(call, "relax.std"):
-                return readers[0]
-        return var
+        reader = self.only_user(var) if isinstance(var, relax.DataflowVar) else None
+        if reader is None or not is_op(self.bound[reader], "relax.astype") or is_op(call, "relax.std"):
+            return var
+        return reader if storage(reader) in LOW else var
 
     def may_join(self, group: _Group, sweep: list[_Group]) -> bool:
         """Whether the sweep of another reduction computes `group` too: both read a tensor of the shape they reduce."""

@@ -37,20 +37,20 @@ class _Scatters(KernelRewriter):
 
     def end(self, var: relax.Var, taken: set[relax.Var]) -> tuple[relax.Var, relax.Expr | None]:
         """The sum of `var` and another gradient where that is all that reads it; `var` itself elsewhere."""
-        readers = self.users.get(var, [])
-        total: Any = self.bound.get(readers[0]) if len(readers) == 1 == self.uses[var] else None
-        if not is_op(total, "relax.add") or readers[0] in taken:
+        reader = self.only_user(var)
+        total: Any = None if reader is None else self.bound[reader]
+        if not is_op(total, "relax.add") or reader in taken:
             return var, None
         base = total.args[1] if total.args[0].same_as(var) else total.args[0]
         fits = isinstance(base, relax.Var) and storage(base) == "float32" and same_shape(shape_of(base), dims(var))
-        return (readers[0], base) if fits and not base.same_as(var) else (var, None)
+        return (reader, base) if fits and not base.same_as(var) else (var, None)
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         if binding.var not in self.ends:
             return None
         call, base = self.ends[binding.var]
         adjoint, _, numbers = call.args
-        value: Any = self.bound.get(adjoint) if isinstance(adjoint, relax.Var) else None
+        value = self.value_of(adjoint)
         if is_op(value, "relax.astype") and storage(value.args[0]) in LOW:
             adjoint = value.args[0]  # loads widen
         names = DimensionNames()
