@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 from typing import NoReturn
 
 import tvm
@@ -53,11 +54,28 @@ def check_device(device: object, what: str) -> None:
         )
 
 
-def named(module: str, names: Collection[str], remedy: str = "") -> Callable[[str], NoReturn]:
-    """The `__getattr__` of a module: an AttributeError with the nearest names for one that it has not, and a remedy."""
+def missing(
+    where: str,
+    name: str,
+    known: Iterable[str],
+    remedy: str = "",
+    instead: Mapping[str, str] = MappingProxyType({}),
+) -> AttributeError:
+    """The error for a name that another system has in the module or object `where`, and that there is not here.
 
-    def missing(name: str) -> NoReturn:
-        further = f"; {remedy}" if remedy else ""
-        raise AttributeError(f"{module} has no {name!r}; nearest: {nearest(name, names)}{further}", name=name)
+    It says what is in place of the name, which `instead` knows, or else the nearest of `known` and a remedy.
+    """
+    public = [each for each in known if not each.startswith("_")]
+    near = f"nearest: {nearest(name, public)}" + (f"; {remedy}" if remedy else "")
+    return AttributeError(f"{where} has no {name!r}; {instead.get(name, near)}", name=name)
 
-    return missing
+
+def named(
+    module: str, names: Collection[str], remedy: str = "", instead: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[str], NoReturn]:
+    """The `__getattr__` of a module: it raises `missing`."""
+
+    def fail(name: str) -> NoReturn:
+        raise missing(module, name, names, remedy, instead)
+
+    return fail

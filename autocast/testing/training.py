@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from autocast.errors import InputError
@@ -70,6 +71,40 @@ def append_loss_n_optimizer(
         )
     rule, rate = _OPTIMIZERS[optimizer]
     forward = append_loss(model, CrossEntropy(), labels=relax.TensorType(shape, "int64"))
+    return append_optimizer(forward, rule, rate)
+
+
+def append_optimizer(model: Model, optimizer: Optimizer, learning_rate: float) -> Model:
+    """The model that makes one step of `optimizer` each time it is called.
+
+    Parameters
+    ----------
+    model : Model
+        Its only result is a loss, a 0-d float32 tensor.
+    optimizer : Optimizer
+    learning_rate : float
+        The same for all steps.
+
+    Returns
+    -------
+    Model
+        Takes (dy, inputs...), with `dy` the adjoint of the loss; its result is the loss.
+
+    Raises
+    ------
+    InputError
+        The model has other results.
+    """
+    if model.num_results != 1 or not _is_scalar(model.main.ret_ty):
+        raise InputError(
+            f"append_optimizer: the model gives {model.main.ret_ty}, expected one number, R.Tensor((), 'float32'), as "
+            "a loss is; try append_loss_n_optimizer, or a module that computes its loss"
+        )
     seed = relax.Var("dy", SCALAR)
-    inputs = (seed, *forward.main.params[: forward.num_input])
-    return join(forward, rule, number(rate), inputs=inputs, seed=seed)
+    inputs = (seed, *model.main.params[: model.num_input])
+    return join(model, optimizer, number(learning_rate), inputs=inputs, seed=seed)
+
+
+def _is_scalar(result: tvm.ir.Type) -> bool:
+    first = result.fields[0] if hasattr(result, "fields") else result
+    return isinstance(first, relax.TensorType) and first.ndim == 0 and str(first.dtype) == "float32"
