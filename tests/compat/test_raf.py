@@ -182,6 +182,8 @@ def test_sizes_are_counted():
     module = transformers.BertForMaskedLM(bert())
     assert get_param_size(model) == sum(parameter.numel() for parameter in module.parameters())
     assert get_param_size(model, mbs=True) == get_param_size(model) * 4 / 2**20
+    trainer = append_loss_n_optimizer(model, [], (BATCH, LENGTH, WORDS), torch.zeros(BATCH * LENGTH).long(), "lans")
+    assert get_param_size(trainer) == get_param_size(model)
     assert calc_model_gflops(model, "cpu", [torch.zeros((BATCH, LENGTH), dtype=torch.int64)]) > 0
 
 

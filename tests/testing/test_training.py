@@ -35,15 +35,10 @@ def bert():
 def setup_model():
     config = bert()
     model, shape = get_transformer_model_by_config(config, batch_size=BATCH, seq_length=LENGTH, dtype="float32")
-    r_x, _ = randint((BATCH, LENGTH), low=0, high=VOCABULARY, dtype="int64")
-    batch = shape[0]
-    vocab_size = shape[-1]
-    if len(shape) == 3:
-        batch = shape[0] * shape[1]
-    r_ytrue, _ = one_hot_torch(batch, vocab_size)
-    r_dy, _ = randn_torch((), dtype="float32")
-    optimizer = append_loss_n_optimizer(model, [r_x], shape, r_ytrue)
-    return optimizer, [r_dy, r_x, r_ytrue]
+    words, _ = randint((BATCH, LENGTH), low=0, high=VOCABULARY, dtype="int64")
+    labels, _ = one_hot_torch(shape[0] * shape[1], shape[-1])
+    seed, _ = randn_torch((), dtype="float32")
+    return append_loss_n_optimizer(model, [words], shape, labels), [seed, words, labels]
 
 
 def test_the_script_of_raf_runs():

@@ -1,4 +1,4 @@
-"""The two rules that RAF's page on mixed precision prints run as they stand."""
+"""Rules like the two of RAF's page on mixed precision: a bias that follows its data, and one that is never cast."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from type_hints import Argument, CustomTypeHint, PrimType, check_dtype, derived_
 
 
 def cast_bias_add(args, ret_type, amp_dtype):
-    # Follow the input data type
-    target_dtype = amp_dtype if check_dtype(args[0].checked_type, amp_dtype) else "float32"
-
-    # Generate type hint for each input argument.
-    return [gen_hint_helper(args[0].checked_type, target_dtype), # input
-            gen_hint_helper(args[0].checked_type, target_dtype), # bias
-            PrimType(None) # axis, not floating data type so don't touch
-           ]  # fmt: skip
+    data, bias, _ = args
+    wanted = amp_dtype if check_dtype(data.checked_type, amp_dtype) else "float32"
+    return [gen_hint_helper(data.checked_type, wanted), gen_hint_helper(bias.checked_type, wanted), PrimType(None)]
 
 
 def never_cast_bias_add(args, ret_type, amp_dtype):
-    """Custom bias add casting rule."""
-    return [PrimType("float32"), PrimType("float32"), PrimType(None)]
+    return [PrimType("float32")] * 2 + [PrimType(None)]
 
 
 def bias_add(data_dtype: str, bias_dtype: str = "float32") -> list[Argument]:

@@ -19,9 +19,13 @@ __getattr__ = named(__name__, __all__)
 
 
 def get_param_size(model: FrameworkModel | Model, mbs: bool = False) -> float:
-    """How many numbers a model learns, or their size in MiB; in inference mode too."""
+    """How many numbers a model learns, or their size in MiB; in inference mode too.
+
+    What an optimizer keeps for them, under names such as "momentum/0.weight", does not count.
+    """
     value = model_of(model)
-    learned = [tensor for name, tensor in value.params.items() if name not in value.frozen and _is_float(tensor)]
+    names = [name for name in value.params if name not in value.frozen and "/" not in name and name != "loss_scale"]
+    learned = [tensor for name, tensor in value.params.items() if name in names and _is_float(tensor)]
     if mbs:
         return sum(tensor_bytes(tensor.shape, tensor.dtype) for tensor in learned) / 2**20
     return float(sum(prod(map(int, tensor.shape)) for tensor in learned))
