@@ -11,6 +11,7 @@ __all__ = [
     "CheckpointError",
     "CompileError",
     "DivergedError",
+    "EndOfDataWarning",
     "GradientError",
     "IllFormedModuleError",
     "ImportModelError",
@@ -19,6 +20,7 @@ __all__ = [
     "PolicyWarning",
     "SlowDtypeWarning",
     "TrainingError",
+    "TrainingModeWarning",
     "UnknownOperatorError",
     "UnsupportedError",
 ]
@@ -90,6 +92,14 @@ class DivergedError(AutocastError):
 
 class SlowDtypeWarning(UserWarning):
     """The AMP dtype that was asked for saves memory on this machine, but no time: nothing multiplies it here."""
+
+
+class TrainingModeWarning(UserWarning):
+    """A model that was imported in training mode is compiled to infer: it drops, or normalizes by its batch."""
+
+
+class EndOfDataWarning(UserWarning):
+    """The batches ended before the steps that a trainer was asked for."""
 
 
 class PolicyWarning(UserWarning):

@@ -14,6 +14,7 @@ from tvm import relax
 
 from autocast.errors import IllFormedModuleError, InputError
 from autocast.model import files
+from autocast.model.mode import training_mode
 
 #: The attribute of `main` that says who imported it, "torch"; modules from elsewhere do not have it.
 IMPORTED_FROM = "imported_from"
@@ -124,7 +125,9 @@ class Model:
     def __repr__(self) -> str:
         inputs = ", ".join(f"{var.name}: {var.ty}" for var in self.main.params[: self.num_input])
         cast = f"; {self.report.summary()}" if hasattr(self.report, "summary") else ""
-        return f"Model({inputs}; {len(self.params)} parameters{cast})"
+        training = training_mode(self.mod)
+        mode = f"; in training mode: {training}" if training else ""
+        return f"Model({inputs}; {len(self.params)} parameters{mode}{cast})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(

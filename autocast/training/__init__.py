@@ -7,6 +7,7 @@ trainer = training.Trainer(model, training.CrossEntropy(), training.AdamW(), lea
 from __future__ import annotations
 
 from autocast.training.append_loss import append_loss
+from autocast.training.callbacks import Progress, TensorBoard
 from autocast.training.differentiate import differentiate
 from autocast.training.loss_scaling import DynamicLossScaling
 from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, Loss, SmoothL1
@@ -34,7 +35,9 @@ __all__ = [
     "Linear",
     "Loss",
     "Optimizer",
+    "Progress",
     "SmoothL1",
+    "TensorBoard",
     "Trainer",
     "append_loss",
     "differentiate",

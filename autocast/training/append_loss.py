@@ -18,7 +18,7 @@ from autocast.vm.foreign_tensors import to_tvm
 op = relax.op
 
 
-def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = None) -> Model:
+def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = None, outputs: bool = False) -> Model:
     """The model followed by its loss.
 
     Parameters
@@ -28,6 +28,8 @@ def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = N
     loss : Loss
     labels : TensorType, optional
         What the labels are instead of `loss.labels(prediction)`: another shape of as many elements.
+    outputs : bool
+        Return the model's outputs after the loss.
 
     Returns
     -------
@@ -58,11 +60,12 @@ def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = N
             prediction = builder.emit(op.astype(prediction, "float32"))
         given = variable if labels is None else builder.emit(op.reshape(variable, expected.shape))
         value = builder.emit(loss.compute(prediction, given))
-        return {"loss": value, **dict(zip(model.updated, results[model.num_results :], strict=True))}
+        kept = {f"output{at}": results[at] for at in range(model.num_results)} if outputs else {}
+        return {"loss": value, **kept, **dict(zip(model.updated, results[model.num_results :], strict=True))}
 
     attrs = {**dict(main.attrs), "num_input": len(inputs) + 1}
     mod = new_function([*inputs, variable, *params], attrs, build, model.mod)
-    return model.replace(mod=mod, output_names=("loss",))
+    return model.replace(mod=mod, output_names=("loss", *(model.output_names if outputs else ())))
 
 
 def _position(model: Model, loss: Loss) -> int:

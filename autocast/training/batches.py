@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
-from autocast.errors import InputError
+from autocast.errors import EndOfDataWarning, InputError
 from autocast.vm.signature import Input
 
 #: The tensors of one step: (inputs..., labels), or all of them by name.
@@ -39,20 +40,87 @@ def tensors_of(batch: Batch, inputs: Sequence[Input]) -> tuple[Any, ...]:
 
 
 def batches_until(
-    batches: Iterable[Batch] | Callable[[int], Batch], steps: int | None, done: Callable[[], int]
-) -> Iterator[Batch]:
-    """Batches until `done()`, the number of steps that are done, is `steps`, or they end.
+    batches: Iterable[Batch] | Callable[[int], Batch], steps: int | None, epochs: int | None, done: Callable[[], int]
+) -> Iterator[tuple[int, Batch]]:
+    """Batches, each with its epoch, until `done()` steps are `steps`, `epochs` passes are over, or they end.
+
+    An epoch is a pass over `batches`. A `sampler` with torch's `set_epoch` is told which one begins.
 
     Raises
     ------
     InputError
-        `batches` is a function, which never ends, and `steps` is None.
+        `batches` is a function, which never ends, and `steps` is None; or it cannot be passed over as `epochs` asks.
+
+    Warns
+    -----
+    EndOfDataWarning
+        They end before `steps` are done.
     """
-    if not callable(batches):
-        # Not zip(range(...), batches): what it takes from an iterator to find out that it is done would be lost.
-        yield from itertools.islice(batches, None if steps is None else max(0, steps - done()))
+    if callable(batches):
+        if steps is None or epochs is not None:
+            raise InputError("Trainer.fit: batches come from a function, which never ends; expected steps=... alone")
+        while done() < steps:
+            yield 0, batches(done())
         return
-    if steps is None:
-        raise InputError("Trainer.fit: batches come from a function, which never ends; expected steps=..., too")
-    while done() < steps:
-        yield batches(done())
+    before = done()
+    # Not zip(range(...), batches): what it takes from an iterator to find out that it is done would be lost.
+    yield from itertools.islice(_passes(batches, epochs, before), None if steps is None else max(0, steps - before))
+    if steps is not None and done() < steps and epochs is None:
+        warnings.warn(
+            f"Trainer.fit: the batches ended after {done() - before} steps, and {steps} were asked for in all. Give "
+            "epochs=... to pass over them again, a function from the step to its batch, or what does not end",
+            EndOfDataWarning,
+            stacklevel=3,
+        )
+
+
+def steps_in_all(
+    batches: Iterable[Batch] | Callable[[int], Batch], steps: int | None, epochs: int | None, done: int
+) -> int | None:
+    """How many steps will be done when `fit` ends, if the batches have a length; None where nobody knows."""
+    ends = [] if steps is None else [steps]
+    if isinstance(batches, Sized):
+        ends.append(len(batches) * epochs if epochs is not None else done + len(batches))
+    return min(ends, default=None)
+
+
+def check_remaining(
+    batches: Iterable[Batch] | Callable[[int], Batch], steps: int | None, epochs: int | None, done: int
+) -> None:
+    """InputError where `steps` or `epochs`, which count all that was ever done, leave nothing to do."""
+    if steps is not None and steps <= done:
+        raise InputError(
+            f"Trainer.fit: steps is {steps}, which counts all steps, and {done} are done already; expected more: "
+            f"steps={done + max(1, steps)} does {max(1, steps)} more"
+        )
+    if epochs is not None and (epochs < 1 or (isinstance(batches, Sized) and epochs * len(batches) <= done)):
+        raise InputError(
+            f"Trainer.fit: epochs is {epochs}, which counts all passes over the batches, and {done} steps are done "
+            "already; expected more, and at least 1"
+        )
+
+
+def _passes(batches: Iterable[Batch], epochs: int | None, before: int) -> Iterator[tuple[int, Batch]]:
+    """One pass over `batches`; or what is left of `epochs` of them when `before` steps are done."""
+    if epochs is None:
+        yield from ((0, batch) for batch in batches)
+        return
+    if isinstance(batches, Iterator) and epochs > 1:
+        raise InputError(
+            f"Trainer.fit: got an iterator and epochs={epochs}, expected batches that can be passed over again: a "
+            "torch DataLoader, or a list"
+        )
+    first = skipped = 0
+    if before:
+        if not isinstance(batches, Sized) or not len(batches):
+            raise InputError(
+                f"Trainer.fit: {before} steps are done, and {type(batches).__name__} has no length, so that nobody "
+                "knows how many epochs that is; expected steps=... instead of epochs"
+            )
+        first, skipped = divmod(before, len(batches))
+    for epoch in range(first, epochs):
+        set_epoch = getattr(getattr(batches, "sampler", None), "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
+        yield from ((epoch, batch) for batch in itertools.islice(batches, skipped, None))
+        skipped = 0

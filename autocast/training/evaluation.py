@@ -8,6 +8,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from autocast.ir import op_name, relax_functions, with_functions
 from autocast.ir.places import canonicalize_bindings
 from autocast.model import Model
+from autocast.model.mode import in_training_only
 
 
 def evaluation_form(model: Model) -> Model:
@@ -56,7 +57,7 @@ class _Evaluation(PyExprMutator):
         if name == "relax.nn.dropout":  # (result, mask)
             x = call.args[0]
             return relax.Tuple([x, relax.op.ones_like(x)])
-        if name == "relax.nn.batch_norm" and call.attrs.training:
+        if name == "relax.nn.batch_norm" and in_training_only(call):
             kept = {field: getattr(call.attrs, field) for field in ("axis", "epsilon", "center", "scale", "momentum")}
             return relax.op.nn.batch_norm(*call.args, **kept, training=False)
         return call

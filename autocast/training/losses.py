@@ -20,7 +20,7 @@ op = relax.op
 _REDUCTIONS = ("mean", "sum")
 _KINDS = ("indices", "probabilities")
 
-_NO_WEIGHTS = "classes and labels have no weights here; a Loss of your own may compute anything"
+_NO_WEIGHTS = "labels have no weights here, classes do: CrossEntropy(weight=(...)), BCEWithLogits(pos_weight=(...))"
 
 #: Decorates every loss: the keywords of torch's that there are not are errors that say what there is.
 loss_options = named_options(
@@ -84,14 +84,18 @@ class CrossEntropy(Loss):
         Indices of this value count for nothing, and the mean is over the others.
     label_smoothing : float
         How much of each label's probability is spread evenly over all classes (Szegedy et al., 2016).
+    weight : sequence of float, optional
+        What each class counts; the mean of indices is one of labels that count so.
     """
 
     kind: str = "indices"
     ignore_index: int = -100
     label_smoothing: float = 0.0
+    weight: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        _set_weights(self, "weight")
         self._check("kind", _KINDS.__contains__, "'indices' or 'probabilities'")
         self._check("label_smoothing", lambda smoothing: 0 <= smoothing < 1, "0 to 1, 1 excluded")
 
@@ -104,7 +108,9 @@ class CrossEntropy(Loss):
 
     def compute(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         if self.kind == "probabilities":
-            return self._reduce(self._of_probabilities(op.nn.log_softmax(prediction, axis=-1), labels))
+            return self._reduce(self._of_probabilities(prediction, labels))
+        if self.weight is not None:
+            return self._weighted(prediction, labels, _weights(self, prediction, self.weight))
         return own.cross_entropy(
             prediction,
             labels,
@@ -113,12 +119,30 @@ class CrossEntropy(Loss):
             reduction=self.reduction,
         )
 
-    def _of_probabilities(self, logs: relax.Expr, labels: relax.Expr) -> relax.Expr:
+    def _of_probabilities(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         if self.label_smoothing:
             classes = _shape(labels)[-1]
             kept, spread = (_const(value) for value in (1 - self.label_smoothing, self.label_smoothing / classes))
             labels = op.add(op.multiply(labels, kept), spread)
-        return op.negative(op.sum(op.multiply(labels, logs), axis=-1))
+        if self.weight is not None:
+            labels = op.multiply(labels, _weights(self, prediction, self.weight))
+        return op.negative(op.sum(op.multiply(labels, op.nn.log_softmax(prediction, axis=-1)), axis=-1))
+
+    def _weighted(self, prediction: relax.Expr, labels: relax.Expr, weights: relax.Expr) -> relax.Expr:
+        counts = op.not_equal(labels, relax.const(self.ignore_index, "int64"))
+        classes = op.where(counts, labels, relax.const(0, "int64"))
+        weight = op.multiply(op.take(weights, classes, axis=0), op.astype(counts, "float32"))
+        losses = own.cross_entropy(
+            prediction, labels, ignore_index=self.ignore_index, label_smoothing=0.0, reduction="none"
+        )
+        losses = op.multiply(losses, op.multiply(weight, _const(1 - self.label_smoothing)))
+        if self.label_smoothing:
+            logs = op.multiply(op.nn.log_softmax(prediction, axis=-1), weights)
+            share = _const(-self.label_smoothing / len(self.weight or ()))
+            spread = op.multiply(op.multiply(op.sum(logs, axis=-1), share), op.astype(counts, "float32"))
+            losses = op.add(losses, spread)
+        total = op.sum(losses)
+        return op.divide(total, op.sum(weight)) if self.reduction == "mean" else total
 
 
 @loss_options
@@ -126,10 +150,16 @@ class CrossEntropy(Loss):
 class NLL(Loss):
     """The negative logarithm of the label's probability, of log-probabilities of shape (..., classes), as torch's.
 
-    Labels are int64 of shape (...); those that equal `ignore_index` count for nothing.
+    Labels are int64 of shape (...); those that equal `ignore_index` count for nothing, and others as the `weight` of
+    their class, if that is given: one number for each.
     """
 
     ignore_index: int = -100
+    weight: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _set_weights(self, "weight")
 
     def labels(self, prediction: relax.Expr) -> relax.TensorType:
         return _indices(prediction)
@@ -139,7 +169,8 @@ class NLL(Loss):
 
     def compute(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         rows, labels = _rows(prediction, labels)
-        return op.nn.nll_loss(rows, labels, None, self.reduction, self.ignore_index)
+        weights = None if self.weight is None else _weights(self, prediction, self.weight)
+        return op.nn.nll_loss(rows, labels, weights, self.reduction, self.ignore_index)
 
 
 @loss_options
@@ -172,9 +203,25 @@ class SmoothL1(Loss):
 @loss_options
 @dataclass(frozen=True, kw_only=True)
 class BCEWithLogits(Loss):
-    """Binary cross-entropy of logits and labels from 0 to 1: `log(1 + exp(x)) - x * label`, which cannot overflow."""
+    """Binary cross-entropy of logits and labels from 0 to 1: `log(1 + exp(x)) - x * label`, which cannot overflow.
+
+    Attributes
+    ----------
+    pos_weight : sequence of float, optional
+        What labels of 1 count beside those of 0, for each of the last axis.
+    """
+
+    pos_weight: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _set_weights(self, "pos_weight")
 
     def pointwise(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
+        if self.pos_weight is not None:
+            positive = op.multiply(labels, _weights(self, prediction, self.pos_weight))
+            negative = op.multiply(op.subtract(_const(1.0), labels), op.nn.softplus(prediction))
+            return op.add(op.multiply(positive, op.nn.softplus(op.negative(prediction))), negative)
         return op.subtract(op.nn.softplus(prediction), op.multiply(prediction, labels))
 
 
@@ -214,3 +261,28 @@ def _shape(tensor: relax.Expr) -> tuple[Any, ...]:
 
 def _const(value: float) -> relax.Expr:
     return relax.const(value, "float32")
+
+
+def _set_weights(loss: Loss, name: str) -> None:
+    """Keep the weights of classes, given as any sequence of numbers, as a tuple."""
+    given = getattr(loss, name)
+    if given is None:
+        return
+    try:
+        weights = tuple(map(float, given))
+    except (TypeError, ValueError):
+        weights = ()
+    object.__setattr__(loss, name, weights)
+    expected = f"numbers of 0 and more, one for each class (got {given!r})"
+    loss._check(name, lambda numbers: numbers and all(0 <= number < math.inf for number in numbers), expected)
+
+
+def _weights(loss: Loss, prediction: relax.Expr, weights: tuple[float, ...]) -> relax.Expr:
+    """The weights of classes as a tensor; a TrainingError where there are more or fewer classes."""
+    classes = _shape(prediction)[-1]
+    if classes != len(weights):
+        raise TrainingError(
+            f"{type(loss).__name__}: got {len(weights)} weights for a prediction {prediction.ty}, expected one for "
+            f"each of its classes: {classes}"
+        )
+    return relax.const(np.asarray(weights, "float32"))

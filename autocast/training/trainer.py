@@ -1,14 +1,17 @@
-"""`Trainer`: a model, its loss and its optimizer, compiled into one step that is called with batches."""
+"""`Trainer`: a model, its loss and its optimizer, compiled into one step that is called with batches.
+
+One class; half of its more than 300 lines are what its public methods say of themselves.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import tvm
@@ -20,13 +23,16 @@ from autocast.messages import check_names
 from autocast.model import Model
 from autocast.policy import Policy, as_policy, warn_of_unused
 from autocast.training import checkpoint
-from autocast.training.append_loss import append_loss, check_labels
-from autocast.training.batches import Batch, batches_until, tensors_of
+from autocast.training.append_loss import check_labels
+from autocast.training.batches import Batch, batches_until, check_remaining, steps_in_all, tensors_of
+from autocast.training.callbacks import Callback, Progress
 from autocast.training.evaluation import evaluation_form
+from autocast.training.evaluator import Evaluator, Metric
 from autocast.training.loss_scaling import DynamicLossScaling
 from autocast.training.losses import Loss
 from autocast.training.optimizers import Optimizer
 from autocast.training.progress import divergence, progress_line
+from autocast.training.reached import copy_to, in_dtype_of
 from autocast.training.schedules import rate_at
 from autocast.training.step import Options, training_step
 from autocast.vm.signature import Signature
@@ -87,7 +93,7 @@ class Trainer:
         self.step_model = self._mixed(training_step(model, loss, optimizer, **options))
         *self._inputs, _learning_rate = Signature.of(self.step_model.main, self.step_model.num_input).inputs
         if self.amp is not None and (unused := self.step_model.report.unused):
-            warn_of_unused(unused, self._evaluation.report.unused)
+            warn_of_unused(unused, self._evaluator.model.report.unused)
 
     @cached_property
     def executable(self) -> vm.Executable:
@@ -126,25 +132,37 @@ class Trainer:
         batches: Iterable[Batch] | Callable[[int], Batch],
         steps: int | None = None,
         *,
+        epochs: int | None = None,
         save_to: str | os.PathLike[str] | None = None,
         save_every: int = 100,
         progress: bool = True,
+        callbacks: Sequence[Callback] = (),
     ) -> list[float]:
-        """Train until `steps` steps are done in all, or the batches end; returns the losses of this call's steps.
+        """Train until `steps` steps or `epochs` epochs are done in all; returns the losses of this call's steps.
 
         Parameters
         ----------
         batches : iterable or function
-            Batches for `step`; or a function from the number of steps done (from 0) to the next batch, so that a run
-            that was interrupted goes on with the data that it would have seen.
+            Batches for `step`, a torch DataLoader of them, say; or a function from the number of steps done (from 0) to
+            the next batch, so that a run that was interrupted goes on with the data that it would have seen.
         steps : int, optional
             Where to stop: how many are done then in all, by earlier calls and before the checkpoint, too; needed with
             a function.
+        epochs : int, optional
+            How many passes over `batches` are done then in all: what is done already counts by the length of `batches`,
+            and is passed over. With neither, one pass is made; with both, the earlier end counts.
         save_to : path, optional
             A checkpoint. If it exists, training goes on from there; it is written every `save_every` steps and at
             the end, so the same call takes up where a killed process left off.
         progress : bool
-            Show a line with the loss and the rate.
+            Show a line with the loss, the rate and the time that is left.
+        callbacks : sequence of functions
+            Called after every step with its `Progress`: steps, epoch, loss and rate; `TensorBoard("runs")` is one.
+
+        Warns
+        -----
+        EndOfDataWarning
+            The batches end before `steps` are done.
 
         Raises
         ------
@@ -157,39 +175,55 @@ class Trainer:
             raise InputError(f"Trainer.fit: save_every is {save_every}, expected a number of steps: 1 or more")
         if save_to is not None and Path(save_to).exists():
             self.load(save_to)  # a finished run has no steps left, and that is well
-        elif steps is not None and steps <= self.steps:
-            raise InputError(
-                f"Trainer.fit: steps is {steps}, which counts all steps, and {self.steps} are done already; expected "
-                f"more: steps={self.steps + max(1, steps)} does {max(1, steps)} more"
-            )
+        else:
+            check_remaining(batches, steps, epochs, self.steps)
         losses: list[float] = []
         with progress_line(progress) as show:
-            line = show.add_task("", total=steps, completed=self.steps, loss=math.nan, rate=self.rate())
-            for batch in batches_until(batches, steps, lambda: self.steps):
+            total = steps_in_all(batches, steps, epochs, self.steps)
+            line = show.add_task("", total=total, completed=self.steps, loss=math.nan, rate=self.rate())
+            for epoch, batch in batches_until(batches, steps, epochs, lambda: self.steps):
                 rate = self.rate()
                 losses.append(self.step(batch))
                 if not math.isfinite(losses[-1]):
                     raise DivergedError(divergence(self.steps, losses[-1], rate, self.amp))
                 show.update(line, completed=self.steps, loss=losses[-1], rate=rate)
+                for callback in callbacks:
+                    callback(Progress(self.steps, epoch, losses[-1], rate))
                 if save_to is not None and self.steps % save_every == 0:
                     self.save(save_to)
         if save_to is not None and losses and self.steps % save_every:
             self.save(save_to)
         return losses
 
-    def evaluate(self, batches: Iterable[Batch]) -> float:
-        """The mean loss over batches, each counted once: without dropout, and with running statistics.
+    @overload
+    def evaluate(self, batches: Iterable[Batch]) -> float: ...
+
+    @overload
+    def evaluate(self, batches: Iterable[Batch], metrics: Mapping[str, Metric]) -> dict[str, float]: ...
+
+    def evaluate(
+        self, batches: Iterable[Batch], metrics: Mapping[str, Metric] | None = None
+    ) -> float | dict[str, float]:
+        """The mean loss over batches: without dropout, and with running statistics.
+
+        Parameters
+        ----------
+        batches : iterable
+            As `step` takes them. Each counts by its examples: the first size of its labels.
+        metrics : dict of str to function, optional
+            What else is averaged: functions of a batch's outputs (a tensor, or a tuple of them) and labels to a number.
+
+        Returns
+        -------
+        float, or with `metrics` dict of str to float
+            The loss; or "loss" and the metrics.
 
         Raises
         ------
         InputError
             There is no batch, or one does not fit.
         """
-        params = self.reached(self._evaluation).values()
-        losses = [float(self._evaluating(*self._arguments(batch), *params)) for batch in batches]
-        if not losses:
-            raise InputError("Trainer.evaluate: got no batches, expected at least one; is the iterator used up?")
-        return math.fsum(losses) / len(losses)
+        return self._evaluator.mean(batches, self._arguments, self._reached(self._evaluator.model).values(), metrics)
 
     def trained(self) -> Model:
         """The model in evaluation form, with copies of the parameters that training has reached."""
@@ -203,7 +237,7 @@ class Trainer:
         They are those of the running state: a step changes them. `trained` copies them.
         """
         state = self.executable.state
-        return {name: _in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}
+        return {name: in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}
 
     def to_torch(self, module: Any) -> None:
         """Write the parameters that training has reached into `module`, the torch module that was imported.
@@ -213,25 +247,8 @@ class Trainer:
         InputError
             The module lacks a parameter of the model, or has it with another shape.
         """
-        import torch
-
-        reached = self.reached(evaluation_form(self._model))
-        tensors = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
-        wrong = [
-            name
-            for name, tensor in reached.items()
-            if name in self.executable.state
-            and (name not in tensors or tuple(tensors[name].shape) != tuple(tensor.shape))
-        ]
-        if wrong:
-            raise InputError(
-                f"Trainer.to_torch: {type(module).__name__} has no parameters {wrong} of the model's shapes, expected "
-                "the module (or one like it) that autocast.from_torch imported"
-            )
-        with torch.no_grad():
-            for name, tensor in reached.items():
-                if name in self.executable.state:
-                    tensors[name].copy_(torch.from_dlpack(tensor))
+        reached = self._reached(evaluation_form(self._model))
+        copy_to(module, {name: tensor for name, tensor in reached.items() if name in self.executable.state})
 
     def state_dict(self) -> dict[str, Any]:
         """All that training goes on from: `tensors` (copies, by name) and `facts`; what `save` writes."""
@@ -276,13 +293,8 @@ class Trainer:
         return f"Trainer({self._optimizer!r}, {self.amp or 'in the precision of the model'}, {self.steps} steps done)"
 
     @cached_property
-    def _evaluation(self) -> Model:
-        """The loss in evaluation form: its inputs are the batch, then the parameters."""
-        return self._mixed(append_loss(evaluation_form(self._model), self._loss))
-
-    @cached_property
-    def _evaluating(self) -> vm.Executable:
-        return vm.compile(self._evaluation.mod)
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(evaluation_form(self._model), self._loss, self._mixed)
 
     def _mixed(self, model: Model) -> Model:
         return model if self.amp is None else mixed.apply_policy(model, replace(self.amp, parameters="float32"))
@@ -293,8 +305,7 @@ class Trainer:
         check_labels(self._model, self._loss, tensors[-1])
         return tensors
 
-
-def _in_dtype_of(tensor: tvm.runtime.Tensor, other: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
-    """`tensor`, a copy of it if it has another dtype than `other`: a step may store its parameters low."""
-    is_same = tensor.dtype == other.dtype
-    return tensor if is_same else tvm.runtime.tensor(tensor.numpy().astype(other.numpy().dtype))
+    def _reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
+        """The parameters of `model`, one like that which is trained, as they are now, in its dtypes."""
+        state = self.executable.state
+        return {name: in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}

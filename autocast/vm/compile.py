@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import tvm
 
 from autocast import kernels, settings
-from autocast.errors import UnsupportedError
+from autocast.errors import TrainingModeWarning, UnsupportedError
 from autocast.ir.failures import repeatable
-from autocast.model.value import Model, updates_of
+from autocast.model.mode import is_trained, training_mode
+from autocast.model.value import IMPORTED_FROM, Model, updates_of
 from autocast.vm import threads
 from autocast.vm.checks import check_module
 from autocast.vm.executable import Executable
@@ -25,6 +27,9 @@ DEVICES = ("cpu",)
 
 _cache: WeakKeyDictionary[Model, dict[tuple[str, str, int, bool], Executable]] = WeakKeyDictionary()
 _cache_lock = threading.RLock()
+
+#: The models whose training mode was warned of.
+_warned: WeakSet[Model] = WeakSet()
 
 
 def compile(
@@ -60,6 +65,11 @@ def compile(
         A module that is not well formed, or has no Relax function `main`.
     CompileError
         A phase failed, which it names; the file that it names repeats that.
+
+    Warns
+    -----
+    TrainingModeWarning
+        The model was imported from a torch module in training mode, and is not trained.
     """
     device = str(device)
     if device not in DEVICES:
@@ -70,6 +80,7 @@ def compile(
     target = kernels.detect_target() if target is None else target
     if not isinstance(model_or_module, Model):
         return _compile(model_or_module, None, device, target, opt_level)
+    _warn_of_training_mode(model_or_module)
     if model_or_module.updated:
         return _compile(model_or_module.mod, model_or_module.params, device, target, opt_level)
     with _cache_lock:
@@ -78,6 +89,21 @@ def compile(
         if key not in executables:
             executables[key] = _compile(model_or_module.mod, model_or_module.params, device, target, opt_level)
         return executables[key]
+
+
+def _warn_of_training_mode(model: Model) -> None:
+    """A TrainingModeWarning, once for each model, where nobody trains what torch's training mode left."""
+    if model in _warned or model.output_names == ("loss",) or IMPORTED_FROM not in model.main.attrs:
+        return
+    mode = training_mode(model.mod)
+    if mode and not is_trained(model.mod):
+        _warned.add(model)
+        warnings.warn(
+            f"compile: the model was imported in training mode ({mode}) and nothing trains it, so that its results are "
+            "those of training. To infer, call module.eval() before from_torch; to train it, autocast.training.Trainer",
+            TrainingModeWarning,
+            stacklevel=3,
+        )
 
 
 def _compile(

@@ -12,9 +12,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from autocast import training, vm
+from autocast.errors import TrainingModeWarning
 from autocast.frontend import from_torch
 from autocast.ir import op_name, place_of
 from autocast.model.value import Model
+from autocast.training import MSE, SGD, training_step
 from tests.architectures import ARCHITECTURES
 from tests.frontend.helpers import Calls, assert_close, operators, runner
 from tests.operators.own.dropout_reference import kept
@@ -35,11 +37,24 @@ def test_dropout_drops_and_counts_its_steps() -> None:
 
 def test_a_compiled_model_draws_anew_at_every_call() -> None:
     x = torch.ones(64, 64)
-    executable = vm.compile(from_torch(nn.Dropout(0.5).train(), (x,)), "cpu")
+    with pytest.warns(TrainingModeWarning, match=r"training mode \(1 x dropout\) and nothing trains it"):
+        executable = vm.compile(from_torch(nn.Dropout(0.5).train(), (x,)), "cpu")
     first, second = executable(x).clone(), executable(x).clone()
     assert not torch.equal(first, second)
     for step, result in enumerate((first, second)):
         np.testing.assert_array_equal(result.numpy() != 0, kept((64, 64), 0.5, 0, step))
+
+
+def test_a_model_says_that_it_is_in_training_mode_and_warns_once() -> None:
+    x = torch.randn(4, 3)
+    module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.1), nn.Dropout(0.2))
+    model = from_torch(module.train(), (x,))
+    assert repr(model).endswith("in training mode: 1 x batch statistics, 2 x dropout)")
+    with pytest.warns(TrainingModeWarning, match="module.eval"):
+        model(x)
+    model(x)  # warnings are errors
+    vm.compile(training_step(model, MSE(), SGD()))
+    assert "training" not in repr(from_torch(module.eval(), (x,)))
 
 
 def test_equal_dropouts_of_one_tensor_stay_two() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, Smoo
 from tests.training.modules import imported, network
 
 SHAPE = (4, 3, 7)
+WEIGHTS = (0.5, 1.0, 2.0, 0.25, 3.0, 0.0, 1.5)
 
 
 def identity(shape=SHAPE):
@@ -76,6 +78,36 @@ CASES = [
         flat(lambda x, y: functional.cross_entropy(x, y, label_smoothing=0.2, reduction="sum")),
     ),
     (NLL(), lambda: indices(ignored=True), flat(functional.nll_loss)),
+    (
+        CrossEntropy(weight=WEIGHTS),
+        lambda: indices(ignored=True),
+        flat(lambda x, y: functional.cross_entropy(x, y, torch.tensor(WEIGHTS))),
+    ),
+    (
+        CrossEntropy(weight=WEIGHTS, label_smoothing=0.1),
+        lambda: indices(ignored=True),
+        flat(lambda x, y: functional.cross_entropy(x, y, torch.tensor(WEIGHTS), label_smoothing=0.1)),
+    ),
+    (
+        CrossEntropy(weight=np.float32(WEIGHTS), reduction="sum"),
+        indices,
+        flat(lambda x, y: functional.cross_entropy(x, y, torch.tensor(WEIGHTS), reduction="sum")),
+    ),
+    (
+        CrossEntropy(weight=WEIGHTS, kind="probabilities", label_smoothing=0.2),
+        lambda: torch.softmax(torch.randn(SHAPE), -1),
+        flat(lambda x, y: functional.cross_entropy(x, y, torch.tensor(WEIGHTS), label_smoothing=0.2)),
+    ),
+    (
+        NLL(weight=torch.tensor(WEIGHTS)),
+        lambda: indices(ignored=True),
+        flat(lambda x, y: functional.nll_loss(x, y, torch.tensor(WEIGHTS))),
+    ),
+    (
+        BCEWithLogits(pos_weight=WEIGHTS),
+        lambda: torch.rand(SHAPE),
+        lambda x, y: functional.binary_cross_entropy_with_logits(x, y, pos_weight=torch.tensor(WEIGHTS)),
+    ),
     (MSE(), lambda: torch.randn(SHAPE), functional.mse_loss),
     (MSE(reduction="sum"), lambda: torch.randn(SHAPE), lambda x, y: functional.mse_loss(x, y, reduction="sum")),
     (SmoothL1(), lambda: torch.randn(SHAPE), functional.smooth_l1_loss),
@@ -143,7 +175,9 @@ def test_a_batch_may_be_of_any_size():
         (lambda: CrossEntropy(label_smoothing=1.0), "label_smoothing is 1.0, expected 0 to 1, 1 excluded"),
         (lambda: SmoothL1(beta=0.0), "SmoothL1: beta is 0.0, expected more than 0"),
         (lambda: SmoothL1(beta="1"), "SmoothL1: beta is '1', expected more than 0"),
-        (lambda: CrossEntropy(weight=torch.ones(3)), "CrossEntropy: got the option 'weight'; classes .* no weights"),
+        (lambda: MSE(weight=torch.ones(3)), "MSE: got the option 'weight'; labels have no weights here, classes do"),
+        (lambda: CrossEntropy(weight=(1.0, -1.0)), r"CrossEntropy: weight is \(1.0, -1.0\), expected numbers of 0"),
+        (lambda: append_loss(identity(), NLL(weight=(1.0, 2.0))), "NLL: got 2 weights for .*, expected .* classes: 7"),
         (lambda: CrossEntropy(ignored=0), "got the option 'ignored'; nearest: ignore_index"),
         (lambda: MSE("mean"), "MSE: got a str without a name; a loss is given to the trainer"),
         (

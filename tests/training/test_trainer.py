@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import autocast
-from autocast.errors import InputError
+from autocast.errors import EndOfDataWarning, InputError
 from autocast.policy import Policy
-from autocast.training.schedules import Linear
-from tests.training.trainers import batch, make_trainer, small_model, small_module
+from autocast.training import Linear, Progress, TensorBoard
+from tests.training.trainers import BATCH, batch, make_trainer, small_model, small_module
 
 
 def torch_losses(module: torch.nn.Module, steps: int, rate: Callable[[int], float]) -> list[float]:
@@ -91,6 +92,67 @@ def test_an_iterable_is_trained_on_until_it_ends_or_the_steps_are_done():
     assert trainer.steps == 5
 
 
+def test_data_that_end_before_the_steps_do_are_a_warning():
+    trainer = make_trainer()
+    with pytest.warns(EndOfDataWarning, match=r"ended after 3 steps, and 20 were asked for"):
+        assert len(trainer.fit([batch(step) for step in range(3)], 20, progress=False)) == 3
+
+
+class _Sampler(torch.utils.data.RandomSampler):
+    """Draws an order of its own for each epoch, as torch's distributed sampler does."""
+
+    def set_epoch(self, epoch: int) -> None:
+        self.generator.manual_seed(epoch)
+
+
+def _loader() -> torch.utils.data.DataLoader:
+    x = torch.cat([batch(step)[0] for step in range(3)])
+    data = torch.utils.data.TensorDataset(x, torch.sin(x[:, :3]))
+    return torch.utils.data.DataLoader(data, BATCH, sampler=_Sampler(data, generator=torch.Generator()))
+
+
+def test_epochs_pass_over_a_data_loader_and_callbacks_follow(tmp_path):
+    seen: list[Progress] = []
+    trainer = make_trainer(learning_rate=Linear(0.01, warmup=0, steps=10))
+    losses = trainer.fit(_loader(), epochs=2, progress=False, callbacks=[seen.append])
+    assert [(step.steps, step.epoch) for step in seen] == [(1, 0), (2, 0), (3, 0), (4, 1), (5, 1), (6, 1)]
+    assert [step.loss for step in seen] == losses
+    assert seen[-1].rate == pytest.approx(0.005)
+
+    resumed = make_trainer(learning_rate=trainer.learning_rate)  # in the middle of the second epoch
+    path = tmp_path / "run.safetensors"
+    first = resumed.fit(_loader(), 4, epochs=2, progress=False, save_to=path)
+    again = make_trainer(learning_rate=trainer.learning_rate)
+    assert first + again.fit(_loader(), epochs=2, progress=False, save_to=path) == losses
+
+
+@pytest.mark.parametrize(
+    ("batches", "options", "message"),
+    [
+        (iter([batch(0)]), {"epochs": 2}, "got an iterator and epochs=2, expected batches that can be passed over"),
+        (batch, {"epochs": 2}, "from a function, which never ends; expected steps=... alone"),
+        ([batch(0)], {"epochs": 0}, "epochs is 0, which counts all passes"),
+    ],
+)
+def test_epochs_that_cannot_be_are_errors(batches, options, message):
+    with pytest.raises(InputError, match=message):
+        make_trainer().fit(batches, progress=False, **options)
+
+
+def test_epochs_that_are_done_already_are_an_error():
+    trainer = make_trainer()
+    trainer.fit([batch(0)], epochs=1, progress=False)
+    with pytest.raises(InputError, match=r"epochs is 1, .* and 1 steps are done already"):
+        trainer.fit([batch(0)], epochs=1, progress=False)
+    assert len(trainer.fit([batch(0)], epochs=3, progress=False)) == 2
+
+
+def test_tensorboard_gets_the_losses(tmp_path):
+    losses = make_trainer().fit(batch, 4, progress=False, callbacks=[TensorBoard(tmp_path, every=2)])
+    written = EventAccumulator(str(tmp_path)).Reload().Scalars("loss")
+    assert [(event.step, event.value) for event in written] == [(2, losses[1]), (4, losses[3])]
+
+
 def test_progress_shows_steps_and_loss(capsys):
     losses = make_trainer().fit(batch, 3)
     shown = capsys.readouterr().err
@@ -108,6 +170,16 @@ def test_evaluation_is_the_mean_loss_of_what_was_learnt_and_changes_nothing():
     assert trainer.evaluate(batches) == pytest.approx(sum(expected) / 2, rel=1e-5)
     assert trainer.evaluate(batches) == trainer.evaluate(batches)
     assert trainer.steps == 5
+
+
+def test_metrics_are_means_over_examples():
+    trainer = make_trainer(amp="bfloat16")
+    batches = [batch(step) for step in (100, 101)]
+    trained = trainer.trained()
+    errors = [(trained(x) - labels).abs().mean() for x, labels in batches]
+    means = trainer.evaluate(batches, {"error": lambda y, labels: (y - labels).abs().mean()})
+    assert means["error"] == pytest.approx(float(sum(errors)) / 2, rel=0.02)
+    assert means["loss"] == pytest.approx(trainer.evaluate(batches), rel=1e-6)
 
 
 def test_the_trained_model_runs_and_keeps_its_parameters_while_training_goes_on():

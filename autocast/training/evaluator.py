@@ -1,0 +1,75 @@
+"""What a trainer has reached: means of its loss, and of metrics, over batches."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import tvm
+
+from autocast import vm
+from autocast.errors import InputError
+from autocast.model import Model
+from autocast.training.append_loss import append_loss
+from autocast.training.batches import Batch
+from autocast.training.losses import Loss
+
+#: A function of outputs (a tensor, or a tuple of them) and labels to a number.
+Metric: TypeAlias = Callable[[Any, Any], Any]
+
+
+class Evaluator:
+    """Computes the loss of a model in evaluation form, whose parameters are arguments.
+
+    Parameters
+    ----------
+    model : Model
+    loss : Loss
+    prepare : function
+        What is done to a model before it is compiled: AutoCast, or nothing.
+    """
+
+    def __init__(self, model: Model, loss: Loss, prepare: Callable[[Model], Model]) -> None:
+        self._plain, self._loss, self._prepare = model, loss, prepare
+
+    @cached_property
+    def model(self) -> Model:
+        """The loss of a batch: inputs, labels, then parameters."""
+        return self._prepare(append_loss(self._plain, self._loss))
+
+    @cached_property
+    def _losses(self) -> vm.Executable:
+        return vm.compile(self.model.mod)
+
+    @cached_property
+    def _losses_and_outputs(self) -> vm.Executable:
+        return vm.compile(self._prepare(append_loss(self._plain, self._loss, outputs=True)).mod)
+
+    def mean(
+        self,
+        batches: Iterable[Batch],
+        arguments_of: Callable[[Batch], tuple[Any, ...]],
+        params: Iterable[tvm.runtime.Tensor],
+        metrics: Mapping[str, Metric] | None,
+    ) -> Any:
+        """The mean loss over batches, or with `metrics` a dictionary of it and them; see `Trainer.evaluate`."""
+        executable = self._losses if metrics is None else self._losses_and_outputs
+        params = tuple(params)
+        sums: defaultdict[str, float] = defaultdict(float)
+        examples = 0
+        for batch in batches:
+            arguments = arguments_of(batch)
+            labels = arguments[-1]
+            result = executable(*arguments, *params)
+            loss, *outputs = [result] if metrics is None else result
+            count = int(labels.shape[0]) if len(labels.shape) else 1
+            examples += count
+            sums["loss"] += count * float(loss)
+            for name, metric in (metrics or {}).items():
+                sums[name] += count * float(metric(outputs[0] if len(outputs) == 1 else tuple(outputs), labels))
+        if not examples:
+            raise InputError("Trainer.evaluate: got no batches, expected at least one; is the iterator used up?")
+        means = {name: total / examples for name, total in sums.items()}
+        return means["loss"] if metrics is None else means

@@ -1,0 +1,37 @@
+"""What training has reached, in other dtypes and other places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import tvm
+
+from autocast.errors import InputError
+
+
+def copy_to(module: Any, learned: Mapping[str, tvm.runtime.Tensor]) -> None:
+    """Write tensors into the parameters and buffers of these names of a torch module; InputError where one is not."""
+    import torch
+
+    tensors = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
+    wrong = [
+        name
+        for name, tensor in learned.items()
+        if name not in tensors or tuple(tensors[name].shape) != tuple(tensor.shape)
+    ]
+    if wrong:
+        raise InputError(
+            f"Trainer.to_torch: {type(module).__name__} has no parameters {wrong} of the model's shapes, expected the "
+            "module (or one like it) that autocast.from_torch imported"
+        )
+    with torch.no_grad():
+        for name, tensor in learned.items():
+            tensors[name].copy_(torch.from_dlpack(tensor))
+
+
+def in_dtype_of(tensor: tvm.runtime.Tensor, other: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    """`tensor`, a copy of it if it has another dtype than `other`: a step may store its parameters low."""
+    if tensor.dtype == other.dtype:
+        return tensor
+    return tvm.runtime.tensor(tensor.numpy().astype(other.numpy().dtype))
