@@ -22,6 +22,7 @@ from autocast.kernels.backend import Backend
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.define import define
+from autocast.kernels.fallback.divisions import keep_divisions
 from autocast.kernels.fallback.legalized import check_legalized
 from autocast.kernels.fallback.nested_fields import keep_fields_apart
 from autocast.kernels.fallback.places import keep_within_tensors
@@ -155,6 +156,7 @@ LOWERING = (
     Phase("fuse", fuse),
     Phase("remove_dead_code", sequence(relax.transform.DeadCodeElimination())),
     _phase(schedule),
+    _phase(keep_divisions),
 )
 
 #: What TVM's own build pipeline does after fusion, up to and including the memory plan; outputs may be views, and

@@ -106,12 +106,22 @@ def _of_several(
     return op.strided_slice(several, list(single), begins, ends)
 
 
+def _layout_transform(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
+    """Truth values are moved as bytes: TVM would pad them with the floating-point number 0."""
+    if dtype_of(x) != "bool":
+        return None
+    bytes_ = rewriter.emit(op.astype(x, "int8"))
+    pad = None if call.attrs.pad_value is None else int(call.attrs.pad_value)
+    return op.astype(rewriter.emit(op.layout_transform(bytes_, call.attrs.index_map, pad)), "bool")
+
+
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **{f"relax.{name}": _division for name in ("divide", "floor_divide", "mod", "floor_mod")},
     **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "clip", "nn.relu")},
     **{f"relax.{name}": _comparison_with_itself for name in ("equal", "not_equal", "less_equal", "greater_equal")},
     "relax.negative": _negative,
     "relax.astype": _conversion,
+    "relax.layout_transform": _layout_transform,
     "relax.image.affine_grid": _affine_grid,
     "relax.image.resize2d": _resize,
     "relax.image.resize3d": _resize,

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+import tvm
 from tvm import relax
 
 from tests.kernels.modules import module, run
@@ -110,3 +111,14 @@ def test_a_grid_of_one_pixel_with_aligned_corners_is_the_middle(size: tuple[int,
     (got,) = run(module(lambda x: op.image.affine_grid(x, size, True), (theta.shape, "float32")), theta)
     expected = torch.nn.functional.affine_grid(torch.from_numpy(theta), [2, 1, *size], align_corners=True)
     np.testing.assert_allclose(got, expected.permute(0, 3, 1, 2), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("pad", [None, True])
+def test_truth_values_are_moved_to_another_layout(pad: bool | None) -> None:
+    x = np.array([[True, False, True, True, False]])
+    padding = None if pad is None else tvm.tirx.IntImm("bool", pad)
+    mod = module(lambda v: op.layout_transform(v, lambda i, j: (i, j // 3, j % 3), padding), (x.shape, "bool"))
+    (got,) = run(mod, x)
+    assert got.shape == (1, 2, 3)
+    assert got.reshape(-1)[:5].tolist() == x[0].tolist()
+    assert pad is None or got[0, 1, 2]
