@@ -10,6 +10,7 @@ import tvm
 from rich.table import Table
 
 from autocast import ir
+from autocast.ir.places import summary_of_places
 from autocast.kernels.targets.cpu.instruction_sets import wanted_threads
 from autocast.model.value import Model
 from autocast.terminal import to_text
@@ -37,12 +38,16 @@ class MemoryStep(NamedTuple):
     reserved : float
         What the VM's allocator took from the system so far. It keeps freed blocks and reuses one only for an equal
         number of pages, so this is `live` at least.
+    module : str
+        The torch submodules that the kernel's calls come from, as `encoder.layer.*.output x12`; of a backward operator
+        those of its forward one. Empty where that is not known.
     """
 
     name: str
     live: float
     workspace: float
     reserved: float
+    module: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,8 +109,12 @@ class MemoryTrace(Sequence[MemoryStep]):
         table.add_column("kernel", overflow="fold")
         for name in ("live MiB", "workspace MiB", "reserved MiB"):
             table.add_column(name, justify="right", no_wrap=True)
+        named = any(step.module for step in self)
+        if named:
+            table.add_column("module", overflow="fold")
         for step in self:
-            table.add_row(step.name, f"{step.live:.2f}", f"{step.workspace:.2f}", f"{step.reserved:.2f}")
+            sizes = (f"{size:.2f}" for size in (step.live, step.workspace, step.reserved))
+            table.add_row(step.name, *sizes, *([step.module] if named else []))
         return table
 
     def __str__(self) -> str:
@@ -138,8 +147,10 @@ def trace_memory(model: Model | tvm.IRModule | Executable, device: str = "cpu", 
     program = executable.program
     shapes = [tuple(int(size) for size in value.shape) for value in (*args, *executable.held)]
     replay = Replay(program.planned, program.kernels, wanted_threads()).run(shapes)
+    modules = {name: summary_of_places(places) for name, places in program.places.items()}
     steps = tuple(
-        MemoryStep(step.name, step.live / MIB, step.workspace / MIB, step.reserved / MIB) for step in replay.steps
+        MemoryStep(step.name, step.live / MIB, step.workspace / MIB, step.reserved / MIB, modules.get(step.name, ""))
+        for step in replay.steps
     )
     inputs = sum(tensor_bytes(value.shape, dtype_name(value)) for value in args)
     return MemoryTrace(

@@ -11,6 +11,7 @@ import textwrap
 import pytest
 import torch
 
+import autocast
 from autocast import vm
 from autocast.model.model import get_param_size, get_peak_memory, trace_memory
 from tests.vm.modules import dense, steps
@@ -53,6 +54,14 @@ def test_planned_storage_takes_the_upper_bound_and_outputs_what_they_need():
     )
     outputs, inputs = 2 * (1024 - 128) * 32 * 4, (1024 - 128) * 16 * 4
     assert large - small == pytest.approx((outputs + inputs) / 2**20)
+
+
+def test_steps_say_which_submodules_they_are_of():
+    linear = torch.nn.Linear
+    model = autocast.from_torch(torch.nn.Sequential(linear(4, 8), torch.nn.Softmax(-1), linear(8, 8)), (X[:2, :4],))
+    trace = trace_memory(model, "cpu", [X[:2, :4]])
+    assert [step.module for step in trace] == ["0", "1", "2"]
+    assert "module" in str(trace) and "module" not in str(trace_memory(steps(), "cpu", [X]))
 
 
 def test_the_trace_prints_as_a_table():
