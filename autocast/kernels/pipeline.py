@@ -151,6 +151,7 @@ LOWERING = (
     _phase(mark_reshapes),
     Phase("dispatch", sequence(relax.backend.DispatchSampling(), relax.backend.DispatchSortScan())),
     Phase("legalize", legalize),
+    _phase(bind_matched_calls, "bind_matched_kernels"),
     _phase(keep_fields_apart),
     _phase(check_legalized),
     Phase("fuse", fuse),

@@ -49,3 +49,21 @@ def test_fields_of_fields_in_a_branch() -> None:
     executable = vm.compile(Module)
     np.testing.assert_array_equal(executable(_X, np.array(True)), _X.max(1))
     np.testing.assert_array_equal(executable(_X, np.array(False)), _X.min(1))
+
+
+@I.ir_module
+class Sliced:
+    @R.function
+    def main(x: R.Tensor((2, 4), "float32")):
+        both = R.median(x, axis=[0], keepdims=False)
+        middle = both[0]
+        first = R.match_cast(
+            R.dynamic_strided_slice(middle, R.const([0], "int64"), R.const([1], "int64"), R.const([1], "int64")),
+            R.Tensor((1,), "float32"),
+        )
+        return first
+
+
+def test_a_field_that_a_matched_call_reads_is_not_taken_for_a_kernels_own() -> None:
+    x = np.arange(8, dtype="float32").reshape(2, 4)
+    assert vm.compile(Sliced)(x).tolist() == [0.0]
