@@ -13,14 +13,38 @@ import numpy as np
 import tvm
 
 from autocast import amp
-from autocast.compat.mxnet_lists import Conditions, Lists, Names
-from autocast.compat.names import check_device
+from autocast.compat.mxnet_lists import (
+    Conditions,
+    Lists,
+    Names,
+    list_conditional_fp32_ops,
+    list_fp32_ops,
+    list_lp16_fp32_ops,
+    list_lp16_ops,
+    list_widest_type_cast,
+)
+from autocast.compat.names import check_device, named
 from autocast.errors import InputError
 from autocast.frontend import from_relax, with_dtypes
 from autocast.model import Model
 from autocast.passes.store_parameters import store_signature
 
-__all__ = ["convert_hybrid_block", "convert_model", "convert_symbol"]
+__all__ = [
+    "convert_hybrid_block",
+    "convert_model",
+    "convert_symbol",
+    "list_conditional_fp32_ops",
+    "list_fp32_ops",
+    "list_lp16_fp32_ops",
+    "list_lp16_ops",
+    "list_widest_type_cast",
+]
+
+_TRAINING = "training is autocast.training.Trainer's here, which scales the loss in its steps (docs/training.md)"
+
+__getattr__ = named(
+    __name__, __all__, instead=dict.fromkeys(("init", "init_trainer", "scale_loss", "unscale"), _TRAINING)
+)
 
 
 def convert_hybrid_block(
@@ -40,7 +64,7 @@ def convert_hybrid_block(
     ----------
     block : torch.nn.Module or Model
         It is taken as it stands: `block.eval()` to infer.
-    data_example : torch.Tensor, or a sequence of them
+    data_example : torch.Tensor or numpy.ndarray, or a sequence of them
         Example inputs, from which all types follow.
     target_dtype : str
         "float16" or "bfloat16".
@@ -73,9 +97,12 @@ def convert_hybrid_block(
         model = block
         _check_example(model, examples)
     else:
+        import torch
+
         from autocast.frontend import from_torch
 
-        model = from_torch(block, examples)
+        tensors = [torch.from_numpy(each) if isinstance(each, np.ndarray) else each for each in examples]
+        model = from_torch(block, tuple(tensors))
     lists = Lists(target_dtype_ops, fp32_ops, conditional_fp32_ops, excluded_sym_names)
     policy = lists.policy(model.mod, target_dtype, cast_params_offline)
     return amp.autocast(model, policy=policy)

@@ -121,6 +121,91 @@ def test_a_symbol_takes_parameters_in_the_target_dtype_where_nothing_else_is_rea
     assert [str(param.ty.dtype) for param in converted["main"].params] == ["float32", "float16", "float32", "float32"]
 
 
+@pytest.mark.parametrize("excluded", [[], ["low"]])
+def test_a_parameter_that_is_shared_is_cast_offline_only_where_all_its_readers_are_low(excluded):
+    @I.ir_module
+    class Shared:
+        @R.function
+        def main(data: R.Tensor((2, 4)), weight: R.Tensor((4, 4))):
+            with R.dataflow():
+                low = R.matmul(data, weight)
+                out = R.matmul(low, weight)
+                R.output(out)
+            return out
+
+    _, args, _ = mxnet.convert_model(
+        Shared,
+        {"weight": torch.eye(4)},
+        {},
+        {"data": "float32"},
+        excluded_sym_names=excluded,
+        cast_params_offline=True,
+    )
+    assert str(args["weight"].dtype) == ("float32" if excluded else "float16")
+
+
+def test_parameters_in_two_dtypes_are_cast_to_the_widest_of_them():
+    @I.ir_module
+    class Sum:
+        @R.function
+        def main(data: R.Tensor((4,)), narrow: R.Tensor((4,)), wide: R.Tensor((4,))):
+            with R.dataflow():
+                one = R.add(data, narrow)
+                out = R.add(one, wide)
+                R.output(out)
+            return out
+
+    params = {"narrow": torch.ones(4, dtype=torch.float16), "wide": np.ones(4, "float32")}
+    sym, args, _ = mxnet.convert_model(Sum, params, {}, {"data": "float16"}, cast_params_offline=True)
+    assert {name: str(value.dtype) for name, value in args.items()} == {"narrow": "float16", "wide": "float32"}
+    assert sym.script().count("R.astype(") == 1
+    np.testing.assert_array_equal(autocast.from_relax(sym, args)(np.ones(4, "float16")), np.full(4, 3, "float32"))
+
+
+def test_examples_are_numpy_arrays_or_tensors(block):
+    converted = mxnet.convert_hybrid_block(block, X.numpy())
+    np.testing.assert_allclose(converted(X.numpy()), block(X).detach(), rtol=2e-2, atol=2e-2)
+
+
+def test_the_listed_operators_are_what_is_low_by_default(block):
+    by_default, listed = (
+        mxnet.convert_hybrid_block(block, X, target_dtype_ops=operators) for operators in (None, mxnet.list_lp16_ops())
+    )
+    assert modes(by_default) == modes(listed)
+
+
+def test_every_operator_is_in_one_list():
+    names = [
+        *mxnet.list_lp16_ops(),
+        *mxnet.list_fp32_ops(),
+        *mxnet.list_lp16_fp32_ops(),
+        *mxnet.list_widest_type_cast(),
+        *(operator for operator, _, _ in mxnet.list_conditional_fp32_ops()),
+    ]
+    assert sorted(names) == sorted(mxnet_lists.OPERATORS)
+
+
+def test_what_is_listed_as_float32_is_what_conversion_keeps_in_float32(block):
+    assert "BatchNorm" in mxnet.list_fp32_ops("bfloat16")
+    assert modes(mxnet.convert_hybrid_block(block, X))["nn.batch_norm"] == "float32"
+    assert ("LeakyReLU", "act_type", ["prelu"]) in mxnet.list_conditional_fp32_ops()
+
+
+@pytest.mark.parametrize("name", [name for name in mxnet.__all__ if name.startswith("list_")])
+def test_lists_are_of_a_low_dtype(name):
+    with pytest.raises(PolicyError, match=f"{name}: got target_dtype='int8', expected 'float16' or 'bfloat16'"):
+        getattr(mxnet, name)("int8")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("convert_block", "nearest: convert_hybrid_block"), ("init", "Trainer"), ("scale_loss", "Trainer")],
+)
+def test_a_name_that_is_missing_says_what_is_near(name, message):
+    with pytest.raises(AttributeError, match=f"has no '{name}'; .*{message}"):
+        getattr(mxnet, name)
+
+
 @pytest.mark.parametrize(("a", "b", "casts"), [("float16", "float16", 0), ("float32", "float16", 1)])
 def test_operators_of_several_inputs_cast_only_what_needs_it(a, b, casts):
     @I.ir_module
