@@ -7,7 +7,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from autocast import amp
+from autocast import amp, from_relax
 from tests.passes.golden import check
 
 
@@ -140,3 +140,18 @@ def test_a_type_that_names_a_shape_keeps_it():
             return (b, c, d)
 
     relax.analysis.well_formed(amp.autocast(Before))
+
+
+def test_a_result_that_an_operator_stores_in_another_dtype_is_seen_after_its_block():
+    @I.ir_module
+    class Attention:
+        @R.function
+        def main(x: R.Tensor((1, 4, 2, 2), "float32"), scores: R.Tensor((1, 2, 1, 1), "float32")):
+            with R.dataflow():
+                y = R.nn.attention(x, x, x, scores)
+                R.output(y)
+            z = R.nn.avg_pool2d(y, (2, 2), padding=(1, 1), count_include_pad=False)
+            return z
+
+    mixed = amp.autocast(from_relax(Attention), dtype="float16")
+    assert relax.analysis.well_formed(mixed.mod)

@@ -119,7 +119,7 @@ class CastRewriter:
                 new = self.forms.emit(new_call, var)
         if plan.stored is not None:
             # The rule asks for another precision than the operator stores: the cast that follows it is the result.
-            new = self.forms.cast(plan.stored, new, self.forms.dtype(plan.result_node))
+            new = self.forms.cast(plan.stored, new, self.forms.dtype(plan.result_node), not is_local(var))
         self.forms.name(var, new)
 
     def _out_dtype(self, call: relax.Call, plan: CallPlan) -> tvm.ir.Attrs | None:

@@ -113,6 +113,8 @@ def _elementwise(rewriter: ChannelsLast, call: relax.Call) -> Answer:
     whole = [rewriter.is_last(operand) and len(dims(operand)) == len(shape) for operand in call.args]
     if not any(whole):
         return None
+    if is_op(call, "relax.ewise_fma"):  # its operands have one shape
+        return relax.Call(call.op, [rewriter.moved(operand) for operand in call.args], call.attrs, call.ty_args), True
     operands = [rewriter.broadcast(operand, len(shape)) for operand in call.args]
     if all(len(shape_of(operand) or ()) < len(shape) for operand in operands):  # the result begins with ones, too
         place = whole.index(True)

@@ -219,3 +219,15 @@ def test_parts_of_a_split_that_are_returned_together_move_back() -> None:
         run(module(body, ((2, 3, 7), "float32"), ((4, 3, 3), "float32")), x, w), expected, strict=True
     ):
         assert error(got, part.numpy()) < 1e-6
+
+
+def test_a_sum_of_products_keeps_its_operands_of_one_shape() -> None:
+    shapes = ((1, 3, 6, 6), "float32"), ((1, 3, 3, 3), "float32"), ((1, 1, 4, 4), "float32")
+
+    def body(x: relax.Expr, w: relax.Expr, y: relax.Expr) -> relax.Expr:
+        return op.ewise_fma(op.nn.conv2d(x, w), y, y)
+
+    x, w, y = (random(*shape) for shape in shapes)
+    image = torch.nn.functional.conv2d(torch.as_tensor(x), torch.as_tensor(w)).numpy()
+    (got,) = run(module(body, *shapes), x, w, y)
+    np.testing.assert_allclose(got, image * y + y, rtol=1e-4, atol=1e-5)
