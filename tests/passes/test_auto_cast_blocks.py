@@ -153,6 +153,6 @@ def test_a_result_that_an_operator_stores_in_another_dtype_is_seen_after_its_blo
                 y = R.nn.attention(x, x, x, scores)
                 R.output(scores, y, x)
             z = R.nn.avg_pool2d(y, (2, 2), padding=(1, 1), count_include_pad=False)
-            return w
+            return z
 
     relax.analysis.well_formed(amp.autocast(from_relax(Attention), dtype="float16", preset="mp1").mod)  # else an error
