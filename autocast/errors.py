@@ -5,6 +5,7 @@ import tvm_ffi
 from type_hints.errors import CastingRuleError, UnknownOperatorError
 
 __all__ = [
+    "ArtifactError",
     "AutocastError",
     "CastErasureError",
     "CastingRuleError",
@@ -80,6 +81,10 @@ class InputError(AutocastError):
 
 class CheckpointError(AutocastError):
     """A checkpoint cannot be read, or does not belong to the model that it is loaded into."""
+
+
+class ArtifactError(AutocastError):
+    """A file that holds a model, or what was compiled of one, cannot be written, or is not what was written."""
 
 
 class TrainingError(AutocastError):

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 
+from autocast.container import as_entry, whole_file
 from autocast.errors import CheckpointError
 
 
@@ -38,8 +38,6 @@ class Kind(NamedTuple):
     def save(self, path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> Path:
         """Write a file; whoever reads `path`, now or after a crash, finds the old file or the new one, never a part.
 
-        The bytes go to a file beside it, reach the disk, and only then take the name: renaming is atomic in POSIX.
-
         Parameters
         ----------
         path : path
@@ -50,19 +48,10 @@ class Kind(NamedTuple):
             What JSON can say.
         """
         path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # safetensors writes an array's memory as it lies there.
-        dense = {name: np.ascontiguousarray(tensor).reshape(tensor.shape) for name, tensor in tensors.items()}
-        metadata = {"format": self.format, "facts": json.dumps(dict(facts), sort_keys=True)}
-        partial = path.with_name(f".{path.name}.partial")  # one name: what a killed process left is overwritten
-        try:
-            safetensors.numpy.save_file(dense, partial, metadata)
-            _sync(partial)
-            os.replace(partial, path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
-        _sync(path.parent)
+        with whole_file(path) as file:
+            file.writelines(
+                as_entry(tensors, {"format": self.format, "facts": json.dumps(dict(facts), sort_keys=True)})
+            )
         return path
 
     def load(self, path: str | os.PathLike[str]) -> Checkpoint:
@@ -116,12 +105,3 @@ def some(names: Sequence[str]) -> str:
 
 def _described(tensor: Any) -> str:
     return f"{tensor.dtype}[{', '.join(str(size) for size in tensor.shape)}]"
-
-
-def _sync(path: Path) -> None:
-    """Let a file, or the names in a folder, reach the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

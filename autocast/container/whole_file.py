@@ -1,0 +1,77 @@
+"""Files that are whole or are not there, whatever happens to the process that writes them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+_ENDING = ".partial"
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to write to, which takes the name `path` when the block ends; where it raises, nothing has changed.
+
+    Whoever reads `path`, now or after a crash, finds the old file or the new one, never a part: the bytes go to a file
+    beside it, reach the disk, and only then take the name, as renaming is atomic in POSIX. Any number of processes may
+    write the same path at once: the last one's file stays. What a killed process left is removed by the next.
+
+    Parameters
+    ----------
+    path : path
+        The folders above it are made if they are missing.
+
+    Raises
+    ------
+    OSError
+        The disk is full or read-only, for example.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(path)
+    file, partial = _locked_partial(path)
+    try:
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _locked_partial(path: Path) -> tuple[BinaryIO, Path]:
+    """A new file beside `path`, locked for as long as its writer lives."""
+    while True:
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}{_ENDING}")
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return os.fdopen(handle, "wb"), partial
+        os.close(handle)  # another writer took it for abandoned before it was locked
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what killed writers of `path` left: partial files that nobody holds a lock on."""
+    with os.scandir(path.parent) as found:
+        left = [one.path for one in found if one.name.startswith(f".{path.name}.") and one.name.endswith(_ENDING)]
+    for name in left:
+        with suppress(OSError), open(name, "rb") as file:  # another process may be quicker
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name)
+
+
+def _sync_folder(path: Path) -> None:
+    """Let the names in a folder reach the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
