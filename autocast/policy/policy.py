@@ -12,7 +12,7 @@ from autocast.messages import named_options
 from autocast.policy import presets
 from autocast.policy.choices import UNDECIDED
 from autocast.policy.patterns import compiled
-from autocast.policy.text import fields_of, text_of
+from autocast.policy.text import dtype_name, fields_of, text_of
 from type_hints import UnknownOperatorError
 
 #: (operator, attribute, values): float32 where the call's attribute has one of the values, as text.
@@ -131,8 +131,8 @@ class Policy:
             object.__setattr__(self, name, value)
 
         _require("preset", self.preset, LEGAL["preset"])
-        store("dtype", _dtype(self.dtype))
-        store("out_dtype", None if self.out_dtype is None else _dtype(self.out_dtype))
+        store("dtype", dtype_name(self.dtype))
+        store("out_dtype", None if self.out_dtype is None else dtype_name(self.out_dtype))
         for name in _OPERATORS:
             store(name, _sorted(_operator(name, entry) for entry in _entries(name, getattr(self, name))))
         conditions = _several("conditional_float32_ops", self.conditional_float32_ops)
@@ -251,10 +251,6 @@ def _entries(name: str, value: Any) -> tuple[str, ...]:
 
 def _sorted(entries: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(sorted(set(entries)))
-
-
-def _dtype(dtype: object) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _operator(name: str, entry: str) -> str:

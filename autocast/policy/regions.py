@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from autocast.errors import PolicyError
 from autocast.ir.places import REGIONS, active_region
+from autocast.policy.text import dtype_name
 
 __all__ = ["Region", "disable_autocast", "fp16_guard"]
 
@@ -49,7 +50,7 @@ def disable_autocast(dtype: Any = None) -> Region:
     PolicyError
         `dtype` is none of these.
     """
-    name = "leave" if dtype is None else str(dtype).removeprefix("torch.")
+    name = "leave" if dtype is None else dtype_name(dtype)
     if name not in REGIONS[2:]:
         legal = ", ".join(repr(region) for region in REGIONS[3:])
         raise PolicyError(

@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
+
 from autocast.errors import PolicyError
 from autocast.messages import nearest
 
@@ -28,6 +30,11 @@ _FORM = (
     "A policy is field=value, ...; a list stands in parentheses, and quotes around a name may be left out where it has "
     "no blank, comma, quote or parenthesis: 'mp1, dtype=float16, float32_names=(head.*, 0.weight)'"
 )
+
+
+def dtype_name(dtype: object) -> str:
+    """The name of a dtype of numpy (or its scalars' class), ml_dtypes, torch or TVM; a text is one already."""
+    return np.dtype(dtype).name if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
 
 
 class _Token(NamedTuple):

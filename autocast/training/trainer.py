@@ -28,7 +28,7 @@ from autocast.training.batches import Batch, batches_until, check_remaining, ste
 from autocast.training.callbacks import Callback, Progress
 from autocast.training.evaluation import evaluation_form
 from autocast.training.evaluator import Evaluator, Metric
-from autocast.training.loss_scaling import DynamicLossScaling
+from autocast.training.loss_scaling import DynamicLossScaling, LossScaling
 from autocast.training.losses import Loss
 from autocast.training.optimizers import Optimizer
 from autocast.training.progress import divergence, progress_line
@@ -60,10 +60,14 @@ class Trainer:
 
     Attributes
     ----------
+    model : Model
+        What was given.
     steps : int
         How many steps are done.
     step_model : Model
         The training step that is compiled, casts and all.
+    loss_scaling : LossScaling or float, optional
+        As in `training_step`.
 
     Raises
     ------
@@ -82,18 +86,42 @@ class Trainer:
         **options: Any,
     ) -> None:
         check_names("Trainer", options, ("learning_rate", "amp", *Options._fields), TrainingError, _ELSEWHERE)
-        self._model = model
+        self.model = model
         self._loss = loss
         self._optimizer = optimizer
+        self._options = dict(options)
         self.amp = None if amp is None else as_policy(amp)
         self.learning_rate = learning_rate
         self.steps = 0
         if self.amp is not None and self.amp.dtype == "float16":
             options.setdefault("loss_scaling", DynamicLossScaling())
+        self.loss_scaling: LossScaling | float | None = options.get("loss_scaling")
         self.step_model = self._mixed(training_step(model, loss, optimizer, **options))
         *self._inputs, _learning_rate = Signature.of(self.step_model.main, self.step_model.num_input).inputs
         if self.amp is not None and (unused := self.step_model.report.unused):
             warn_of_unused(unused, self._evaluator.model.report.unused)
+
+    def set_amp(self, amp: Policy | str | None, **options: Any) -> None:
+        """Train in another precision than the Trainer was made for, from the first step on.
+
+        Parameters
+        ----------
+        amp : Policy or str, optional
+            As in the constructor, where `learning_rate` and those **options stand that are not given here.
+
+        Raises
+        ------
+        TrainingError
+            The step is compiled already, so that its state would be lost; or what the constructor raises. Nothing has
+            changed then.
+        """
+        if "executable" in vars(self):
+            raise TrainingError(
+                f"Trainer.set_amp: the step is compiled, and {self.steps} steps are done; expected a Trainer that has "
+                "not trained. Make another one with amp=..., and hand it this one's state_dict()"
+            )
+        options = {"learning_rate": self.learning_rate, **self._options, **options}
+        vars(self).update(vars(Trainer(self.model, self._loss, self._optimizer, amp=amp, **options)))
 
     @cached_property
     def executable(self) -> vm.Executable:
@@ -104,6 +132,13 @@ class Trainer:
     def input_names(self) -> tuple[str, ...]:
         """The names of a batch's tensors: those of the model's inputs, then `labels`."""
         return tuple(spec.name for spec in self._inputs)
+
+    @property
+    def loss_scale(self) -> float:
+        """What the next step multiplies its loss by before it is differentiated; 1 without loss scaling."""
+        if self.loss_scaling is None:
+            return 1.0
+        return float(self.executable.state.get("loss_scale", self.step_model.params["loss_scale"]).numpy())
 
     def rate(self) -> float:
         """The learning rate of the next step; an InputError where it is no finite number of 0 or more."""
@@ -223,11 +258,11 @@ class Trainer:
         InputError
             There is no batch, or one does not fit.
         """
-        return self._evaluator.mean(batches, self._arguments, self._reached(self._evaluator.model).values(), metrics)
+        return self._evaluator.mean(batches, self._arguments, self.reached(self._evaluator.model).values(), metrics)
 
     def trained(self) -> Model:
         """The model in evaluation form, with copies of the parameters that training has reached."""
-        model = evaluation_form(self._model)
+        model = evaluation_form(self.model)
         params = {name: tvm.runtime.tensor(tensor.numpy()) for name, tensor in self.reached(model).items()}
         return model.replace(params=params)
 
@@ -247,7 +282,7 @@ class Trainer:
         InputError
             The module lacks a parameter of the model, or has it with another shape.
         """
-        reached = self._reached(evaluation_form(self._model))
+        reached = self.reached(evaluation_form(self.model))
         copy_to(module, {name: tensor for name, tensor in reached.items() if name in self.executable.state})
 
     def state_dict(self) -> dict[str, Any]:
@@ -294,7 +329,7 @@ class Trainer:
 
     @cached_property
     def _evaluator(self) -> Evaluator:
-        return Evaluator(evaluation_form(self._model), self._loss, self._mixed)
+        return Evaluator(evaluation_form(self.model), self._loss, self._mixed)
 
     def _mixed(self, model: Model) -> Model:
         return model if self.amp is None else mixed.apply_policy(model, replace(self.amp, parameters="float32"))
@@ -302,10 +337,5 @@ class Trainer:
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         """The tensors of a batch, in order. What they are like the executable checks, but for the labels' values."""
         tensors = tensors_of(batch, self._inputs)
-        check_labels(self._model, self._loss, tensors[-1])
+        check_labels(self.model, self._loss, tensors[-1])
         return tensors
-
-    def _reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
-        """The parameters of `model`, one like that which is trained, as they are now, in its dtypes."""
-        state = self.executable.state
-        return {name: in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}

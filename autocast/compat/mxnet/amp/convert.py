@@ -1,8 +1,4 @@
-"""MXNet's mixed precision (`mxnet.amp` 2.0), in its words: a block is a torch module or a Model, a symbol an IRModule.
-
-Its framework's default lists are our rules, with MXNet's operators of several inputs: these take the widest dtype among
-them, and only what is narrower is cast. Source: MXNet's pull request 20753.
-"""
+"""Conversion of what infers: a block is a torch module or a Model, a symbol an IRModule."""
 
 from __future__ import annotations
 
@@ -13,38 +9,13 @@ import numpy as np
 import tvm
 
 from autocast import amp
-from autocast.compat.mxnet_lists import (
-    Conditions,
-    Lists,
-    Names,
-    list_conditional_fp32_ops,
-    list_fp32_ops,
-    list_lp16_fp32_ops,
-    list_lp16_ops,
-    list_widest_type_cast,
-)
-from autocast.compat.names import check_device, named
+from autocast.compat.mxnet.amp.lists import Conditions, Lists, Names
+from autocast.compat.names import check_device
 from autocast.errors import InputError
 from autocast.frontend import from_relax, with_dtypes
 from autocast.model import Model
 from autocast.passes.store_parameters import store_signature
-
-__all__ = [
-    "convert_hybrid_block",
-    "convert_model",
-    "convert_symbol",
-    "list_conditional_fp32_ops",
-    "list_fp32_ops",
-    "list_lp16_fp32_ops",
-    "list_lp16_ops",
-    "list_widest_type_cast",
-]
-
-_TRAINING = "training is autocast.training.Trainer's here, which scales the loss in its steps (docs/training.md)"
-
-__getattr__ = named(
-    __name__, __all__, instead=dict.fromkeys(("init", "init_trainer", "scale_loss", "unscale"), _TRAINING)
-)
+from autocast.policy.text import dtype_name
 
 
 def convert_hybrid_block(
@@ -66,8 +37,8 @@ def convert_hybrid_block(
         It is taken as it stands: `block.eval()` to infer.
     data_example : torch.Tensor or numpy.ndarray, or a sequence of them
         Example inputs, from which all types follow.
-    target_dtype : str
-        "float16" or "bfloat16".
+    target_dtype : str, or dtype of numpy or torch
+        float16 or bfloat16.
     target_dtype_ops : iterable of str, optional
         The operators that are in `target_dtype`, by MXNet's names or ours, in place of the default list: others that
         multiply matrices keep float32. None: the default list.
@@ -184,17 +155,11 @@ def convert_symbol(
 
 
 def _typed(sym: tvm.IRModule, input_dtypes: Mapping[str, Any], param_dtypes: Mapping[str, Any]) -> tvm.IRModule:
-    return with_dtypes(sym, {name: _dtype(dtype) for name, dtype in {**input_dtypes, **param_dtypes}.items()})
-
-
-def _dtype(dtype: Any) -> str:
-    """The name of a dtype of numpy, torch, ml_dtypes or TVM."""
-    text = str(dtype).removeprefix("torch.")
-    return np.dtype(dtype).name if isinstance(dtype, type) else text
+    return with_dtypes(sym, {name: dtype_name(dtype) for name, dtype in {**input_dtypes, **param_dtypes}.items()})
 
 
 def _check_example(model: Model, examples: tuple[Any, ...]) -> None:
     expected = [str(var.ty.dtype) for var in model.main.params[: model.num_input]]
-    got = [_dtype(example.dtype) for example in examples]
+    got = [dtype_name(example.dtype) for example in examples]
     if got != expected:
         raise InputError(f"convert_hybrid_block: data_example has the dtypes {got}, expected {expected}")

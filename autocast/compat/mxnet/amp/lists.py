@@ -14,6 +14,7 @@ from autocast.errors import PolicyError
 from autocast.ir import all_bindings, place_of, relax_functions
 from autocast.policy import Policy
 from autocast.policy.patterns import with_parents
+from autocast.policy.text import dtype_name
 
 #: MXNet's operators and ours.
 OPERATORS = table("""
@@ -139,8 +140,8 @@ def _labels(operator: str) -> set[str]:
     return {_label(ours) for ours in OPERATORS[operator]}
 
 
-def _check_target(where: str, target_dtype: Any) -> None:
-    if str(target_dtype).removeprefix("torch.") not in ("float16", "bfloat16"):
+def check_target(where: str, target_dtype: Any) -> None:
+    if dtype_name(target_dtype) not in ("float16", "bfloat16"):
         raise PolicyError(
             f"{where}: got target_dtype={target_dtype!r}, expected 'float16' or 'bfloat16'; try 'float16', "
             "as the lists are the same for both"
@@ -155,19 +156,19 @@ def list_lp16_ops(target_dtype: Any = "float16") -> list[str]:
     PolicyError
         `target_dtype` is neither float16 nor bfloat16. So do the other lists.
     """
-    _check_target("list_lp16_ops", target_dtype)
+    check_target("list_lp16_ops", target_dtype)
     return [name for name in OPERATORS if _labels(name) == {"low"}]
 
 
 def list_fp32_ops(target_dtype: Any = "float16") -> list[str]:
     """MXNet's names of the operators that are in float32 by default, whatever their attributes."""
-    _check_target("list_fp32_ops", target_dtype)
+    check_target("list_fp32_ops", target_dtype)
     return [name for name in OPERATORS if _labels(name) == {"full"}]
 
 
 def list_conditional_fp32_ops(target_dtype: Any = "float16") -> list[tuple[str, str, list[str]]]:
     """(operator, attribute, values) of the operators that are in float32 by default for some values of an attribute."""
-    _check_target("list_conditional_fp32_ops", target_dtype)
+    check_target("list_conditional_fp32_ops", target_dtype)
     listed = []
     for (operator, attribute), values in VARIANTS.items():
         wide = [value for value, ours in values.items() if {_label(each) for each in ours} == {"full"}]
@@ -178,13 +179,13 @@ def list_conditional_fp32_ops(target_dtype: Any = "float16") -> list[tuple[str, 
 
 def list_widest_type_cast(target_dtype: Any = "float16") -> list[str]:
     """MXNet's names of the operators of several inputs that take the widest dtype among these."""
-    _check_target("list_widest_type_cast", target_dtype)
+    check_target("list_widest_type_cast", target_dtype)
     return [name for name, ours in OPERATORS.items() if set(ours) <= set(WIDEST)]
 
 
 def list_lp16_fp32_ops(target_dtype: Any = "float16") -> list[str]:
     """MXNet's names of the operators that are in either dtype: those of the tables that are in no other list."""
-    _check_target("list_lp16_fp32_ops", target_dtype)
+    check_target("list_lp16_fp32_ops", target_dtype)
     conditional = [name for name, _, _ in list_conditional_fp32_ops(target_dtype)]
     others = {
         *list_lp16_ops(target_dtype),
