@@ -7,18 +7,43 @@ logits = amp_model(*example_args)
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from autocast import amp
-from autocast.errors import AutocastError, CastingRuleError
-from autocast.frontend import from_relax
-from autocast.model import Model
-from autocast.vm import compile, get_peak_memory, profile_vm_model
-
 if TYPE_CHECKING:
-    from autocast.frontend import from_torch
+    from autocast import amp, runtime
+    from autocast.errors import AutocastError, CastingRuleError
+    from autocast.frontend import from_relax, from_torch
+    from autocast.model import Model
+    from autocast.vm import compile, get_peak_memory, profile_vm_model  # type: ignore[no-redef]
 
 __version__ = "0.1.0"
+
+#: Where each name is. It is imported when it is first asked for: whoever only runs a compiled model needs neither TVM's
+#: compiler nor torch, which take seconds.
+_HOMES = {
+    "AutocastError": "autocast.errors",
+    "CastingRuleError": "autocast.errors",
+    "Model": "autocast.model",
+    "compile": "autocast.vm",
+    "from_relax": "autocast.frontend",
+    "from_torch": "autocast.frontend",
+    "get_peak_memory": "autocast.vm",
+    "profile_vm_model": "autocast.vm",
+}
+_PACKAGES = (
+    "amp",
+    "compat",
+    "errors",
+    "frontend",
+    "model",
+    "operators",
+    "policy",
+    "runtime",
+    "testing",
+    "training",
+    "vm",
+)
 
 __all__ = [
     "AutocastError",
@@ -30,13 +55,18 @@ __all__ = [
     "from_torch",
     "get_peak_memory",
     "profile_vm_model",
+    "runtime",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch when `from_torch` is first used: everything else works without it."""
-    if name == "from_torch":
-        from autocast.frontend import from_torch
-
-        return from_torch
+    """Import what is asked for."""
+    if name in _PACKAGES:
+        return import_module(f"autocast.{name}")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PACKAGES})

@@ -19,7 +19,8 @@ from autocast.passes.stochastic_rounding import round_stochastically
 from autocast.passes.store_parameters import store_parameters
 from autocast.policy import Policy, as_policy, disable_autocast, fp16_guard, warn_of_unused
 from autocast.policy.patterns import Patterns
-from autocast.vm.signature import Inputs, Signature
+from autocast.runtime.signature import Inputs
+from autocast.vm.signatures import signature_of
 from type_hints import CustomTypeHint
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _check_examples(mod: tvm.IRModule, args: Inputs) -> None:
             "are checked against; try without them, autocast(mod)"
         )
     main = mod["main"]
-    signature = Signature.of(main, int((main.attrs or {}).get("num_input", len(main.params))))
+    signature = signature_of(main, int((main.attrs or {}).get("num_input", len(main.params))))
     try:
         signature.bind(signature.in_order(args))
     except InputError as error:

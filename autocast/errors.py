@@ -1,8 +1,9 @@
 """The errors this project raises. Each message says where, what it got, what it expected and what to try."""
 
-import tvm_ffi
+from typing import TYPE_CHECKING, Any
 
-from type_hints.errors import CastingRuleError, UnknownOperatorError
+if TYPE_CHECKING:
+    from type_hints.errors import CastingRuleError, UnknownOperatorError
 
 __all__ = [
     "ArtifactError",
@@ -111,14 +112,10 @@ class PolicyWarning(UserWarning):
     """An entry of a policy concerns nothing in the module."""
 
 
-# A pass raises through TVM's C++ pass runner, which rebuilds the exception from the name of its class.
-for _error in (
-    CastErasureError,
-    CastingRuleError,
-    CompileError,
-    IllFormedModuleError,
-    ImportModelError,
-    PolicyError,
-    UnsupportedError,
-):
-    tvm_ffi.register_error(_error.__name__, _error)
+def __getattr__(name: str) -> Any:
+    """Import the errors of casting rules when they are first asked for: with the rules comes TVM's compiler."""
+    if name in ("CastingRuleError", "UnknownOperatorError"):
+        from type_hints import errors
+
+        return getattr(errors, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

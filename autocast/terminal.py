@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import io
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, RenderableType
 
@@ -17,6 +18,19 @@ def to_text(renderable: RenderableType, width: int = TEXT_WIDTH) -> str:
     stream = io.StringIO()
     Console(file=stream, width=width, color_system=None, force_terminal=False).print(renderable)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
+
+
+def summary_of_places(modules: Sequence[str]) -> str:
+    """Submodules in a few words: those that differ in their numbers only are one, with `*` for the numbers.
+
+    >>> summary_of_places(["layer.0.query", "layer.1.query", "pooler"])
+    'layer.*.query x2, pooler'
+    """
+    alike: dict[str, list[str]] = {}
+    for module in modules:
+        alike.setdefault(re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", module), []).append(module)
+    names = {pattern if len(set(group)) > 1 else group[0]: len(group) for pattern, group in alike.items()}
+    return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in names.items())
 
 
 def at_least(minimum: int) -> Callable[[str], int]:

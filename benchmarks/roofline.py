@@ -12,7 +12,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, detect_target, instruction_set
-from autocast.vm import threads
+from autocast.runtime import threads
 from benchmarks.timing import alternate
 
 #: Chains of multiply-adds: more than one instruction's latency times the instructions that begin in a cycle.

@@ -17,7 +17,7 @@ from autocast.demos.bert import Options, build_bert, draw_ids
 from autocast.demos.comparison import Progress, Rows, Way, comparison, figures, four_ways, make_rows, measure
 from autocast.frontend import from_torch
 from autocast.model import Model
-from autocast.vm import threads
+from autocast.runtime import threads
 
 #: The largest relative error of a float32 run against float64 that counts as correct.
 _FLOAT32_ERROR = 1e-5

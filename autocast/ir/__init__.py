@@ -1,6 +1,7 @@
 """Typed views of expressions and modules: the only place that spells what depends on TVM's version."""
 
 from autocast.ir.copies import with_new_variables
+from autocast.ir.failures import in_phase
 from autocast.ir.first_order import first_order
 from autocast.ir.groups import is_tir_group
 from autocast.ir.inferred import lacks_dtype, with_inferred_types
@@ -52,6 +53,7 @@ __all__ = [
     "first_order",
     "fits",
     "identity",
+    "in_phase",
     "is_constant",
     "is_op",
     "is_static_type",

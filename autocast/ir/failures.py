@@ -16,7 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from autocast import settings
+from autocast import errors, settings
 from autocast.errors import AutocastError, CastingRuleError, CompileError
 from autocast.ir.script import from_script, save_constants, to_script
 from autocast.ir.views import parts_of
@@ -24,6 +24,10 @@ from autocast.messages import reason
 
 #: Raised on purpose, or no fault of the code that was running.
 _NOT_FAILURES = (AutocastError, CastingRuleError, Warning, MemoryError)
+
+# A pass raises through TVM's C++ pass runner, which rebuilds the exception from the name of its class.
+for _name in errors.__all__:
+    tvm_ffi.register_error(_name, getattr(errors, _name))
 
 #: Seconds that the search for the function that makes a phase fail may take.
 _SEARCH = 20.0

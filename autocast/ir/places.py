@@ -8,8 +8,7 @@ training is found by its module (`autocast.training.recompute`).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -79,19 +78,6 @@ def places_of_kernels(mod: tvm.IRModule) -> dict[str, tuple[str, ...]]:
             if isinstance(callee, tvm.ir.GlobalVar) and module:
                 found.setdefault(callee.name_hint, []).append(module)
     return {name: tuple(modules) for name, modules in found.items()}
-
-
-def summary_of_places(modules: Sequence[str]) -> str:
-    """Submodules in a few words: those that differ in their numbers only are one, with `*` for the numbers.
-
-    >>> summary_of_places(["layer.0.query", "layer.1.query", "pooler"])
-    'layer.*.query x2, pooler'
-    """
-    alike: dict[str, list[str]] = {}
-    for module in modules:
-        alike.setdefault(re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", module), []).append(module)
-    names = {pattern if len(set(group)) > 1 else group[0]: len(group) for pattern, group in alike.items()}
-    return ", ".join(f"{name} x{count}" if count > 1 else name for name, count in names.items())
 
 
 @contextmanager

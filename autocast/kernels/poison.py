@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from autocast import ir, settings
 from autocast.ir import is_op
 from autocast.kernels.state.tensors import ALLOCATIONS, Lifetimes
-
-#: The packed function that fills a tensor. Profiles and memory plans do not count its calls.
-POISON = "autocast.poison"
-
-#: All bits set are a NaN in every floating-point dtype; 0x7F in every byte is a large positive integer.
-_NAN, _LARGE = 0xFF, 0x7F
-
-
-@tvm_ffi.register_global_func(POISON)
-def _poison(tensor: tvm.runtime.Tensor) -> None:
-    dtype = tvm.DataType(str(tensor.dtype))
-    size = (tensor.numel() * dtype.bits * dtype.lanes + 7) // 8
-    ctypes.memset(tensor.data_ptr(), _NAN if "float" in str(dtype) else _LARGE, size)
+from autocast.runtime.program import POISON
 
 
 def is_poisoning(call: relax.Call) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -18,6 +19,9 @@ from autocast.model.mode import training_mode
 
 #: The attribute of `main` that says who imported it, "torch"; modules from elsewhere do not have it.
 IMPORTED_FROM = "imported_from"
+
+#: What compiles a model that is called, for this machine's CPU: it builds on models, which know nothing more of it.
+_COMPILER = "autocast.vm"
 
 #: What a file of parameters is marked with.
 _PARAMETERS = files.Kind("autocast.parameters/1", "Model.save_params")
@@ -52,9 +56,6 @@ class Model:
     report: Any = None
     output_names: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
-
-    #: Compiles the model that is called, for this machine's CPU: set by `autocast.vm`, which models know nothing of.
-    compiler: ClassVar[Callable[[Model], Callable[..., Any]]]
 
     @property
     def main(self) -> relax.Function:
@@ -104,7 +105,8 @@ class Model:
         InputError
             An input is missing, unknown, given twice, or of another shape or dtype.
         """
-        return self.compiler()(*self.bind_inputs(*args, **kwargs))
+        compile = import_module(_COMPILER).compile
+        return compile(self)(*self.bind_inputs(*args, **kwargs))
 
     def bind_inputs(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The inputs in the order of `input_names`; InputError where one is missing, unknown or given twice."""

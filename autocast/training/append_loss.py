@@ -10,10 +10,10 @@ from tvm import relax
 from autocast import ir
 from autocast.errors import TrainingError
 from autocast.model.value import Model
+from autocast.runtime.tensors import to_numpy, to_tensor
 from autocast.training.building import emit_body, new_function
 from autocast.training.losses import Loss
 from autocast.training.randomness import seed_dropout
-from autocast.vm.foreign_tensors import to_tvm
 
 op = relax.op
 
@@ -85,7 +85,7 @@ def check_labels(model: Model, loss: Loss, labels: Any) -> None:
     """Raise an InputError where labels are integers, but no class of `model`; what they are else is not looked at."""
     classes = (ir.shape_of(_prediction(model, _position(model, loss))) or ())[-1]
     if str(getattr(labels, "dtype", "")).removeprefix("torch.") == "int64" and isinstance(classes, int):
-        loss.check_values(to_tvm(labels).numpy(), classes)
+        loss.check_values(to_numpy(to_tensor(labels)), classes)
 
 
 def _prediction(model: Model, position: int) -> relax.Var:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from typing import Any
 
 from autocast.errors import EndOfDataWarning, InputError
-from autocast.vm.signature import Input
+from autocast.runtime.signature import Input
 
 #: The tensors of one step: (inputs..., labels), or all of them by name.
 Batch = Sequence[Any] | Mapping[str, Any]

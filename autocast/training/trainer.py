@@ -35,7 +35,7 @@ from autocast.training.progress import divergence, progress_line
 from autocast.training.reached import copy_to, in_dtype_of
 from autocast.training.schedules import rate_at
 from autocast.training.step import Options, training_step
-from autocast.vm.signature import Signature
+from autocast.vm.signatures import signature_of
 
 #: What other names for options are called here.
 _ELSEWHERE = {name: f"it is {ours}" for name, ours in {"lr": "learning_rate", "policy": "amp", "dtype": "amp"}.items()}
@@ -97,7 +97,7 @@ class Trainer:
             options.setdefault("loss_scaling", DynamicLossScaling())
         self.loss_scaling: LossScaling | float | None = options.get("loss_scaling")
         self.step_model = self._mixed(training_step(model, loss, optimizer, **options))
-        *self._inputs, _learning_rate = Signature.of(self.step_model.main, self.step_model.num_input).inputs
+        *self._inputs, _learning_rate = signature_of(self.step_model.main, self.step_model.num_input).inputs
         if self.amp is not None and (unused := self.step_model.report.unused):
             warn_of_unused(unused, self._evaluator.model.report.unused)
 

@@ -1,10 +1,9 @@
 """Compile, run and profile models."""
 
+from autocast.runtime import Executable, LatencyReport, MemoryStep, MemoryTrace, OperatorTime
 from autocast.vm.compile import DEVICES, compile
-from autocast.vm.executable import Executable
 from autocast.vm.flops import calc_model_gflops
-from autocast.vm.latency_report import LatencyReport, OperatorTime
-from autocast.vm.memory import MemoryStep, MemoryTrace, get_param_size, get_peak_memory, trace_memory
+from autocast.vm.memory import get_param_size, get_peak_memory, trace_memory
 from autocast.vm.profile import profile_vm_model, run_vm_model
 
 __all__ = [

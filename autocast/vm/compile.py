@@ -15,12 +15,12 @@ from autocast.errors import TrainingModeWarning, UnsupportedError
 from autocast.ir.failures import repeatable
 from autocast.model.mode import is_trained, training_mode
 from autocast.model.value import IMPORTED_FROM, Model, updates_of
-from autocast.vm import threads
+from autocast.runtime import threads
+from autocast.runtime.executable import Executable
+from autocast.runtime.tensors import to_tensor
 from autocast.vm.checks import check_module
-from autocast.vm.executable import Executable
-from autocast.vm.foreign_tensors import to_tvm
 from autocast.vm.program import build
-from autocast.vm.signature import Signature
+from autocast.vm.signatures import signature_of
 
 #: The devices that models can be compiled for.
 DEVICES = ("cpu",)
@@ -125,14 +125,14 @@ def _compile(
         )
     updates = updates_of(mod["main"])
     names = list(params)
-    signature = Signature.of(main, len(main.params) - len(params))
-    values = [to_tvm(value) for value in params.values()]
+    signature = signature_of(main, len(main.params) - len(params))
+    values = [to_tensor(value) for value in params.values()]
     state = {names[position]: values[position] for position in updates}
     others = tuple(value for position, value in enumerate(values) if position not in updates)
     arguments = f"target=tvm.target.Target({str(target)!r}), opt_level={opt_level}"
     with repeatable("vm.compile", mod, arguments, model_params):
-        program = build(mod, target, opt_level)
-        return Executable(program, signature, others, state, device, target)
+        compiled = build(mod, signature, tuple(state), target, opt_level)
+        return Executable(compiled.program, compiled.library, others, state, device=device, seconds=compiled.seconds)
 
 
 def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:
@@ -140,6 +140,3 @@ def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:
     for name in ("num_input", "updates"):
         main = main.without_attr(name) if name in (main.attrs or {}) else main
     return main
-
-
-Model.compiler = compile

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import tvm
 from tvm import relax, tirx
 from tvm.s_tir.analysis import estimate_tir_flops
@@ -12,9 +10,10 @@ from autocast import ir
 from autocast.errors import InputError
 from autocast.model.value import Model
 from autocast.operators import row_of
-from autocast.vm.signature import Inputs, Signature
-from autocast.vm.sizes import Sizes, evaluate, evaluate_all
-from autocast.vm.workspace import sizes_of_call
+from autocast.runtime.signature import Inputs
+from autocast.runtime.sizes import Size, Sizes, evaluate_all, product
+from autocast.vm.dimensions import Dimensions
+from autocast.vm.signatures import signature_of
 
 #: The attribute by which a generated kernel tells its operations: a number, or an expression of its symbolic sizes.
 FLOPS_ATTRIBUTE = "autocast.flops"
@@ -24,8 +23,6 @@ SUMMED_AXIS_ATTRIBUTE = "autocast.summed_axis"
 
 #: `op_pattern` of generated kernels: they may call instructions that a count over loops does not see.
 _OPAQUE = 8
-
-_Shapes = list[tuple[int, ...]]
 
 
 def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: Inputs = ()) -> float:
@@ -50,52 +47,55 @@ def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: In
     mod = model.mod if isinstance(model, Model) else model
     main = mod["main"]
     inputs = model.num_input if isinstance(model, Model) else len(main.params)
-    signature = Signature.of(main, inputs)
+    dimensions = Dimensions()
+    signature = signature_of(main, inputs, dimensions)
     sizes = signature.bind(signature.in_order(args))
-    return _count(mod, main, sizes) / 1e9
+    return _count(mod, main, dimensions, sizes) / 1e9
 
 
-def _count(mod: tvm.IRModule, function: relax.Function, sizes: Sizes) -> int:
-    return sum(_count_call(mod, call, sizes) for call in ir.parts_of(function.body, relax.Call))
+def _count(mod: tvm.IRModule, function: relax.Function, dimensions: Dimensions, sizes: Sizes) -> int:
+    return sum(_count_call(mod, call, dimensions, sizes) for call in ir.parts_of(function.body, relax.Call))
 
 
-def _count_call(mod: tvm.IRModule, call: relax.Call, sizes: Sizes) -> int:
+def _count_call(mod: tvm.IRModule, call: relax.Call, dimensions: Dimensions, sizes: Sizes) -> int:
+    def shape(value: relax.Expr) -> tuple[int, ...] | None:
+        own = dimensions.shape(ir.shape_of(value) or ())
+        return None if own is None else evaluate_all(own, sizes)
+
     if isinstance(call.op, relax.GlobalVar) and isinstance(mod[call.op], relax.Function):
-        callee = mod[call.op]
-        shapes = [evaluate_all(ir.shape_of(arg) or (), sizes) or () for arg in call.args]
-        return _count(mod, callee, _sizes_of(callee, shapes))
+        callee, inner = mod[call.op], Dimensions()
+        values: dict[str, int] = {}
+        for param, arg in zip(callee.params, call.args, strict=True):
+            own = inner.declared(ir.shape_of(param) or ())
+            values.update({size: n for size, n in zip(own, shape(arg) or (), strict=False) if isinstance(size, str)})
+        return _count(mod, callee, inner, values)
     row = row_of(call)
     if row is None or row.flops is None:
         return 0
-    known = [evaluate_all(ir.shape_of(value) or (None,), sizes) for value in (*call.args, call)]
-    *shapes, result = (shape or () for shape in known)
+    known = [None if ir.shape_of(value) is None else shape(value) for value in (*call.args, call)]
+    *shapes, result = (own or () for own in known)
     if None in known:
         raise InputError(f"calc_model_gflops: the sizes of {row.name} are not known from the inputs alone")
     return row.flops(call, shapes, result)
 
 
-def _sizes_of(function: relax.Function, shapes: _Shapes) -> dict[tirx.Var, int]:
-    pairs = (
-        pair
-        for param, shape in zip(function.params, shapes, strict=True)
-        for pair in zip(ir.shape_of(param) or (), shape, strict=False)
-    )
-    return {dimension: size for dimension, size in pairs if isinstance(dimension, tirx.Var)}
-
-
-def kernel_flops(kernel: tirx.PrimFunc, shapes: _Shapes) -> int | None:
-    """The operations of one call of a kernel whose tensor arguments have `shapes`; None where they are not known.
+def kernel_flops(kernel: tirx.PrimFunc, shapes: tuple[tuple[Size, ...], ...], dimensions: Dimensions) -> Size | None:
+    """The operations of one call of a kernel, in terms of its symbolic sizes; None where they are not known.
 
     A kernel says so itself by its attribute `autocast.flops` or, a product, `autocast.summed_axis`; else its loops are
     counted, if their extents are numbers and it was not generated with instructions that such a count does not see.
+
+    Parameters
+    ----------
+    shapes
+        Of its tensors, in the names of `dimensions`.
     """
     attrs = kernel.attrs or {}
     if FLOPS_ATTRIBUTE in attrs:
-        return evaluate(attrs[FLOPS_ATTRIBUTE], sizes_of_call(kernel, shapes))
+        return dimensions.size(attrs[FLOPS_ATTRIBUTE])
     if SUMMED_AXIS_ATTRIBUTE in attrs:
-        return 2 * prod(shapes[-1]) * shapes[0][int(attrs[SUMMED_AXIS_ATTRIBUTE])]
-    buffers = [param for param in kernel.params if isinstance(param.ty, tirx.buffer.BufferType)]
-    symbolic = any(not isinstance(dimension, tirx.IntImm) for buffer in buffers for dimension in buffer.shape)
+        return product(2, *shapes[-1], shapes[0][int(attrs[SUMMED_AXIS_ATTRIBUTE])])
+    symbolic = any(not isinstance(size, int) for shape in shapes for size in shape)
     if symbolic or attrs.get("op_pattern") == _OPAQUE:
         return None
     try:

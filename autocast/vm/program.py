@@ -1,4 +1,4 @@
-"""Compile a module, keeping the two levels of it that analyses read."""
+"""Compile a module, and describe what was made of it."""
 
 from __future__ import annotations
 
@@ -11,37 +11,35 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm.ir.instrument import pass_instrument
+from tvm.target import Target
 
 from autocast import kernels, settings
 from autocast.ir import all_bindings, place_of, relax_functions
 from autocast.kernels.contexts import changed_context
-from autocast.kernels.targets.cpu.instruction_sets import wanted_threads
+from autocast.runtime.program import Program
+from autocast.runtime.signature import Signature
+from autocast.runtime.threads import wanted_threads
+from autocast.vm.describe import describe
 
 
 @dataclass(frozen=True)
-class CompiledProgram:
+class Compiled:
     """A compiled module.
 
     Attributes
     ----------
-    planned : IRModule
-        Relax functions after memory planning: every allocation and every release is a binding of its own.
-    kernels : IRModule
-        The PrimFuncs as code generation receives them: loops are final, and so are the buffers they allocate.
-    code : tvm.relax.VMExecutable
-        What `tvm.relax.VirtualMachine` runs.
+    program : Program
+        What there is to know of it.
+    library : tvm_ffi.Module
+        Its code.
     seconds : dict[str, float]
         Compile time by phase: "lower" (to planned kernels), "generate" (LLVM's IR), "load" (machine code).
         The last two run on several threads.
-    places : dict[str, tuple[str, ...]]
-        For each kernel the submodules that its calls come from, where that is known: one for each call.
     """
 
-    planned: tvm.IRModule
-    kernels: tvm.IRModule
-    code: Any
+    program: Program
+    library: tvm_ffi.Module
     seconds: dict[str, float]
-    places: dict[str, tuple[str, ...]]
 
 
 @pass_instrument
@@ -70,37 +68,46 @@ _KERNELS_END = "tirx.MakePackedAPI"
 
 #: Programs of modules compiled before, the most recently used last: a Model made again has the same module, and other
 #: parameters.
-_programs: OrderedDict[Any, CompiledProgram] = OrderedDict()
+_programs: OrderedDict[Any, Compiled] = OrderedDict()
 _programs_lock = threading.Lock()
 
 #: Each holds its machine code and its module, not parameters: a few MiB.
 PROGRAMS_KEPT = 8
 
 
-def build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> CompiledProgram:
+def build(mod: tvm.IRModule, signature: Signature, state: tuple[str, ...], target: Target, opt_level: int) -> Compiled:
     """Compile `mod` for `target` under TVM's `PassContext(opt_level=opt_level)`.
 
     A module that is structurally equal to one of the last few is not compiled again, unless the caller's `PassContext`
     or a debugging setting asks to see, or change, how it is compiled.
+
+    Parameters
+    ----------
+    signature : Signature
+        Of `main`.
+    state : tuple of str
+        The names of the parameters that a call replaces.
     """
     if _is_watched():
-        return _build(mod, target, opt_level)
+        return _build(mod, signature, state, target, opt_level)
     whole = tvm_ffi.StructuralKey(tvm.IRModule(mod.functions, attrs=mod.attrs))
-    key = (whole, _places(mod), str(target), opt_level, settings.debug().poison)
+    key = (whole, _names(mod), state, str(target), opt_level, settings.debug().poison)
     with _programs_lock:
-        program = _programs.get(key)
-        if program is None:
-            program = _programs[key] = _build(mod, target, opt_level)
+        compiled = _programs.get(key)
+        if compiled is None:
+            compiled = _programs[key] = _build(mod, signature, state, target, opt_level)
         _programs.move_to_end(key)
         if len(_programs) > PROGRAMS_KEPT:
             _programs.popitem(last=False)
-    return program
+    return compiled
 
 
-def _places(mod: tvm.IRModule) -> tuple[str, ...]:
-    """Where each binding comes from: equal modules of other submodules are other programs to who reads a profile."""
-    bodies = [function.body for _, function in relax_functions(mod)]
-    return tuple(place_of(binding.var).module for body in bodies for binding in all_bindings(body))
+def _names(mod: tvm.IRModule) -> tuple[tuple[str, str], ...]:
+    """The name of each variable, and where it comes from: equal modules of other names are other programs to who reads
+    a profile, or an error."""
+    functions = [function for _, function in relax_functions(mod)]
+    variables = [var for f in functions for var in (*f.params, *(b.var for b in all_bindings(f.body)))]
+    return tuple((str(var.name), place_of(var).module) for var in variables)
 
 
 def _is_watched() -> bool:
@@ -109,7 +116,7 @@ def _is_watched() -> bool:
     return any(len(part) for part in changed) or bool(settings.debug().level or settings.text("AUTOCAST_DUMP"))
 
 
-def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> CompiledProgram:
+def _build(mod: tvm.IRModule, signature: Signature, state: tuple[str, ...], target: Target, opt_level: int) -> Compiled:
     snapshots = _Snapshots(_PLAN_ENDS, _KERNELS_END)
     # Instruments of the caller's may not be made for several threads.
     threads = 1 if len(tvm.transform.PassContext.current().instruments) else wanted_threads()
@@ -124,4 +131,6 @@ def _build(mod: tvm.IRModule, target: tvm.target.Target, opt_level: int) -> Comp
     times.append(time.perf_counter())
     phases = zip(("lower", "generate", "load"), times, times[1:], strict=False)
     seconds = {phase: ended - started for phase, started, ended in phases}
-    return CompiledProgram(snapshots.whole(_PLAN_ENDS), snapshots.whole(_KERNELS_END), code, seconds, plan.places)
+    planned, functions = snapshots.whole(_PLAN_ENDS), snapshots.whole(_KERNELS_END)
+    program = describe(planned, functions, signature, state, plan.places, target)
+    return Compiled(program, code.jit(), seconds)

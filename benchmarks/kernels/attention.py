@@ -69,7 +69,7 @@ def ours(shape: Shape, dtype: str) -> Call:
     from tvm import relax
 
     from autocast.kernels import build, detect_target
-    from autocast.vm import threads
+    from autocast.runtime import threads
 
     threads.configure()
     tensors = operands(shape, dtype)

@@ -93,7 +93,7 @@ def ours(shape: Shape, dtype: str) -> Call:
     from autocast.kernels.targets.cpu.convolutions.kernel import convolution
     from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
     from autocast.kernels.targets.cpu.instruction_sets import detect_target
-    from autocast.vm import threads
+    from autocast.runtime import threads
 
     threads.configure()
     target = detect_target()

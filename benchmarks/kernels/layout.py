@@ -79,7 +79,7 @@ def ours(table: Mapping[str, Operation], name: str, dtype: str) -> Call:
     from tvm import relax
 
     from autocast.kernels import build, detect_target
-    from autocast.vm import threads
+    from autocast.runtime import threads
 
     threads.configure()
     tensors = operands(table[name], dtype)

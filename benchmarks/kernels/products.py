@@ -76,7 +76,7 @@ def ours(shape: Shape, dtype: str) -> Call:
     from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruction_set
     from autocast.kernels.targets.cpu.products.kernel import product
     from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
-    from autocast.vm import threads
+    from autocast.runtime import threads
 
     threads.configure()
     target = detect_target()

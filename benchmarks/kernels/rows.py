@@ -89,7 +89,7 @@ def ours(name: str, rows: int, columns: int, dtype: str) -> Call:
     from tvm import relax
 
     from autocast.kernels import build, detect_target
-    from autocast.vm import threads
+    from autocast.runtime import threads
 
     threads.configure()
     tensors = operands(name, rows, columns, dtype)

@@ -13,7 +13,8 @@ from tvm import relax
 
 from autocast import amp
 from autocast.ir import Place, PlacedBuilder, op_name, place_of
-from autocast.ir.places import REGIONS, active_region, canonicalize_bindings, current_region, summary_of_places
+from autocast.ir.places import REGIONS, active_region, canonicalize_bindings, current_region
+from autocast.terminal import summary_of_places
 
 op = relax.op
 X = relax.TensorType((2, 3), "float32")

@@ -14,8 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.ir import all_bindings, dtype_of, is_op, relax_functions
 from autocast.kernels import lower
-from autocast.kernels.phases.prepare import PREPARE
-from autocast.kernels.state.carry import CARRY
+from autocast.runtime.program import CARRY, PREPARE
 
 _FLOATS = frozenset(("float32", "bfloat16", "float16"))
 _MARK = re.compile(r"v\d+q")

@@ -9,7 +9,10 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from autocast.kernels import build, detect_target
+from autocast.kernels import build, detect_target, plan
+from autocast.kernels.pipeline import FINISHING
+from autocast.model import Model
+from autocast.vm.checks import check_module
 
 NUMPY = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 EPSILON = {"float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}
@@ -44,6 +47,13 @@ def run(mod: tvm.IRModule, *arrays: np.ndarray) -> list[np.ndarray]:
     machine = relax.VirtualMachine(build(mod, detect_target()), tvm.cpu())
     result = machine["main"](*[tvm.runtime.tensor(array) for array in arrays])
     return [output.numpy() for output in ([result] if hasattr(result, "numpy") else result)]
+
+
+def planned_main(model: Model | tvm.IRModule) -> relax.Function:
+    """`main` of what the virtual machine executes, for this machine, while allocations are bindings of their own."""
+    mod = plan(check_module(getattr(model, "mod", model)), detect_target()).planned
+    last = [each.info.name for each in FINISHING].index("KillAfterLastUse")
+    return tvm.transform.Sequential(FINISHING[: last + 1])(mod)["main"]
 
 
 def random(shape: Sequence[int], dtype: str, seed: int = 0, scale: float = 1.0) -> np.ndarray:

@@ -17,8 +17,8 @@ from tvm.script import tirx as T
 from autocast.frontend import from_torch
 from autocast.kernels import build, detect_target, finish, lower, plan
 from autocast.kernels.fallback.schedule import SCHEDULED
-from autocast.kernels.phases.prepare import PREPARE
 from autocast.model import Model
+from autocast.runtime.program import PREPARE
 from autocast.training import SGD, CrossEntropy, training_step
 from tests.architectures import ARCHITECTURES
 from tests.kernels.modules import error, module, random, run, scheduled

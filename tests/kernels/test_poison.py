@@ -13,10 +13,11 @@ import autocast
 from autocast import vm
 from autocast.kernels import detect_target
 from autocast.kernels.extents import i64
-from autocast.kernels.poison import POISON
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector.llvm_ir import conversions_and_accesses
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function
+from autocast.runtime.program import POISON
+from tests.kernels.modules import planned_main
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +68,7 @@ def test_a_tensor_is_poisoned_when_it_is_allocated_and_when_it_dies() -> None:
             y = R.matmul(h, v)
             return y
 
-    planned = vm.compile(Module).program.planned["main"]
+    planned = planned_main(Module)
     calls = [binding.value for block in planned.body.blocks for binding in block.bindings]
     names = [str(getattr(call.op, "global_symbol", getattr(call.op, "name_hint", ""))) for call in calls]
     poisoned = [call.args[0].name for call, name in zip(calls, names, strict=True) if name == POISON]
@@ -114,4 +115,4 @@ def test_the_workspace_of_a_kernel_is_nan() -> None:
 
 def test_without_the_switch_nothing_is_poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AUTOCAST_DEBUG")
-    assert POISON not in vm.compile(autocast.from_relax(_Forgetful)).program.planned["main"].script()
+    assert POISON not in planned_main(autocast.from_relax(_Forgetful)).script()

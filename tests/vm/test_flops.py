@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tvm import relax
+from tvm import relax, tirx
 
 from autocast.errors import InputError
 from autocast.kernels import detect_target
 from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.products.kernel import product
-from autocast.vm.flops import calc_model_gflops, kernel_flops
+from autocast.runtime.sizes import evaluate
+from autocast.vm.describe import describe_kernel
+from autocast.vm.flops import calc_model_gflops
 from tests.vm.modules import dense, steps
 
 
@@ -75,10 +77,15 @@ def test_a_product_of_unknown_size_is_refused():
         calc_model_gflops(builder.get(), "cpu", [torch.zeros(4, 4)])
 
 
+def flops_of_call(kernel: tirx.PrimFunc, shapes: list[tuple[int, ...]]) -> int | None:
+    described = describe_kernel(kernel)
+    return evaluate(described.flops, described.sizes(shapes))
+
+
 def test_a_kernel_tells_its_own_operations():
     kernels = {gv.name_hint: function for gv, function in steps().mod.functions.items()}
-    assert kernel_flops(kernels["step"], [(1024, 256), (1024, 256)]) == 1024 * 256
-    assert kernel_flops(kernels["join"], [(1024, 256)] * 3) is None
+    assert flops_of_call(kernels["step"], [(1024, 256), (1024, 256)]) == 1024 * 256
+    assert flops_of_call(kernels["join"], [(1024, 256)] * 3) is None
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -86,12 +93,12 @@ def test_a_generated_product_counts_two_operations_a_multiply_add(transposed):
     spec = Product(m=None, n=3, k=7, transpose_a=transposed)
     kernel = product(spec, detect_target(), "product")
     a = (7, 5) if transposed else (5, 7)
-    assert kernel_flops(kernel, [a, (7, 3), (5, 3)]) == 2 * 5 * 3 * 7
+    assert flops_of_call(kernel, [a, (7, 3), (5, 3)]) == 2 * 5 * 3 * 7
 
 
 def test_the_loops_of_other_kernels_are_counted():
     kernel = steps().mod["step"].without_attr("autocast.flops").without_attr("op_pattern")
-    assert kernel_flops(kernel, [(1024, 256), (1024, 256)]) == 1024 * 256
+    assert flops_of_call(kernel, [(1024, 256), (1024, 256)]) == 1024 * 256
 
 
 def test_a_count_that_does_not_fit_its_inputs_is_refused():

@@ -11,9 +11,9 @@ import tvm
 import autocast
 from autocast import amp
 from autocast.errors import InputError
+from autocast.runtime.profiling import VM_ROW
 from autocast.training import MSE, SGD, training_step
 from autocast.vm import compile, profile_vm_model, run_vm_model
-from autocast.vm.profile import VM_ROW
 from tests.vm.modules import dense, square, steps
 
 X = torch.zeros(1024, 256)
@@ -102,9 +102,9 @@ def test_a_dtype_that_is_only_stored_is_noted():
     target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64"})
     executable = compile(square("bfloat16"), target=target)
     report = profile_vm_model(executable, "cpu", [torch.ones(3, 5, dtype=torch.bfloat16)], warmup=0, number=1, repeat=1)
-    assert report.notes == executable.slow_dtypes
+    assert report.notes == executable.program.notes
     assert "bfloat16 is only a storage format on x86-64 (generic)" in str(report)
-    assert compile(square("float32"), target=target).slow_dtypes == ()
+    assert compile(square("float32"), target=target).program.notes == ()
 
 
 def _layers() -> torch.nn.Module:

@@ -11,9 +11,7 @@ from tvm import relax
 from autocast import ir
 from autocast.ir.rewriting import parameters_of, replace_variables
 from autocast.operators import Kind, is_kind
-
-#: The function that computes main's constant arguments from the model's parameters.
-PREPARE = "autocast_prepare"
+from autocast.runtime.program import PREPARE
 
 #: A result of at most this many bytes is worth keeping whatever it was computed from.
 SMALL = 64 * 1024

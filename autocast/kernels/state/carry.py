@@ -12,9 +12,7 @@ from autocast.ir.rewriting import replace_variables, users_of
 from autocast.kernels.state.state import NUM_STATE, num_state
 from autocast.kernels.storage import LOW
 from autocast.operators import MULTIPLYING, is_kind
-
-#: The function that computes the copies from the state that they are copies of.
-CARRY = "autocast_carry"
+from autocast.runtime.program import CARRY
 
 #: What may stand between a cast and the product that reads it.
 _VIEWS = ("relax.permute_dims", "relax.reshape")

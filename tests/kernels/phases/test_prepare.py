@@ -12,8 +12,9 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from autocast import vm
-from autocast.kernels.phases.prepare import PREPARE, prepare_parameters
+from autocast.kernels.phases.prepare import prepare_parameters
 from autocast.model import Model
+from autocast.runtime.program import PREPARE
 from tests.kernels.modules import operators
 
 LARGE = 1024, 256  # 1 MiB of float32

@@ -21,6 +21,7 @@ from autocast.model import Model
 from autocast.training import CrossEntropy, training_step
 from autocast.training.optimizers import SGD, Adam, Optimizer
 from autocast.vm.memory import MIB
+from tests.kernels.modules import planned_main
 
 op = relax.op
 SHAPE = (32, 32)
@@ -167,12 +168,17 @@ OPTIMIZERS = {
 
 
 @cache
-def compiled(kind: str, optimizer: Optimizer, *, low: bool = False) -> tuple[vm.Executable, tuple[torch.Tensor, ...]]:
+def step(kind: str, optimizer: Optimizer, *, low: bool = False) -> Model:
     make, inputs, _ = NETWORKS[kind]
-    x = inputs()
-    step: Model = training_step(autocast.from_torch(make().eval(), (x,)), CrossEntropy(), optimizer)
+    model: Model = training_step(autocast.from_torch(make().eval(), (inputs(),)), CrossEntropy(), optimizer)
+    return amp.autocast(model) if low else model
+
+
+@cache
+def compiled(kind: str, optimizer: Optimizer) -> tuple[vm.Executable, tuple[torch.Tensor, ...]]:
+    x = NETWORKS[kind][1]()
     labels = torch.zeros(x.shape if kind != "unrolled" else x.shape[:1], dtype=torch.int64)
-    return vm.compile(amp.autocast(step) if low else step), (x, labels, torch.tensor(RATE))
+    return vm.compile(step(kind, optimizer)), (x, labels, torch.tensor(RATE))
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -197,15 +203,15 @@ def test_steps_are_those_of_torch(kind, optimizer):
         torch.testing.assert_close(momentum, buffer, rtol=1e-4, atol=1e-6, msg=name)
 
 
-def calls(executable: vm.Executable) -> list[relax.Call]:
-    main = executable.program.planned["main"]
+def calls(model: Model) -> list[relax.Call]:
+    main = planned_main(model)
     values = [binding.value for block in main.body.blocks for binding in block.bindings]
     return [value for value in values if isinstance(value, relax.Call)]
 
 
-def stored(executable: vm.Executable) -> int:
+def stored(model: Model) -> int:
     """The elements of the largest float32 tensor that a step allocates."""
-    tensors = [call for call in calls(executable) if is_op(call, "relax.memory.alloc_tensor")]
+    tensors = [call for call in calls(model) if is_op(call, "relax.memory.alloc_tensor")]
     return max(math.prod(static_shape(tensor)) for tensor in tensors if dtype_of(tensor) == "float32")
 
 
@@ -217,16 +223,15 @@ def stored(executable: vm.Executable) -> int:
     ],
 )
 def test_no_gradient_of_a_weight_is_stored(kind, optimizer, low):
-    executable, _ = compiled(kind, OPTIMIZERS[optimizer], low=low)
-    assert stored(executable) < NETWORKS[kind][2]
-    kernels = [call.op.name_hint for call in calls(executable) if isinstance(call.op, tvm.ir.GlobalVar)]
+    model = step(kind, OPTIMIZERS[optimizer], low=low)
+    assert stored(model) < NETWORKS[kind][2]
+    kernels = [call.op.name_hint for call in calls(model) if isinstance(call.op, tvm.ir.GlobalVar)]
     assert any("residual_scaled_in_place" in name for name in kernels)
 
 
 @pytest.mark.parametrize("optimizer", [Adam(), SGD(momentum=0.9, nesterov=True)])
 def test_an_optimizer_that_reads_a_gradient_twice_has_it_stored(optimizer):
-    executable, _ = compiled("tied", optimizer)
-    assert stored(executable) == ROWS * WIDTH
+    assert stored(step("tied", optimizer)) == ROWS * WIDTH
 
 
 def test_a_step_takes_less_memory_by_the_gradient():

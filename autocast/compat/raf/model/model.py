@@ -10,7 +10,7 @@ from autocast.compat.names import check_device, named
 from autocast.compat.raf.handle import FrameworkModel, model_of
 from autocast.ir import FLOATS
 from autocast.model import Model
-from autocast.vm.sizes import tensor_bytes
+from autocast.runtime.sizes import tensor_bytes
 
 __all__ = ["FrameworkModel", "calc_model_gflops", "get_param_size", "get_peak_memory", "trace_memory"]
 

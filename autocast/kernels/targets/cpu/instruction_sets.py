@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import tvm
 from tvm.target import codegen
 
 from autocast import settings
 from autocast.errors import UnsupportedError
+from autocast.runtime.threads import wanted_threads
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,6 @@ _INSTRUCTION_SETS = (
     ),
     (InstructionSet("avx2", lanes=8, registers=16, float16_convert=True), ("avx2", "fma", "f16c")),
 )
-#: What the user asked of TVM before anything here wrote to the environment.
-_USER_THREADS = os.environ.get("TVM_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
-
 _GENERIC = InstructionSet("generic", lanes=4, registers=16)
 
 
@@ -77,30 +73,6 @@ def detect_target() -> tvm.target.Target:
             "znver4"
         )
     return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": wanted_threads()})
-
-
-@functools.cache
-def physical_cores() -> int:
-    """The number of physical cores this process may run on (hardware threads of one core count once)."""
-    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    cores = set()
-    for cpu in allowed:
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        try:
-            cores.add(siblings.read_text())
-        except OSError:
-            cores.add(str(cpu))
-    return max(1, len(cores))
-
-
-def wanted_threads() -> int:
-    """AUTOCAST_NUM_THREADS where set, else TVM_NUM_THREADS or OMP_NUM_THREADS, else one for each physical core."""
-    number = settings.integer("AUTOCAST_NUM_THREADS")
-    if number < 0:
-        raise UnsupportedError(f"AUTOCAST_NUM_THREADS={number}: expected 1 or more threads, or 0 for one for each core")
-    if number == 0 and _USER_THREADS.isdigit():
-        number = int(_USER_THREADS)
-    return number or physical_cores()
 
 
 def instruction_set(target: tvm.target.Target) -> InstructionSet:

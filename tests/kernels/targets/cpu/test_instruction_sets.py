@@ -8,15 +8,14 @@ import pytest
 import tvm
 
 from autocast.errors import UnsupportedError
-from autocast.kernels.targets.cpu import instruction_sets as machine
 from autocast.kernels.targets.cpu.instruction_sets import (
     cores,
     detect_target,
     instruction_set,
-    physical_cores,
     slow_dtype,
-    wanted_threads,
 )
+from autocast.runtime import threads
+from autocast.runtime.threads import physical_cores, wanted_threads
 from tests.kernels.targets.cpu.products.cases import target_of
 
 
@@ -59,13 +58,13 @@ def test_a_setting_that_names_no_cpu_is_an_error(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_own_setting_of_threads_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_USER_THREADS", "3")
+    monkeypatch.setattr(threads, "_USER_THREADS", "3")
     monkeypatch.delenv("AUTOCAST_NUM_THREADS", raising=False)
     assert wanted_threads() == 3
     monkeypatch.setenv("AUTOCAST_NUM_THREADS", "1")
     assert wanted_threads() == 1
     monkeypatch.setenv("AUTOCAST_NUM_THREADS", "0")
-    monkeypatch.setattr(machine, "_USER_THREADS", "")
+    monkeypatch.setattr(threads, "_USER_THREADS", "")
     assert wanted_threads() == physical_cores()
 
 

@@ -10,7 +10,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from autocast import vm
-from autocast.vm.profile import VM_ROW
+from autocast.runtime.profiling import VM_ROW
 
 MIB = torch.zeros(512, 512)
 

@@ -11,12 +11,12 @@ import textwrap
 import pytest
 
 from autocast.errors import UnsupportedError
-from autocast.kernels.targets.cpu.instruction_sets import physical_cores
-from autocast.vm import threads
+from autocast.runtime import threads
+from autocast.runtime.threads import physical_cores
 
 REPORT = """
     import json, os
-    from autocast.vm import threads
+    from autocast.runtime import threads
     import tvm
     wanted = threads.configure()
     got = tvm.get_global_func("runtime.NumThreads")()
@@ -27,7 +27,7 @@ REPORT = """
 PAUSES = """
     import json, os
     import torch
-    from autocast.vm import threads
+    from autocast.runtime import threads
     torch.set_num_threads(3)
     counts = []
     for _ in range(2):

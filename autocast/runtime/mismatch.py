@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import re
 
-import tvm
-from tvm import relax
-
 from autocast.errors import InputError
-from autocast.ir import all_bindings, relax_functions
-from autocast.kernels.phases.agreement import compared_sizes
 from autocast.messages import reason
+from autocast.runtime.program import Mismatches
 
 #: What TVM says where a `match_cast`, or a call of a function of the module, gets other sizes than are written there.
 _CONTEXT = re.compile(
@@ -26,13 +22,13 @@ _NO_MEMORY = ("std::bad_alloc", "storage allocation failure")
 _AXIS = re.compile(r"shape\[(\d+)\]")
 
 
-def mismatch(error: Exception, mod: tvm.IRModule) -> InputError | None:
-    """What to raise in place of an error of the virtual machine that ran `mod`; None where it is about no type.
+def mismatch(error: Exception, names: Mismatches) -> InputError | None:
+    """What to raise in place of an error of the virtual machine; None where it is about no type.
 
     Parameters
     ----------
-    mod
-        The module with its `match_cast`s: TVM says the type that one asserts, but not its name.
+    names
+        TVM says the type that a `match_cast` asserts, but not its name.
     """
     if any(text in str(error) for text in _NO_MEMORY):
         return InputError(
@@ -42,7 +38,7 @@ def mismatch(error: Exception, mod: tvm.IRModule) -> InputError | None:
     found = _CONTEXT.search(str(error))
     if found is None:
         return None
-    if compared := _compared(mod, found["type"]):
+    if compared := " or ".join(names.compared.get(found["type"], ())):
         return InputError(
             f"main: {compared}; it is {_more(int(found['got']))}. Call the model with inputs whose sizes fit, and give "
             "sizes that are always the same one name: then inputs are checked before anything runs"
@@ -54,39 +50,13 @@ def mismatch(error: Exception, mod: tvm.IRModule) -> InputError | None:
     if found["type"] is None:
         where = f"{found['function']}: the argument {found['param']}, declared as {found['taken']}"
     else:
-        where = f"main: {_bound(mod, found['type'])}, which a match_cast declares to be {found['type']}"
+        value = " or ".join(names.declared.get(found["type"], ())) or "a value"
+        where = f"main: {value}, which a match_cast declares to be {found['type']}"
     return InputError(
         f"{where}{what}. Call the model with inputs of which that is true, or declare less: a size under a name of its "
         "own may be any"
     )
 
 
-def _compared(mod: tvm.IRModule, type: str | None) -> str:
-    """What has to fit where sizes of this type are matched; nothing where it is not operands that are compared."""
-    compared = [
-        f"%{pair.name} in @{var.name_hint} needs {_plain(pair.left)} to be {'at most ' * pair.less}{_plain(pair.right)}"
-        for var, function in relax_functions(mod)
-        for pair in map(compared_sizes, all_bindings(function.body))
-        if pair is not None and str(pair.type) == type
-    ]
-    return " or ".join(compared)
-
-
-def _plain(size: object) -> str:
-    """A size as its module writes it: 4 * n."""
-    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(size))
-
-
 def _more(difference: int) -> str:
     return f"{abs(difference)} {'more' if difference > 0 else 'less'}"
-
-
-def _bound(mod: tvm.IRModule, type: str) -> str:
-    """The variables that a `match_cast` of this type binds, and their functions."""
-    names = [
-        f"%{binding.var.name} in @{var.name_hint}"
-        for var, function in relax_functions(mod)
-        for binding in all_bindings(function.body)
-        if isinstance(binding, relax.MatchCast) and str(binding.ty) == type
-    ]
-    return " or ".join(names) or "a value"

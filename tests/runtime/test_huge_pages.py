@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tvm
 
-from autocast.vm.huge_pages import HUGE_PAGE, NEIGHBOURS, spans, use_huge_pages
+from autocast.runtime.huge_pages import HUGE_PAGE, NEIGHBOURS, spans, use_huge_pages
 
 H = HUGE_PAGE
 

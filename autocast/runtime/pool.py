@@ -10,11 +10,11 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
-import tvm
 import tvm_ffi
 
-from autocast.vm.plan import PAGE
-from autocast.vm.sizes import tensor_bytes
+from autocast.runtime.plan import PAGE
+from autocast.runtime.tensors import bytes_of
+from autocast.runtime.tvm_runtime import function
 
 #: Bytes that blocks of different sizes, which outputs have had, may hold together.
 LIMIT = 256 * 2**20
@@ -29,19 +29,19 @@ class VaryingOutputs:
 
     def note(self, outputs: Any) -> None:
         """Remember the sizes of `outputs`; free the pool's unused blocks where they would be too many."""
-        sizes = {-(-tensor_bytes(output.shape, output.dtype) // PAGE) * PAGE for output in _tensors(outputs)}
+        sizes = {-(-bytes_of(output) // PAGE) * PAGE for output in _tensors(outputs)}
         if sizes <= self._sizes:
             return
         with self._lock:
             together = self._sizes | sizes
             if self._sizes and sum(together) > LIMIT:
-                tvm.get_global_func("vm.builtin.memory_manager.clear")()
+                function("vm.builtin.memory_manager.clear")()
                 together = sizes
             self._sizes = together
 
 
-def _tensors(outputs: Any) -> Iterable[tvm.runtime.Tensor]:
-    if isinstance(outputs, tvm.runtime.Tensor):
+def _tensors(outputs: Any) -> Iterable[tvm_ffi.Tensor]:
+    if isinstance(outputs, tvm_ffi.Tensor):
         yield outputs
     elif isinstance(outputs, tvm_ffi.Array | tuple | list):
         for output in outputs:

@@ -11,10 +11,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import tvm
-
+from autocast import settings
 from autocast.errors import UnsupportedError
-from autocast.kernels.targets.cpu.instruction_sets import physical_cores, wanted_threads
+from autocast.runtime.tvm_runtime import function
 
 #: How often an idle worker yields before it sleeps. Long enough to stay awake between two kernels of one model, short
 #: enough to leave the cores to torch's threads soon after: TVM's own 300,000 burn a core for tenths of a second.
@@ -29,8 +28,35 @@ _SOFT = 1
 #: `AffinityMode::kBig` of TVM's thread pool: all fast cores.
 _BIG_CORES = 1
 
+#: What the user asked of TVM before anything here wrote to the environment.
+_USER_THREADS = os.environ.get("TVM_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS") or ""
+
 #: Each Python thread has a pool of its own in TVM; this remembers what this thread's pool was set to.
 _configured = threading.local()
+
+
+@functools.cache
+def physical_cores() -> int:
+    """The number of physical cores this process may run on (hardware threads of one core count once)."""
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    cores = set()
+    for cpu in allowed:
+        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            cores.add(siblings.read_text())
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores))
+
+
+def wanted_threads() -> int:
+    """AUTOCAST_NUM_THREADS where set, else TVM_NUM_THREADS or OMP_NUM_THREADS, else one for each physical core."""
+    number = settings.integer("AUTOCAST_NUM_THREADS")
+    if number < 0:
+        raise UnsupportedError(f"AUTOCAST_NUM_THREADS={number}: expected 1 or more threads, or 0 for one for each core")
+    if number == 0 and _USER_THREADS.isdigit():
+        number = int(_USER_THREADS)
+    return number or physical_cores()
 
 
 def configure() -> int:
@@ -52,8 +78,8 @@ def configure() -> int:
     os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", str(SPIN_COUNT))
     if not hasattr(_configured, "threads"):
         os.environ["TVM_NUM_THREADS"] = str(max(wanted, physical_cores()))
-    tvm.get_global_func("runtime.config_threadpool")(_BIG_CORES, wanted)
-    got = tvm.get_global_func("runtime.NumThreads")()
+    function("runtime.config_threadpool")(_BIG_CORES, wanted)
+    got = function("runtime.NumThreads")()
     if got < wanted:
         raise UnsupportedError(
             f"AUTOCAST_NUM_THREADS={wanted}: the kernels' pool of this process was created with {got} threads and "

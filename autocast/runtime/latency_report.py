@@ -10,8 +10,7 @@ from typing import overload
 
 from rich.table import Table
 
-from autocast.ir.places import summary_of_places
-from autocast.terminal import to_text
+from autocast.terminal import summary_of_places, to_text
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class LatencyReport(Sequence[float]):
     warmup, number, repeat : int
         How it was measured.
     notes : tuple of str
-        What the reader should know: a line for each dtype that this device only stores (see `Executable.slow_dtypes`).
+        What the reader should know: a line for each dtype that this device only stores (see `Program.notes`).
     """
 
     latencies: tuple[float, ...]

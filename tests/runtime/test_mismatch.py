@@ -13,7 +13,7 @@ from tvm.script import tirx as T
 
 from autocast import from_relax, vm
 from autocast.errors import InputError
-from autocast.vm.mismatch import mismatch
+from autocast.runtime.mismatch import mismatch
 
 
 @I.ir_module

@@ -11,22 +11,17 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
-import tvm
-from tvm import relax
+import tvm_ffi
 
-from autocast import ir
 from autocast.errors import InputError
-from autocast.kernels.phases.prepare import PREPARE
-from autocast.kernels.state.carry import CARRY
-from autocast.kernels.state.state import num_state
-from autocast.kernels.targets.cpu.instruction_sets import slow_dtype
-from autocast.vm import threads
-from autocast.vm.foreign_tensors import from_tvm, kind_of, to_tvm
-from autocast.vm.huge_pages import use_huge_pages
-from autocast.vm.mismatch import mismatch
-from autocast.vm.pool import varying_outputs
-from autocast.vm.program import CompiledProgram
-from autocast.vm.signature import Input, Signature
+from autocast.runtime import threads
+from autocast.runtime.huge_pages import use_huge_pages
+from autocast.runtime.machine import VirtualMachine
+from autocast.runtime.mismatch import mismatch
+from autocast.runtime.pool import varying_outputs
+from autocast.runtime.program import CARRY, PREPARE, Program
+from autocast.runtime.signature import Input, Signature
+from autocast.runtime.tensors import copy, copy_into, from_tensor, kind_of, to_tensor
 
 
 class Executable:
@@ -43,38 +38,46 @@ class Executable:
 
     Attributes
     ----------
-    program : CompiledProgram
-        The compiled code and the planned module it came from.
-    signature : Signature
-        What `main` takes.
-    params : tuple of tvm.runtime.Tensor
+    program : Program
+        What there is to know of the compiled code.
+    library : Module
+        The compiled code.
+    params : tuple of tvm_ffi.Tensor
         What is passed to `main` after the inputs: those of the model's parameters that it reads as they are, and what
         was computed from the others (cast, transposed or packed weights). State is not among them.
-    device, target
+    device : str
         What it was compiled for.
+    seconds : dict of str to float
+        Where the time went that it took to make it: "lower" (to planned kernels), "generate" (LLVM's IR), "load"
+        (machine code).
     """
 
     def __init__(
         self,
-        program: CompiledProgram,
-        signature: Signature,
-        params: tuple[tvm.runtime.Tensor, ...],
-        initial_state: Mapping[str, tvm.runtime.Tensor],
-        device: str,
-        target: tvm.target.Target,
+        program: Program,
+        library: tvm_ffi.Module,
+        params: tuple[tvm_ffi.Tensor, ...],
+        initial_state: Mapping[str, tvm_ffi.Tensor],
+        *,
+        device: str = "cpu",
+        seconds: Mapping[str, float] | None = None,
     ) -> None:
         self.program = program
-        self.signature = signature
-        self.params = _run(program, PREPARE, params, otherwise=params)
+        self.library = library
+        self.params = self._once(PREPARE, params, otherwise=params)
         use_huge_pages(self.params)
         self.device = device
-        self.target = target
+        self.seconds = dict(seconds or {})
         self._initial_state = dict(initial_state)
-        self._vm = relax.VirtualMachine(program.code, tvm.cpu())
+        self._vm = VirtualMachine(library)
         self._main = self._vm["main"]
         self._lock = threading.RLock()
-        self._seconds = math.inf  # of the last call
-        self._outputs_vary = not ir.is_static_type(program.planned["main"].ret_ty)
+        self._last = math.inf  # seconds of the last call
+
+    @property
+    def signature(self) -> Signature:
+        """What `main` takes."""
+        return self.program.signature
 
     def __call__(self, *inputs: Any) -> Any:
         """Run `main`: one tensor, or a tuple of tensors where it returns a tuple.
@@ -86,39 +89,35 @@ class Executable:
             function declares; the message names it, what it is and what was expected.
         """
         self.signature.bind(inputs)
-        return from_tvm(self.run(self.arguments(inputs)), kind_of(inputs))
+        return from_tensor(self.run(self.arguments(inputs)), kind_of(inputs))
 
     @cached_property
-    def state(self) -> dict[str, tvm.runtime.Tensor]:
+    def state(self) -> dict[str, tvm_ffi.Tensor]:
         """The parameters that calls update, by name, as they are now: to be read; `load_state` changes them."""
-        return {name: _copy(value) for name, value in self._initial_state.items()}
+        return {name: copy(value) for name, value in self._initial_state.items()}
 
     @cached_property
-    def _copies(self) -> tuple[tvm.runtime.Tensor, ...]:
+    def _copies(self) -> tuple[tvm_ffi.Tensor, ...]:
         """The copies of the state in low precision, which calls change."""
         return self._narrowed()
 
-    def _narrowed(self) -> tuple[tvm.runtime.Tensor, ...]:
+    def _narrowed(self) -> tuple[tvm_ffi.Tensor, ...]:
         """What the copies have to be, for the state as it is now."""
         with self._lock:
-            return _run(self.program, CARRY, tuple(self.state.values()), otherwise=())
+            return self._once(CARRY, tuple(self.state.values()), otherwise=())
 
     @property
-    def held(self) -> tuple[Input | tvm.runtime.Tensor, ...]:
+    def held(self) -> tuple[Input | tvm_ffi.Tensor, ...]:
         """What `main` takes after the inputs, to ask for dtypes and shapes: the state, its copies in low precision
         (described by their types: asking makes none), then `params`."""
-        main, state = self.program.planned["main"], tuple(self._initial_state.values())
-        first, count = len(self.signature.inputs) + len(state), num_state(main) - len(state)
-        copies = main.params[first : first + count]
-        described = [Input(var.name, ir.dtype_of(var) or "", ir.static_shape(var) or ()) for var in copies]
-        return (*state, *described, *self.params)
+        return (*self._initial_state.values(), *self.program.copies, *self.params)
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from other values.
 
         Parameters
         ----------
-        state : mapping of str to torch.Tensor, numpy.ndarray or tvm.runtime.Tensor
+        state : mapping of str to torch.Tensor, numpy.ndarray or tvm_ffi.Tensor
             Values for parameters of the state, which are copied; those that it does not name stay as they are.
 
         Raises
@@ -132,37 +131,37 @@ class Executable:
                 f"load_state: {unknown[0]!r} is not part of the state, which has {len(self.state)} tensors"
                 + (f"; did you mean {near[0]!r}?" if near else "; see executable.state")
             )
-        values = {name: to_tvm(value) for name, value in state.items()}
+        values = {name: to_tensor(value) for name, value in state.items()}
         for name, value in values.items():
             got, expected = (f"{t.dtype}{list(map(int, t.shape))}" for t in (value, self.state[name]))
             if got != expected:
                 raise InputError(f"load_state: {name} is {got}, expected {expected}")
         with self._lock:
             for name, value in values.items():
-                self.state[name].copyfrom(value)
-            for copy, value in zip(self._copies, self._narrowed(), strict=True):
-                copy.copyfrom(value)
+                copy_into(self.state[name], value)
+            for kept, value in zip(self._copies, self._narrowed(), strict=True):
+                copy_into(kept, value)
 
-    def arguments(self, inputs: Any) -> tuple[tvm.runtime.Tensor, ...]:
+    def arguments(self, inputs: Any) -> tuple[tvm_ffi.Tensor, ...]:
         """The VM's arguments for checked `inputs`: they as TVM tensors, then the state, its copies, the parameters."""
-        return (*(to_tvm(value) for value in inputs), *self.state.values(), *self._copies, *self.params)
+        return (*(to_tensor(value) for value in inputs), *self.state.values(), *self._copies, *self.params)
 
-    def run(self, arguments: tuple[tvm.runtime.Tensor, ...]) -> Any:
+    def run(self, arguments: tuple[tvm_ffi.Tensor, ...]) -> Any:
         """Run `main` on what `arguments` returned; outputs as TVM gives them."""
         threads.configure()
         with self._lock:
-            if self._seconds > threads.WORTH_A_PAUSE:
+            if self._last > threads.WORTH_A_PAUSE:
                 threads.pause_openmp()
             started = time.perf_counter()
             try:
                 outputs = self._main(*arguments)
             except Exception as error:
-                mended = mismatch(error, self.program.planned)
+                mended = mismatch(error, self.program.mismatches)
                 if mended is None:
                     raise
                 raise mended from error
-            self._seconds = time.perf_counter() - started
-        if self._outputs_vary:
+            self._last = time.perf_counter() - started
+        if self.program.outputs_vary:
             varying_outputs.note(outputs)
         return outputs
 
@@ -176,14 +175,6 @@ class Executable:
             finally:
                 self._vm.set_instrument(None)
 
-    @property
-    def slow_dtypes(self) -> tuple[str, ...]:
-        """A line for each low-precision dtype that `main` stores and that its target has no fast arithmetic for."""
-        main = self.program.planned["main"]
-        stored = {str(binding.var.ty.dtype) for binding in _tensor_bindings(main)}
-        stored |= {ir.dtype_of(param) or "" for param in main.params}
-        return tuple(filter(None, (slow_dtype(dtype, self.target) for dtype in sorted(stored))))
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
             "Executable: an executable cannot be pickled or copied deeply, since its code and state belong to this "
@@ -196,32 +187,14 @@ class Executable:
         state = f"; {len(self._initial_state)} updated by each call" if self._initial_state else ""
         return f"Executable({inputs}; {len(self.params)} parameters{state}; {self.device})"
 
+    def _once(
+        self, name: str, arguments: tuple[tvm_ffi.Tensor, ...], *, otherwise: tuple[tvm_ffi.Tensor, ...]
+    ) -> tuple[tvm_ffi.Tensor, ...]:
+        """What the program's function of this name makes of `arguments`; `otherwise` where it has none.
 
-def _copy(value: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
-    return tvm.runtime.empty(value.shape, value.dtype).copyfrom(value)
-
-
-def _tensor_bindings(function: relax.Function) -> Iterator[relax.VarBinding]:
-    return (
-        binding
-        for block in function.body.blocks
-        for binding in block.bindings
-        if isinstance(binding, relax.VarBinding) and ir.is_tensor(binding.var)
-    )
-
-
-def _run(
-    program: CompiledProgram,
-    name: str,
-    arguments: tuple[tvm.runtime.Tensor, ...],
-    *,
-    otherwise: tuple[tvm.runtime.Tensor, ...],
-) -> tuple[tvm.runtime.Tensor, ...]:
-    """What the program's function of this name makes of `arguments`; `otherwise` where it has none.
-
-    Temporary storage of this one run goes back to the system, not to the pool that later calls take theirs from.
-    """
-    if not any(var.name_hint == name for var in program.planned.get_global_vars()):
-        return otherwise
-    threads.configure()
-    return tuple(relax.VirtualMachine(program.code, tvm.cpu(), memory_cfg="naive")[name](*arguments))
+        Temporary storage of this one run goes back to the system, not to the pool that later calls take theirs from.
+        """
+        if name not in self.program.functions:
+            return otherwise
+        threads.configure()
+        return tuple(VirtualMachine(self.library, pooled=False)[name](*arguments))

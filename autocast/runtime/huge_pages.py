@@ -12,9 +12,9 @@ import functools
 import sys
 from collections.abc import Callable, Iterable
 
-import tvm
+import tvm_ffi
 
-from autocast.vm.sizes import tensor_bytes
+from autocast.runtime.tensors import bytes_of
 
 HUGE_PAGE = 2 * 2**20
 
@@ -38,7 +38,7 @@ def spans(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(first, end) for first, end in whole if first < end]
 
 
-def use_huge_pages(tensors: Iterable[tvm.runtime.Tensor]) -> int:
+def use_huge_pages(tensors: Iterable[tvm_ffi.Tensor]) -> int:
     """Move the memory of `tensors` to huge pages; how many bytes have them now. Addresses and values stay.
 
     It is a hint: what the system refuses (no Linux, an old one, no free huge pages, memory mapped from a file) stays as
@@ -47,7 +47,7 @@ def use_huge_pages(tensors: Iterable[tvm.runtime.Tensor]) -> int:
     madvise = _madvise()
     if madvise is None:
         return 0
-    ranges = ((t.data_ptr(), t.data_ptr() + tensor_bytes(t.shape, t.dtype)) for t in tensors)
+    ranges = ((t.data_ptr(), t.data_ptr() + bytes_of(t)) for t in tensors)
     return sum(end - first for first, end in spans(ranges) if madvise(first, end - first, _MADV_COLLAPSE) == 0)
 
 

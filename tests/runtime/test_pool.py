@@ -6,10 +6,9 @@ import resource
 
 import pytest
 import torch
-import tvm
 
 from autocast import vm
-from autocast.vm import pool
+from autocast.runtime import pool
 from tests.vm.modules import dense, steps
 
 
@@ -17,16 +16,16 @@ from tests.vm.modules import dense, steps
 def cleared(monkeypatch):
     """The sizes of the outputs at the time of each release of the pool's unused blocks."""
     counts = []
-    real = tvm.get_global_func
+    real = pool.function
     monkeypatch.setattr(pool, "varying_outputs", pool.VaryingOutputs())
-    monkeypatch.setattr("autocast.vm.executable.varying_outputs", pool.varying_outputs)
+    monkeypatch.setattr("autocast.runtime.executable.varying_outputs", pool.varying_outputs)
 
     def clear():
         counts.append(set(pool.varying_outputs._sizes))
         real("vm.builtin.memory_manager.clear")()
 
     monkeypatch.setattr(
-        pool.tvm, "get_global_func", lambda name: clear if name == "vm.builtin.memory_manager.clear" else real(name)
+        pool, "function", lambda name: clear if name == "vm.builtin.memory_manager.clear" else real(name)
     )
     return counts
 

@@ -1,0 +1,145 @@
+"""Tensors of the virtual machine, from tensors of torch, numpy and whatever speaks DLPack, and back."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by its name once this is loaded
+import numpy as np
+import tvm_ffi
+
+from autocast.errors import InputError
+from autocast.runtime.sizes import tensor_bytes
+from autocast.runtime.tvm_runtime import function
+
+#: Compiled kernels read and write whole vectors: tensors begin at multiples of this many bytes.
+ALIGNMENT = 64
+
+#: DLPack's number of the CPU.
+_CPU = 1
+
+
+def is_torch(value: Any) -> bool:
+    """Whether `value` is a torch tensor; does not import torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def is_array(value: Any) -> bool:
+    """Whether `value` is a tensor of any library that speaks DLPack."""
+    return hasattr(value, "__dlpack__") and hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def dtype_name(arg: Any) -> str:
+    """The dtype of a tensor of torch, numpy or TVM, such as "float32"."""
+    return str(arg.dtype).removeprefix("torch.")
+
+
+def empty(shape: Sequence[int], dtype: str) -> tvm_ffi.Tensor:
+    """A new tensor, whose elements are anything."""
+    shape = tvm_ffi.Shape([int(size) for size in shape])
+    return function("runtime.TVMTensorAllocWithScope")(shape, tvm_ffi.dtype(dtype), tvm_ffi.device("cpu", 0), None)
+
+
+def copy(value: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+    """A tensor of its own with the same elements."""
+    made = empty(value.shape, str(value.dtype))
+    copy_into(made, value)
+    return made
+
+
+def copy_into(target: tvm_ffi.Tensor, source: tvm_ffi.Tensor) -> None:
+    """Overwrite the elements of `target` by those of a tensor of the same dtype and shape."""
+    function("runtime.TVMTensorCopyFromTo")(source, target)
+
+
+def from_numpy(array: np.ndarray) -> tvm_ffi.Tensor:
+    """A copy of an array, of bfloat16 (of ml_dtypes) and other dtypes that numpy's DLPack does not have, too."""
+    made = empty(array.shape, str(array.dtype))
+    if array.size:
+        dense = np.ascontiguousarray(array)
+        pointer = dense.ctypes.data_as(ctypes.c_void_p)
+        function("runtime.TVMTensorCopyFromBytes")(made, pointer, dense.nbytes)
+    return made
+
+
+def to_numpy(tensor: tvm_ffi.Tensor) -> np.ndarray:
+    """A copy of a tensor of the CPU as an array."""
+    array = np.empty(tuple(tensor.shape), str(tensor.dtype))
+    if array.size:
+        pointer = array.ctypes.data_as(ctypes.c_void_p)
+        function("runtime.TVMTensorCopyToBytes")(tensor, pointer, array.nbytes)
+    return array
+
+
+def to_tensor(arg: Any) -> tvm_ffi.Tensor:
+    """`arg` as a tensor of the virtual machine: shares memory where it is dense and aligned, else a copy.
+
+    One without elements is made anew: torch says other strides of it than kernels expect.
+
+    Raises
+    ------
+    InputError
+        A tensor that is not in the CPU's memory.
+    """
+    if 0 in arg.shape:
+        return empty(arg.shape, dtype_name(arg))
+    if isinstance(arg, tvm_ffi.Tensor):
+        return arg
+    if isinstance(arg, np.ndarray):
+        return from_numpy(arg)
+    if not is_torch(arg):
+        return _from_dlpack(arg)
+    if arg.device.type != "cpu":
+        raise InputError(f"main: an input is on {arg.device}, expected the cpu. Call .cpu() on it")
+    dense = arg.detach() if arg.requires_grad else arg
+    if arg.is_conj() or arg.is_neg() or not arg.is_contiguous():
+        dense = dense.contiguous().resolve_conj().resolve_neg()
+    if dense.data_ptr() % ALIGNMENT:
+        dense = dense.clone()
+    return tvm_ffi.from_dlpack(dense, require_alignment=ALIGNMENT, require_contiguous=True)
+
+
+def _from_dlpack(arg: Any) -> tvm_ffi.Tensor:
+    """A tensor of some other library."""
+    device, _ = arg.__dlpack_device__()
+    if device != _CPU:
+        raise InputError(f"main: an input is on the device {int(device)} of DLPack, expected 1, the CPU. Copy it there")
+    tensor = tvm_ffi.from_dlpack(arg)
+    dense = tensor.is_contiguous() and tensor.data_ptr() % ALIGNMENT == 0
+    return tensor if dense else from_numpy(np.from_dlpack(arg))
+
+
+def from_tensor(value: Any, kind: str) -> Any:
+    """An output as `kind`: "torch" and "tvm" share memory, "numpy" copies.
+
+    Tuples, nested ones too, and shapes become tuples; numbers, None and objects of the virtual machine stay.
+    """
+    if isinstance(value, tvm_ffi.Shape):
+        return tuple(int(size) for size in value)
+    if isinstance(value, tvm_ffi.Array | tuple | list):
+        return tuple(from_tensor(field, kind) for field in value)
+    if not isinstance(value, tvm_ffi.Tensor):
+        return value
+    if kind == "torch":
+        import torch
+
+        return torch.from_dlpack(value)
+    return to_numpy(value) if kind == "numpy" else value
+
+
+def kind_of(args: Sequence[Any]) -> str:
+    """What outputs are returned as: "torch" if any input is a torch tensor, else "numpy" if any is, else "tvm"."""
+    if any(is_torch(arg) for arg in args):
+        return "torch"
+    if any(isinstance(arg, np.ndarray) for arg in args):
+        return "numpy"
+    return "tvm" if args else "numpy"
+
+
+def bytes_of(tensor: Any) -> int:
+    """Bytes of the elements of a tensor, or of what describes one."""
+    return tensor_bytes(tensor.shape, dtype_name(tensor))
