@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import tvm_ffi
 
-from autocast.errors import InputError
+from autocast.container import read, to_bytes, write
+from autocast.errors import ArtifactError, InputError
 from autocast.runtime import threads
 from autocast.runtime.huge_pages import use_huge_pages
 from autocast.runtime.machine import VirtualMachine
 from autocast.runtime.mismatch import mismatch
 from autocast.runtime.pool import varying_outputs
-from autocast.runtime.program import CARRY, PREPARE, Program
+from autocast.runtime.program import CARRY, PREPARE
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.tensors import copy, copy_into, from_tensor, kind_of, to_tensor
+from autocast.runtime.variant import ARTIFACT, Variant, entries_of, lacking, variant_in
 
 
 class Executable:
@@ -40,7 +44,7 @@ class Executable:
     ----------
     program : Program
         What there is to know of the compiled code.
-    library : Module
+    library : Library
         The compiled code.
     params : tuple of tvm_ffi.Tensor
         What is passed to `main` after the inputs: those of the model's parameters that it reads as they are, and what
@@ -52,24 +56,15 @@ class Executable:
         (machine code).
     """
 
-    def __init__(
-        self,
-        program: Program,
-        library: tvm_ffi.Module,
-        params: tuple[tvm_ffi.Tensor, ...],
-        initial_state: Mapping[str, tvm_ffi.Tensor],
-        *,
-        device: str = "cpu",
-        seconds: Mapping[str, float] | None = None,
-    ) -> None:
-        self.program = program
-        self.library = library
+    def __init__(self, variant: Variant, *, device: str = "cpu", seconds: Mapping[str, float] | None = None) -> None:
+        self.program, self.library = variant.program, variant.library
+        params = tuple(variant.params)
         self.params = self._once(PREPARE, params, otherwise=params)
         use_huge_pages(self.params)
         self.device = device
         self.seconds = dict(seconds or {})
-        self._initial_state = dict(initial_state)
-        self._vm = VirtualMachine(library)
+        self._initial_state = dict(variant.state)
+        self._vm = VirtualMachine(self.library.module)
         self._main = self._vm["main"]
         self._lock = threading.RLock()
         self._last = math.inf  # seconds of the last call
@@ -175,12 +170,37 @@ class Executable:
             finally:
                 self._vm.set_instrument(None)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "Executable: an executable cannot be pickled or copied deeply, since its code and state belong to this "
-            "process. Compile the model where it is needed, autocast.vm.compile(model); state goes along by state and "
-            "load_state"
-        )
+    def variant(self) -> Variant:
+        """What a file has to hold of this executable: state as it is now."""
+        with self._lock:
+            state = {name: copy(value) for name, value in self.state.items()}
+        return Variant(self.program.prepared(), self.library, self.params, state)
+
+    def export(self, path: str | os.PathLike[str], *, key: bytes | None = None) -> Path:
+        """Write the compiled code, its parameters and its state to one file, which `autocast.runtime.load` runs.
+
+        The file needs neither torch nor a compiler where it is loaded, and a processor with the instructions of this
+        one. `autocast.vm.export` writes files for several kinds of processors.
+
+        Parameters
+        ----------
+        path : path
+            The folders above it are made if they are missing; the file is whole or is not there.
+        key : bytes, optional
+            Sign the file with this key (HMAC-SHA256), which whoever loads it may ask for.
+
+        Raises
+        ------
+        ArtifactError
+            The file cannot be written, or there was no linker when the model was compiled.
+        """
+        entries, metadata = entries_of([self.variant()])
+        return write(path, ARTIFACT, entries, metadata, key=key)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Executable], tuple[bytes]]:
+        """Pickled and copied deeply as the file that `export` writes: with its state, without this process's memory."""
+        entries, metadata = entries_of([self.variant()])
+        return executable_of, (to_bytes(ARTIFACT, entries, metadata),)
 
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
@@ -197,4 +217,38 @@ class Executable:
         if name not in self.program.functions:
             return otherwise
         threads.configure()
-        return tuple(VirtualMachine(self.library, pooled=False)[name](*arguments))
+        return tuple(VirtualMachine(self.library.module, pooled=False)[name](*arguments))
+
+
+def load(path: str | os.PathLike[str] | bytes, *, key: bytes | None = None) -> Executable:
+    """The executable in a file that `Executable.export` or `autocast.vm.export` wrote.
+
+    Nothing of the file is used before all of it was checked. Loading executes what is in the file: load what you trust,
+    and have it signed where others could write to it.
+
+    Parameters
+    ----------
+    path : path or bytes
+        The parameters are mapped from the file, not read: it must not be changed in place while they are used.
+    key : bytes, optional
+        The key that the file must be signed with.
+
+    Raises
+    ------
+    ArtifactError
+        There is no such file, it was damaged, its signature is not of this key, or it has no code for this processor.
+    """
+    container = read(path, ARTIFACT, key=key)
+    variant = variant_in(container)
+    if variant is None:
+        raise ArtifactError(
+            f"autocast.runtime.load: {path if not isinstance(path, bytes) else 'the bytes'} has code for "
+            f"{'; '.join(lacking(container))}, expected one for this processor. Try autocast.vm.export(model, path, "
+            "targets=[...]) with its name, such as x86-64-v3, where the model is"
+        )
+    return Executable(variant)
+
+
+def executable_of(data: bytes) -> Executable:
+    """The executable that was pickled as `data`."""
+    return load(data)

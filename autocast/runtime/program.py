@@ -120,7 +120,11 @@ class Program:
     notes : tuple of str
         A line for each low-precision dtype that is stored and that the target has no fast arithmetic for.
     target : str
-        What the code was generated for.
+        What the code was generated for, as TVM writes it.
+    architecture : str
+        The same, as the system names it: `x86_64`.
+    features : tuple of str
+        LLVM's features that it needs of a processor: see `autocast.runtime.processors`.
     """
 
     signature: Signature
@@ -134,6 +138,8 @@ class Program:
     mismatches: Mismatches
     notes: tuple[str, ...]
     target: str
+    architecture: str
+    features: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can say it."""
@@ -151,6 +157,7 @@ class Program:
                 "kernels": {name: _kernel(kernel) for name, kernel in facts["kernels"].items()},
                 "mismatches": Mismatches(**facts["mismatches"]),
                 "notes": tuple(facts["notes"]),
+                "features": tuple(facts["features"]),
             }
         )
 

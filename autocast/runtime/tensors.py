@@ -75,6 +75,26 @@ def to_numpy(tensor: tvm_ffi.Tensor) -> np.ndarray:
     return array
 
 
+def array_over(tensor: tvm_ffi.Tensor) -> np.ndarray:
+    """The memory of a dense tensor of the CPU as an array, which keeps the tensor alive."""
+    size = bytes_of(tensor)
+    if not size:
+        return np.empty(tuple(tensor.shape), str(tensor.dtype))
+    memory: Any = (ctypes.c_uint8 * size).from_address(tensor.data_ptr())
+    memory._tensor = tensor  # numpy keeps the object alive that it is over
+    return np.frombuffer(memory, np.uint8).view(str(tensor.dtype)).reshape(tuple(tensor.shape))
+
+
+def tensor_over(array: np.ndarray) -> tvm_ffi.Tensor:
+    """A dense array's memory as a tensor, which keeps the array alive; a copy where it is not aligned."""
+    if not array.size or array.ctypes.data % ALIGNMENT:
+        return from_numpy(array)
+    memory = tvm_ffi.from_dlpack(array.reshape(-1).view(np.uint8), require_alignment=ALIGNMENT)
+    shape = tvm_ffi.Shape(array.shape)
+    view: tvm_ffi.Tensor = function("runtime.TVMTensorCreateView")(memory, shape, tvm_ffi.dtype(str(array.dtype)), 0)
+    return view
+
+
 def to_tensor(arg: Any) -> tvm_ffi.Tensor:
     """`arg` as a tensor of the virtual machine: shares memory where it is dense and aligned, else a copy.
 

@@ -2,6 +2,7 @@
 
 from autocast.runtime import Executable, LatencyReport, MemoryStep, MemoryTrace, OperatorTime
 from autocast.vm.compile import DEVICES, compile
+from autocast.vm.export import export
 from autocast.vm.flops import calc_model_gflops
 from autocast.vm.memory import get_param_size, get_peak_memory, trace_memory
 from autocast.vm.profile import profile_vm_model, run_vm_model
@@ -15,6 +16,7 @@ __all__ = [
     "OperatorTime",
     "calc_model_gflops",
     "compile",
+    "export",
     "get_param_size",
     "get_peak_memory",
     "profile_vm_model",

@@ -18,6 +18,7 @@ from autocast.model.value import IMPORTED_FROM, Model, updates_of
 from autocast.runtime import threads
 from autocast.runtime.executable import Executable
 from autocast.runtime.tensors import to_tensor
+from autocast.runtime.variant import Variant
 from autocast.vm.checks import check_module
 from autocast.vm.program import build
 from autocast.vm.signatures import signature_of
@@ -113,6 +114,14 @@ def _compile(
     target: tvm.target.Target,
     opt_level: int,
 ) -> Executable:
+    variant, seconds = variant_of(mod, params, target, opt_level)
+    return Executable(variant, device=device, seconds=seconds)
+
+
+def variant_of(
+    mod: tvm.IRModule, params: Mapping[str, Any] | None, target: tvm.target.Target, opt_level: int
+) -> tuple[Variant, dict[str, float]]:
+    """What a model, or a module without parameters, is compiled to, and how long that took; nothing of it was run."""
     mod = check_module(mod)
     main = mod["main"]
     model_params = params
@@ -132,7 +141,7 @@ def _compile(
     arguments = f"target=tvm.target.Target({str(target)!r}), opt_level={opt_level}"
     with repeatable("vm.compile", mod, arguments, model_params):
         compiled = build(mod, signature, tuple(state), target, opt_level)
-        return Executable(compiled.program, compiled.library, others, state, device=device, seconds=compiled.seconds)
+    return Variant(compiled.program, compiled.library, others, state), compiled.seconds
 
 
 def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import tvm
 from tvm import relax, tirx
+from tvm.target import codegen
 
 from autocast import ir
 from autocast.kernels.phases.agreement import compared_sizes
 from autocast.kernels.state.state import num_state
 from autocast.kernels.targets.cpu.instruction_sets import slow_dtype
+from autocast.runtime.processors import needed
 from autocast.runtime.program import Kernel, Mismatches, Program
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.sizes import tensor_bytes
@@ -66,6 +68,8 @@ def describe(
         mismatches=_mismatches(planned),
         notes=_slow_dtypes(main, target),
         target=str(target),
+        architecture=str(target.attrs.get("mtriple") or codegen.llvm_get_system_triple()).partition("-")[0],
+        features=needed(codegen.llvm_get_cpu_features(target)),
     )
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tvm
@@ -16,6 +18,7 @@ from tvm.target import Target
 from autocast import kernels, settings
 from autocast.ir import all_bindings, place_of, relax_functions
 from autocast.kernels.contexts import changed_context
+from autocast.runtime.library import Library, load_library
 from autocast.runtime.program import Program
 from autocast.runtime.signature import Signature
 from autocast.runtime.threads import wanted_threads
@@ -30,7 +33,7 @@ class Compiled:
     ----------
     program : Program
         What there is to know of it.
-    library : tvm_ffi.Module
+    library : Library
         Its code.
     seconds : dict[str, float]
         Compile time by phase: "lower" (to planned kernels), "generate" (LLVM's IR), "load" (machine code).
@@ -38,7 +41,7 @@ class Compiled:
     """
 
     program: Program
-    library: tvm_ffi.Module
+    library: Library
     seconds: dict[str, float]
 
 
@@ -127,10 +130,17 @@ def _build(mod: tvm.IRModule, signature: Signature, state: tuple[str, ...], targ
     with changed_context(opt_level=opt_level, instruments=[snapshots]):
         code = kernels.finish(plan.planned, target, threads)
     times.append(time.perf_counter())
-    kernels.load(code, threads)
+    library = _library(code)
     times.append(time.perf_counter())
     phases = zip(("lower", "generate", "load"), times, times[1:], strict=False)
     seconds = {phase: ended - started for phase, started, ended in phases}
     planned, functions = snapshots.whole(_PLAN_ENDS), snapshots.whole(_KERNELS_END)
     program = describe(planned, functions, signature, state, plan.places, target)
-    return Compiled(program, code.jit(), seconds)
+    return Compiled(program, library, seconds)
+
+
+def _library(code: tvm.runtime.Executable) -> Library:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "library.so"
+        code.export_library(str(path))
+        return load_library(path.read_bytes())

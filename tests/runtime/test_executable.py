@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import threading
 
 import ml_dtypes
@@ -199,9 +197,3 @@ def test_one_tensor_in_place_of_the_inputs_is_an_error(model):
 
 def test_a_torch_device_names_a_device(model):
     assert vm.compile(model, torch.device("cpu")) is vm.compile(model)
-
-
-@pytest.mark.parametrize("copier", [pickle.dumps, copy.deepcopy])
-def test_an_executable_cannot_be_pickled_and_says_what_to_do(model, copier):
-    with pytest.raises(TypeError, match=r"cannot be pickled.*vm\.compile\(model\)"):
-        copier(vm.compile(model))

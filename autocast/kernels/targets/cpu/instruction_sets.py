@@ -66,11 +66,21 @@ def detect_target() -> tvm.target.Target:
     UnsupportedError
         AUTOCAST_TARGET names a CPU that LLVM does not know.
     """
-    cpu = settings.text("AUTOCAST_TARGET") or codegen.llvm_get_system_cpu()
+    named = settings.text("AUTOCAST_TARGET")
+    return target_of(named or codegen.llvm_get_system_cpu(), "AUTOCAST_TARGET")
+
+
+def target_of(cpu: str, where: str) -> tvm.target.Target:
+    """The LLVM target of a processor by its name in LLVM, with as many threads as here; `where` begins the error.
+
+    Raises
+    ------
+    UnsupportedError
+        LLVM does not know it.
+    """
     if not codegen.llvm_is_valid_cpu(cpu, codegen.llvm_get_system_triple()):
         raise UnsupportedError(
-            f"AUTOCAST_TARGET={cpu!r} is no CPU that LLVM knows; expected a name such as x86-64-v3, skylake-avx512 or "
-            "znver4"
+            f"{where}={cpu!r} is no CPU that LLVM knows; expected a name such as x86-64-v3, skylake-avx512 or znver4"
         )
     return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": wanted_threads()})
 

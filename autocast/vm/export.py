@@ -1,0 +1,63 @@
+"""One file of a model compiled for several kinds of processors: see `autocast.runtime.load`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import tvm
+
+from autocast import kernels
+from autocast.container import write
+from autocast.kernels.targets.cpu.instruction_sets import target_of
+from autocast.model.value import Model
+from autocast.runtime.executable import Executable
+from autocast.runtime.processors import missing
+from autocast.runtime.variant import ARTIFACT, Variant, entries_of
+from autocast.vm.compile import variant_of
+
+
+def export(
+    model: Model,
+    path: str | os.PathLike[str],
+    *,
+    targets: Sequence[str] = (),
+    opt_level: int = 3,
+    key: bytes | None = None,
+) -> Path:
+    """Compile a model for several kinds of processors into one file, of which `autocast.runtime.load` runs a part.
+
+    Parameters
+    ----------
+    model : Model
+        Its parameters and, where it has updates, its state as they are.
+    path : path
+        The folders above it are made if they are missing; the file is whole or is not there.
+    targets : sequence of str
+        LLVM's names of processors, the best first: the first that a machine has all instructions of is loaded there.
+        `x86-64-v3` is any with AVX2, `x86-64-v4` any with AVX-512, `znver4` and `sapphirerapids` multiply bfloat16.
+        This machine's if there are none. Parameters that two of them read alike are stored once.
+    opt_level : int
+        As `autocast.vm.compile` takes it.
+    key : bytes, optional
+        Sign the file with this key.
+
+    Raises
+    ------
+    UnsupportedError
+        LLVM does not know a processor of that name.
+    ArtifactError
+        The file cannot be written, or there is no linker here.
+    """
+    here = kernels.detect_target()
+    named = [target_of(name, "autocast.vm.export: targets") for name in targets]
+    entries, metadata = entries_of([_variant(model, target, opt_level) for target in named or [here]])
+    return write(path, ARTIFACT, entries, metadata, key=key)
+
+
+def _variant(model: Model, target: tvm.target.Target, opt_level: int) -> Variant:
+    """The model compiled, and its parameters prepared where this machine can do that: else whoever loads it does."""
+    variant, _ = variant_of(model.mod, model.params, target, opt_level)
+    lacking = missing(variant.program.architecture, variant.program.features)
+    return variant if lacking else Executable(variant).variant()
