@@ -40,7 +40,8 @@ class Place(NamedTuple):
         In a backward pass, the operator (`relax.nn.conv2d`) of the forward call whose gradient this computes, and the
         name of the variable that the call is bound to; else empty.
     converted : str
-        "float32" where this is computed from what its author converted to float32, which it was already; else empty.
+        "float32" where this is computed from what its author converted to float32, which it was already; a low dtype on
+        another name for a value that its author rounds to it, and that is stored so; else empty.
     """
 
     module: str = ""

@@ -156,7 +156,7 @@ class _Spread:
                 is_after = dtype_of(var) == "float32"
             else:
                 # What only moves data may be shared with what comes before.
-                is_after = bool(place.converted and not is_kind(value, *MOVING)) or self.reaches(value)
+                is_after = (place.converted == "float32" and not is_kind(value, *MOVING)) or self.reaches(value)
             if is_after:
                 self.found.add(key)
                 if operator is not None and not place.forward:

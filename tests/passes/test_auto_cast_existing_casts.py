@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 from autocast import amp
-from tests.passes.golden import check, check_unchanged
+from autocast.policy import PRESETS
+from tests.passes.golden import casts_that_change_nothing, check, check_unchanged, run
 
 
 def test_an_existing_cast_is_reused():
@@ -75,7 +79,7 @@ def test_a_rounding_written_by_hand_stays():
 
 
 def test_a_rounding_written_by_hand_stays_where_its_operand_became_low():
-    # The product stores bfloat16 anyway. The cast that is left costs nothing and keeps the product from being free.
+    # The product stores bfloat16 anyway. The name that is left keeps it from float32, should AutoCast be asked again.
     @I.ir_module
     class Before:
         @R.function
@@ -94,7 +98,7 @@ def test_a_rounding_written_by_hand_stays_where_its_operand_became_low():
         def main(x: R.Tensor((4, 4), "bfloat16")) -> R.Tensor((4, 4), "float32"):
             with R.dataflow():
                 y = R.matmul(x, x)
-                low = R.astype(y, "bfloat16")
+                low = y
                 rounded = R.astype(low, "float32")
                 z = R.exp(rounded)
                 R.output(z)
@@ -220,3 +224,65 @@ def test_a_cast_from_float64_is_not_a_cast_of_the_pass():
 
     check_unchanged(Before)
     assert amp.autocast(Before).report.casts == 0
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_no_cast_to_the_dtype_that_a_value_has_is_left(preset):
+    @I.ir_module
+    class Written:
+        @R.function
+        def main(
+            a: R.Tensor((4, 4), "float32"), b: R.Tensor((4, 4), "bfloat16"), i: R.Tensor((4, 4), "int64")
+        ) -> R.Tuple(R.Tensor((4, 4), "bfloat16"), R.Tensor((4, 4), "int64")):
+            with R.dataflow():
+                wide = R.astype(a, "float32")
+                product = R.matmul(wide, a)
+                low = R.astype(b, "bfloat16")
+                rounded = R.astype(product, "bfloat16")
+                twice = R.astype(R.add(low, rounded), "bfloat16")
+                whole = R.astype(i, "int64")
+                R.output(twice, whole)
+            return (twice, whole)
+
+    once = amp.autocast(Written, policy=amp.Policy(preset=preset))
+    assert casts_that_change_nothing(once) == []
+    # What is shown of a value outside of its block is not lost.
+    assert all(type(field) is relax.Var for field in once["main"].body.body.fields)
+
+
+def test_a_cast_of_whole_numbers_that_changes_nothing_in_a_branch_is_dropped():
+    @I.ir_module
+    class Branches:
+        @R.function
+        def main(p: R.Tensor((), "bool"), i: R.Tensor((4,), "int64")) -> R.Tensor((4,), "int64"):
+            if p:
+                same = R.astype(i, "int64")
+                out = R.add(same, same)
+            else:
+                out = R.astype(i, "int64")
+            return out
+
+    once = amp.autocast(Branches)
+    assert casts_that_change_nothing(once) == []
+    (found,) = run(once, np.array(True), np.arange(4))
+    np.testing.assert_array_equal(found, np.arange(0, 8, 2))
+
+
+def test_what_the_author_of_a_bfloat16_model_rounds_again_stays_rounded_when_autocast_twice():
+    @I.ir_module
+    class Low:
+        @R.function
+        def main(x: R.Tensor((8, 8), "bfloat16")) -> R.Tensor((8, 8), "float32"):
+            with R.dataflow():
+                product = R.matmul(x, x, out_dtype="float32")
+                low = R.astype(R.astype(R.astype(product, "bfloat16"), "float32"), "bfloat16")
+                z = R.abs(R.astype(low, "float32"))
+                R.output(z)
+            return z
+
+    once = amp.autocast(Low)
+    twice = amp.autocast(once)
+    assert casts_that_change_nothing(once) == casts_that_change_nothing(twice) == []
+    x = np.random.default_rng(0).normal(size=(8, 8)).astype("bfloat16")
+    (z,) = run(twice, x)
+    np.testing.assert_array_equal(z, z.astype("bfloat16").astype("float32"))

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tvm
-from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 from autocast import amp
-
-
-def run(mod: tvm.IRModule, *args: np.ndarray) -> list[np.ndarray]:
-    """The results of @main, compiled by TVM alone."""
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
-    result = machine["main"](*map(tvm.runtime.tensor, args))
-    return [part.numpy() for part in (result if isinstance(result, tvm.ir.Array | tuple | list) else [result])]
+from tests.passes.golden import run
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

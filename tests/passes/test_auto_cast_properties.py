@@ -12,9 +12,10 @@ from tvm import relax
 import type_hints
 from autocast import amp
 from autocast.passes.auto_cast import auto_cast
-from autocast.policy import Policy
+from autocast.policy import PRESETS, Policy
 from tests.passes import brute_force
 from tests.passes.erasure import erase
+from tests.passes.golden import casts_that_change_nothing
 from tests.passes.random_modules import modules
 
 DTYPES = ("bfloat16", "float16")
@@ -98,6 +99,16 @@ def test_the_output_is_well_formed_and_its_types_are_those_that_tvm_infers(case)
         if isinstance(call.op, tvm.ir.Op):
             again = relax.BlockBuilder().normalize(relax.Call(call.op, call.args, call.attrs, call.ty_args))
             tvm.ir.assert_structural_equal(again.ty, call.ty)
+
+
+@given(case=cases(), preset=st.sampled_from(sorted(PRESETS)))
+@some
+def test_no_cast_to_the_dtype_that_its_operand_has_is_left(case, preset):
+    mod, dtype, objective = case
+    policy = Policy(dtype=dtype, objective=objective, preset=preset)
+    once = amp.autocast(mod, policy=policy)
+    assert casts_that_change_nothing(once) == []
+    assert casts_that_change_nothing(amp.autocast(once, policy=policy)) == []
 
 
 @given(cases())

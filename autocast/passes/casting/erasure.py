@@ -86,7 +86,8 @@ class _Comparison:
     def is_cast(self, value: relax.Call) -> bool:
         if identity(value.op) != _ASTYPE:
             return False
-        return str(value.args[0].ty.dtype) in self.family and str(value.attrs.dtype) in self.family
+        source, target = str(value.args[0].ty.dtype), str(value.attrs.dtype)
+        return source == target or (source in self.family and target in self.family)
 
     def look(self, expr: Any, known: dict) -> Any:
         """What an expression stands for, as a value that `equal` compares."""

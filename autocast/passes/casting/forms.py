@@ -123,6 +123,10 @@ class Forms:
         """Bind `value` to a variable like `old`: of its name and place, and seen where it was."""
         return self._bind(type(old), value, old.name, old.span)
 
+    def emit_rounded(self, value: relax.Expr, old: relax.Var, dtype: str) -> relax.Var:
+        """Another name for `value`, like `old`, that says that its author rounds it to `dtype`, as it is stored."""
+        return self._bind(type(old), value, old.name, place_of(old)._replace(converted=dtype).span())
+
     def expose(self, local: relax.Var, name: str = "") -> relax.Var:
         """A name for `local` that is seen outside its block; it keeps the place."""
         return self._bind(relax.Var, local, name or self._unused("gv"), local.span)

@@ -36,14 +36,20 @@ class CallPlan:
 
 @dataclass(slots=True)
 class CastPlan:
-    """An existing cast between float32 and the AMP dtype. `target` shares the tensor of `source` where it widens.
+    """An existing cast between float32 and the AMP dtype, or a name that stands for one: see `Place.converted`.
 
-    `block` is the block that holds it; None where `source` belongs to a sequence around.
+    `target` shares the tensor of `source` where it widens. `block` is the block that holds it; None where `source`
+    belongs to a sequence around.
     """
 
     source: Leaf
     target: Leaf
     block: int | None
+
+
+@dataclass(slots=True)
+class NoPlan:
+    """A cast to the dtype that its argument has already, which is none that AutoCast chooses: another name for it."""
 
 
 @dataclass(slots=True)
@@ -81,7 +87,7 @@ class ModulePlan:
     problem: CastProblem = field(default_factory=CastProblem)
     trees: dict[int, Tree] = field(default_factory=dict)
     constants: dict[int, Tree] = field(default_factory=dict)
-    bindings: dict[int, CallPlan | CastPlan | MatchPlan | ClosurePlan | IfPlan] = field(default_factory=dict)
+    bindings: dict[int, CallPlan | CastPlan | NoPlan | MatchPlan | ClosurePlan | IfPlan] = field(default_factory=dict)
     results: dict[int, list[tuple[Leaf, int]]] = field(default_factory=dict)
     scopes: dict[int, int] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)

@@ -10,13 +10,13 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import CastingRuleError
-from autocast.ir import Bound, Reading, identity, lacks_dtype, op_name, parts_of, relax_functions
+from autocast.ir import Bound, Reading, dtype_of, identity, lacks_dtype, op_name, parts_of, place_of, relax_functions
 from autocast.model.value import updates_of
 from autocast.operators import Kind, is_kind
 from autocast.passes.casting.costs import CostModel, traffic_weight
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves, signature
 from autocast.passes.casting.modes import Ruling, decide, missing_rules
-from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
+from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan, NoPlan
 from autocast.passes.casting.results import dtype_attributes
 from autocast.passes.casting.solver import LOW, CastTensor
 from autocast.passes.casting.tensors import Tensors
@@ -120,6 +120,9 @@ class Planner:
             self._match_cast(var, value)
         else:
             tree = self.plan.trees[identity(var)] = self.tensors.argument(value)
+            if isinstance(tree, Leaf) and place_of(var).converted == self.amp:
+                self._existing_cast(var, tree)
+                return
             for leaf in leaves(tree):
                 self.tensors.mention(leaf)
 
@@ -168,9 +171,7 @@ class Planner:
         derived = type_hints.derived_name(call) if name is not None else None
         ruling = self.policy.ruling(derived.name if derived else name, call, var) if name is not None else None
         row = ruling.row if ruling is not None else None
-        is_cast = name == "relax.astype" and str(call.attrs.dtype) in ("float32", self.amp)
-        if is_cast and isinstance(trees[0], Leaf) and not (row is not None and row.rule is LEAVE):
-            self._existing_cast(var, trees[0])
+        if name == "relax.astype" and self._is_no_operator(call, var, trees[0], row):
             return
         result = self.tensors.of(var)
         self.plan.trees[key] = result
@@ -202,6 +203,21 @@ class Planner:
         if low != full:
             moved = sum([leaf.elements for group in (*groups, stored) for leaf in group])
             self.problem.traffic[node] += traffic_weight(self.objective, call, moved)
+
+    def _is_no_operator(self, call: relax.Call, var: relax.Var, tree: Tree, row: type_hints.Row | None) -> bool:
+        """Whether a cast is one that AutoCast decides about, or changes nothing."""
+        changes = dtype_of(call.args[0]) != str(call.attrs.dtype)
+        if isinstance(tree, Leaf):
+            is_left = row is not None and row.rule is LEAVE
+            if str(call.attrs.dtype) not in ("float32", self.amp) or (is_left and changes):
+                return False
+            self._existing_cast(var, tree)
+        elif changes:
+            return False
+        else:
+            self.plan.trees[identity(var)] = tree
+            self.plan.bindings[identity(var)] = NoPlan()
+        return True
 
     def _decision(
         self,

@@ -14,7 +14,7 @@ from autocast.ir import Bound, Reading, identity, is_constant, with_captured
 from autocast.ir.nodes import call_like
 from autocast.passes.casting.forms import Forms, is_local, same
 from autocast.passes.casting.leaves import Leaf, Tree
-from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan
+from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan, NoPlan
 from autocast.passes.casting.results import with_out_dtype
 from autocast.passes.casting.solver import LOW
 
@@ -90,6 +90,8 @@ class CastRewriter:
             self._call(bound, plan)
         elif isinstance(plan, CastPlan):
             self._existing_cast(var, value, plan)
+        elif isinstance(plan, NoPlan):
+            self._rename(var, self.forms.renamed(value.args[0]), None)
         elif isinstance(plan, MatchPlan):
             self._match_cast(binding, plan)
         elif isinstance(plan, IfPlan):
@@ -119,7 +121,7 @@ class CastRewriter:
                 new = self.forms.emit(new_call, var)
         if plan.stored is not None:
             # The rule asks for another precision than the operator stores: the cast that follows it is the result.
-            new = self.forms.cast(plan.stored, new, self.forms.dtype(plan.result_node), not is_local(var))
+            new = self.forms.form(plan.stored, new, self.forms.dtype(plan.result_node), not is_local(var))
         self.forms.name(var, new)
 
     def _out_dtype(self, call: relax.Call, plan: CallPlan) -> tvm.ir.Attrs | None:
@@ -131,19 +133,19 @@ class CastRewriter:
             return None
         return with_out_dtype(call, None if wanted == operand else wanted)
 
-    def _existing_cast(self, var: relax.Var, call: relax.Call, plan: CastPlan) -> None:
+    def _existing_cast(self, var: relax.Var, cast: relax.Expr, plan: CastPlan) -> None:
         source, target = plan.source, plan.target
-        value = self.forms.renamed(call.args[0])
+        value = self.forms.renamed(cast.args[0] if isinstance(cast, relax.Call) else cast)
         if target.literal is not None:
             self.forms.variables[identity(var)] = target.literal
         elif target.tensor is source.tensor:
             self._keep_widening(value, plan)
             self._rename(var, value, target)
         elif self.low[source.node] and target.tensor is not None and set(target.tensor.consumers) != {LOW}:
-            # Nobody, or not everybody, rounds it again: without this cast, nothing would ask for the author's rounding.
+            # It is stored low, and not everybody rounds it again: a name keeps the author's rounding, should AutoCast
+            # be asked again.
             known = self.forms.natural.get(target.tensor)
-            new = known if known is not None else self.forms.emit(relax.op.astype(value, self.plan.amp), var)
-            self.forms.name(var, new)
+            self.forms.name(var, self.forms.emit_rounded(value, var, self.plan.amp) if known is None else known)
         else:
             self._rename(var, self.forms.form(source, value, self.plan.amp, output=not is_local(var)), target)
 
