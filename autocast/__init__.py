@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from autocast.errors import AutocastError, CastingRuleError
     from autocast.frontend import from_relax, from_torch
     from autocast.model import Model
-    from autocast.vm import compile, get_peak_memory, profile_vm_model  # type: ignore[no-redef]
+    from autocast.vm import get_peak_memory, profile_vm_model
+    from autocast.vm.compile import compile
 
 __version__ = "0.1.0"
 

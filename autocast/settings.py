@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
-
-from rich.table import Table
+from typing import TYPE_CHECKING, NamedTuple
 
 from autocast.errors import AutocastError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,8 @@ def text(name: str) -> str:
 
 def table() -> Table:
     """Every environment variable that the project reads, with its value now."""
+    from rich.table import Table  # not where nothing is shown: whoever runs a compiled model starts without it
+
     shown = Table(title="environment variables")
     for name in ("name", "type", "default", "now", "meaning"):
         shown.add_column(name, overflow="fold")

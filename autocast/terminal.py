@@ -6,8 +6,10 @@ import argparse
 import io
 import re
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 #: Columns of text where there is no terminal to ask.
 TEXT_WIDTH = 140
@@ -15,6 +17,8 @@ TEXT_WIDTH = 140
 
 def to_text(renderable: RenderableType, width: int = TEXT_WIDTH) -> str:
     """Plain text, without colours, `width` columns wide at most; trailing blanks are removed."""
+    from rich.console import Console  # not where nothing is shown: see `settings.table`
+
     stream = io.StringIO()
     Console(file=stream, width=width, color_system=None, force_terminal=False).print(renderable)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())

@@ -6,11 +6,12 @@ import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import overload
-
-from rich.table import Table
+from typing import TYPE_CHECKING, overload
 
 from autocast.terminal import summary_of_places, to_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class LatencyReport(Sequence[float]):
 
     def table(self) -> Table:
         """One row for each operator, the slowest first; the title has the latencies of whole calls."""
+        from rich.table import Table  # not where nothing is shown: see `settings.table`
+
         table = Table(
             title=(
                 f"median {self.median:.3f} ms, minimum {self.minimum:.3f} ms on {self.device} "

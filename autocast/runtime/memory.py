@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, overload
-
-from rich.table import Table
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from autocast.runtime.executable import Executable
 from autocast.runtime.plan import Replay
@@ -14,6 +12,9 @@ from autocast.runtime.signature import Inputs
 from autocast.runtime.tensors import bytes_of
 from autocast.runtime.threads import wanted_threads
 from autocast.terminal import summary_of_places, to_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 MIB = 2**20
 
@@ -93,6 +94,8 @@ class MemoryTrace(Sequence[MemoryStep]):
     def table(self) -> Table:
         """One row for each kernel in the order of execution; the title has the sums."""
         caption = f"{self.unknown} allocations depend on data and are not counted" if self.unknown else None
+        from rich.table import Table  # not where nothing is shown: see `settings.table`
+
         table = Table(
             title=(
                 f"peak {self.peak:.2f} MiB: intermediates {self.intermediates:.2f}, inputs {self.inputs:.2f}, "

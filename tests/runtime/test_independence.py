@@ -15,7 +15,7 @@ from tests.vm.modules import dense, steps
 
 
 def test_importing_the_runtime_imports_neither_the_compiler_nor_torch():
-    code = "import sys, autocast.runtime; print(*{'tvm', 'torch', 'scipy', 'type_hints'} & sys.modules.keys())"
+    code = "import sys, autocast.runtime; print(*{'tvm', 'torch', 'scipy', 'rich', 'type_hints'} & sys.modules.keys())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == ""
 
