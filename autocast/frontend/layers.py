@@ -111,8 +111,10 @@ def _layer_norm(importer: Importer, node: fx.Node) -> relax.Expr:
     x, weight, bias = (importer.arg(node, i, name) for i, name in ((0, "input"), (2, "weight"), (3, "bias")))
     shape = [int(size) for size in node.args[1]]
     weight, bias = _affine(weight, shape, dtype_of(x), 1.0), _affine(bias, shape, dtype_of(x), 0.0)
-    axes = list(range(-len(shape), 0))
-    return importer.emit(relax.op.nn.layer_norm(x, weight, bias, axes=axes, epsilon=importer.arg(node, 4, "eps", 1e-5)))
+    x, weight, bias = _in_one_dtype(importer, x, weight, bias)
+    axes, epsilon = list(range(-len(shape), 0)), importer.arg(node, 4, "eps", 1e-5)
+    result = importer.emit(relax.op.nn.layer_norm(x, weight, bias, axes=axes, epsilon=epsilon))
+    return cast(importer, result, importer.dtype(node))
 
 
 def _group_norm(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -144,11 +146,13 @@ def _batch_norm(importer: Importer, node: fx.Node) -> relax.Expr:
     """BatchNorm with fixed statistics; the first of torch's three results is the only one that means anything."""
     x, weight, bias, mean, variance = (importer.arg(node, i, "") for i in range(5))
     shape = [dims(x)[1]]
-    weight, bias = _affine(weight, shape, dtype_of(x), 1.0), _affine(bias, shape, dtype_of(x), 0.0)
+    dtype = str(dtype_of(x))
+    weight, bias = _affine(weight, shape, dtype, 1.0), _affine(bias, shape, dtype, 0.0)
+    x, weight, bias, mean, variance = _in_one_dtype(importer, x, weight, bias, mean, variance)
     result = importer.emit(
         relax.op.nn.batch_norm(x, weight, bias, mean, variance, axis=1, epsilon=float(node.args[6]), training=False)
     )
-    return [importer.emit(relax.TupleGetItem(result, 0))]
+    return [cast(importer, importer.emit(relax.TupleGetItem(result, 0)), dtype)]
 
 
 def _batch_norm_in_training(importer: Importer, node: fx.Node) -> list[relax.Expr | None]:
@@ -158,8 +162,10 @@ def _batch_norm_in_training(importer: Importer, node: fx.Node) -> list[relax.Exp
     """
     x, weight, bias, mean, variance = (importer.arg(node, i, "") for i in range(5))
     momentum, epsilon = (float(value) for value in node.args[-2:])
-    shape, dtype = [dims(x)[1]], str(dtype_of(mean))
-    weight, bias = _affine(weight, shape, dtype_of(x), 1.0), _affine(bias, shape, dtype_of(x), 0.0)
+    shape, stored, kept = [dims(x)[1]], str(dtype_of(x)), str(dtype_of(mean))
+    weight, bias = _affine(weight, shape, stored, 1.0), _affine(bias, shape, stored, 0.0)
+    x, weight, bias, mean, variance = _in_one_dtype(importer, x, weight, bias, mean, variance)
+    dtype = str(dtype_of(x))
     options = {"axis": 1, "epsilon": epsilon, "momentum": momentum, "training": True}
     whole = importer.emit(relax.op.nn.batch_norm(x, weight, bias, mean, variance, **options))
     result, new_mean, biased = (importer.emit(relax.TupleGetItem(whole, i)) for i in range(3))
@@ -168,7 +174,19 @@ def _batch_norm_in_training(importer: Importer, node: fx.Node) -> list[relax.Exp
     old = importer.emit(relax.op.multiply(variance, relax.const(1.0 - momentum, dtype)))
     moved = importer.emit(relax.op.subtract(biased, old))
     excess = importer.emit(relax.op.divide(moved, others))
-    return [result, None, None, new_mean, importer.emit(relax.op.add(biased, excess))]
+    new_variance = importer.emit(relax.op.add(biased, excess))
+    return [
+        cast(importer, result, stored),
+        None,
+        None,
+        *(cast(importer, new, kept) for new in (new_mean, new_variance)),
+    ]
+
+
+def _in_one_dtype(importer: Importer, *values: relax.Expr) -> list[relax.Expr]:
+    """What Relax wants in one dtype, and torch takes in several: then in float32, in which torch computes it."""
+    dtypes = {dtype_of(value) for value in values}
+    return [value if len(dtypes) == 1 else cast(importer, value, "float32") for value in values]
 
 
 def _affine(value: relax.Expr | None, shape: list[int], dtype: str | None, default: float) -> relax.Expr:
