@@ -17,4 +17,6 @@ def enable_static() -> None:
     """Static graphs are all that there is here."""
 
 
-__getattr__ = named(__name__, __all__)
+__getattr__ = named(
+    __name__, __all__, instead={"amp": "that of dynamic graphs is torch's; that of static ones is paddle.static.amp"}
+)

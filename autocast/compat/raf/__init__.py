@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from autocast.compat.names import check_device, named
+from autocast.compat.raf import _op as _op
 from autocast.compat.raf import amp, frontend, ir, model, optim, testing, utils
 
 __all__ = ["Device", "amp", "array", "cpu", "cuda", "device", "frontend", "ir", "model", "optim", "testing", "utils"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from autocast import training
 from autocast.compat.names import named
 from autocast.compat.raf.handle import FrameworkModel, model_of
 from autocast.errors import UnsupportedError
 from autocast.model import Model
 from autocast.testing.training import append_optimizer
-from autocast.training import LANS
 
 __all__ = ["with_lans"]
 
@@ -45,5 +45,5 @@ def with_lans(
             f"with_lans: {left_out[0]} is {parts[left_out[0]]!r}, expected True, as LANS has it; try "
             "append_loss_n_optimizer(..., optimizer='lamb') for LAMB"
         )
-    optimizer = LANS(betas=betas, eps=eps, weight_decay=weight_decay)
+    optimizer = training.LANS(betas=betas, eps=eps, weight_decay=weight_decay)
     return lambda model: FrameworkModel(append_optimizer(model_of(model), optimizer, lr))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from autocast import training
 from autocast.compat.names import named
 from autocast.compat.raf.handle import FrameworkModel, model_of
 from autocast.model import Model
 from autocast.testing.training import append_optimizer
-from autocast.training import SGD
 
 __all__ = ["with_sgd"]
 
@@ -18,4 +18,6 @@ __getattr__ = named(__name__, __all__, instead={"SGD": "with_sgd(learning_rate, 
 
 def with_sgd(learning_rate: float = 0.1, momentum: float = 0.01) -> Callable[[FrameworkModel | Model], FrameworkModel]:
     """What makes of a model with a loss one that trains it: it takes (dy, inputs..., labels) and gives the loss."""
-    return lambda model: FrameworkModel(append_optimizer(model_of(model), SGD(momentum=momentum), learning_rate))
+    return lambda model: FrameworkModel(
+        append_optimizer(model_of(model), training.SGD(momentum=momentum), learning_rate)
+    )
