@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArtifactError",
     "AutocastError",
+    "CacheWarning",
     "CastErasureError",
     "CastingRuleError",
     "CheckpointError",
@@ -94,6 +95,10 @@ class TrainingError(AutocastError):
 
 class DivergedError(AutocastError):
     """Training has come to a loss that is not a finite number."""
+
+
+class CacheWarning(UserWarning):
+    """Nothing is cached, or not all that could be: a compilation takes longer than it has to, and works."""
 
 
 class SlowDtypeWarning(UserWarning):

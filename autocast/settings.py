@@ -51,7 +51,30 @@ def _parse_debug(text: str) -> Debug:
     return Debug(int(level), len(levels) < len(text.split(",")))
 
 
+def _parse_cache(text: str) -> str:
+    if text not in ("on", "off", "readonly"):
+        raise ValueError(text)
+    return text
+
+
 SETTINGS = (
+    Setting(
+        "AUTOCAST_CACHE",
+        "on, off or readonly",
+        _parse_cache,
+        "on",
+        "whether what was compiled is kept on disk, and found there again",
+    ),
+    Setting(
+        "AUTOCAST_CACHE_DIR",
+        "path",
+        str,
+        "",
+        "folder of the user's cache; empty: autocast in $XDG_CACHE_HOME, ~/.cache",
+    ),
+    Setting(
+        "AUTOCAST_CACHE_SIZE", "int", int, 4096, "MiB that the user's cache may take; the least recently used goes"
+    ),
     Setting(
         "AUTOCAST_DEBUG",
         "int, poison, or both with a comma",
@@ -67,6 +90,7 @@ SETTINGS = (
         "directory for the IR after each phase of lowering, and for files that repeat a failure",
     ),
     Setting("AUTOCAST_NUM_THREADS", "int", int, 0, "threads that run kernels and compile them; 0: one for each core"),
+    Setting("AUTOCAST_SYSTEM_CACHE", "path", str, "", "folder of a cache that is shared, and only read"),
     Setting(
         "AUTOCAST_TARGET", "name", str, "", "LLVM CPU name to compile for, such as x86-64-v3; empty: this machine's"
     ),

@@ -15,6 +15,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Every kernel that a test runs gets NaN wherever it should write, and finds NaN wherever it should not read any more.
 os.environ.setdefault("AUTOCAST_DEBUG", "poison")
 
+# What one test compiled is no other's: tests of the cache have a folder of their own.
+os.environ["AUTOCAST_CACHE"] = "off"
+
 import random  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 

@@ -8,7 +8,7 @@ so that whoever holds a module can read it.
 
 from autocast.operators import backward, elementwise, foreign, movement, own, products, statistics
 from autocast.operators.operator import OPERATORS, Expansion, Operator, like
-from autocast.operators.registration import register
+from autocast.operators.registration import REGISTERED, register
 from autocast.operators.row import (
     MOVING,
     MULTIPLYING,
@@ -30,6 +30,7 @@ __all__ = [
     "MOVING",
     "MULTIPLYING",
     "OPERATORS",
+    "REGISTERED",
     "TABLE",
     "Expansion",
     "Kind",

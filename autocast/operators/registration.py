@@ -19,7 +19,7 @@ _ARGUMENTS = re.compile(r"[A-Za-z_]\w*( [A-Za-z_]\w*)*( [A-Za-z_]\w*\?)*|[A-Za-z
 _TORCH = re.compile(r"\w+::\w+")
 
 #: The names of users' operators.
-_REGISTERED: set[str] = set()
+REGISTERED: set[str] = set()
 
 
 def register(
@@ -84,8 +84,8 @@ def register(
         raise OperatorError(f"register: got the name {name!r}, expected a namespace and a name, such as 'audio.snake'")
     full = f"relax.{match[1]}.{match[2]}"
     here = f"register({name!r})"
-    if full in TABLE and not (full in _REGISTERED and override):
-        hint = "pass override=True to replace it" if full in _REGISTERED else "choose a namespace of your own"
+    if full in TABLE and not (full in REGISTERED and override):
+        hint = "pass override=True to replace it" if full in REGISTERED else "choose a namespace of your own"
         raise OperatorError(f"{here}: an operator {full} exists already; {hint}")
     if not isinstance(arguments, str) or _ARGUMENTS.fullmatch(arguments) is None:
         raise OperatorError(
@@ -105,5 +105,5 @@ def register(
     type_hints.register_op_cast_rule(full, rule, why=why, override=override)
     kind = Kind.SHORTHAND if compute is None else Kind.DEFINED
     TABLE[full] = OperatorRow(full, kind, flops=flops, gradient=gradient, torch=torch)
-    _REGISTERED.add(full)
+    REGISTERED.add(full)
     return operator

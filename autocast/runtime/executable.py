@@ -53,16 +53,26 @@ class Executable:
         What it was compiled for.
     seconds : dict of str to float
         Where the time went that it took to make it: "lower" (to planned kernels), "generate" (LLVM's IR), "load"
-        (machine code).
+        (machine code); or "look up" and "load" in the cache.
+    origin : str
+        Where the code comes from: "compiled", "the user's cache", "the system's cache" or "a file".
     """
 
-    def __init__(self, variant: Variant, *, device: str = "cpu", seconds: Mapping[str, float] | None = None) -> None:
+    def __init__(
+        self,
+        variant: Variant,
+        *,
+        device: str = "cpu",
+        seconds: Mapping[str, float] | None = None,
+        origin: str = "a file",
+    ) -> None:
         self.program, self.library = variant.program, variant.library
         params = tuple(variant.params)
         self.params = self._once(PREPARE, params, otherwise=params)
         use_huge_pages(self.params)
         self.device = device
         self.seconds = dict(seconds or {})
+        self.origin = origin
         self._initial_state = dict(variant.state)
         self._vm = VirtualMachine(self.library.module)
         self._main = self._vm["main"]

@@ -62,6 +62,11 @@ def own_flags() -> frozenset[str]:
     return frozenset(next(listed, "").split())
 
 
+def architecture_of(triple: str | None) -> str:
+    """The processors that code for a triple of LLVM's runs on, as the system names them; of this machine's if None."""
+    return triple.partition("-")[0] if triple else platform.machine()
+
+
 def missing(architecture: str, features: Collection[str]) -> tuple[str, ...]:
     """What this processor lacks of what code needs; its architecture, where that is another."""
     if architecture != platform.machine():

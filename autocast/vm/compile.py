@@ -20,6 +20,7 @@ from autocast.runtime.executable import Executable
 from autocast.runtime.tensors import to_tensor
 from autocast.runtime.variant import Variant
 from autocast.vm.checks import check_module
+from autocast.vm.compiled import Compiled
 from autocast.vm.program import build
 from autocast.vm.signatures import signature_of
 
@@ -114,14 +115,14 @@ def _compile(
     target: tvm.target.Target,
     opt_level: int,
 ) -> Executable:
-    variant, seconds = variant_of(mod, params, target, opt_level)
-    return Executable(variant, device=device, seconds=seconds)
+    variant, compiled = variant_of(mod, params, target, opt_level)
+    return Executable(variant, device=device, seconds=compiled.seconds, origin=compiled.origin)
 
 
 def variant_of(
     mod: tvm.IRModule, params: Mapping[str, Any] | None, target: tvm.target.Target, opt_level: int
-) -> tuple[Variant, dict[str, float]]:
-    """What a model, or a module without parameters, is compiled to, and how long that took; nothing of it was run."""
+) -> tuple[Variant, Compiled]:
+    """What a model, or a module without parameters, is compiled to; nothing of it was run."""
     mod = check_module(mod)
     main = mod["main"]
     model_params = params
@@ -141,7 +142,7 @@ def variant_of(
     arguments = f"target=tvm.target.Target({str(target)!r}), opt_level={opt_level}"
     with repeatable("vm.compile", mod, arguments, model_params):
         compiled = build(mod, signature, tuple(state), target, opt_level)
-    return Variant(compiled.program, compiled.library, others, state), compiled.seconds
+    return Variant(compiled.program, compiled.library, others, state), compiled
 
 
 def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:

@@ -14,7 +14,7 @@ from autocast import ir
 from autocast.kernels.phases.agreement import compared_sizes
 from autocast.kernels.state.state import num_state
 from autocast.kernels.targets.cpu.instruction_sets import slow_dtype
-from autocast.runtime.processors import needed
+from autocast.runtime.processors import architecture_of, needed
 from autocast.runtime.program import Kernel, Mismatches, Program
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.sizes import tensor_bytes
@@ -68,7 +68,7 @@ def describe(
         mismatches=_mismatches(planned),
         notes=_slow_dtypes(main, target),
         target=str(target),
-        architecture=str(target.attrs.get("mtriple") or codegen.llvm_get_system_triple()).partition("-")[0],
+        architecture=architecture_of(target.attrs.get("mtriple")),
         features=needed(codegen.llvm_get_cpu_features(target)),
     )
 

@@ -6,7 +6,8 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +20,11 @@ from autocast import kernels, settings
 from autocast.ir import all_bindings, place_of, relax_functions
 from autocast.kernels.contexts import changed_context
 from autocast.runtime.library import Library, load_library
-from autocast.runtime.program import Program
 from autocast.runtime.signature import Signature
 from autocast.runtime.threads import wanted_threads
+from autocast.vm.compiled import Compiled
 from autocast.vm.describe import describe
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """A compiled module.
-
-    Attributes
-    ----------
-    program : Program
-        What there is to know of it.
-    library : Library
-        Its code.
-    seconds : dict[str, float]
-        Compile time by phase: "lower" (to planned kernels), "generate" (LLVM's IR), "load" (machine code).
-        The last two run on several threads.
-    """
-
-    program: Program
-    library: Library
-    seconds: dict[str, float]
+from autocast.vm.program_cache import cached
 
 
 @pass_instrument
@@ -81,8 +63,8 @@ PROGRAMS_KEPT = 8
 def build(mod: tvm.IRModule, signature: Signature, state: tuple[str, ...], target: Target, opt_level: int) -> Compiled:
     """Compile `mod` for `target` under TVM's `PassContext(opt_level=opt_level)`.
 
-    A module that is structurally equal to one of the last few is not compiled again, unless the caller's `PassContext`
-    or a debugging setting asks to see, or change, how it is compiled.
+    A module that is structurally equal to one of the last few, or to one in the cache on disk, is not compiled again,
+    unless the caller's `PassContext` or a debugging setting asks to see, or change, how it is compiled.
 
     Parameters
     ----------
@@ -94,23 +76,25 @@ def build(mod: tvm.IRModule, signature: Signature, state: tuple[str, ...], targe
     if _is_watched():
         return _build(mod, signature, state, target, opt_level)
     whole = tvm_ffi.StructuralKey(tvm.IRModule(mod.functions, attrs=mod.attrs))
-    key = (whole, _names(mod), state, str(target), opt_level, settings.debug().poison)
+    names = (*_names(mod), *state)
+    key = (whole, names, str(target), opt_level, settings.debug().poison)
     with _programs_lock:
         compiled = _programs.get(key)
         if compiled is None:
-            compiled = _programs[key] = _build(mod, signature, state, target, opt_level)
+            build = partial(_build, mod, signature, state, target, opt_level)
+            compiled = _programs[key] = cached(mod, names, target, opt_level, build)
         _programs.move_to_end(key)
         if len(_programs) > PROGRAMS_KEPT:
             _programs.popitem(last=False)
     return compiled
 
 
-def _names(mod: tvm.IRModule) -> tuple[tuple[str, str], ...]:
+def _names(mod: tvm.IRModule) -> Iterator[tuple[str, str]]:
     """The name of each variable, and where it comes from: equal modules of other names are other programs to who reads
     a profile, or an error."""
-    functions = [function for _, function in relax_functions(mod)]
-    variables = [var for f in functions for var in (*f.params, *(b.var for b in all_bindings(f.body)))]
-    return tuple((str(var.name), place_of(var).module) for var in variables)
+    for _, function in relax_functions(mod):
+        for var in (*function.params, *(binding.var for binding in all_bindings(function.body))):
+            yield str(var.name), place_of(var).module
 
 
 def _is_watched() -> bool:

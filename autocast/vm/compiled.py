@@ -1,0 +1,31 @@
+"""What compiling a module makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autocast.runtime.library import Library
+from autocast.runtime.program import Program
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled module.
+
+    Attributes
+    ----------
+    program : Program
+        What there is to know of it.
+    library : Library
+        Its code.
+    seconds : dict[str, float]
+        Compile time by phase: "lower" (to planned kernels), "generate" (LLVM's IR), "load" (machine code), of which the
+        last two run on several threads; or "look up" and "load", where it was in the cache.
+    origin : str
+        "compiled", "the user's cache" or "the system's cache".
+    """
+
+    program: Program
+    library: Library
+    seconds: dict[str, float]
+    origin: str = "compiled"

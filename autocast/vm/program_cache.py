@@ -1,0 +1,126 @@
+"""Compiled programs on disk: what was compiled before, here or on a machine like this one, is not compiled again."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import tvm
+import tvm_ffi
+from tvm.target import codegen
+
+import autocast
+from autocast import settings
+from autocast.cache import Store, store
+from autocast.container import Format
+from autocast.ir import all_bindings, op_name, relax_functions
+from autocast.operators import REGISTERED
+from autocast.runtime.library import load_library
+from autocast.runtime.processors import architecture_of, needed
+from autocast.runtime.program import Program
+from autocast.vm.compiled import Compiled
+
+#: What a file of the cache is marked with. Another version has other keys, too.
+PROGRAMS = Format("autocast.cache.programs", 1, "autocast.vm.compile", "autocast.vm.compile")
+
+#: Packages and files that make of a module what it becomes.
+_VERSIONED = ("apache-tvm", "apache-tvm-ffi")
+_COMPILING = ("ir", "operators", "kernels", "runtime", "vm", "model/value.py")
+
+
+def cached(
+    mod: tvm.IRModule,
+    names: tuple[object, ...],
+    target: tvm.target.Target,
+    opt_level: int,
+    compile: Callable[[], Compiled],
+) -> Compiled:
+    """What `compile` makes of a module, from the cache where it was made before.
+
+    Parameters
+    ----------
+    names
+        What a program says beside what it computes: the names of variables and parameters, and where they come from.
+    """
+    kept = store()
+    if not kept.folders or _has_own_operators(mod):
+        return compile()
+    started = time.perf_counter()
+    key = _key(mod, names, target, opt_level)
+    if found := _found(kept, key, started):
+        return found
+    with kept.alone(PROGRAMS, key):
+        if found := _found(kept, key, started):
+            return found
+        compiled = compile()
+        if compiled.library.code is not None:
+            entries = {
+                "library.so": compiled.library.code,
+                "program.json": json.dumps(compiled.program.to_json(), separators=(",", ":")).encode(),
+            }
+            kept.add(PROGRAMS, key, entries, {"target": str(target), "inputs": _inputs(compiled.program)})
+    kept.prune()
+    return compiled
+
+
+def _found(kept: Store, key: str, started: float) -> Compiled | None:
+    found = kept.find(PROGRAMS, key)
+    if found is None:
+        return None
+    container, folder = found
+    looked = time.perf_counter()
+    program = Program.from_json(json.loads(bytes(container["program.json"])))
+    library = load_library(container["library.so"])
+    seconds = {"look up": looked - started, "load": time.perf_counter() - looked}
+    return Compiled(program, library, seconds, f"the {folder}'s cache")
+
+
+def _inputs(program: Program) -> str:
+    """What a listing of the cache shows of a program."""
+    return ", ".join(f"{one.name}: {one}" for one in program.signature.inputs)
+
+
+def _has_own_operators(mod: tvm.IRModule) -> bool:
+    """Whether a module calls operators that a user registered: nobody knows when what they compute is changed."""
+    return bool(REGISTERED) and any(
+        op_name(binding.value) in REGISTERED
+        for _, function in relax_functions(mod)
+        for binding in all_bindings(function.body)
+    )
+
+
+def _key(mod: tvm.IRModule, names: tuple[object, ...], target: tvm.target.Target, opt_level: int) -> str:
+    """All that decides what a module is compiled to, and what is said of it.
+
+    TVM's structural hash has 64 bits. The names, and the operators in their order, have to agree as well.
+    """
+    functions = [function for _, function in relax_functions(mod)]
+    operators = [op_name(binding.value) for function in functions for binding in all_bindings(function.body)]
+    whole = tvm_ffi.structural_hash(tvm.IRModule(mod.functions, attrs=mod.attrs))
+    parts = (str(PROGRAMS), whole, operators, names, _machine(target), opt_level, settings.debug().poison, _makers())
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _machine(target: tvm.target.Target) -> tuple[object, ...]:
+    """What matters of a target: the instructions that it has, and not the processor's name; and how many threads."""
+    others = sorted((str(name), str(value)) for name, value in target.attrs.items() if name not in ("mcpu", "mattr"))
+    features = needed(codegen.llvm_get_cpu_features(target))
+    return (architecture_of(target.attrs.get("mtriple")), features, sorted(map(str, target.keys)), others)
+
+
+@functools.cache
+def _makers() -> tuple[object, ...]:
+    """Versions of the compilers, and a digest of the sources here that make programs."""
+    root = Path(autocast.__file__).parent
+    digest = hashlib.sha256()
+    for name in _COMPILING:
+        path = root / name
+        for source in [path] if path.suffix else sorted(path.rglob("*.py")):
+            digest.update(str(source.relative_to(root)).encode())
+            digest.update(source.read_bytes())
+    return (*map(metadata.version, _VERSIONED), codegen.llvm_version_major(), digest.hexdigest())
