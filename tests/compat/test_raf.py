@@ -284,6 +284,24 @@ def test_kernels_become_events():
     assert profiler.get()["traceEvents"] == []
 
 
+def test_the_memory_of_runs_is_noted_while_the_profiler_is_on():
+    profiler = raf.utils.memory_profiler
+    model, x = from_pytorch(nn.Linear(8, 8).eval(), SHAPES), torch.ones(4, 3, 8, 8)
+    run_vm_model(model, "cpu", [x])
+    profiler.reset()
+    with pytest.raises(InputError, match=r"no run was noted; call start\(\)"):
+        profiler.get_max_memory_info("cpu")
+    profiler.start()
+    run_vm_model(model, "cpu", [x])
+    profiler.stop()
+    run_vm_model(model, "cpu", [torch.ones(4, 3, 8, 8)])
+    info = profiler.get_max_memory_info(raf.Device("cpu"))
+    assert info["max_allocated"].value == get_peak_memory(model, "cpu", [x])
+    assert info["max_used"].value == max(mib for _, mib in trace_memory(model, "cpu", [x]))
+    assert profiler.get_memory_trace("cpu").count("peak") == 1
+    profiler.reset()
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -311,7 +329,6 @@ def test_a_gpu_is_an_error_that_says_what_there_is(call):
         (raf.amp, "autocst", "nearest: autocast"),
         (sym, "nll_los", "nearest: nll_loss"),
         (raf.optim, "sdg", "nearest: sgd"),
-        (raf.utils, "memory_profiler", "raf.model.model.trace_memory says"),
         (raf.ir, "AsText", r"model.script\(\) is the module's text"),
     ],
 )

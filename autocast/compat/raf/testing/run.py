@@ -12,7 +12,7 @@ from autocast import vm
 from autocast.compat.names import check_device
 from autocast.compat.raf.handle import FUSION, FrameworkModel, Record, handle_of, model_of, run
 from autocast.compat.raf.testing.common import check
-from autocast.compat.raf.utils import profiler
+from autocast.compat.raf.utils import memory_profiler, profiler
 from autocast.errors import InputError, UnsupportedError
 from autocast.messages import nearest
 from autocast.model import Model
@@ -51,6 +51,7 @@ def get_vm_executor(
 def run_vm_executor(executor: Executable, record: Record, args: Any, device: str = "cpu") -> Any:
     """The results of an executor; where it updates parameters a tuple, of which the loss is the first."""
     check_device(device, "device")
+    memory_profiler.note(executor, args)
     with profiler.around(executor):
         return run(executor, args)
 

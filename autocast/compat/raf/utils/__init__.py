@@ -1,14 +1,13 @@
-"""RAF's `raf.utils`: what takes how long."""
+"""RAF's `raf.utils`: what takes how long, and how much memory."""
 
 from __future__ import annotations
 
 from autocast.compat.names import named
-from autocast.compat.raf.utils import profiler
+from autocast.compat.raf.utils import memory_profiler, profiler
 
-__all__ = ["profiler"]
+__all__ = ["memory_profiler", "profiler"]
 
 _INSTEAD = {
-    "memory_profiler": "raf.model.model.trace_memory says what is in use while each kernel runs",
     "visualizer": "model.script() is the module's text",
     "tuner": "kernels are chosen by rules, not searched",
 }
