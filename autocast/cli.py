@@ -1,4 +1,4 @@
-"""The command line: `autocast demo`, `autocast env`, `autocast rules`."""
+"""The command line: `autocast demo`, `autocast env`, `autocast rules`, `autocast cache`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from autocast import settings
+from autocast.cache import command
 from autocast.errors import AutocastError, InputError
 from autocast.messages import nearest
 from autocast.terminal import TEXT_WIDTH, at_least
@@ -72,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("pattern", nargs="?", default="", help="only operators whose name contains this")
     rules.add_argument("--policy", help=f"what this makes of them: {_POLICY}")
     rules.set_defaults(run=_rules)
+    command.add_to(commands)
     return parser
 
 
