@@ -1,45 +1,59 @@
-"""From planned kernels to machine code: in parts of a few kernels, which several threads compile at once."""
+"""From planned kernels to machine code: one kernel at a time, several at once, linked to one shared library."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import tvm
-from tvm import tirx
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.relax import vm_build
 
 from autocast.ir.failures import in_phase
+from autocast.kernels.executables import Linked
 from autocast.kernels.fallback.schedule import EXISTING
+from autocast.kernels.linking import find_linker
+from autocast.kernels.objects import Describe, machine_code, object_of
+from autocast.runtime.library import Library
 
 _T = TypeVar("_T")
 
-#: Kernels in a part: LLVM takes most of a second for them, and some 0.03 s more for each part. A thread takes the next
-#: part when it is done with one. Parts do not depend on the number of threads, so machine code does not.
-KERNELS_IN_PART = 8
 
+@dataclass(frozen=True)
+class Code:
+    """Machine code of a module.
 
-def parts_of(mod: tvm.IRModule) -> list[tvm.IRModule]:
-    """Split a module: Relax functions and PrimFuncs that may call each other come first, and all in one part.
-
-    Kernels of this project call nothing, so each may be anywhere: neighbours by name, which take about as long as each
-    other, go to different parts.
+    Attributes
+    ----------
+    library : Library
+        The functions of Relax, and the kernels that they call.
+    facts : dict of str to object
+        For each kernel what `describe` said of it.
     """
-    free: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
-    bound: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
-    for var, function in sorted(mod.functions.items(), key=lambda item: item[0].name_hint):
-        is_free = isinstance(function, tirx.PrimFunc) and EXISTING not in (function.attrs or {})
-        (free if is_free else bound)[var] = function
-    count = -(-len(free) // KERNELS_IN_PART) or 1
-    kernels = [dict(list(free.items())[start::count]) for start in range(count)]
-    return [
-        tvm.IRModule(part, attrs=mod.attrs, global_infos=mod.global_infos)
-        for part in ({**bound, **kernels[0]}, *kernels[1:])
-    ]
+
+    library: Library
+    facts: dict[str, Any]
 
 
-def generate(mod: tvm.IRModule, target: tvm.target.Target, threads: int) -> tvm.runtime.Executable:
+def units_of(mod: tvm.IRModule) -> list[tvm.IRModule]:
+    """The PrimFuncs of a module, which are compiled one by one, but for those that it came with: they may call each
+    other, and are one unit.
+
+    So a kernel's code does not depend on the kernels beside it.
+    """
+    functions = sorted(mod.functions.items(), key=lambda item: item[0].name_hint)
+    functions = [(var, function) for var, function in functions if isinstance(function, tirx.PrimFunc)]
+    bound = {var: function for var, function in functions if EXISTING in (function.attrs or {})}
+    free = [{var: function} for var, function in functions if var not in bound]
+    units = [unit for unit in (bound, *free) if unit] or [{}]  # the linker asks for one object
+    return [tvm.IRModule(unit, attrs=mod.attrs, global_infos=mod.global_infos) for unit in units]
+
+
+def generate(mod: tvm.IRModule, target: tvm.target.Target, threads: int, describe: Describe) -> Code:
     """Compile a module of PrimFuncs and finished Relax functions, under the caller's `PassContext`.
 
     Parameters
@@ -50,33 +64,44 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target, threads: int) -> tvm.
         An LLVM target.
     threads : int
         How many threads compile. Passes run in all of them, and so do the context's instruments; 1 is the caller's.
+    describe : function of a PrimFunc
+        Asked of each kernel when its loops are final.
+
+    Warns
+    -----
+    CacheWarning
+        There is no linker on this machine: code is made in memory.
     """
     context = tvm.transform.PassContext.current()
+    builder = relax.ExecBuilder()
+    with in_phase("generate"):
+        rest = vm_build._vmcodegen(builder, mod)
+    linker = find_linker()
 
-    def compiled(part: tvm.IRModule) -> tvm.runtime.Executable:
+    def compiled(unit: tvm.IRModule) -> tuple[Any, dict[str, Any]]:
         with context:
-            return tvm.compile(part, target, relax_pipeline=None)
+            return (machine_code if linker is None else object_of)(unit, target, describe)
 
-    def checked(part: tvm.IRModule) -> tvm.runtime.Executable:
-        with in_phase("generate", part, compiled):
-            return compiled(part)
+    def checked(unit: tvm.IRModule) -> tuple[Any, dict[str, Any]]:
+        with in_phase("generate", unit, compiled):
+            return compiled(unit)
 
-    executable, *others = _in_threads(checked, parts_of(mod), threads)
-    for other in others:
-        executable.mod.import_module(other.mod)
-    return executable
-
-
-def load(executable: tvm.runtime.Executable, threads: int) -> None:
-    """Let LLVM make machine code of what `generate` returned, which the first call would wait for."""
-
-    def loaded(library: tvm.runtime.Module) -> None:
-        # It makes all of its machine code when it is first asked for a function, whether it has that function or not.
-        with suppress(AttributeError):
-            library.get_function("main")
-
+    results = _in_threads(checked, units_of(rest), threads)
+    facts = {name: fact for _, described in results for name, fact in described.items()}
     with in_phase("load"):
-        _in_threads(loaded, executable.mod.imports, threads)
+        linked = Linked(mod, builder, target)
+        if linker is not None:
+            return Code(linked.of_objects([code for code, _ in results], linker), facts)
+        library = linked.of_modules([code for code, _ in results])
+        _in_threads(_load, library.module.imports, threads)
+        return Code(library, facts)
+
+
+def _load(library: tvm_ffi.Module) -> None:
+    """Let LLVM make machine code in memory, which the first call would wait for."""
+    # It makes all of it when it is first asked for a function, whether it has that function or not.
+    with suppress(AttributeError):
+        library.get_function("main")
 
 
 def _in_threads(function: Callable[[Any], _T], values: Iterable[Any], threads: int) -> list[_T]:

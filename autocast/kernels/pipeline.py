@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import tvm
 from tvm import relax
+from tvm.relax.vm_build import VMExecutable
 
 from autocast import settings
 from autocast.ir import first_order, is_op, write_out_literals
@@ -28,7 +29,7 @@ from autocast.kernels.fallback.nested_fields import keep_fields_apart
 from autocast.kernels.fallback.places import keep_within_tensors
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.fallback.tvm_passes import fuse, fuse_existing, legalize, sequence
-from autocast.kernels.generate import generate
+from autocast.kernels.generate import Code, generate
 from autocast.kernels.matching.attention.decompose import decompose_attention
 from autocast.kernels.matching.convolutions.declined import has_kernel
 from autocast.kernels.matching.convolutions.pooling_rule import move_channels_of_pooling
@@ -36,6 +37,7 @@ from autocast.kernels.matching.products.transposed import transpose_products
 from autocast.kernels.matching.rows.losses import decompose_losses
 from autocast.kernels.matching.rules import RULES
 from autocast.kernels.matching.translate import VECTOR_OPERATORS
+from autocast.kernels.objects import Describe
 from autocast.kernels.phases.agreement import check_agreement
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.channels_last.phase import channels_last
@@ -176,11 +178,15 @@ PLANNING = (
     relax.transform.StaticPlanBlockMemory(),
 )
 
-#: The rest of TVM's build pipeline: from planned storage to what the virtual machine executes.
-FINISHING = (
+#: Every allocation and every release becomes a binding of its own.
+RELEASING = (
     PoisonMemory(),
     relax.transform.LowerAllocTensor(),
     relax.transform.KillAfterLastUse(),
+)
+
+#: The rest of TVM's build pipeline: allocations and releases are hidden in calls of the virtual machine.
+FINISHING = (
     relax.transform.LowerRuntimeBuiltin(),
     relax.transform.ComputePrimValue(),
     relax.transform.VMShapeLower(),
@@ -203,6 +209,13 @@ class Plan(NamedTuple):
         """The submodules that the calls of each kernel come from, and so of its copy that writes in place."""
         places = places_of_kernels(self.lowered)
         return places | {f"{name}{SUFFIX}": modules for name, modules in places.items()}
+
+
+class Finished(NamedTuple):
+    """A compiled module: `released` has every allocation and every release, as `code` does them."""
+
+    released: tvm.IRModule
+    code: Code
 
 
 def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
@@ -238,10 +251,19 @@ def plan(mod: tvm.IRModule, target: tvm.target.Target) -> Plan:
     return Plan(lowered, _one_by_one(PLANNING, lowered, target))
 
 
-def finish(planned: tvm.IRModule, target: tvm.target.Target, threads: int = 1) -> tvm.runtime.Executable:
-    """Compile a planned module (`Plan.planned`) to an executable for the virtual machine, by this many threads."""
+def finish(
+    planned: tvm.IRModule,
+    target: tvm.target.Target,
+    threads: int = 1,
+    describe: Describe = lambda kernel: None,
+) -> Finished:
+    """Compile a planned module (`Plan.planned`) for the virtual machine, by this many threads.
+
+    `describe` is asked of each kernel when its loops are final, as the buffers that it allocates are.
+    """
     with _as_allocated(planned):
-        return generate(_one_by_one(FINISHING, planned, target), target, threads)
+        released = _one_by_one(RELEASING, planned, target)
+        return Finished(released, generate(_one_by_one(FINISHING, released, target), target, threads, describe))
 
 
 def _run(run: Callable[[tvm.IRModule, Backend], tvm.IRModule], backend: Backend, mod: tvm.IRModule) -> tvm.IRModule:
@@ -270,7 +292,7 @@ def _as_allocated(planned: tvm.IRModule) -> tvm.transform.PassContext:
 
 def build(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
     """Lower, plan and compile `mod` for `target`: an executable for `relax.VirtualMachine`."""
-    return finish(plan(mod, target).planned, target)
+    return VMExecutable(finish(plan(mod, target).planned, target).code.library.module)
 
 
 def _report(name: str, mod: tvm.IRModule, seconds: float) -> None:

@@ -52,8 +52,8 @@ class Executable:
     device : str
         What it was compiled for.
     seconds : dict of str to float
-        Where the time went that it took to make it: "lower" (to planned kernels), "generate" (LLVM's IR), "load"
-        (machine code); or "look up" and "load" in the cache.
+        Where the time went that it took to make it: "lower" (to planned kernels), "generate" (machine
+        code); or "look up" and "load" in the cache.
     origin : str
         Where the code comes from: "compiled", "the user's cache", "the system's cache" or "a file".
     """

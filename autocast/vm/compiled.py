@@ -19,8 +19,8 @@ class Compiled:
     library : Library
         Its code.
     seconds : dict[str, float]
-        Compile time by phase: "lower" (to planned kernels), "generate" (LLVM's IR), "load" (machine code), of which the
-        last two run on several threads; or "look up" and "load", where it was in the cache.
+        Compile time by phase: "lower" (to planned kernels), "generate" (machine code, by several threads); or "look up"
+        and "load", where it was in the cache.
     origin : str
         "compiled", "the user's cache" or "the system's cache".
     """

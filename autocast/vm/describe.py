@@ -26,7 +26,7 @@ from autocast.vm.workspace import workspace
 
 def describe(
     planned: tvm.IRModule,
-    kernels: tvm.IRModule,
+    kernels: Mapping[str, Kernel],
     signature: Signature,
     state: Sequence[str],
     places: Mapping[str, tuple[str, ...]],
@@ -38,8 +38,8 @@ def describe(
     ----------
     planned : IRModule
         Relax functions after memory planning: every allocation and every release is a binding of its own.
-    kernels : IRModule
-        The PrimFuncs as code generation receives them: loops are final, and so are the buffers they allocate.
+    kernels : mapping of str to Kernel
+        What `describe_kernel` says of each.
     signature : Signature
         Of `main` as its caller knows it.
     state : sequence of str
@@ -58,11 +58,7 @@ def describe(
         copies=tuple(held[len(state) : copies]),
         params=tuple(held[copies:]),
         functions={var.name_hint: described(planned, function) for var, function in ir.relax_functions(planned)},
-        kernels={
-            var.name_hint: describe_kernel(kernel, places.get(var.name_hint, ()))
-            for var, kernel in kernels.functions.items()
-            if isinstance(kernel, tirx.PrimFunc)
-        },
+        kernels={name: replace(kernel, modules=places.get(name, ())) for name, kernel in kernels.items()},
         constants=_constant_bytes(planned),
         outputs_vary=not ir.is_static_type(main.ret_ty),
         mismatches=_mismatches(planned),
@@ -77,13 +73,13 @@ def _input(var: relax.Var) -> Input:
     return Input(var.name, ir.dtype_of(var) or "", ir.static_shape(var) or ())
 
 
-def describe_kernel(kernel: tirx.PrimFunc, modules: tuple[str, ...] = ()) -> Kernel:
-    """What the calls of a kernel take and do; its loops are final."""
+def describe_kernel(kernel: tirx.PrimFunc) -> Kernel:
+    """What the calls of a kernel take and do; its loops are final, and so are the buffers that it allocates."""
     dimensions = Dimensions()
     buffers = [param for param in kernel.params if isinstance(param.ty, tirx.buffer.BufferType)]
     shapes = tuple(dimensions.declared(buffer.shape) for buffer in buffers)
     flops = kernel_flops(kernel, shapes, dimensions)
-    return Kernel(shapes, workspace(kernel, dimensions), flops, modules)
+    return Kernel(shapes, workspace(kernel, dimensions), flops)
 
 
 def _mismatches(planned: tvm.IRModule) -> Mismatches:

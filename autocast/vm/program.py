@@ -2,54 +2,25 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm.ir.instrument import pass_instrument
 from tvm.target import Target
 
 from autocast import kernels, settings
 from autocast.ir import all_bindings, place_of, relax_functions
 from autocast.kernels.contexts import changed_context
-from autocast.runtime.library import Library, load_library
 from autocast.runtime.signature import Signature
 from autocast.runtime.threads import wanted_threads
 from autocast.vm.compiled import Compiled
-from autocast.vm.describe import describe
+from autocast.vm.describe import describe, describe_kernel
 from autocast.vm.program_cache import cached
-
-
-@pass_instrument
-class _Snapshots:
-    """Remembers the modules as they were before the passes named in `before`: the parts of one, where it is split."""
-
-    def __init__(self, *before: str) -> None:
-        self.parts: dict[str, list[tvm.IRModule]] = {name: [] for name in before}
-
-    def run_before_pass(self, mod: tvm.IRModule, info: Any) -> None:
-        if info.name in self.parts:
-            self.parts[info.name].append(mod)
-
-    def whole(self, name: str) -> tvm.IRModule:
-        """The module before pass `name`."""
-        parts = self.parts[name]
-        return tvm.IRModule({var: function for part in parts for var, function in part.functions.items()})
-
-
-#: The pass that first hides allocations and releases in calls of the VM.
-_PLAN_ENDS = "LowerRuntimeBuiltin"
-
-#: The pass after which a PrimFunc's buffers and symbolic sizes are buried in calling code.
-_KERNELS_END = "tirx.MakePackedAPI"
-
 
 #: Programs of modules compiled before, the most recently used last: a Model made again has the same module, and other
 #: parameters.
@@ -104,27 +75,14 @@ def _is_watched() -> bool:
 
 
 def _build(mod: tvm.IRModule, signature: Signature, state: tuple[str, ...], target: Target, opt_level: int) -> Compiled:
-    snapshots = _Snapshots(_PLAN_ENDS, _KERNELS_END)
     # Instruments of the caller's may not be made for several threads.
     threads = 1 if len(tvm.transform.PassContext.current().instruments) else wanted_threads()
     times = [time.perf_counter()]
     with changed_context(opt_level=opt_level):
         plan = kernels.plan(mod, target)
+        times.append(time.perf_counter())
+        finished = kernels.finish(plan.planned, target, threads, describe_kernel)
     times.append(time.perf_counter())
-    with changed_context(opt_level=opt_level, instruments=[snapshots]):
-        code = kernels.finish(plan.planned, target, threads)
-    times.append(time.perf_counter())
-    library = _library(code)
-    times.append(time.perf_counter())
-    phases = zip(("lower", "generate", "load"), times, times[1:], strict=False)
-    seconds = {phase: ended - started for phase, started, ended in phases}
-    planned, functions = snapshots.whole(_PLAN_ENDS), snapshots.whole(_KERNELS_END)
-    program = describe(planned, functions, signature, state, plan.places, target)
-    return Compiled(program, library, seconds)
-
-
-def _library(code: tvm.runtime.Executable) -> Library:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "library.so"
-        code.export_library(str(path))
-        return load_library(path.read_bytes())
+    program = describe(finished.released, finished.code.facts, signature, state, plan.places, target)
+    phases = zip(("lower", "generate"), times, times[1:], strict=False)
+    return Compiled(program, finished.code.library, {phase: ended - started for phase, started, ended in phases})

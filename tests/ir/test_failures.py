@@ -122,7 +122,7 @@ def test_a_pass_of_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 
 
 def test_code_generation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(generate.tvm, "compile", _fails)
+    monkeypatch.setattr(generate, "object_of", _fails)
     with pytest.raises(CompileError, match=r"the phase 'generate' failed in @.*ValueError: it just does"):
         vm.compile(_module())
 

@@ -1,19 +1,18 @@
-"""Machine code made in parts, by one thread or several, is the same code."""
+"""Machine code made in parts, by one thread or several, is the same code, whether it is linked or made in memory."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir.instrument import pass_instrument
 
-from autocast.errors import CompileError
-from autocast.kernels import detect_target, finish, load, plan
-from autocast.kernels import generate as generation
-from autocast.kernels.generate import parts_of
+from autocast.errors import CacheWarning, CompileError
+from autocast.kernels import detect_target, finish, plan
+from autocast.kernels.generate import Code, units_of
+from autocast.runtime.library import load_library
+from autocast.runtime.machine import VirtualMachine
 from tests.kernels.modules import module, random, scheduled
 
 
@@ -29,52 +28,74 @@ def _planned(*, existing: bool = False) -> tvm.IRModule:
     return plan(relax.transform.LegalizeOps()(mod) if existing else mod, detect_target()).planned
 
 
-def _assembly(library: tvm.runtime.Module) -> Iterator[str]:
-    if library.kind == "llvm":
-        yield library.inspect_source("s")
-    for imported in library.imports:
-        yield from _assembly(imported)
+def _finish(planned: tvm.IRModule, threads: int = 1) -> Code:
+    return finish(planned, detect_target(), threads).code
 
 
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "KERNELS_IN_PART", 1)
+def _run(code: Code) -> np.ndarray:
+    return VirtualMachine(code.library.module)["main"](tvm.runtime.tensor(random((24, 24), "float32"))).numpy()
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_every_function_is_in_one_part_and_those_of_relax_in_the_first(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(generation, "KERNELS_IN_PART", size)
+def test_each_kernel_is_a_unit() -> None:
     planned = _planned()
-    parts = parts_of(planned)
-    names = [var.name_hint for part in parts for var in part.functions]
-    assert sorted(names) == sorted(var.name_hint for var in planned.functions)
-    assert max(len(scheduled(part)) for part in parts) <= size
-    for part in parts[1:]:
-        assert part.functions and all(isinstance(function, tirx.PrimFunc) for function in part.functions.values())
+    units = units_of(planned)
+    assert sorted(var.name_hint for unit in units for var in unit.functions) == sorted(scheduled(planned))
+    assert [len(unit.functions) for unit in units] == [1] * len(scheduled(planned))
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_functions_that_came_with_a_module_stay_together() -> None:
+def test_functions_that_came_with_a_module_are_one_unit() -> None:
     planned = _planned(existing=True)
-    assert len(scheduled(planned)) > 1
-    assert len(parts_of(planned)) == 1
+    (unit,) = units_of(planned)
+    assert len(unit.functions) == len(scheduled(planned)) > 1
 
 
-@pytest.mark.usefixtures("small_parts")
-def test_code_and_results_do_not_depend_on_threads() -> None:
-    planned, argument = _planned(), tvm.runtime.tensor(random((24, 24), "float32"))
-    code, results = [], []
-    for threads in (1, 2, 5):
-        executable = finish(planned, detect_target(), threads)
-        load(executable, threads)
-        code.append(list(_assembly(executable.mod)))
-        results.append(relax.VirtualMachine(executable, tvm.cpu())["main"](argument).numpy())
-    assert len(code[0]) == len(scheduled(planned)) > 2
-    assert code[0] == code[1] == code[2]
-    np.testing.assert_array_equal(results[1], results[0])
-    np.testing.assert_array_equal(results[2], results[0])
+def test_the_library_does_not_depend_on_threads() -> None:
+    planned = _planned()
+    codes = [_finish(planned, threads) for threads in (1, 2, 5)]
+    assert codes[0].library.code
+    assert codes[0].library.code == codes[1].library.code == codes[2].library.code
+    np.testing.assert_array_equal(_run(codes[1]), _run(codes[0]))
+
+
+def test_a_library_that_is_loaded_again_computes_the_same() -> None:
+    code = _finish(_planned())
+    assert code.library.code is not None
+    np.testing.assert_array_equal(_run(Code(load_library(code.library.code), {})), _run(code))
+
+
+def test_without_a_linker_code_is_made_in_memory_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned = _planned()
+    linked = _run(_finish(planned))
+    monkeypatch.setenv("PATH", "")
+    with pytest.warns(CacheWarning, match="none of the linkers ld, .* nothing of it is cached. Install one"):
+        code = _finish(planned, 2)
+    assert code.library.code is None
+    np.testing.assert_array_equal(_run(code), linked)
+
+
+def test_a_module_without_kernels_is_linked_and_runs() -> None:
+    code = _finish(plan(module(lambda x: x, ((24, 24), "float32")), detect_target()).planned)
+    assert code.library.code and not code.facts
+    np.testing.assert_array_equal(_run(code), random((24, 24), "float32"))
+
+
+def test_an_external_module_is_kept_beside_the_library() -> None:
+    @tvm.script.ir_module
+    class Library:
+        @tvm.script.tirx.prim_func
+        def twice(x: tvm.script.tirx.Buffer((4,), "float32"), y: tvm.script.tirx.Buffer((4,), "float32")):
+            for i in range(4):
+                y[i] = x[i] * tvm.script.tirx.float32(2)
+
+    def body(x: relax.Expr) -> relax.Expr:
+        doubled = relax.op.call_dps_packed("twice", (x,), out_ty=relax.TensorType((4,), "float32"))
+        return relax.op.add(doubled, x)
+
+    mod = module(body, ((4,), "float32")).with_attr("external_mods", [tvm.compile(Library, detect_target()).mod])
+    code = _finish(plan(mod, detect_target()).planned)
+    assert code.library.code is None
+    tripled = VirtualMachine(code.library.module)["main"](tvm.runtime.tensor(np.ones(4, "float32")))
+    np.testing.assert_array_equal(tripled.numpy(), np.full(4, 3, "float32"))
 
 
 @pass_instrument
@@ -89,10 +110,9 @@ class _Failing:
             raise ValueError(f"no code for {self.kernel}")
 
 
-@pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_error_in_any_part_is_raised(threads: int) -> None:
     planned = _planned()
     for name in scheduled(planned):
         with tvm.transform.PassContext(instruments=[_Failing(name)]), pytest.raises(CompileError, match=name):
-            finish(planned, detect_target(), threads)
+            _finish(planned, threads)

@@ -96,4 +96,4 @@ def test_the_program_tells_the_plan_and_the_kernels():
     assert "allocate" in [step[0] for step in executable.program.functions["main"].steps]
     (kernel,) = executable.program.kernels
     assert "multiply" in kernel
-    assert set(executable.seconds) == {"lower", "generate", "load"}
+    assert set(executable.seconds) == {"lower", "generate"}

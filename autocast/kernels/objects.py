@@ -1,0 +1,69 @@
+"""One unit of PrimFuncs, as LLVM's module in memory or as the bytes of an object file."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.instrument import pass_instrument
+
+from autocast.kernels.contexts import changed_context
+
+#: What is read off a kernel whose loops are final.
+Describe = Callable[[tirx.PrimFunc], Any]
+
+#: The pass after which a PrimFunc's buffers and symbolic sizes are buried in calling code.
+_LOOPS_END = "tirx.MakePackedAPI"
+
+#: How TVM calls a function in machine code.
+PREFIX = "__tvm_ffi_"
+
+
+class Object(NamedTuple):
+    """An object file, and its functions."""
+
+    data: bytes
+    functions: tuple[str, ...]
+
+
+@pass_instrument
+class _Loops:
+    """Remembers a module as it is before its loops are buried."""
+
+    mod: tvm.IRModule
+
+    def run_before_pass(self, mod: tvm.IRModule, info: Any) -> None:
+        if info.name == _LOOPS_END:
+            self.mod = mod
+
+
+def machine_code(unit: tvm.IRModule, target: tvm.target.Target, describe: Describe) -> tuple[Any, dict[str, Any]]:
+    """LLVM's module of a unit, under the caller's `PassContext`, and what `describe` says of each of its functions.
+
+    This is `tvm.tirx.build` for one target without devices, but for what it makes of a lone function: a second entry
+    named main.
+    """
+    loops = _Loops()
+    pipeline, finalize, _ = tirx.get_default_tir_pipeline(target)
+    with changed_context(instruments=[loops]):
+        mod = tirx.transform.BindTarget(target.with_host(target))(unit)
+        mod = finalize()(pipeline(mod))
+        if tvm.transform.PassContext.current().config.get("tirx.disable_assert", False):
+            mod = tirx.transform.SkipAssert()(mod)
+    functions = {var: function.without_attr("tirx.is_entry_func") for var, function in mod.functions.items()}
+    code = tvm_ffi.get_global_func("target.build.llvm")(tvm.IRModule(functions, attrs=mod.attrs), target)
+    return code, {var.name_hint: describe(function) for var, function in loops.mod.functions.items()}
+
+
+def object_of(unit: tvm.IRModule, target: tvm.target.Target, describe: Describe) -> tuple[Object, dict[str, Any]]:
+    """The same as an object file."""
+    code, facts = machine_code(unit, target, describe)
+    with tempfile.TemporaryDirectory(prefix="autocast_") as folder:
+        path = Path(folder, "unit.o")
+        code.write_to_file(str(path), "o")
+        return Object(path.read_bytes(), tuple(facts)), facts
