@@ -1,4 +1,4 @@
-"""The command line: `autocast demo`, `autocast env`, `autocast rules`, `autocast cache`."""
+"""The command line: `autocast demo`, `autocast env`, `autocast rules`, `autocast cache`, `autocast warm`."""
 
 from __future__ import annotations
 
@@ -74,6 +74,17 @@ def _parser() -> argparse.ArgumentParser:
     rules.add_argument("--policy", help=f"what this makes of them: {_POLICY}")
     rules.set_defaults(run=_rules)
     command.add_to(commands)
+
+    warm = commands.add_parser(
+        "warm",
+        help="compile models into the cache before anybody waits for them",
+        description="Call a function of yours for each batch and length, and compile the models that it returns.",
+    )
+    warm.add_argument("function", help="package.module:function; it takes batch=, length=, both or neither")
+    warm.add_argument("--batch", type=at_least(1), nargs="+", default=[], metavar="N", help="batch sizes")
+    warm.add_argument("--length", type=at_least(1), nargs="+", default=[], metavar="N", help="lengths of sequences")
+    warm.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="processes that compile (default: 1)")
+    warm.set_defaults(run=_warm)
     return parser
 
 
@@ -131,3 +142,11 @@ def _rules(options: argparse.Namespace) -> int:
         )
     print(chosen)
     return 0
+
+
+def _warm(options: argparse.Namespace) -> int:
+    from autocast.vm.warm import table, warm
+
+    results = warm(options.function, options.batch, options.length, options.jobs)
+    Console().print(table(options.function, results))
+    return 1 if any(result.failed for result in results) else 0
