@@ -17,7 +17,8 @@ import autocast
 from autocast import amp, kernels, training
 from autocast.errors import IllFormedModuleError
 from autocast.ir import all_bindings, check_well_formed, place_of
-from autocast.ir.serialize import DEEPEST, SerializationError, from_data, to_data
+from autocast.ir.deserialize import from_data
+from autocast.ir.serialize import DEEPEST, SerializationError, to_data
 from tests.architectures import ARCHITECTURES
 from tests.fuzz.generator import generate, parse
 
