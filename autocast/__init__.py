@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from autocast import amp, runtime
     from autocast.errors import AutocastError, CastingRuleError
     from autocast.frontend import from_relax, from_torch
-    from autocast.model import Model
+    from autocast.model import Model, load
     from autocast.vm import get_peak_memory, profile_vm_model
     from autocast.vm.compile import compile
 
@@ -30,6 +30,7 @@ _HOMES = {
     "from_relax": "autocast.frontend",
     "from_torch": "autocast.frontend",
     "get_peak_memory": "autocast.vm",
+    "load": "autocast.model",
     "profile_vm_model": "autocast.vm",
 }
 _PACKAGES = (
@@ -55,6 +56,7 @@ __all__ = [
     "from_relax",
     "from_torch",
     "get_peak_memory",
+    "load",
     "profile_vm_model",
     "runtime",
 ]

@@ -13,8 +13,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from autocast.container import Container, LayoutError, read, to_bytes, write
 from autocast.errors import IllFormedModuleError, InputError
-from autocast.model import files
+from autocast.model import files, saving
 from autocast.model.mode import training_mode
 
 #: The attribute of `main` that says who imported it, "torch"; modules from elsewhere do not have it.
@@ -132,20 +133,39 @@ class Model:
         return f"Model({inputs}; {len(self.params)} parameters{mode}{cast})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        raise TypeError(
-            "Model: a model cannot be pickled or copied deeply, since TVM cannot serialize it. Keep its module as "
-            "text: text, constants = autocast.ir.script.to_script(model.mod), the constants by save_constants(path, "
-            "constants), and its parameters as arrays, {name: value.numpy() for name, value in model.params.items()}; "
-            "autocast.from_relax(from_script(text, load_constants(path)), arrays) makes a model of them"
-        )
+        """Pickled and copied deeply as the file that `save` writes, with parameters of its own."""
+        return _from_bytes, (to_bytes(saving.FORMAT, *saving.parts_of(self)),)
+
+    def __copy__(self) -> Model:
+        return self.replace()
 
     def script(self) -> str:
-        """The module as TVMScript."""
+        """The module as TVMScript, to read: TVM's parser does not take it back where it has constants; see `save`."""
         return str(self.mod.script())
 
     def replace(self, *, mod: tvm.IRModule | None = None, **changes: Any) -> Model:
         """A new Model with some fields changed; the parameters are shared, never copied."""
         return replace(self, mod=self.mod if mod is None else mod, **changes)
+
+    def save(self, path: str | os.PathLike[str], *, key: bytes | None = None) -> Path:
+        """Write the whole model to one file, which `autocast.load` reads: module, parameters, report and names.
+
+        The file is whole or is not there, whatever happens. See docs/files.md for what is in it.
+
+        Parameters
+        ----------
+        path : path
+            The folders above it are made if they are missing.
+        key : bytes, optional
+            Sign the file with this key.
+
+        Raises
+        ------
+        ArtifactError
+            The file cannot be written, or the module has something that is no data: a Python function, a compiled
+            module.
+        """
+        return write(path, saving.FORMAT, *saving.parts_of(self), key=key)
 
     def save_params(self, path: str | os.PathLike[str]) -> Path:
         """Write the parameters, each in the dtype that it is stored in, to a safetensors file; atomic, so kill-safe."""
@@ -201,6 +221,43 @@ class Model:
                     f"Model: the update of {params[position]} is {output}, expected {param.ty} as the parameter; try "
                     "an astype or a reshape of what main returns."
                 )
+
+
+def load(path: str | os.PathLike[str], *, key: bytes | None = None) -> Model:
+    """The model that `Model.save` wrote, which computes the same, to the bit.
+
+    The file is checked whole before anything of it is used, and nothing in it is run. Parameters are not copied: they
+    are pages of the file, read when they are first used and shared by the processes that load it. What is written to
+    them stays in this process. The file must not be changed in place as long as the model is used.
+
+    Parameters
+    ----------
+    path : path
+    key : bytes, optional
+        The key that the file must be signed with.
+
+    Raises
+    ------
+    ArtifactError
+        There is no such file, it was damaged, it is of another kind or version, it is not signed with the key, or it
+        needs an operator that is not registered in this process.
+    """
+    return _model_in(read(path, saving.FORMAT, key=key))
+
+
+def _from_bytes(data: bytes) -> Model:
+    return _model_in(read(data, saving.FORMAT))
+
+
+def _model_in(container: Container) -> Model:
+    fields = saving.fields_of(container)
+    with container.reading("its model"):
+        try:
+            model = Model(**fields)
+        except (IllFormedModuleError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise LayoutError(f"{type(error).__name__}: {error}") from error
+        saving.check_params(model.params, model.main.params[model.num_input :])
+    return model
 
 
 def updates_of(main: relax.Function) -> tuple[int, ...]:

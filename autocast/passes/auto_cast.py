@@ -103,6 +103,7 @@ def _auto_cast(
         bindings=len(plan.calls),
         unused=decisions.unused(),
         out_of_range=decisions.out_of_range,
+        policy=str(policy),
         _plan=plan,
         _low=low,
     )

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import weakref
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import tvm
 from torch import nn
-from tvm import relax
 
 from autocast.errors import IllFormedModuleError, InputError
 from autocast.frontend import from_relax, from_torch
-from autocast.ir import script
 from autocast.model import Model
 
 
@@ -102,24 +96,3 @@ def test_a_model_prints_as_one_line(model: Model) -> None:
     assert repr(model).startswith("Model(a: ")
     assert "1 parameters" in repr(model)
     assert "\n" not in repr(model)
-
-
-@pytest.mark.parametrize("copier", [pickle.dumps, copy.deepcopy])
-def test_a_model_cannot_be_pickled_and_says_what_to_do(model: Model, copier: Callable) -> None:
-    with pytest.raises(TypeError, match=r"to_script.*save_constants.*from_relax\(from_script"):
-        copier(model)
-
-
-def test_a_model_is_made_again_of_what_that_error_says(tmp_path: Path) -> None:
-    table, weight = np.arange(6, dtype="float32").reshape(2, 3), np.ones((2, 3), "float32")
-    a, w = (relax.Var(name, relax.TensorType([2, 3], "float32")) for name in "aw")
-    builder = relax.BlockBuilder()
-    with builder.function("main", [a, w]):
-        builder.emit_func_output(builder.emit(relax.op.add(relax.op.multiply(a, w), relax.const(table))))
-    model = from_relax(builder.get(), {"w": weight})
-
-    text, constants = script.to_script(model.mod)
-    script.save_constants(tmp_path / "constants.npz", constants)
-    arrays = pickle.loads(pickle.dumps({name: value.numpy() for name, value in model.params.items()}))
-    mod = script.from_script(text, script.load_constants(tmp_path / "constants.npz"))
-    np.testing.assert_array_equal(from_relax(mod, arrays)(table), 2 * table)

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from io import StringIO
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from autocast.ir.places import place_of
-from autocast.passes.casting.costs import cast_bytes
+from autocast.passes.casting.costs import CastCost, cast_bytes
 from autocast.passes.casting.forms import InsertedCast
 from autocast.passes.casting.plan import ModulePlan
 from autocast.passes.store_parameters import StoredParameters
 from autocast.policy import Unused
 
 _MEBIBYTE = 2**20
+
+#: The fields of a report that are plain values, and their types.
+_PLAIN: dict[str, type] = {
+    **dict.fromkeys(("dtype", "objective", "solver", "policy"), str),
+    **dict.fromkeys(("cost", "lower_bound", "greedy_casts", "greedy_cast_bytes", "greedy_cost", "bindings"), int),
+    "milliseconds": float,
+}
+_CAST = ("function", "tensor", "variable", "source", "target", "elements")
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,8 @@ class CastReport:
     cast would read and write if none were absorbed by a kernel. The `greedy` figures are those of one forward pass
     over the same module and rules. `unused` are the policy's entries that concern nothing in the module. `out_of_range`
     are the parameters that the dtype cannot hold, and why: what reads them is float32, unless the policy explicitly
-    says otherwise. `parameters` tells which are stored in low precision since, where any may be.
+    says otherwise. `parameters` tells which are stored in low precision since, where any may be. `policy` is the
+    text of the policy, without its hints that are Python.
     """
 
     dtype: str
@@ -75,10 +85,13 @@ class CastReport:
     milliseconds: float
     bindings: int
     unused: tuple[Unused, ...]
-    _plan: ModulePlan = field(repr=False)
+    _plan: ModulePlan | None = field(repr=False)
     _low: list[bool] = field(repr=False)
     out_of_range: Mapping[str, str] = field(default_factory=dict)
     parameters: StoredParameters | None = None
+    policy: str = ""
+    #: The decisions where there is no plan any more: in a report that was read from a file.
+    _told: tuple[Decision, ...] = field(default=(), repr=False)
 
     @property
     def casts(self) -> int:
@@ -98,6 +111,8 @@ class CastReport:
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """Every call of an operator, in program order."""
+        if self._plan is None:
+            return self._told
         rows = []
         for function, var, plan in self._plan.calls:
             ruling = plan.ruling
@@ -113,6 +128,42 @@ class CastReport:
 
     def _dtype(self, node: int) -> str:
         return self.dtype if self._low[node] else "float32"
+
+    def to_data(self) -> dict[str, Any]:
+        """All that the report says, as JSON can say it; `from_data` makes a report of it that says the same."""
+        plain = {name: getattr(self, name) for name in _PLAIN}
+        casts = [[*(getattr(cast, name) for name in _CAST), cast.cost.name] for cast in self.inserted]
+        return plain | {
+            "inserted": casts,
+            "unused": [list(unused) for unused in self.unused],
+            "out_of_range": dict(self.out_of_range),
+            "parameters": None if self.parameters is None else asdict(self.parameters),
+            "decisions": [list(astuple(decision)) for decision in self.decisions],
+        }
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> CastReport:
+        """The report that `to_data` wrote; LookupError, TypeError or ValueError where it did not write this."""
+        wrong = [name for name, type_ in _PLAIN.items() if not isinstance(data[name], type_)]
+        if wrong:
+            raise TypeError(f"{', '.join(wrong)} of a CastReport")
+        parameters = data["parameters"]
+        if parameters is not None:
+            names = ("stored", "shared", "mixed", "unread")
+            parameters = StoredParameters(**{**parameters, **{name: tuple(parameters[name]) for name in names}})
+        return cls(
+            **{name: data[name] for name in _PLAIN},
+            inserted=tuple(
+                InsertedCast(**dict(zip(_CAST, facts, strict=True)), cost=CastCost[cost])
+                for *facts, cost in data["inserted"]
+            ),
+            unused=tuple(Unused(*unused) for unused in data["unused"]),
+            out_of_range=dict(data["out_of_range"]),
+            parameters=parameters,
+            _plan=None,
+            _low=[],
+            _told=tuple(Decision(*decision) for decision in data["decisions"]),
+        )
 
     def summary(self) -> str:
         """One line: `casts: 234 (optimal in bytes; greedy: 367), 845.0 MiB (greedy: 1020.5 MiB)`, and what is offline.
