@@ -69,7 +69,8 @@ class Executable:
         self.program, self.library = variant.program, variant.library
         params = tuple(variant.params)
         self.params = self._once(PREPARE, params, otherwise=params)
-        use_huge_pages(self.params)
+        # It takes as long as all else here; calls may come meanwhile, and read the pages that there are.
+        threading.Thread(target=use_huge_pages, args=(self.params,), daemon=True).start()
         self.device = device
         self.seconds = dict(seconds or {})
         self.origin = origin
