@@ -1,4 +1,4 @@
-"""Programs in files: the module as text, its constants, its parameters, and the names that are fed and fetched."""
+"""Programs in files: the model, and the names that are fed and fetched."""
 
 from __future__ import annotations
 
@@ -7,16 +7,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import tvm
-
 from autocast.compat.paddle.static.executor import Executor
 from autocast.compat.paddle.static.program import Program, Variable
 from autocast.errors import UnsupportedError
-from autocast.frontend import from_relax
-from autocast.ir.script import from_script, load_constants, save_constants, to_script
-from autocast.model import files
-
-_PARAMETERS = files.Kind("autocast.inference/1", "save_inference_model")
+from autocast.model import load
 
 
 def save_inference_model(
@@ -31,7 +25,7 @@ def save_inference_model(
     Parameters
     ----------
     path_prefix
-        PREFIX.module (the module, as text), PREFIX.constants, PREFIX.safetensors and PREFIX.json are written.
+        PREFIX.autocast (the model, as `Model.save` writes it) and PREFIX.json (the names) are written.
     feed_vars, fetch_vars
         All inputs that its module takes, in order, and outputs.
     executor
@@ -54,11 +48,8 @@ def save_inference_model(
             f"save_inference_model: got feed_vars {[variable.name for variable in feeds]} and fetch_vars "
             f"{[variable.name for variable in fetches]}, expected {names}, and some of {outputs}"
         )
-    text, constants = to_script(program.forward.mod)
     prefix = Path(path_prefix)
-    _PARAMETERS.save(_file(prefix, "safetensors"), {k: v.numpy() for k, v in program.parameters.items()}, {})
-    _file(prefix, "module").write_text(text)
-    save_constants(_file(prefix, "constants"), constants)
+    program.forward.replace(params=program.parameters).save(_file(prefix, "autocast"))
     facts = {
         "feed": [[variable.name, variable.shape, variable.dtype] for variable in program.arguments],
         "outputs": [[variable.name, variable.shape, variable.dtype] for variable in program.outputs],
@@ -72,10 +63,9 @@ def load_inference_model(
 ) -> tuple[Program, list[str], list[Variable]]:
     """A program that `save_inference_model` wrote, the names that it is fed, and what to fetch of it."""
     prefix = Path(path_prefix)
-    mod: tvm.IRModule = from_script(_file(prefix, "module").read_text(), load_constants(_file(prefix, "constants")))
     facts = json.loads(_file(prefix, "json").read_text())
     program = Program()
-    program.model = from_relax(mod, _PARAMETERS.load(_file(prefix, "safetensors")).tensors)
+    program.model = load(_file(prefix, "autocast"))
     program.arguments = tuple(program.add_input(*each) for each in facts["feed"])
     program.outputs = tuple(Variable(name, tuple(shape), dtype, program) for name, shape, dtype in facts["outputs"])
     return program, list(program.inputs), [program.variable(name) for name in facts["fetch"]]
