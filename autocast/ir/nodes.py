@@ -13,6 +13,7 @@ _variables = {
     relax.Var: tvm_ffi.get_global_func("ir.Var"),
     relax.DataflowVar: tvm_ffi.get_global_func("relax.DataflowVar"),
 }
+_binding = tvm_ffi.get_global_func("relax.VarBinding")
 _NO_TYPE = tvm.ir.Type.missing()
 
 
@@ -31,3 +32,8 @@ def typed_call(
 def variable(kind: type[relax.Var], name: str, type: tvm.ir.Type, span: tvm.ir.Span | None = None) -> relax.Var:
     """A `relax.Var` or `relax.DataflowVar`."""
     return _variables[kind](name, type, span)
+
+
+def binding_of(var: relax.Var, value: relax.Expr) -> relax.VarBinding:
+    """A `relax.VarBinding`."""
+    return _binding(var, value, None)

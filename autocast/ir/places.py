@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import tvm
@@ -62,7 +63,13 @@ NOWHERE = Place()
 
 def place_of(var: relax.Var) -> Place:
     """The place of a variable; `Place()` where nobody said."""
-    parts = var.span.source_name.name.rsplit(_SEPARATOR, len(NOWHERE) - 1) if var.span is not None else []
+    span = var.span
+    return NOWHERE if span is None else _written(span.source_name.name)
+
+
+@lru_cache(maxsize=4096)
+def _written(name: str) -> Place:
+    parts = name.rsplit(_SEPARATOR, len(NOWHERE) - 1)
     return Place(*parts) if len(parts) == len(NOWHERE) and parts[1] in REGIONS else NOWHERE
 
 

@@ -27,25 +27,37 @@ class Bound(NamedTuple):
 
 
 class Reading:
-    """A module whose bindings are read once, however many walk over them."""
+    """A module whose bindings are read once, however many walk over them.
 
-    def __init__(self, mod: tvm.IRModule) -> None:
+    Bindings that `mod` shares with the module of another reading are not read again.
+    """
+
+    def __init__(self, mod: tvm.IRModule, other: Reading | None = None) -> None:
         self.mod = mod
         self._blocks: dict[int, list[tuple[relax.BindingBlock, list[Bound]]]] = {}
+        self._bound: dict[int, Bound] = {} if other is None else other._bound.copy()
 
     def blocks(self, sequence: relax.SeqExpr) -> list[tuple[relax.BindingBlock, list[Bound]]]:
         """The blocks of a sequence of the module, each with its bindings."""
         key = identity(sequence)
         if key not in self._blocks:
-            self._blocks[key] = [(block, list(map(_read, items(block.bindings)))) for block in items(sequence.blocks)]
+            blocks = items(sequence.blocks)
+            self._blocks[key] = [(block, list(map(self._read, items(block.bindings)))) for block in blocks]
         return self._blocks[key]
+
+    def _read(self, binding: relax.Binding) -> Bound:
+        key = identity(binding)
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bound[key] = _read(binding)
+        return bound
 
     def all_bindings(self, sequence: relax.SeqExpr) -> Iterator[Bound]:
         """The bindings of a sequence in order, those inside its conditionals before the conditional's own."""
         for _, block in self.blocks(sequence):
             for bound in block:
                 value = bound.value
-                if bound.op == _NO_CALL and isinstance(value, relax.If):
+                if bound.op == _NO_CALL and type(value) is relax.If:
                     yield from self.all_bindings(value.true_branch)
                     yield from self.all_bindings(value.false_branch)
                 yield bound
@@ -53,7 +65,7 @@ class Reading:
 
 def _read(binding: relax.Binding) -> Bound:
     var, value = binding.var, binding.value
-    if not isinstance(value, relax.Call):
+    if type(value) is not relax.Call:
         return Bound(binding, var, identity(var), value, _NO_CALL, [], [])
     args = items(value.args)
     return Bound(binding, var, identity(var), value, identity(value.op), args, [identity(arg) for arg in args])

@@ -29,15 +29,21 @@ identity = hash
 
 def items(array: Sequence[Any]) -> list[Any]:
     """The items of an array of the IR: a slice of it would ask for their number and check their places in Python."""
-    return [_item(array, at) for at in range(len(array))]
+    return [_item(array, at) for at in range(count(array))]
 
 
 _item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
+#: Of two values, or of one, and whether free variables are the same if they stand in the same places, and whether the
+#: contents of tensors do not count.
+structural_equal = tvm_ffi.get_global_func("ffi.StructuralEqual")
+structural_hash = tvm_ffi.get_global_func("ffi.StructuralHash")
+#: How many items an array of the IR has.
+count = tvm_ffi.get_global_func("ffi.ArraySize")
 
 
 def is_constant(expr: relax.Expr) -> bool:
     """Whether `expr` is a literal tensor."""
-    return isinstance(expr, ConstantExpr)
+    return type(expr) is ConstantExpr  # it has no subclasses, and the isinstance that fails is slow
 
 
 def number_of(expr: relax.Expr) -> float | None:

@@ -118,13 +118,19 @@ def _plan(
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """The pass allocates many small objects and frees few: collecting would only walk all of torch again and again."""
+    """The pass allocates many small objects and frees few: collecting would only walk all of torch again and again.
+
+    It leaves no cycles behind. So what is left counts as old, and is not walked as soon as the pass ends.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            if gc.get_freeze_count() == 0:  # what the user froze would thaw, too
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 

@@ -89,10 +89,14 @@ def unholdable(reading: Reading, params: Sequence[str], lost: Collection[str], d
             found[identity(variable)] = name
     functions = [function for _, function in relax_functions(mod)]
     for function in functions:
+        literals: dict[int, relax.Expr] = {}
         for _, _, key, value, _, args, keys in reading.all_bindings(function.body):
-            found.update((at, None) for arg, at in zip(args, keys, strict=True) if _overflows(arg, dtype))
-            if not args and _overflows(value, dtype):
-                found[key] = None
+            for at, arg in zip(keys, args, strict=True):
+                if is_constant(arg):
+                    literals[at] = arg
+            if not args and is_constant(value):
+                literals[key] = value
+        found.update((at, None) for at, literal in literals.items() if _overflows(literal, dtype))
     before = -1
     while len(found) > before and found:  # calls of functions may reach one that was visited before
         before = len(found)
@@ -118,7 +122,7 @@ def _passed_on(
 
 
 def _overflows(literal: relax.Expr, dtype: str) -> bool:
-    return is_constant(literal) and dtype_of(literal) == "float32" and not fits(literal.value.numpy(), dtype)
+    return dtype_of(literal) == "float32" and not fits(literal.value.numpy(), dtype)
 
 
 def after_float_conversions(reading: Reading) -> frozenset[int]:

@@ -29,7 +29,7 @@ class OperatorLists:
             (f"relax.{name}", attribute, values) for name, attribute, values in policy.conditional_float32_ops
         ]
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: str | None) -> bool:
         return name in self._said
 
     def condition(self, name: str, operator: str, call: relax.Call) -> Said | None:

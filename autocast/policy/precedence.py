@@ -26,7 +26,7 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import PolicyError
-from autocast.ir import Reading, identity, op_name, place_of
+from autocast.ir import Bound, Place, Reading, identity, op_name, place_of
 from autocast.messages import nearest
 from autocast.policy.choices import rule_for
 from autocast.policy.facts import after_float_conversions, parameter_names, parameters_out_of_range, unholdable
@@ -76,54 +76,75 @@ class Decisions:
         self.out_of_range: dict[str, str] = {}
         self._after = after_float_conversions(reading) if self._preset.ends_at_float_conversions else frozenset()
         self._rulings: dict[tuple[str, str, str | None], Ruling | None] = {}
+        #: Where nothing is said of single calls, those of an operator in a module and a region are alike.
+        self._by_module = bool(self._low_regions or self._float32_regions)
+        self._by_call = bool(self._low_names or self._float32_names or policy.conditional_float32_ops)
+        self._alike: dict[tuple[str, int, str, str], Ruling | None] = {}
         #: (operator, variable) of calls that a name or a list keeps in float32 -> which level did, and why.
         self._kept: dict[tuple[str, str], tuple[str, str]] = {}
         self._seen: dict[str, set[str]] = {"operators": set(), "names": set(), "regions": set()}
 
-    def ruling(self, name: str, call: relax.Call, var: relax.Var) -> Ruling | None:
+    def ruling(self, name: str, bound: Bound) -> Ruling | None:
         """Who decides a call of an operator, and with which rule; None where the operator has no row at all.
 
         Parameters
         ----------
         name
             The operator's full name, or the derived operator's that the call is.
-        call, var
+        bound
             The call, and the variable that it is bound to.
         """
+        place = place_of(bound.var)
+        question = name, bound.op, place.module if self._by_module else "", place.region
+        is_alone = self._by_call or bool(place.forward and self._kept)
+        if is_alone or bound.key in self._after or self._reads_unholdable(bound):
+            return self._first(name, bound, place)
+        if question in self._alike:
+            return self._alike[question]
+        found = self._first(name, bound, place)
+        if not (name in self._lists or op_name(bound.value) in self._lists):  # these remember each call
+            self._alike[question] = found
+        return found
+
+    def _first(self, name: str, bound: Bound, place: Place) -> Ruling | None:
+        """What the first level decides that says anything."""
+        call, var = bound.value, bound.var
         operator = op_name(call) or name
         self._seen["operators"].update((name, operator))
-        by_region, by_name = self._region(var), self._name(call, var)
+        by_region, by_name = self._region(var, place), self._name(call, var)
         if by_region is not None:
             return _ruled(name, by_region, "region")
-        level, of_forward = self._of_forward(var)
+        level, of_forward = self._of_forward(place)
         if by_name is None and level == "name pattern":
             by_name = of_forward
         if by_name is not None:
-            return self._noted(name, operator, var, by_name, "name pattern")
+            return self._noted(name, operator, var, place, by_name, "name pattern")
         if custom := _custom(name):
             return custom
         by_list = self._lists.condition(name, operator, call) or self._lists.said(name, operator)
         if by_list is None and level == "operator list":
             by_list = of_forward
         if by_list is not None:
-            return self._noted(name, operator, var, by_list, "operator list")
-        why = "computed from an author's conversion to float32" if identity(var) in self._after else None
-        if self._unholdable:
+            return self._noted(name, operator, var, place, by_list, "operator list")
+        why = "computed from an author's conversion to float32" if bound.key in self._after else None
+        if self._reads_unholdable(bound):
             why = self._cannot_hold(name, operator, call) or why
         key = name, operator, why
         if key not in self._rulings:
             self._rulings[key] = self._operator(name, why)
         return self._rulings[key]
 
-    def _of_forward(self, var: relax.Var) -> tuple[str, Said | None]:
-        """Which level keeps the forward call in float32 whose gradient `var` is part of, and what it said."""
-        place = place_of(var)
+    def _reads_unholdable(self, bound: Bound) -> bool:
+        return bool(self._unholdable) and not self._unholdable.keys().isdisjoint(bound.keys)
+
+    def _of_forward(self, place: Place) -> tuple[str, Said | None]:
+        """Which level keeps the forward call in float32 whose gradient this is part of, and what it said."""
         level, why = self._kept.get((place.forward, place.forward_result), ("", ""))
         return level, Said("float32", f"{why}, and this is the gradient of {place.forward}") if level else None
 
-    def _noted(self, name: str, operator: str, var: relax.Var, said: Said, level: str) -> Ruling | None:
+    def _noted(self, name: str, operator: str, var: relax.Var, place: Place, said: Said, level: str) -> Ruling | None:
         """The ruling of a name or a list, which is remembered for the gradients of what it keeps in float32."""
-        if said.choice == "float32" and not place_of(var).forward:
+        if said.choice == "float32" and not place.forward:
             self._kept[operator, var.name] = level, said.why
         return _ruled(name, said, level)
 
@@ -171,8 +192,8 @@ class Decisions:
 
     # -- the levels --------------------------------------------------------------------------------
 
-    def _region(self, var: relax.Var) -> Said | None:
-        module, region, *_ = place_of(var)
+    def _region(self, var: relax.Var, place: Place) -> Said | None:
+        module, region, *_ = place
         paths = with_parents(module) if self._low_regions or self._float32_regions else []
         self._seen["regions"].update(paths)
         if region not in ("", "guard"):

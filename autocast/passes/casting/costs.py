@@ -15,8 +15,6 @@ from typing import Protocol
 
 from tvm import relax
 
-from autocast.operators import Kind, is_kind
-
 _WIDE, _NARROW = 4, 2
 
 #: Bytes for each element of a cast: as a kernel of its own, and absorbed by a neighbour.
@@ -32,7 +30,11 @@ class CastCost(Enum):
 
 
 class CostModel(Protocol):
-    """Knows what casts cost on a target; its kernels' library makes it, and the pass asks it."""
+    """Knows what casts cost on a target; its kernels' library makes it, and the pass asks it.
+
+    The answer depends on operators, attributes and types: it is the same for calls, and for parameters, that are alike
+    in these, so the pass asks once for all of them.
+    """
 
     def cast(
         self,
@@ -69,6 +71,6 @@ def cast_weight(objective: str, elements: int, *, absorbed: bool) -> int:
     return 1 if objective == "casts" else elements * (_ABSORBED if absorbed else _ALONE)
 
 
-def traffic_weight(objective: str, call: relax.Call, elements: int) -> int:
+def traffic_weight(objective: str, is_view: bool, elements: int) -> int:
     """How many bytes more a flexible operator over `elements` elements in all moves in float32 than in 16 bits."""
-    return 0 if objective == "casts" or is_kind(call, Kind.VIEW) else elements * (_WIDE - _NARROW)
+    return 0 if objective == "casts" or is_view else elements * (_WIDE - _NARROW)

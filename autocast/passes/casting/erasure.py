@@ -6,7 +6,7 @@ on both sides; everything else must be the same operator, with the same attribut
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, NoReturn
 
@@ -17,6 +17,7 @@ from tvm import relax
 
 from autocast.errors import CastErasureError
 from autocast.ir import Bound, Reading, identity, is_constant, relax_functions, with_captured
+from autocast.passes.casting.signatures import Types
 
 _ASTYPE = identity(tvm.ir.Op.get("relax.astype"))
 
@@ -28,8 +29,9 @@ def check_erasure(before: Reading, after: tvm.IRModule, amp: str) -> None:
         raise CastErasureError(
             f"AutoCast: the functions changed from {sorted(old)} to {sorted(new)}; please report this"
         )
+    reading = Reading(after, before)
     for name, function in old.items():
-        _Comparison(name, amp, before, Reading(after)).functions(function, new[name])
+        _Comparison(name, amp, before, reading).functions(function, new[name])
 
 
 def _by_name(mod: tvm.IRModule) -> Iterator[tuple[str, relax.Function]]:
@@ -43,6 +45,7 @@ class _Comparison:
         self.function = function
         self.before, self.after = before, after
         self.family = ("float32", amp)
+        self.types = Types()
         self.old: dict[int, Any] = {}
         self.new: dict[int, Any] = {}
 
@@ -72,21 +75,19 @@ class _Comparison:
         for _, block in reading.blocks(sequence):
             for bound in block:
                 value = bound.value
-                # Calls first: with TVM's classes it is the isinstance that fails which is slow.
-                if isinstance(value, relax.Call):
-                    looked_through = bound.op == _ASTYPE and self.is_cast(value)
+                if type(value) is relax.Call:
+                    looked_through = bound.op == _ASTYPE and self.is_cast(value, bound.args)
                 else:
                     renames = isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem) or is_constant(value)
                     looked_through = renames and not isinstance(bound.binding, relax.MatchCast)
                 if looked_through:
-                    known[bound.key] = self.look(value, known)
+                    source, key = (bound.args[0], bound.keys[0]) if bound.args else (value, identity(value))
+                    known[bound.key] = known[key] if key in known else self.look(source, known)
                 else:
                     yield bound
 
-    def is_cast(self, value: relax.Call) -> bool:
-        if identity(value.op) != _ASTYPE:
-            return False
-        source, target = str(value.args[0].ty.dtype), str(value.attrs.dtype)
+    def is_cast(self, value: relax.Call, args: Sequence[relax.Expr]) -> bool:
+        source, target = self.types.dtype(args[0].ty.dtype), str(value.attrs.dtype)
         return source == target or (source in self.family and target in self.family)
 
     def look(self, expr: Any, known: dict) -> Any:
@@ -95,7 +96,8 @@ class _Comparison:
         if key in known:
             return known[key]
         if isinstance(expr, relax.Call):
-            return self.look(expr.args[0], known) if self.is_cast(expr) else expr
+            is_cast = identity(expr.op) == _ASTYPE and self.is_cast(expr, expr.args)
+            return self.look(expr.args[0], known) if is_cast else expr
         if isinstance(expr, relax.Tuple):
             return [self.look(field, known) for field in expr.fields[:]]
         if isinstance(expr, relax.TupleGetItem):
@@ -132,8 +134,9 @@ class _Comparison:
 
     def values(self, a: Bound, b: Bound) -> None:
         old, new = a.value, b.value
-        if isinstance(old, relax.Call) and isinstance(new, relax.Call):
-            known, is_kept = [self.old.get(key) for key in a.keys], identity(old) == identity(new)
+        if type(old) is relax.Call and type(new) is relax.Call:
+            known = [self.old.get(key) for key in a.keys]
+            is_kept = a is b or identity(old) == identity(new)
             if is_kept and all(value is self.new.get(key) for value, key in zip(known, a.keys, strict=True)):
                 return
             name = a.var.name

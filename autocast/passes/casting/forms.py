@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from autocast.ir import identity, is_constant, is_op
-from autocast.ir.nodes import variable
+from autocast.ir import identity, is_constant
+from autocast.ir.nodes import binding_of, variable
 from autocast.ir.places import Place, place_of
 from autocast.passes.casting.costs import CastCost
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves
@@ -100,9 +101,9 @@ class Forms:
 
     # -- names -------------------------------------------------------------------------------------
 
-    def name(self, old: relax.Var, new: relax.Expr) -> None:
-        """Record what stands for `old` now."""
-        key = identity(old)
+    def name(self, old: relax.Var, new: relax.Expr, key: int | None = None) -> None:
+        """Record what stands for `old`, a variable of the `identity` `key`, now."""
+        key = identity(old) if key is None else key
         self.variables[key] = new
         tree = self.plan.trees.get(key)
         if type(tree) is Leaf:
@@ -131,15 +132,12 @@ class Forms:
         """A name for `local` that is seen outside its block; it keeps the place."""
         return self._bind(relax.Var, local, name or self._unused("gv"), local.span)
 
-    def bind(self, value: relax.Expr, output: bool = False, name: str | None = None) -> relax.Var:
-        """Bind `value` to a new variable, which is seen outside its block where it is an `output`.
-
-        A cast comes from the submodule whose tensor it casts, and is in no region: nobody asked for it there.
-        """
+    def bind(
+        self, value: relax.Expr, output: bool = False, name: str | None = None, span: tvm.ir.Span | None = None
+    ) -> relax.Var:
+        """Bind `value` to a new variable, which is seen outside its block where it is an `output`."""
         local = not output and self.builder.current_block_is_dataflow()
         kind, stem = (relax.DataflowVar, "lv") if local else (relax.Var, "gv")
-        cast = value.args[0] if is_op(value, "relax.astype") else None
-        span = Place(place_of(cast).module).span() if isinstance(cast, relax.Var) else None
         return self._bind(kind, value, self._unused(name or stem), span)
 
     def _unused(self, stem: str) -> str:
@@ -150,7 +148,7 @@ class Forms:
     def _bind(self, kind: type[relax.Var], value: relax.Expr, name: str, span: tvm.ir.Span | None = None) -> relax.Var:
         value = self.builder.normalize(value)
         var = variable(kind, name, value.ty, span)
-        self.builder.emit_normalized(relax.VarBinding(var, value))
+        self.builder.emit_normalized(binding_of(var, value))
         return var
 
     # -- expressions -------------------------------------------------------------------------------
@@ -169,9 +167,8 @@ class Forms:
             return expr if same(new, expr.tuple_value) else relax.TupleGetItem(new, expr.index)
         return expr
 
-    def argument(self, arg: relax.Expr, demands: list[tuple[Leaf, int]]) -> relax.Expr:
-        """An argument of a call, as `use` has it; a plain tensor takes the short way."""
-        key = identity(arg)
+    def argument(self, arg: relax.Expr, key: int, demands: list[tuple[Leaf, int]]) -> relax.Expr:
+        """An argument of a call (and its `identity`), as `use` has it; a plain tensor takes the short way."""
         if len(demands) != 1 or self.plan.trees.get(key) is not demands[0][0] or demands[0][0].literal is not None:
             return self.use(arg, demands)
         leaf, node = demands[0]
@@ -236,7 +233,9 @@ class Forms:
     def cast(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool = False) -> relax.Expr:
         """A new cast of `value`, which holds `leaf`."""
         blocks = {block for node, block in leaf.uses if self.dtype(node) == dtype}
-        cast = self.bind(relax.op.astype(value, dtype), output or len(blocks) > 1, f"{leaf.name}_{dtype}")
+        # It comes from the submodule whose tensor it casts, and is in no region: nobody asked for it there.
+        span = _span_in(place_of(value).module) if isinstance(value, relax.Var) else None
+        cast = self.bind(relax.op.astype(value, dtype), output or len(blocks) > 1, f"{leaf.name}_{dtype}", span)
         assert leaf.tensor is not None
         self.converted[leaf.tensor] = cast
         source = "float32" if dtype == self.plan.amp else self.plan.amp
@@ -254,6 +253,11 @@ class Forms:
                 value, at = self.fields[leaf.tensor]
                 self.natural[leaf.tensor] = self.bind(relax.TupleGetItem(value, at))
             self.cast(leaf, self.natural[leaf.tensor], dtype)
+
+
+@lru_cache(maxsize=1024)
+def _span_in(module: str) -> tvm.ir.Span | None:
+    return Place(module).span()
 
 
 def is_local(value: relax.Expr) -> bool:

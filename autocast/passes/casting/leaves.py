@@ -16,6 +16,7 @@ import tvm
 from tvm import relax
 
 from autocast.ir import items
+from autocast.passes.casting.signatures import Signature, TypeFacts
 from autocast.passes.casting.solver import CastTensor
 
 #: Where a dimension is symbolic and has no declared upper bound, it counts as this many.
@@ -29,20 +30,19 @@ class Leaf:
     `dtype` is its dtype in that module, `scope` the sequence that defines it, `tensor` its place in the cut problem
     (None for a constant that anybody may round). A constant has a `literal`, which is folded, never cast. `uses` lists
     (node, block): who wants it, from which block of its scope. Leaves of equal values (an author's widening cast and
-    its operand) share `tensor` and `uses`. `producer` is what a `CostModel` calls so; `rounded` the leaf that the
-    author narrowed to this one.
+    its operand) share `tensor` and `uses`. `producer` is what a `CostModel` calls so, a call by its signature;
+    `rounded` the leaf that the author narrowed to this one.
     """
 
-    type: relax.TensorType
+    facts: TypeFacts
     dtype: str
     scope: int
     name: str = ""
     elements: int = 0
     tensor: CastTensor | None = None
     uses: list[tuple[int, int]] = field(default_factory=list)
-    retyped: relax.TensorType | None = None
     literal: relax.Expr | None = None
-    producer: relax.Call | relax.Var | None = None
+    producer: Signature | relax.Var | None = None
     rounded: Leaf | None = None
 
     @property
@@ -58,16 +58,7 @@ class Leaf:
 
     def type_in(self, dtype: str) -> relax.TensorType:
         """The leaf's type with element type `dtype` (float32 or the AMP dtype)."""
-        if dtype == self.dtype:
-            return self.type
-        if self.retyped is None:
-            shape = self.type.shape
-            self.retyped = (
-                relax.TensorType(shape, dtype)
-                if shape is not None
-                else relax.TensorType(dtype=dtype, ndim=self.type.ndim)
-            )
-        return self.retyped
+        return self.facts.type_in(dtype)
 
 
 Tree = Leaf | list | None

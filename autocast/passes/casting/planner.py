@@ -8,21 +8,20 @@ from typing import Any
 import tvm
 from tvm import relax
 
-import type_hints
 from autocast.errors import CastingRuleError
-from autocast.ir import Bound, Reading, dtype_of, identity, lacks_dtype, op_name, parts_of, place_of, relax_functions
+from autocast.ir import Bound, Reading, dtype_of, identity, lacks_dtype, parts_of, place_of, relax_functions
 from autocast.model.value import updates_of
-from autocast.operators import Kind, is_kind
 from autocast.passes.casting.costs import CostModel, traffic_weight
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves, signature
-from autocast.passes.casting.modes import Ruling, decide, missing_rules
+from autocast.passes.casting.modes import Ruling, missing_rules
 from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan, NoPlan
-from autocast.passes.casting.results import dtype_attributes
-from autocast.passes.casting.solver import LOW, CastTensor
+from autocast.passes.casting.rulings import Rulings
+from autocast.passes.casting.signatures import Signature, TypeFacts
+from autocast.passes.casting.solver import FULL, LOW, CastTensor
 from autocast.passes.casting.tensors import Tensors
 from autocast.policy import Decisions
 from autocast.policy.choices import LEAVE, Widest
-from type_hints.helpers import TableRule
+from type_hints import Row
 
 
 class Planner:
@@ -39,7 +38,7 @@ class Planner:
         self.problem = self.plan.problem
         self.tensors = Tensors(self.plan, self.objective, costs)
         self.missing: dict[str, Counter] = defaultdict(Counter)
-        self.decisions: dict[Any, Ruling] = {}
+        self.rulings = Rulings(self.amp)
         self.narrowed: dict[CastTensor, list[Leaf]] = defaultdict(list)
         self.scopes = 0
 
@@ -64,14 +63,14 @@ class Planner:
     # -- functions and sequences -------------------------------------------------------------------
 
     def _function(self, global_var: tvm.ir.GlobalVar, function: relax.Function, out_dtype: str | None) -> None:
-        self.tensors.function = global_var.name_hint
         bounds = (function.attrs or {}).get("tir_var_upper_bound", {})
-        self.tensors.upper_bounds = {str(name): int(bound) for name, bound in bounds.items()}
+        self.tensors.enter_function(global_var.name_hint, {str(name): int(bound) for name, bound in bounds.items()})
         body = function.body
         for param in function.params:
             name = param.name
             self.plan.names.add(name)
-            self.plan.trees[identity(param)] = self.tensors.grow(param.ty, self.scopes, name)
+            facts = self.tensors.types.of(param.ty)
+            self.tensors.define(identity(param), facts, self.tensors.grow(facts, self.scopes, name))
         for param in _constant_parameters(function) if global_var.name_hint == "main" else ():
             for leaf in leaves(self.plan.trees[identity(param)]):
                 leaf.producer = param
@@ -84,7 +83,7 @@ class Planner:
         return [
             self.tensors.pin(out_dtype if out_dtype and number < results else leaf.dtype)
             for number, field in enumerate(fields)
-            for leaf in leaves(self.tensors.placeholders(field))
+            for leaf in leaves(self.tensors.placeholders(self.tensors.types.of(field)))
         ]
 
     def _sequence(self, sequence: relax.SeqExpr, result_nodes: list[int]) -> None:
@@ -106,23 +105,26 @@ class Planner:
         self.tensors.stack.pop()
 
     def _binding(self, bound: Bound) -> None:
-        var, value = bound.var, bound.value
-        if isinstance(value, relax.Call):
+        var, key, value = bound.var, bound.key, bound.value
+        if type(value) is relax.Call:
             self._call(bound)
         elif isinstance(value, relax.If):
             self._if(var, value)
         elif isinstance(value, relax.TupleGetItem):
             tree = self.tensors.argument(value.tuple_value)
-            self.plan.trees[identity(var)] = tree[value.index] if isinstance(tree, list) else None
+            field = tree[value.index] if isinstance(tree, list) else None
+            self.tensors.define(key, self.tensors.types.of(var.ty), field)
         elif isinstance(value, relax.Function):
             self._closure(var, value)
         elif isinstance(bound.binding, relax.MatchCast):
             self._match_cast(var, value)
         else:
-            tree = self.plan.trees[identity(var)] = self.tensors.argument(value)
+            tree = self.tensors.argument(value)
+            facts = self.tensors.types.of(var.ty)
             if isinstance(tree, Leaf) and place_of(var).converted == self.amp:
-                self._existing_cast(var, tree)
+                self._existing_cast(var, tree, facts)
                 return
+            self.tensors.define(key, facts, tree)
             for leaf in leaves(tree):
                 self.tensors.mention(leaf)
 
@@ -133,12 +135,13 @@ class Planner:
             found = leaves(self.plan.trees.get(identity(free)))
             captured.append((free, [self.tensors.demand(leaf, self.tensors.pin(leaf.dtype)) for leaf in found]))
         self.plan.bindings[identity(var)] = ClosurePlan(captured)
-        self.plan.trees[identity(var)] = None
+        self.tensors.define(identity(var), self.tensors.types.of(var.ty), None)
 
     def _match_cast(self, var: relax.Var, value: relax.Expr) -> None:
         """A check of a type: its result is as precise as its value, but a tensor of its own, of which more is known."""
-        source, target = self.tensors.argument(value), self.tensors.of(var)
-        self.plan.trees[identity(var)] = target
+        facts = self.tensors.types.of(var.ty)
+        source, target = self.tensors.argument(value), self.tensors.of(var, facts)
+        self.tensors.define(identity(var), facts, target)
         if signature([source]) == signature([target]):
             for leaf in leaves(target):
                 leaf.node = self.problem.new_node()
@@ -149,7 +152,8 @@ class Planner:
         self.plan.bindings[identity(var)] = MatchPlan(demands)
 
     def _if(self, var: relax.Var, value: relax.If) -> None:
-        tree = self.tensors.of(var)
+        facts = self.tensors.types.of(var.ty)
+        tree = self.tensors.of(var, facts)
         nodes = []
         for leaf in leaves(tree):
             nodes.append(self.problem.new_node())
@@ -160,93 +164,77 @@ class Planner:
             self._sequence(branch, nodes)
         self.tensors.stack[-1][2] = None
         self.plan.bindings[identity(var)] = plan
-        self.plan.trees[identity(var)] = tree
+        self.tensors.define(identity(var), facts, tree)
 
     # -- calls -------------------------------------------------------------------------------------
 
     def _call(self, bound: Bound) -> None:
-        _, var, key, call, _, args, keys = bound
-        trees = [self.tensors.argument(arg, at) for arg, at in zip(args, keys, strict=True)]
-        name = op_name(call)
-        derived = type_hints.derived_name(call) if name is not None else None
-        ruling = self.policy.ruling(derived.name if derived else name, call, var) if name is not None else None
+        _, var, key, _, _, args, keys = bound
+        tensors = self.tensors
+        alike = tensors.signatures.of(bound)
+        facts = alike.result
+        trees = [tensors.argument(arg, at) for arg, at in zip(args, keys, strict=True)]
+        name, derived = alike.name, alike.derived
+        ruling = self.policy.ruling(derived.name if derived else name, bound) if name is not None else None
         row = ruling.row if ruling is not None else None
-        if name == "relax.astype" and self._is_no_operator(call, var, trees[0], row):
+        if alike.cast_to is not None and self._is_no_operator(bound, alike, trees[0], row):
             return
-        result = self.tensors.of(var)
+        result = tensors.of(var, facts)
         self.plan.trees[key] = result
+        tensors.signatures.views[key] = facts
         if name is not None and row is None:
-            self.missing[name][self.tensors.function] += 1
+            self.missing[name][tensors.function] += 1
             return
-        read_and_given = zip((*args, var), (*trees, result), strict=True)
-        if any(type(tree) is not Leaf and lacks_dtype(value.ty) for value, tree in read_and_given):
+        if alike.lacks_dtype and any(
+            type(tree) is not Leaf and lacks_dtype(value.ty)
+            for value, tree in zip((*args, var), (*trees, result), strict=True)
+        ):
             row = derived = None  # what it reads or gives is not known, so nothing may change it
-        groups = [[tree] if type(tree) is Leaf else list(leaves(tree)) for tree in trees]
-        decision = self._decision(var, call, args, trees, result, row, derived)
+        decision = self.rulings.of(bound, alike, trees, result, row, derived, tensors.function)
         low, full = decision.modes.low, decision.modes.full
-        node = self.problem.new_node() if low != full else self.tensors.pin(low[0] if low else "float32")
-        nodes = iter([node if a != b else self.tensors.pin(a) for a, b in zip(low, full, strict=True)])
-        demands = [
-            [self.tensors.demand(leaf, next(nodes), call, position) for leaf in group]
-            for position, group in enumerate(groups)
-        ]
+        is_free = low != full
+        node = self.problem.new_node() if is_free else LOW if low and low[0] == self.amp else FULL
+        at = 0
+        demands: list[list[tuple[Leaf, int]]] = []
+        for position, tree in enumerate(trees):
+            demanded = []
+            for leaf in (tree,) if type(tree) is Leaf else leaves(tree):
+                wanted = low[at]
+                reader = node if wanted != full[at] else LOW if wanted == self.amp else FULL
+                demanded.append(tensors.demand(leaf, reader, alike, position))
+                at += 1
+            demands.append(demanded)
         plan = CallPlan(args, demands, node, ruling=ruling)
         self.plan.bindings[key] = plan
-        self.plan.calls.append((self.tensors.function, var, plan))
+        self.plan.calls.append((tensors.function, var, plan))
         stored = [result] if type(result) is Leaf else list(leaves(result))
         if stored:
-            self._result(call, stored, decision, plan)
-        if low != full and row is not None and isinstance(row.rule, Widest):
-            # What is narrower is widened, never the other way round; a literal is either for nothing.
-            taken = (leaf for group in groups for leaf in group if leaf.tensor is not None and leaf.literal is None)
-            self.problem.follows.extend((node, leaf.node) for leaf in taken)
-        if low != full:
-            moved = sum([leaf.elements for group in (*groups, stored) for leaf in group])
-            self.problem.traffic[node] += traffic_weight(self.objective, call, moved)
+            self._result(alike, stored, decision, plan)
+        if is_free:
+            read = [leaf for demanded in demands for leaf, _ in demanded]
+            if row is not None and isinstance(row.rule, Widest):
+                # What is narrower is widened, never the other way round; a literal is either for nothing.
+                taken = (leaf for leaf in read if leaf.tensor is not None and leaf.literal is None)
+                self.problem.follows.extend((node, leaf.node) for leaf in taken)
+            moved = sum([leaf.elements for leaf in (*read, *stored)])
+            self.problem.traffic[node] += traffic_weight(self.objective, alike.is_view, moved)
 
-    def _is_no_operator(self, call: relax.Call, var: relax.Var, tree: Tree, row: type_hints.Row | None) -> bool:
+    def _is_no_operator(self, bound: Bound, alike: Signature, tree: Tree, row: Row | None) -> bool:
         """Whether a cast is one that AutoCast decides about, or changes nothing."""
-        changes = dtype_of(call.args[0]) != str(call.attrs.dtype)
+        changes = dtype_of(bound.args[0]) != alike.cast_to
         if isinstance(tree, Leaf):
             is_left = row is not None and row.rule is LEAVE
-            if str(call.attrs.dtype) not in ("float32", self.amp) or (is_left and changes):
+            if alike.cast_to not in ("float32", self.amp) or (is_left and changes):
                 return False
-            self._existing_cast(var, tree)
+            self._existing_cast(bound.var, tree, alike.result)
         elif changes:
             return False
         else:
-            self.plan.trees[identity(var)] = tree
-            self.plan.bindings[identity(var)] = NoPlan()
+            self.tensors.define(bound.key, alike.result, tree)
+            self.plan.bindings[bound.key] = NoPlan()
         return True
 
-    def _decision(
-        self,
-        var: relax.Var,
-        call: relax.Call,
-        args: list[relax.Expr],
-        trees: list[Tree],
-        result: Tree,
-        row: type_hints.Row | None,
-        derived: type_hints.DerivedCall | None,
-    ) -> Ruling:
-        """What a call may do. Rules of the tables look at nothing but dtypes, so equal questions are asked once."""
-        key = None
-        if row is None or isinstance(row.rule, TableRule):
-            asked = signature(trees), signature([result]), dtype_attributes(call)
-            key = (identity(call.op), asked, row and row.rule, derived and derived.positions)
-        decision = self.decisions.get(key) if key is not None else None
-        if decision is None:
-
-            def where() -> str:
-                types = ", ".join(str(arg.ty) for arg in args)
-                return f"%{var.name} = {row.name if row else 'call'}({types}) in @{self.tensors.function}"
-
-            decision = decide(call, args, trees, (var.ty, result), row, derived, self.amp, where)
-            if key is not None:
-                self.decisions[key] = decision
-        return decision
-
-    def _result(self, call: relax.Call, stored: list[Leaf], decision: Ruling, plan: CallPlan) -> None:
+    def _result(self, alike: Signature, stored: list[Leaf], decision: Ruling, plan: CallPlan) -> None:
         """Say who produces the leaves of a call's result: TVM's inference, and what the rule asks of the result."""
         nodes = [
             plan.node if low != full else self.tensors.pin(low)
@@ -255,42 +243,42 @@ class Planner:
         wanted = decision.modes.result
         if wanted == "either" and decision.has_out_dtype:
             plan.free_result = True
-            nodes[0] = self.problem.new_node(traffic_weight(self.objective, call, stored[0].elements))
+            nodes[0] = self.problem.new_node(traffic_weight(self.objective, alike.is_view, stored[0].elements))
             self.problem.follows.append((nodes[0], plan.node))
         elif wanted not in (None, "either"):
             if decision.has_out_dtype:
                 plan.free_result = True
             elif self.tensors.pin(wanted) != nodes[0]:
                 first = stored[0]
-                plan.stored = Leaf(first.type, first.dtype, first.scope, first.name, first.elements, producer=call)
+                plan.stored = Leaf(first.facts, first.dtype, first.scope, first.name, first.elements, producer=alike)
                 self.tensors.register(plan.stored, nodes[0])
                 self.tensors.demand(plan.stored, self.tensors.pin(wanted))
             nodes[0] = self.tensors.pin(wanted)
         plan.result_node = nodes[0]
         # What may be stored in either precision is stored wide only if somebody reads it so.
-        producer: relax.Call | relax.Var | None = None if plan.free_result else call
-        if is_kind(call, Kind.VIEW) and plan.demands[0]:
+        producer: Signature | relax.Var | None = None if plan.free_result else alike
+        if alike.is_view and plan.demands[0]:
             producer = plan.demands[0][0][0].producer
         for leaf, node in zip(stored, nodes, strict=True):
             leaf.node, leaf.producer = node, producer
 
-    def _existing_cast(self, var: relax.Var, source: Leaf) -> None:
+    def _existing_cast(self, var: relax.Var, source: Leaf, facts: TypeFacts) -> None:
         """A narrowing cast keeps the rounding its author asked for; one that changes no value is its operand."""
-        dtype = var.ty.dtype.dtype
+        dtype = str(facts.dtype)
         if source.literal is not None:
-            target = Leaf(var.ty, dtype, source.scope, source.name, literal=fold(source.literal, dtype))
+            target = Leaf(facts, dtype, source.scope, source.name, literal=fold(source.literal, dtype))
         elif dtype == "float32" or source.node == LOW:
-            target = Leaf(var.ty, dtype, source.scope, source.name, source.elements, source.tensor, source.uses)
+            target = Leaf(facts, dtype, source.scope, source.name, source.elements, source.tensor, source.uses)
             target.producer = source.producer
         else:
             # Equal values share a leaf, where it is visible.
             assert source.tensor is not None
             known, visible = self.narrowed[source.tensor], {scope for scope, _, _ in self.tensors.stack}
-            known[:] = [leaf for leaf in known if leaf.scope in visible] or [self.tensors.of(var)]
+            known[:] = [leaf for leaf in known if leaf.scope in visible] or [self.tensors.of(var, facts)]
             target = known[0]
             target.producer, target.rounded = source.producer, source
             self.tensors.consume(source, LOW)
-        self.plan.trees[identity(var)] = target
+        self.tensors.define(identity(var), facts, target)
         scope, block, _ = self.tensors.stack[-1]
         self.plan.bindings[identity(var)] = CastPlan(source, target, block if source.scope == scope else None)
 

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.ir import Bound, Reading, identity, is_constant, with_captured
-from autocast.ir.nodes import call_like
+from autocast.ir.nodes import binding_of, call_like
 from autocast.passes.casting.forms import Forms, is_local, same
 from autocast.passes.casting.leaves import Leaf, Tree
 from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan, NoPlan
@@ -102,27 +102,30 @@ class CastRewriter:
             self._alias(binding)
 
     def _call(self, bound: Bound, plan: CallPlan) -> None:
-        binding, var, key, call, *_ = bound
-        args = [self.forms.argument(arg, demands) for arg, demands in zip(plan.args, plan.demands, strict=True)]
+        binding, var, key, call, op_key, _, keys = bound
+        forms = self.forms
+        args = [
+            forms.argument(arg, at, demands) for arg, at, demands in zip(plan.args, keys, plan.demands, strict=True)
+        ]
         attrs = self._out_dtype(call, plan) if plan.free_result else None
-        op = self.forms.variables.get(identity(call.op), call.op)  # what is called may be a variable
-        if attrs is None and same(op, call.op) and all(map(same, args, plan.args)):
+        op = forms.variables.get(op_key)  # what is called may be a variable
+        if attrs is None and (op is None or identity(op) == op_key) and list(map(identity, args)) == keys:
             self.builder.emit_normalized(binding)
             new = var
         else:
-            new_call = call_like(call, op, args, attrs or call.attrs)
+            new_call = call_like(call, call.op if op is None else op, args, attrs or call.attrs)
             tree = self.plan.trees[key]
-            stays = type(tree) is Leaf and plan.stored is None and self.forms.dtype(tree.node) == tree.dtype
-            if stays or isinstance(var.ty, relax.ShapeType):
+            stays = type(tree) is Leaf and plan.stored is None and forms.dtype(tree.node) == tree.dtype
+            if stays or (tree is None and isinstance(var.ty, relax.ShapeType)):
                 # Its type is what it was, so its variable stays, and with it every binding that only reads such ones.
-                self.builder.emit_normalized(relax.VarBinding(var, self.builder.normalize(new_call)))
+                self.builder.emit_normalized(binding_of(var, self.builder.normalize(new_call)))
                 new = var
             else:
                 new = self.forms.emit(new_call, var)
         if plan.stored is not None:
             # The rule asks for another precision than the operator stores: the cast that follows it is the result.
-            new = self.forms.form(plan.stored, new, self.forms.dtype(plan.result_node), not is_local(var))
-        self.forms.name(var, new)
+            new = forms.form(plan.stored, new, forms.dtype(plan.result_node), not is_local(var))
+        forms.name(var, new, key)
 
     def _out_dtype(self, call: relax.Call, plan: CallPlan) -> tvm.ir.Attrs | None:
         """New attributes where the result must be stored in another dtype than the call's attributes say."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import relax
 
 from autocast.ir import FLOATS, fits, identity, is_constant
 from autocast.passes.casting.costs import CastCost, CostModel, cast_weight
-from autocast.passes.casting.leaves import Leaf, Tree, element_count
+from autocast.passes.casting.leaves import Leaf, Tree, element_count, signature
 from autocast.passes.casting.plan import END, ModulePlan
+from autocast.passes.casting.signatures import Signature, Signatures, TypeFacts, Types
 from autocast.passes.casting.solver import FORBIDDEN, FULL, LOW, CastTensor
 
 
@@ -23,50 +23,63 @@ class Tensors:
 
     def __init__(self, plan: ModulePlan, objective: str, costs: CostModel) -> None:
         self.plan, self.amp, self.objective, self.costs = plan, plan.amp, objective, costs
+        self.types = Types()
+        self.signatures = Signatures(self.types)
         self.stack: list[list] = []
-        self.dtypes: dict[int, tuple[tvm.ir.PrimType, str]] = {}
         self.function = ""
-        self.upper_bounds: dict[str, int] = {}
         self.foreign: tuple[str, str] | None = None
+        self._upper_bounds: dict[str, int] = {}
+        self._elements: dict[TypeFacts, int] = {}
+        self._costs: dict[tuple, CastCost] = {}
+
+    def enter_function(self, function: str, upper_bounds: dict[str, int]) -> None:
+        """Begin a function, whose run-time sizes have these bounds."""
+        self.function, self._upper_bounds = function, upper_bounds
+        self._elements = {}
 
     def pin(self, dtype: str) -> int:
         """The node that always is in `dtype`."""
         return LOW if dtype == self.amp else FULL
 
-    def of(self, var: relax.Var) -> Any:
+    def of(self, var: relax.Var, facts: TypeFacts | None = None) -> Any:
         """The tree of a variable of the innermost sequence, pinned to its dtypes until their producers are named."""
         name = var.name
         self.plan.names.add(name)
-        return self.grow(var.ty, self.stack[-1][0], name)
+        return self.grow(facts or self.types.of(var.ty), self.stack[-1][0], name)
 
-    def placeholders(self, type: Any) -> Tree:
+    def define(self, key: int, facts: TypeFacts, tree: Tree) -> None:
+        """Enter the variable of this `identity`, whose type may say less than its tree does."""
+        self.plan.trees[key] = tree
+        is_castable = facts.fields is not None or facts.dtype == "float32" or facts.dtype == self.amp
+        says_all = tree.facts is facts if isinstance(tree, Leaf) else tree is None and not is_castable
+        self.signatures.views[key] = facts if says_all else (facts, signature([tree]))
+
+    def placeholders(self, facts: TypeFacts) -> Tree:
         """The tree of a type, as leaves that are no part of the problem."""
-        return self.grow(type, -1, "", register=False)
+        return self.grow(facts, -1, "", register=False)
 
-    def grow(self, type: Any, scope: int, name: str, register: bool = True) -> Tree:
+    def grow(self, facts: TypeFacts, scope: int, name: str, register: bool = True) -> Tree:
         """The tree of a type: a leaf for each tensor that may be cast."""
-        if isinstance(type, relax.TensorType):
-            dtype = self._dtype(type.dtype)
-            if dtype == "float32" or dtype == self.amp:
-                leaf = Leaf(type, dtype, scope, name)
-                if register:
-                    leaf.elements = element_count(type, self.upper_bounds)
-                    self.register(leaf, self.pin(dtype))
-                return leaf
-            if dtype in FLOATS and self.foreign is None:
-                self.foreign = (str(dtype), f"%{name} in @{self.function}")
-        elif isinstance(type, tvm.ir.TupleType):
-            return [self.grow(field, scope, f"{name}[{at}]", register) for at, field in enumerate(type.fields)]
+        dtype = facts.dtype
+        if dtype == "float32" or dtype == self.amp:
+            leaf = Leaf(facts, dtype, scope, name)
+            if register:
+                leaf.elements = facts.elements or self._count(facts)
+                self.register(leaf, LOW if dtype == self.amp else FULL)
+            return leaf
+        if facts.fields is not None:
+            return [self.grow(part, scope, f"{name}[{at}]", register) for at, part in enumerate(facts.fields)]
+        if dtype in FLOATS and self.foreign is None:
+            self.foreign = (str(dtype), f"%{name} in @{self.function}")
         return None
 
-    def _dtype(self, element: tvm.ir.PrimType | None) -> str | None:
-        """The name of an element type; TVM shares these nodes, and writes the name anew whenever it is asked."""
-        if element is None:
-            return None
-        key = identity(element)
-        if key not in self.dtypes:
-            self.dtypes[key] = element, element.dtype
-        return self.dtypes[key][1]
+    def _count(self, facts: TypeFacts) -> int:
+        """How many elements there are with the sizes of this function."""
+        if facts.elements is not None:
+            return facts.elements
+        if facts not in self._elements:
+            self._elements[facts] = element_count(facts.type, self._upper_bounds)
+        return self._elements[facts]
 
     def register(self, leaf: Leaf, producer: int, *, literal: bool = False) -> None:
         """Make a leaf a tensor of the cut problem; a literal is widened for nothing, and never narrowed by choice."""
@@ -85,7 +98,7 @@ class Tensors:
         if not is_constant(expr):
             return None
         if key not in self.plan.constants:
-            leaf = self.placeholders(expr.ty)
+            leaf = self.placeholders(self.types.of(expr.ty))
             if isinstance(leaf, Leaf) and not fits(expr.value.numpy(), self.amp):
                 # It keeps its dtype: whoever is free to choose must not make it overflow or vanish.
                 self.register(leaf, self.pin(leaf.dtype), literal=True)
@@ -94,16 +107,21 @@ class Tensors:
             self.plan.constants[key] = leaf
         return self.plan.constants[key]
 
-    def demand(self, leaf: Leaf, node: int, consumer: relax.Call | None = None, position: int = 0) -> tuple[Leaf, int]:
+    def demand(self, leaf: Leaf, node: int, consumer: Signature | None = None, position: int = 0) -> tuple[Leaf, int]:
         """Note that `node` consumes `leaf`, and what casts cost that it may ask for.
 
         It is read by `consumer` at argument `position`; None: by whatever is no operator, such as a function's result.
         """
-        if leaf.tensor is not None and leaf.tensor.narrow != FORBIDDEN:
-            self._price(leaf, leaf.tensor, self.amp, node, consumer, position)
-            self._price(leaf, leaf.tensor, "float32", node, consumer, position)
+        tensor = leaf.tensor
+        if tensor is not None and tensor.narrow != FORBIDDEN:
+            if node != FULL and tensor.producer != LOW:
+                self._price(leaf, tensor, self.amp, node, consumer, position)
+            if node != LOW and tensor.producer != FULL:
+                self._price(leaf, tensor, "float32", node, consumer, position)
             if leaf.rounded is not None and leaf.rounded.tensor is not None:
-                self._price(leaf.rounded, leaf.rounded.tensor, self.amp, node, consumer, position)
+                rounded = leaf.rounded.tensor
+                if node != FULL and rounded.producer != LOW:
+                    self._price(leaf.rounded, rounded, self.amp, node, consumer, position)
         return self.consume(leaf, node)
 
     def consume(self, leaf: Leaf, node: int) -> tuple[Leaf, int]:
@@ -121,12 +139,17 @@ class Tensors:
         return leaf, node
 
     def _price(
-        self, leaf: Leaf, tensor: CastTensor, dtype: str, node: int, consumer: relax.Call | None, position: int
+        self, leaf: Leaf, tensor: CastTensor, dtype: str, node: int, consumer: Signature | None, position: int
     ) -> None:
-        """Note what a cast to `dtype` costs where `node` asks for it, unless neither it nor the producer may choose."""
-        if tensor.producer == self.pin(dtype) or node == (FULL if dtype == self.amp else LOW):
-            return
-        cost = self.costs.cast(leaf.producer, consumer, position, leaf.type, dtype)
+        """Note what a cast to `dtype` costs where `node` asks for it: it and the producer may differ."""
+        producer = leaf.producer
+        made_by = producer if producer is None or isinstance(producer, Signature) else relax.Var
+        question = made_by, consumer, position, leaf.facts, dtype
+        cost = self._costs.get(question)
+        if cost is None:
+            writer = producer.call if isinstance(producer, Signature) else producer
+            reader = consumer and consumer.call
+            cost = self._costs[question] = self.costs.cast(writer, reader, position, leaf.facts.type, dtype)
         if cost is CastCost.KERNEL:
             self._surcharge(leaf, tensor, dtype).consumers.append(node)
         elif cost is CastCost.STORE:

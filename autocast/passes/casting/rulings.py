@@ -1,0 +1,63 @@
+"""What calls may do, asked once for all calls that ask the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import type_hints
+from autocast.ir import Bound
+from autocast.passes.casting.leaves import Tree, signature
+from autocast.passes.casting.modes import Ruling, decide
+from autocast.passes.casting.results import dtype_attributes
+from autocast.passes.casting.signatures import Signature
+
+
+class Rulings:
+    """The rulings of one module: rules of the tables look at nothing but dtypes, others are asked for each call."""
+
+    def __init__(self, amp: str) -> None:
+        self.amp = amp
+        self._known: dict[Any, Ruling] = {}
+
+    def of(
+        self,
+        bound: Bound,
+        alike: Signature,
+        trees: list[Tree],
+        result: Tree,
+        row: type_hints.Row | None,
+        derived: type_hints.DerivedCall | None,
+        function: str,
+    ) -> Ruling:
+        """What a call of `function` may do, by the rule of `row`; `trees` and `result` are of arguments and result."""
+        rule = row and row.rule
+        if row is not None and not isinstance(rule, type_hints.TableRule):
+            return self._ask(bound, trees, result, row, derived, function)
+        key = rule, derived is not None
+        ruling = alike.rulings.get(key)
+        if ruling is None:
+            asked = signature(trees), signature([result]), dtype_attributes(bound.value)
+            question = bound.op, asked, rule, derived and derived.positions
+            if question not in self._known:
+                self._known[question] = self._ask(bound, trees, result, row, derived, function)
+            ruling = alike.rulings[key] = self._known[question]
+        return ruling
+
+    def _ask(
+        self,
+        bound: Bound,
+        trees: list[Tree],
+        result: Tree,
+        row: type_hints.Row | None,
+        derived: type_hints.DerivedCall | None,
+        function: str,
+    ) -> Ruling:
+        call, var, args = bound.value, bound.var, bound.args
+
+        def where() -> str:
+            types = ", ".join(str(arg.ty) for arg in args)
+            return f"%{var.name} = {row.name if row else 'call'}({types}) in @{function}"
+
+        if derived is not None:
+            derived = type_hints.derived_name(call)  # with the arguments of this call
+        return decide(call, args, trees, (var.ty, result), row, derived, self.amp, where)
