@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,15 +33,18 @@ class Linked:
             executable.import_module(module)
         return Library(None, executable)
 
-    def of_objects(self, objects: Sequence[Object], linker: str) -> Library:
-        """Joined with object files; code that can be loaded again, unless external modules belong to it."""
+    def of_objects(self, objects: Sequence[Object], names: Mapping[str, str], linker: str) -> Library:
+        """Joined with object files; code that can be loaded again, unless external modules belong to it.
+
+        `names` has the functions that the module calls by other names, with those of the objects.
+        """
         data = [one.data for one in objects]
         if self._external:
-            return Library(None, self._joined(load_library(link(linker, data, {}, None)).module))
-        functions = [name for one in objects for name in one.functions]
+            return Library(None, self._joined(load_library(link(linker, data, names, None)).module))
+        functions = [*names, *(name for one in objects for name in one.functions)]
         executable = self._joined(_stand_in(functions))
         blob = tvm_ffi.get_global_func("runtime.ModulePackImportsToTensor")(executable).numpy().tobytes()
-        return load_library(link(linker, data, {}, blob))
+        return load_library(link(linker, data, names, blob))
 
     @property
     def _external(self) -> list[Any]:

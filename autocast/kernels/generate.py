@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import tvm
 import tvm_ffi
@@ -16,8 +17,9 @@ from tvm.relax import vm_build
 from autocast.ir.failures import in_phase
 from autocast.kernels.executables import Linked
 from autocast.kernels.fallback.schedule import EXISTING
+from autocast.kernels.kernel_cache import KernelCache, Makers, kernel_cache
 from autocast.kernels.linking import find_linker
-from autocast.kernels.objects import Describe, machine_code, object_of
+from autocast.kernels.objects import Describe, machine_code, object_of, renamed
 from autocast.runtime.library import Library
 
 _T = TypeVar("_T")
@@ -33,10 +35,22 @@ class Code:
         The functions of Relax, and the kernels that they call.
     facts : dict of str to object
         For each kernel what `describe` said of it.
+    origins : dict of str to int
+        How many kernels come from where: "compiled", "the user's cache", "the system's cache".
     """
 
     library: Library
     facts: dict[str, Any]
+    origins: dict[str, int]
+
+
+class _Unit(NamedTuple):
+    """A unit that was compiled, or found: its code, what there is to know of it, the kernel's name in machine code."""
+
+    code: Any
+    facts: dict[str, Any]
+    names: dict[str, str]
+    origin: str = "compiled"
 
 
 def units_of(mod: tvm.IRModule) -> list[tvm.IRModule]:
@@ -53,7 +67,13 @@ def units_of(mod: tvm.IRModule) -> list[tvm.IRModule]:
     return [tvm.IRModule(unit, attrs=mod.attrs, global_infos=mod.global_infos) for unit in units]
 
 
-def generate(mod: tvm.IRModule, target: tvm.target.Target, threads: int, describe: Describe) -> Code:
+def generate(
+    mod: tvm.IRModule,
+    target: tvm.target.Target,
+    threads: int,
+    describe: Describe,
+    makers: Makers | None = None,
+) -> Code:
     """Compile a module of PrimFuncs and finished Relax functions, under the caller's `PassContext`.
 
     Parameters
@@ -65,7 +85,10 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target, threads: int, describ
     threads : int
         How many threads compile. Passes run in all of them, and so do the context's instruments; 1 is the caller's.
     describe : function of a PrimFunc
-        Asked of each kernel when its loops are final.
+        Asked of each kernel when its loops are final: something that JSON can say.
+    makers : function, optional
+        Look for kernels in the cache, and keep them there; it answers what decides about their code and description
+        beside what is seen here. None: compile all.
 
     Warns
     -----
@@ -78,23 +101,51 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target, threads: int, describ
         rest = vm_build._vmcodegen(builder, mod)
     linker = find_linker()
 
-    def compiled(unit: tvm.IRModule) -> tuple[Any, dict[str, Any]]:
-        with context:
-            return (machine_code if linker is None else object_of)(unit, target, describe)
+    cache = None if linker is None else kernel_cache(target, makers)
 
-    def checked(unit: tvm.IRModule) -> tuple[Any, dict[str, Any]]:
+    def compiled(unit: tvm.IRModule) -> _Unit:
+        with context:
+            if linker is None:
+                return _Unit(*machine_code(unit, target, describe), {})
+            if cache is None or _is_bound(unit):
+                return _Unit(*object_of(unit, target, describe), {})
+            return _cached(unit, target, describe, cache)
+
+    def checked(unit: tvm.IRModule) -> _Unit:
         with in_phase("generate", unit, compiled):
             return compiled(unit)
 
-    results = _in_threads(checked, units_of(rest), threads)
-    facts = {name: fact for _, described in results for name, fact in described.items()}
+    units = _in_threads(checked, units_of(rest), threads)
+    facts = {name: fact for unit in units for name, fact in unit.facts.items()}
+    names = {name: symbol for unit in units for name, symbol in unit.names.items()}
+    origins = dict(Counter(unit.origin for unit in units for _ in unit.facts))
     with in_phase("load"):
         linked = Linked(mod, builder, target)
         if linker is not None:
-            return Code(linked.of_objects([code for code, _ in results], linker), facts)
-        library = linked.of_modules([code for code, _ in results])
+            objects = {unit.code.functions: unit.code for unit in units}  # equal kernels are one
+            return Code(linked.of_objects(list(objects.values()), names, linker), facts, origins)
+        library = linked.of_modules([unit.code for unit in units])
         _in_threads(_load, library.module.imports, threads)
-        return Code(library, facts)
+        return Code(library, facts, origins)
+
+
+def _is_bound(unit: tvm.IRModule) -> bool:
+    """Whether the names of a unit's functions matter, if it has any."""
+    functions = list(unit.functions.values())
+    return len(functions) != 1 or EXISTING in (functions[0].attrs or {})
+
+
+def _cached(unit: tvm.IRModule, target: tvm.target.Target, describe: Describe, cache: KernelCache) -> _Unit:
+    """A kernel from the cache; compiled and kept there if it is not in it."""
+    ((var, kernel),) = unit.functions.items()
+    identity = cache.identify(kernel)
+    names = {var.name_hint: identity.symbol}
+    if found := cache.find(identity):
+        return _Unit(found.code, {var.name_hint: found.facts}, names, f"the {found.folder}'s cache")
+    code, described = object_of(renamed(kernel, identity.symbol), target, describe)
+    (facts,) = described.values()
+    cache.add(identity, code, facts, var.name_hint, target)
+    return _Unit(code, {var.name_hint: facts}, names)
 
 
 def _load(library: tvm_ffi.Module) -> None:

@@ -67,3 +67,8 @@ def object_of(unit: tvm.IRModule, target: tvm.target.Target, describe: Describe)
         path = Path(folder, "unit.o")
         code.write_to_file(str(path), "o")
         return Object(path.read_bytes(), tuple(facts)), facts
+
+
+def renamed(kernel: tirx.PrimFunc, symbol: str) -> tvm.IRModule:
+    """A unit of one kernel, with another name."""
+    return tvm.IRModule({symbol: kernel.with_attr("global_symbol", symbol)})

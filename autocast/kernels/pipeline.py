@@ -30,6 +30,7 @@ from autocast.kernels.fallback.places import keep_within_tensors
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.fallback.tvm_passes import fuse, fuse_existing, legalize, sequence
 from autocast.kernels.generate import Code, generate
+from autocast.kernels.kernel_cache import Makers
 from autocast.kernels.matching.attention.decompose import decompose_attention
 from autocast.kernels.matching.convolutions.declined import has_kernel
 from autocast.kernels.matching.convolutions.pooling_rule import move_channels_of_pooling
@@ -256,14 +257,16 @@ def finish(
     target: tvm.target.Target,
     threads: int = 1,
     describe: Describe = lambda kernel: None,
+    makers: Makers | None = None,
 ) -> Finished:
     """Compile a planned module (`Plan.planned`) for the virtual machine, by this many threads.
 
-    `describe` is asked of each kernel when its loops are final, as the buffers that it allocates are.
+    `describe` is asked of each kernel when its loops are final, as the buffers that it allocates are. With `makers`
+    kernels are looked for in the cache: see `generate`.
     """
     with _as_allocated(planned):
         released = _one_by_one(RELEASING, planned, target)
-        return Finished(released, generate(_one_by_one(FINISHING, released, target), target, threads, describe))
+        return Finished(released, generate(_one_by_one(FINISHING, released, target), target, threads, describe, makers))
 
 
 def _run(run: Callable[[tvm.IRModule, Backend], tvm.IRModule], backend: Backend, mod: tvm.IRModule) -> tvm.IRModule:

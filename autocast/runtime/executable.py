@@ -56,6 +56,8 @@ class Executable:
         code); or "look up" and "load" in the cache.
     origin : str
         Where the code comes from: "compiled", "the user's cache", "the system's cache" or "a file".
+    kernel_origins : dict of str to int
+        How many kernels come from where, in the same words, if the code was compiled.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Executable:
         device: str = "cpu",
         seconds: Mapping[str, float] | None = None,
         origin: str = "a file",
+        kernels: Mapping[str, int] | None = None,
     ) -> None:
         self.program, self.library = variant.program, variant.library
         params = tuple(variant.params)
@@ -74,6 +77,7 @@ class Executable:
         self.device = device
         self.seconds = dict(seconds or {})
         self.origin = origin
+        self.kernel_origins = dict(kernels or {})
         self._initial_state = dict(variant.state)
         self._vm = VirtualMachine(self.library.module)
         self._main = self._vm["main"]

@@ -43,6 +43,16 @@ class Kernel:
     flops: Size | None = None
     modules: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can say it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Kernel:
+        """What `to_json` said."""
+        shapes = tuple(map(_shape, facts["shapes"]))
+        return cls(shapes, as_size(facts["workspace"]), as_size(facts["flops"]), tuple(facts["modules"]))
+
     def sizes(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
         """The values of its names where its tensors have `shapes`."""
         sizes: dict[str, int] = {}
@@ -154,7 +164,7 @@ class Program:
                 "signature": _signature(facts["signature"]),
                 **{name: tuple(map(_input, facts[name])) for name in ("state", "copies", "params")},
                 "functions": {name: Function(**function) for name, function in facts["functions"].items()},
-                "kernels": {name: _kernel(kernel) for name, kernel in facts["kernels"].items()},
+                "kernels": {name: Kernel.from_json(kernel) for name, kernel in facts["kernels"].items()},
                 "mismatches": Mismatches(**facts["mismatches"]),
                 "notes": tuple(facts["notes"]),
                 "features": tuple(facts["features"]),
@@ -179,8 +189,3 @@ def _signature(facts: Mapping[str, Any]) -> Signature:
     inputs = tuple(map(_input, facts["inputs"]))
     fitted = {name: _shape(shape) for name, shape in facts["fitted"].items()}
     return Signature(**{**facts, "inputs": inputs, "fitted": fitted})
-
-
-def _kernel(facts: Mapping[str, Any]) -> Kernel:
-    shapes = tuple(map(_shape, facts["shapes"]))
-    return Kernel(shapes, as_size(facts["workspace"]), as_size(facts["flops"]), tuple(facts["modules"]))

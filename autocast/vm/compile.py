@@ -116,7 +116,9 @@ def _compile(
     opt_level: int,
 ) -> Executable:
     variant, compiled = variant_of(mod, params, target, opt_level)
-    return Executable(variant, device=device, seconds=compiled.seconds, origin=compiled.origin)
+    return Executable(
+        variant, device=device, seconds=compiled.seconds, origin=compiled.origin, kernels=compiled.kernels
+    )
 
 
 def variant_of(

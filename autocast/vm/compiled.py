@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from autocast.runtime.library import Library
 from autocast.runtime.program import Program
@@ -23,9 +23,12 @@ class Compiled:
         and "load", where it was in the cache.
     origin : str
         "compiled", "the user's cache" or "the system's cache".
+    kernels : dict of str to int
+        How many kernels come from where, in the same words; nothing where the whole program was in the cache.
     """
 
     program: Program
     library: Library
     seconds: dict[str, float]
     origin: str = "compiled"
+    kernels: dict[str, int] = field(default_factory=dict)

@@ -16,11 +16,13 @@ from tvm.target import Target
 from autocast import kernels, settings
 from autocast.ir import all_bindings, place_of, relax_functions
 from autocast.kernels.contexts import changed_context
+from autocast.kernels.kernel_cache import Makers
+from autocast.runtime.program import Kernel
 from autocast.runtime.signature import Signature
 from autocast.runtime.threads import wanted_threads
 from autocast.vm.compiled import Compiled
 from autocast.vm.describe import describe, describe_kernel
-from autocast.vm.program_cache import cached
+from autocast.vm.program_cache import cached, makers
 
 #: Programs of modules compiled before, the most recently used last: a Model made again has the same module, and other
 #: parameters.
@@ -45,14 +47,14 @@ def build(mod: tvm.IRModule, signature: Signature, state: tuple[str, ...], targe
         The names of the parameters that a call replaces.
     """
     if _is_watched():
-        return _build(mod, signature, state, target, opt_level)
+        return _build(mod, signature, state, target, opt_level, None)
     whole = tvm_ffi.StructuralKey(tvm.IRModule(mod.functions, attrs=mod.attrs))
     names = (*_names(mod), *state)
     key = (whole, names, str(target), opt_level, settings.debug().poison)
     with _programs_lock:
         compiled = _programs.get(key)
         if compiled is None:
-            build = partial(_build, mod, signature, state, target, opt_level)
+            build = partial(_build, mod, signature, state, target, opt_level, makers)
             compiled = _programs[key] = cached(mod, names, target, opt_level, build)
         _programs.move_to_end(key)
         if len(_programs) > PROGRAMS_KEPT:
@@ -74,15 +76,24 @@ def _is_watched() -> bool:
     return any(len(part) for part in changed) or bool(settings.debug().level or settings.text("AUTOCAST_DUMP"))
 
 
-def _build(mod: tvm.IRModule, signature: Signature, state: tuple[str, ...], target: Target, opt_level: int) -> Compiled:
+def _build(
+    mod: tvm.IRModule,
+    signature: Signature,
+    state: tuple[str, ...],
+    target: Target,
+    opt_level: int,
+    makers: Makers | None,
+) -> Compiled:
     # Instruments of the caller's may not be made for several threads.
     threads = 1 if len(tvm.transform.PassContext.current().instruments) else wanted_threads()
     times = [time.perf_counter()]
     with changed_context(opt_level=opt_level):
         plan = kernels.plan(mod, target)
         times.append(time.perf_counter())
-        finished = kernels.finish(plan.planned, target, threads, describe_kernel)
+        finished = kernels.finish(plan.planned, target, threads, lambda one: describe_kernel(one).to_json(), makers)
     times.append(time.perf_counter())
-    program = describe(finished.released, finished.code.facts, signature, state, plan.places, target)
+    described = {name: Kernel.from_json(facts) for name, facts in finished.code.facts.items()}
+    program = describe(finished.released, described, signature, state, plan.places, target)
     phases = zip(("lower", "generate"), times, times[1:], strict=False)
-    return Compiled(program, finished.code.library, {phase: ended - started for phase, started, ended in phases})
+    seconds = {phase: ended - started for phase, started, ended in phases}
+    return Compiled(program, finished.code.library, seconds, kernels=finished.code.origins)

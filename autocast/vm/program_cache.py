@@ -19,9 +19,9 @@ from autocast import settings
 from autocast.cache import Store, store
 from autocast.container import Format
 from autocast.ir import all_bindings, op_name, relax_functions
+from autocast.kernels.targets.cpu.instruction_sets import machine_of
 from autocast.operators import REGISTERED
 from autocast.runtime.library import load_library
-from autocast.runtime.processors import architecture_of, needed
 from autocast.runtime.program import Program
 from autocast.vm.compiled import Compiled
 
@@ -102,20 +102,13 @@ def _key(mod: tvm.IRModule, names: tuple[object, ...], target: tvm.target.Target
     functions = [function for _, function in relax_functions(mod)]
     operators = [op_name(binding.value) for function in functions for binding in all_bindings(function.body)]
     whole = tvm_ffi.structural_hash(tvm.IRModule(mod.functions, attrs=mod.attrs))
-    parts = (str(PROGRAMS), whole, operators, names, _machine(target), opt_level, settings.debug().poison, _makers())
+    parts = (str(PROGRAMS), whole, operators, names, machine_of(target), opt_level, settings.debug().poison, makers())
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def _machine(target: tvm.target.Target) -> tuple[object, ...]:
-    """What matters of a target: the instructions that it has, and not the processor's name; and how many threads."""
-    others = sorted((str(name), str(value)) for name, value in target.attrs.items() if name not in ("mcpu", "mattr"))
-    features = needed(codegen.llvm_get_cpu_features(target))
-    return (architecture_of(target.attrs.get("mtriple")), features, sorted(map(str, target.keys)), others)
-
-
 @functools.cache
-def _makers() -> tuple[object, ...]:
-    """Versions of the compilers, and a digest of the sources here that make programs."""
+def makers() -> tuple[object, ...]:
+    """Versions of the compilers, and a digest of the sources here that make programs: part of every key."""
     root = Path(autocast.__file__).parent
     digest = hashlib.sha256()
     for name in _COMPILING:

@@ -60,7 +60,7 @@ def test_the_library_does_not_depend_on_threads() -> None:
 def test_a_library_that_is_loaded_again_computes_the_same() -> None:
     code = _finish(_planned())
     assert code.library.code is not None
-    np.testing.assert_array_equal(_run(Code(load_library(code.library.code), {})), _run(code))
+    np.testing.assert_array_equal(_run(Code(load_library(code.library.code), {}, {})), _run(code))
 
 
 def test_without_a_linker_code_is_made_in_memory_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

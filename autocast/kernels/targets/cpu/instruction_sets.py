@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import tvm
@@ -10,6 +11,7 @@ from tvm.target import codegen
 
 from autocast import settings
 from autocast.errors import UnsupportedError
+from autocast.runtime.processors import architecture_of, needed
 from autocast.runtime.threads import wanted_threads
 
 
@@ -114,3 +116,11 @@ def slow_dtype(dtype: str, target: tvm.target.Target) -> str | None:
         f"{dtype} is only a storage format on {target.attrs.get('mcpu', 'this CPU')} ({features.name}): kernels "
         f"multiply it in float32, which saves memory traffic but no arithmetic{instead}"
     )
+
+
+def machine_of(target: tvm.target.Target, ignored: Collection[str] = ()) -> tuple[object, ...]:
+    """What matters of a target: its instructions, not the processor's name, and the rest but for `ignored`."""
+    skipped = ("mcpu", "mattr", *ignored)
+    others = sorted((str(name), str(value)) for name, value in target.attrs.items() if name not in skipped)
+    features = needed(codegen.llvm_get_cpu_features(target))
+    return (architecture_of(target.attrs.get("mtriple")), features, sorted(map(str, target.keys)), others)

@@ -1,0 +1,110 @@
+"""A kernel that some program had before is not compiled again, and runs with the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from autocast import vm
+from autocast.cache import store
+from autocast.container import read, write
+from autocast.kernels.kernel_cache import KERNELS
+from autocast.vm import program
+from tests.kernels.modules import module, random
+
+SHAPE = ((24, 24), "float32")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOCAST_CACHE", "on")
+    monkeypatch.setenv("AUTOCAST_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def _net(layers: int, *, last: bool = False) -> tvm.IRModule:
+    """Layers of one product and one softmax; a sum behind them where it is the `last`."""
+
+    def body(x: relax.Expr) -> relax.Expr:
+        for _ in range(layers):
+            x = relax.op.nn.softmax(relax.op.matmul(x, x))
+        return relax.op.sum(x, axis=[0]) if last else x
+
+    return module(body, SHAPE)
+
+
+def _compiled(mod: tvm.IRModule, **options: object) -> vm.Executable:
+    """As a process that has compiled nothing yet."""
+    program._programs.clear()
+    return vm.compile(mod, **options)
+
+
+def _files() -> list[Path]:
+    return [file.path for file in store().files() if file.kind == "kernels"]
+
+
+def test_a_model_that_is_changed_compiles_what_is_new() -> None:
+    first = _compiled(_net(2))
+    assert set(first.kernel_origins) == {"compiled"}
+    second = _compiled(_net(3, last=True))
+    assert second.origin == "compiled"
+    assert second.kernel_origins["the user's cache"] == first.kernel_origins["compiled"]
+    assert second.kernel_origins["compiled"] >= 1
+
+
+def test_kernels_from_the_cache_have_the_bits_of_those_that_were_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = random(*SHAPE)
+    _compiled(_net(2))
+    cached = _compiled(_net(3))
+    monkeypatch.setenv("AUTOCAST_CACHE", "off")
+    fresh = _compiled(_net(3))
+    assert set(cached.kernel_origins) == {"the user's cache"}
+    assert set(fresh.kernel_origins) == {"compiled"}
+    np.testing.assert_array_equal(cached(x), fresh(x))
+
+
+def test_profiles_of_cached_kernels_have_their_readable_names_and_memory() -> None:
+    plain, cached = _compiled(_net(1)), _compiled(_net(2))
+    assert set(plain.program.kernels) == set(cached.program.kernels)
+    for name, kernel in plain.program.kernels.items():
+        assert (cached.program.kernels[name].workspace, cached.program.kernels[name].flops) == (
+            kernel.workspace,
+            kernel.flops,
+        )
+    rows = vm.profile_vm_model(cached, "cpu", (random(*SHAPE),), number=1, repeat=1, warmup=0).operators
+    assert set(cached.program.kernels) & {row.name for row in rows}
+
+
+@pytest.mark.parametrize(
+    "other", [{"opt_level": 2}, {"target": tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v2"})}]
+)
+def test_another_level_or_target_shares_no_kernel(other: dict[str, object]) -> None:
+    _compiled(_net(1))
+    assert set(_compiled(_net(2), **other).kernel_origins) == {"compiled"}
+
+
+def test_a_file_whose_kernel_has_another_structure_is_not_used() -> None:
+    _compiled(_net(1))
+    for path in _files():
+        found = read(path, KERNELS)
+        entries = {name: bytes(found[name]) for name in found.names}
+        write(path, KERNELS, entries, {**found.metadata, "structure": "0" * 16})
+    assert set(_compiled(_net(2)).kernel_origins) == {"compiled"}
+
+
+def test_a_damaged_kernel_is_compiled_again(recwarn: pytest.WarningsRecorder) -> None:
+    count = _compiled(_net(1)).kernel_origins["compiled"]
+    path = _files()[0]
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.warns(match="is damaged"):
+        again = _compiled(_net(2))
+    assert again.kernel_origins == ({"compiled": 1, "the user's cache": count - 1} if count > 1 else {"compiled": 1})
+
+
+def test_instruments_see_every_kernel_compiled() -> None:
+    _compiled(_net(1))
+    with tvm.transform.PassContext(instruments=[tvm.ir.instrument.PassTimingInstrument()]):
+        assert set(_compiled(_net(2)).kernel_origins) == {"compiled"}
