@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, tirx
 
 from autocast.kernels import build, detect_target, plan
-from autocast.kernels.pipeline import FINISHING
+from autocast.kernels.pipeline import RELEASING
 from autocast.model import Model
 from autocast.vm.checks import check_module
 
@@ -52,8 +52,7 @@ def run(mod: tvm.IRModule, *arrays: np.ndarray) -> list[np.ndarray]:
 def planned_main(model: Model | tvm.IRModule) -> relax.Function:
     """`main` of what the virtual machine executes, for this machine, while allocations are bindings of their own."""
     mod = plan(check_module(getattr(model, "mod", model)), detect_target()).planned
-    last = [each.info.name for each in FINISHING].index("KillAfterLastUse")
-    return tvm.transform.Sequential(FINISHING[: last + 1])(mod)["main"]
+    return tvm.transform.Sequential(RELEASING)(mod)["main"]
 
 
 def random(shape: Sequence[int], dtype: str, seed: int = 0, scale: float = 1.0) -> np.ndarray:
