@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,10 @@ from autocast.runtime.pool import varying_outputs
 from autocast.runtime.program import CARRY, PREPARE
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.tensors import copy, copy_into, from_tensor, kind_of, to_tensor
-from autocast.runtime.variant import ARTIFACT, Variant, entries_of, lacking, variant_in
+from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
+
+#: What compiles the model in a file that has no code for this processor: the runtime knows nothing more of it.
+_COMPILER = "autocast.vm.export"
 
 
 class Executable:
@@ -238,6 +242,8 @@ class Executable:
 def load(path: str | os.PathLike[str] | bytes, *, key: bytes | None = None) -> Executable:
     """The executable in a file that `Executable.export` or `autocast.vm.export` wrote.
 
+    Where the file has code for other processors only, and the model itself, that is compiled.
+
     Nothing of the file is used before all of it was checked. Loading executes what is in the file: load what you trust,
     and have it signed where others could write to it.
 
@@ -255,6 +261,9 @@ def load(path: str | os.PathLike[str] | bytes, *, key: bytes | None = None) -> E
     """
     container = read(path, ARTIFACT, key=key)
     variant = variant_in(container)
+    if variant is None and MODEL in container.names:
+        executable: Executable = import_module(_COMPILER).compiled_here(container[MODEL])
+        return executable
     if variant is None:
         raise ArtifactError(
             f"autocast.runtime.load: {path if not isinstance(path, bytes) else 'the bytes'} has code for "

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tvm
 
 from autocast import kernels
-from autocast.container import write
+from autocast.container import to_bytes, write
 from autocast.kernels.targets.cpu.instruction_sets import target_of
-from autocast.model.value import Model
+from autocast.model import saving
+from autocast.model.value import Model, load
 from autocast.runtime.executable import Executable
 from autocast.runtime.processors import missing
 from autocast.runtime.variant import ARTIFACT, Variant, entries_of
-from autocast.vm.compile import variant_of
+from autocast.vm.compile import compile, variant_of
 
 
 def export(
@@ -24,6 +26,7 @@ def export(
     *,
     targets: Sequence[str] = (),
     opt_level: int = 3,
+    with_model: bool = False,
     key: bytes | None = None,
 ) -> Path:
     """Compile a model for several kinds of processors into one file, of which `autocast.runtime.load` runs a part.
@@ -40,6 +43,9 @@ def export(
         This machine's if there are none. Parameters that two of them read alike are stored once.
     opt_level : int
         As `autocast.vm.compile` takes it.
+    with_model : bool
+        Put the model itself into the file as well: where no target fits, it is compiled when it is loaded, if TVM's
+        compiler is there. The file holds the parameters twice then.
     key : bytes, optional
         Sign the file with this key.
 
@@ -52,7 +58,8 @@ def export(
     """
     here = kernels.detect_target()
     named = [target_of(name, "autocast.vm.export: targets") for name in targets]
-    entries, metadata = entries_of([_variant(model, target, opt_level) for target in named or [here]])
+    saved = to_bytes(saving.FORMAT, *saving.parts_of(model)) if with_model else None
+    entries, metadata = entries_of([_variant(model, target, opt_level) for target in named or [here]], saved)
     return write(path, ARTIFACT, entries, metadata, key=key)
 
 
@@ -61,3 +68,8 @@ def _variant(model: Model, target: tvm.target.Target, opt_level: int) -> Variant
     variant, _ = variant_of(model.mod, model.params, target, opt_level)
     lacking = missing(variant.program.architecture, variant.program.features)
     return variant if lacking else Executable(variant).variant()
+
+
+def compiled_here(data: Any) -> Executable:
+    """The executable for this processor of a model that `export` put into a file."""
+    return compile(load(data))

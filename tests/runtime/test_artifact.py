@@ -150,6 +150,15 @@ def test_parameters_are_prepared_at_loading_where_the_compiling_machine_could_no
     assert torch.equal(runtime.load(path)(X), vm.compile(model)(X))
 
 
+def test_where_no_kind_fits_the_model_in_the_file_is_compiled(model: Model, tmp_path: Path, monkeypatch) -> None:
+    path = vm.export(model, tmp_path / "model.autocast", with_model=True)
+    assert runtime.load(path).origin == "a file"
+    monkeypatch.setattr(processors, "own_flags", lambda: frozenset())
+    loaded = runtime.load(path)
+    assert loaded.origin != "a file"
+    assert torch.equal(loaded(X), vm.compile(model)(X))
+
+
 def test_another_architecture_is_refused(artifact: Path, monkeypatch) -> None:
     monkeypatch.setattr(processors.platform, "machine", lambda: "riscv64")
     with pytest.raises(ArtifactError, match=r"lacking x86_64|lacking aarch64"):
