@@ -6,7 +6,7 @@ from autocast.ir.first_order import first_order
 from autocast.ir.groups import is_tir_group
 from autocast.ir.inferred import lacks_dtype, with_inferred_types
 from autocast.ir.literals import fits, out_of_range
-from autocast.ir.places import Place, PlacedBuilder, place_of
+from autocast.ir.places import Place, PlacedBuilder, place_of, whereabouts
 from autocast.ir.reading import Bound, Reading
 from autocast.ir.views import (
     ALIGNMENT,
@@ -74,6 +74,7 @@ __all__ = [
     "shape_of",
     "static_shape",
     "storage",
+    "whereabouts",
     "with_captured",
     "with_functions",
     "with_inferred_types",

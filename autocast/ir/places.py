@@ -67,6 +67,16 @@ def place_of(var: relax.Var) -> Place:
     return NOWHERE if span is None else _written(span.source_name.name)
 
 
+def whereabouts(var: relax.Var, function: str) -> str:
+    """What errors call a variable of a function: `%lv4 in @main`, and after it the submodule that it comes from.
+
+    >>> whereabouts(relax.Var("lv4", span=Place("encoder.0.query").span()), "main")
+    '%lv4 in @main (encoder.0.query)'
+    """
+    module = place_of(var).module
+    return f"%{var.name} in @{function}{f' ({module})' if module else ''}"
+
+
 @lru_cache(maxsize=4096)
 def _written(name: str) -> Place:
     parts = name.rsplit(_SEPARATOR, len(NOWHERE) - 1)

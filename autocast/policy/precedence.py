@@ -197,7 +197,7 @@ class Decisions:
         paths = with_parents(module) if self._low_regions or self._float32_regions else []
         self._seen["regions"].update(paths)
         if region not in ("", "guard"):
-            return self._written(region, var)
+            return self._written(region, var, place)
         if paths:
             if match := self._low_regions.first(paths):
                 return Said("low", f"low_regions: {match.pattern!r} selects {match.name}")
@@ -207,14 +207,15 @@ class Decisions:
             return Said("leave", "guarded: it is in no fp16_guard")
         return None
 
-    def _written(self, region: str, var: relax.Var) -> Said:
+    def _written(self, region: str, var: relax.Var, place: Place) -> Said:
         """What a region in the author's code makes of a call."""
         if region == "leave":
             return Said("leave", "in the author's disable_autocast()")
         if region not in ("float32", self.policy.dtype):
+            origin = f" of {place.module}" if place.module else ""
             raise PolicyError(
-                f"Policy: %{var.name} is in the author's disable_autocast(dtype={region!r}), and the policy's dtype is "
-                f"{self.policy.dtype!r}; expected the same 16-bit dtype in both. Try dtype={region!r} here, or "
+                f"Policy: %{var.name}{origin} is in the author's disable_autocast(dtype={region!r}), and the policy's dtype "
+                f"is {self.policy.dtype!r}; expected the same 16-bit dtype in both. Try dtype={region!r} here, or "
                 "disable_autocast() there, which takes the dtypes that the code says"
             )
         return Said("float32" if region == "float32" else "low", f"in the author's disable_autocast({region!r})")

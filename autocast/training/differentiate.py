@@ -121,7 +121,8 @@ def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -
         try:
             answers = paths.rules[name](Backward(value, binding.var, adjoint, needs, adjoints.builder.emit))
         except GradientError as error:
-            refused.append(f"  %{binding.var.name} = {name}: {error}")
+            module = place_of(binding.var).module
+            refused.append(f"  %{binding.var.name} = {name}{f' in {module}' if module else ''}: {error}")
             continue
         if len(answers) != len(value.args):
             raise GradientError(

@@ -19,6 +19,7 @@ from autocast.ir import (
     op_name,
     relax_functions,
     shape_of,
+    whereabouts,
     with_functions,
     with_inferred_types,
 )
@@ -110,13 +111,13 @@ def _check_types(mod: tvm.IRModule) -> None:
         for value in (*function.params, *(binding.var for binding in bindings)):
             if lacks_dtype(value.ty):
                 raise UnsupportedError(
-                    f"compile: %{value.name} in @{var.name_hint} is a {value.ty}, expected a tensor whose dtype is "
+                    f"compile: {whereabouts(value, var.name_hint)} is a {value.ty}, expected a tensor whose dtype is "
                     "known. autocast.frontend.with_dtypes(mod, {...}) completes a module by the dtypes of its inputs; "
                     "R.match_cast says that of one value"
                 )
             if value in below_0:
                 raise UnsupportedError(
-                    f"compile: %{value.name} in @{var.name_hint} is a {value.ty}, expected sizes of 0 and more, or "
+                    f"compile: {whereabouts(value, var.name_hint)} is a {value.ty}, expected sizes of 0 and more, or "
                     "names of them. TVM says -1 where the number of sizes of a shape is not known: declare it, "
                     "R.Shape(ndim=2)"
                 )

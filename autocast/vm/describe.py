@@ -90,7 +90,7 @@ def _mismatches(planned: tvm.IRModule) -> Mismatches:
         for binding in ir.all_bindings(function.body):
             if not isinstance(binding, relax.MatchCast):
                 continue
-            declared.setdefault(str(binding.ty), []).append(f"%{binding.var.name} in @{var.name_hint}")
+            declared.setdefault(str(binding.ty), []).append(ir.whereabouts(binding.var, var.name_hint))
             if pair := compared_sizes(binding):
                 needs = f"{_plain(pair.left)} to be {'at most ' * pair.less}{_plain(pair.right)}"
                 compared.setdefault(str(pair.type), []).append(f"%{pair.name} in @{var.name_hint} needs {needs}")

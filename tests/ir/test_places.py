@@ -6,13 +6,16 @@ import threading
 from typing import Any
 
 import pytest
+import torch
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
 
+import autocast
 from autocast import amp
-from autocast.ir import Place, PlacedBuilder, op_name, place_of
+from autocast.errors import CastingRuleError
+from autocast.ir import Place, PlacedBuilder, op_name, place_of, whereabouts
 from autocast.ir.places import REGIONS, active_region, canonicalize_bindings, current_region
 from autocast.terminal import summary_of_places
 
@@ -146,3 +149,25 @@ def test_submodules_that_differ_in_numbers_are_summed_up_as_one() -> None:
     assert summary_of_places([*layers, "pooler", "pooler"]) == "encoder.layer.*.output x12, pooler x2"
     assert summary_of_places(["layer.3.dense2"]) == "layer.3.dense2"
     assert summary_of_places([]) == ""
+
+
+def test_errors_name_a_variable_its_function_and_the_submodule_if_there_is_one() -> None:
+    assert whereabouts(relax.Var("lv", X), "main") == "%lv in @main"
+    assert whereabouts(relax.Var("lv", X, Place("encoder.0").span()), "main") == "%lv in @main (encoder.0)"
+
+
+def test_an_error_about_a_casting_rule_names_the_submodule_of_the_call() -> None:
+    class Encoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.query(x).relu()
+
+    def no_hints(_args: Any, _type: Any, _dtype: str) -> list:
+        return []
+
+    model = autocast.from_torch(Encoder(), (torch.ones(2, 4),))
+    with amp.CustomTypeHint({"matmul": no_hints}), pytest.raises(CastingRuleError, match=r"in @main \(query\)"):
+        amp.autocast(model)

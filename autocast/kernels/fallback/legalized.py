@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.ir import all_bindings, op_name, relax_functions
+from autocast.ir import all_bindings, op_name, relax_functions, whereabouts
 from autocast.operators import Kind, is_kind
 
 #: Operators that the virtual machine runs itself.
@@ -30,7 +30,7 @@ def check_legalized(mod: tvm.IRModule) -> tvm.IRModule:
             name = op_name(binding.value)
             if name is not None and name not in _BUILT_IN and not is_kind(binding.value, Kind.FOREIGN):
                 operands = ", ".join(str(arg.ty) for arg in binding.value.args if isinstance(arg.ty, relax.TensorType))
-                left.append(f"{name}({operands}), bound to %{binding.var.name} in @{var.name_hint}")
+                left.append(f"{name}({operands}), bound to {whereabouts(binding.var, var.name_hint)}")
     if left:
         more = f" and {len(left) - 3} more" if len(left) > 3 else ""
         raise UnsupportedError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import type_hints
-from autocast.ir import Bound
+from autocast.ir import Bound, place_of
 from autocast.passes.casting.leaves import Tree, signature
 from autocast.passes.casting.modes import Ruling, decide
 from autocast.passes.casting.results import dtype_attributes
@@ -56,7 +56,9 @@ class Rulings:
 
         def where() -> str:
             types = ", ".join(str(arg.ty) for arg in args)
-            return f"%{var.name} = {row.name if row else 'call'}({types}) in @{function}"
+            module = place_of(var).module
+            said = f"%{var.name} = {row.name if row else 'call'}({types}) in @{function}"
+            return f"{said} ({module})" if module else said
 
         if derived is not None:
             derived = type_hints.derived_name(call)  # with the arguments of this call
