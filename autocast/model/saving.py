@@ -14,6 +14,7 @@ from autocast import operators  # noqa: F401  # defines the operators of our own
 from autocast.container import Container, Format, LayoutError, as_entry
 from autocast.errors import ArtifactError, IllFormedModuleError
 from autocast.ir import dtype_of, static_shape
+from autocast.ir.collecting import without_garbage_collection
 from autocast.ir.deserialize import from_data
 from autocast.ir.serialize import SerializationError, to_data
 from autocast.ir.well_formed import check_well_formed
@@ -38,7 +39,8 @@ def parts_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         Its module or its report has something that is no data.
     """
     try:
-        data, constants = to_data(model.mod)
+        with without_garbage_collection():
+            data, constants = to_data(model.mod)
     except SerializationError as error:
         raise ArtifactError(
             f"Model.save: {error}. Expected a module of expressions, PrimFuncs, tensors and plain attributes; keep the "
@@ -83,7 +85,8 @@ def fields_of(container: Container) -> dict[str, Any]:
         constants = container.tensors(_CONSTANTS)
         try:
             tensors = [tensor_over(constants[str(number)]) for number in range(len(constants))]
-            mod = from_data(_parsed(container, _MODULE), tensors)
+            with without_garbage_collection():
+                mod = from_data(_parsed(container, _MODULE), tensors)
             check_well_formed("autocast.load", mod, IllFormedModuleError)
         except (SerializationError, IllFormedModuleError, LookupError) as error:
             raise LayoutError(str(error)) from error

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import gc
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -17,6 +15,7 @@ from tvm import relax
 from autocast import settings
 from autocast.errors import IllFormedModuleError
 from autocast.ir import Reading, check_well_formed
+from autocast.ir.collecting import without_garbage_collection
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
 from autocast.passes.casting.costs import CostModel, cast_bytes
@@ -60,7 +59,7 @@ def auto_cast(
         The policy asks for an attribute that an operator does not have.
     """
     start = time.perf_counter()
-    with _no_garbage_collection():
+    with without_garbage_collection():
         result, report = _auto_cast(mod, policy, costs, params)
     report = replace(report, milliseconds=1e3 * (time.perf_counter() - start))
     _debug(mod, result, report)
@@ -114,24 +113,6 @@ def _plan(
 ) -> tuple[ModulePlan, Decisions]:
     decisions = Decisions(policy, reading, params)
     return Planner(decisions, costs).read(reading), decisions
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """The pass allocates many small objects and frees few: collecting would only walk all of torch again and again.
-
-    It leaves no cycles behind. So what is left counts as old, and is not walked as soon as the pass ends.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            if gc.get_freeze_count() == 0:  # what the user froze would thaw, too
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 def _debug(before: tvm.IRModule, after: tvm.IRModule, report: CastReport) -> None:
