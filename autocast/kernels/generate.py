@@ -139,13 +139,15 @@ def _cached(unit: tvm.IRModule, target: tvm.target.Target, describe: Describe, c
     """A kernel from the cache; compiled and kept there if it is not in it."""
     ((var, kernel),) = unit.functions.items()
     identity = cache.identify(kernel)
-    names = {var.name_hint: identity.symbol}
     if found := cache.find(identity):
-        return _Unit(found.code, {var.name_hint: found.facts}, names, f"the {found.folder}'s cache")
-    code, described = object_of(renamed(kernel, identity.symbol), target, describe)
-    (facts,) = described.values()
-    cache.add(identity, code, facts, var.name_hint, target)
-    return _Unit(code, {var.name_hint: facts}, names)
+        code, facts, origin = found.code, found.facts, f"the {found.folder}'s cache"
+    else:
+        symbol = identity.symbol(var.name_hint)
+        code, described = object_of(renamed(kernel, symbol), target, describe)
+        facts, origin = described[symbol], "compiled"
+        cache.add(identity, code, facts, target)
+    (symbol,) = code.functions
+    return _Unit(code, {var.name_hint: facts}, {var.name_hint: symbol}, origin)
 
 
 def _load(library: tvm_ffi.Module) -> None:

@@ -23,8 +23,11 @@ KERNELS = Format("autocast.cache.kernels", 1, "autocast.vm.compile", "autocast.v
 #: What compiles beside TVM's passes and LLVM: versions, digests of sources.
 Makers = Callable[[], tuple[object, ...]]
 
-#: How the names of cached kernels begin in machine code: their key follows.
-_SYMBOL = "autocast_"
+#: The name of each kernel while it is identified.
+_UNNAMED = "kernel"
+
+#: Digits of its key behind a kernel's name in machine code, where kernels of many programs meet.
+_DIGITS = 16
 
 #: What decides about a kernel is in its loops, threads included.
 _NO_MATTER = ("num-cores",)
@@ -44,10 +47,10 @@ class Identity(NamedTuple):
     key: str
     structure: str
 
-    @property
-    def symbol(self) -> str:
-        """The kernel's name in machine code."""
-        return f"{_SYMBOL}{self.key}"
+    def symbol(self, name: str) -> str:
+        """The name in machine code of the kernel, which is called `name` in the program that compiles it: profiles have
+        the name that a program gives it, what LLVM was told to say in errors has this one."""
+        return f"{name}_{self.key[:_DIGITS]}"
 
 
 class FoundKernel(NamedTuple):
@@ -74,7 +77,7 @@ class KernelCache:
 
     def identify(self, kernel: tirx.PrimFunc) -> Identity:
         """What `kernel` is: its loops, which code generation has not seen yet."""
-        unnamed = kernel.with_attr("global_symbol", _SYMBOL)
+        unnamed = kernel.with_attr("global_symbol", _UNNAMED)
         structure = format(tvm_ffi.structural_hash(unnamed) % 2**64, "016x")
         text = unnamed.script(show_meta=True)
         return Identity(hashlib.sha256(repr((self.makers, text)).encode()).hexdigest(), structure)
@@ -86,14 +89,14 @@ class KernelCache:
             return None
         container, folder = found
         facts = json.loads(bytes(container["facts.json"]))
-        return FoundKernel(Object(bytes(container["kernel.o"]), (identity.symbol,)), facts, folder)
+        return FoundKernel(Object(bytes(container["kernel.o"]), (container.metadata["symbol"],)), facts, folder)
 
-    def add(self, identity: Identity, code: Object, facts: Any, name: str, target: tvm.target.Target) -> None:
+    def add(self, identity: Identity, code: Object, facts: Any, target: tvm.target.Target) -> None:
         """Keep a compiled kernel."""
+        (symbol,) = code.functions
         entries = {"kernel.o": code.data, "facts.json": json.dumps(facts).encode()}
-        self.store.add(
-            KERNELS, identity.key, entries, {"structure": identity.structure, "name": name, "target": str(target)}
-        )
+        about = {"structure": identity.structure, "symbol": symbol, "target": str(target)}
+        self.store.add(KERNELS, identity.key, entries, about)
 
 
 def kernel_cache(target: tvm.target.Target, makers: Makers | None) -> KernelCache | None:

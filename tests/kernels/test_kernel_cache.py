@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from autocast import vm
 from autocast.cache import store
 from autocast.container import read, write
-from autocast.kernels.kernel_cache import KERNELS
+from autocast.kernels import detect_target, plan
+from autocast.kernels.kernel_cache import KERNELS, KernelCache
 from autocast.vm import program
 from tests.kernels.modules import module, random
 
@@ -108,3 +109,20 @@ def test_instruments_see_every_kernel_compiled() -> None:
     _compiled(_net(1))
     with tvm.transform.PassContext(instruments=[tvm.ir.instrument.PassTimingInstrument()]):
         assert set(_compiled(_net(2)).kernel_origins) == {"compiled"}
+
+
+def test_the_name_of_a_kernel_is_no_part_of_its_identity_and_its_loops_are() -> None:
+    cache = KernelCache(store(), ())
+    planned = plan(_net(1), detect_target()).planned
+    one, other = (function for function in planned.functions.values() if isinstance(function, tirx.PrimFunc))
+    identity = cache.identify(one)
+    assert cache.identify(one.with_attr("global_symbol", "something_else")) == identity
+    assert cache.identify(other).key != identity.key
+    assert cache.identify(other).structure != identity.structure
+
+
+def test_kernels_of_the_system_s_cache_are_used_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _compiled(_net(1))
+    monkeypatch.setenv("AUTOCAST_SYSTEM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("AUTOCAST_CACHE_DIR", str(tmp_path / "other"))
+    assert set(_compiled(_net(2)).kernel_origins) == {"the system's cache"}
