@@ -14,7 +14,7 @@ import filelock
 from autocast import settings
 from autocast.cache.folders import Folder, folders
 from autocast.cache.notices import notice
-from autocast.container import Buffer, Container, Format, read, write
+from autocast.container import Buffer, Container, Format, is_partial, read, remove_abandoned, write
 from autocast.errors import ArtifactError
 
 #: Seconds that a process waits for another one that compiles the same; then it does so itself.
@@ -109,11 +109,15 @@ class Store:
     def prune(self, limit: int | None = None) -> int:
         """Remove the least recently used files of the user's until `limit` bytes are left; how many were removed.
 
+        What killed processes left half written goes, too.
+
         The setting AUTOCAST_CACHE_SIZE is the limit where none is given.
         """
         folder = self._writable
         if folder is None:
             return 0
+        for shard in folder.path.glob("*/??"):
+            remove_abandoned(shard)
         limit = settings.integer("AUTOCAST_CACHE_SIZE") * _MIB if limit is None else limit
         found = sorted(_files(folder), key=lambda file: file.used)
         total, removed = sum(file.size for file in found), 0
@@ -140,6 +144,8 @@ def _path(folder: Folder, kind: Format, key: str) -> Path:
 
 def _files(folder: Folder) -> Iterator[File]:
     for path in sorted(folder.path.glob("*/??/*")):
+        if is_partial(path.name):
+            continue
         with suppress(OSError):  # another process may remove it
             found = path.stat()
             yield File(path, path.parts[-3], path.name, found.st_size, found.st_mtime)

@@ -33,7 +33,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(path)
+    remove_abandoned(path.parent, f"{path.name}.")
     file, partial = _locked_partial(path)
     try:
         with file:
@@ -58,14 +58,20 @@ def _locked_partial(path: Path) -> tuple[BinaryIO, Path]:
         os.close(handle)  # another writer took it for abandoned before it was locked
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove what killed writers of `path` left: partial files that nobody holds a lock on."""
-    with os.scandir(path.parent) as found:
-        left = [one.path for one in found if one.name.startswith(f".{path.name}.") and one.name.endswith(_ENDING)]
-    for name in left:
-        with suppress(OSError), open(name, "rb") as file:  # another process may be quicker
+def is_partial(name: str) -> bool:
+    """Whether a file of this name is one that `whole_file` has not finished."""
+    return name.startswith(".") and name.endswith(_ENDING)
+
+
+def remove_abandoned(folder: Path, name: str = "") -> None:
+    """Remove what killed writers left in a folder, of the file `name` or of all: partial files that nobody has a lock
+    on."""
+    with os.scandir(folder) as found:
+        left = [one.path for one in found if one.name.startswith(f".{name}") and is_partial(one.name)]
+    for path in left:
+        with suppress(OSError), open(path, "rb") as file:  # another process may be quicker
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(name)
+            os.unlink(path)
 
 
 def _sync_folder(path: Path) -> None:

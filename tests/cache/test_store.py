@@ -16,6 +16,7 @@ import pytest
 from autocast.cache import folders, notices, store
 from autocast.container import Format
 from autocast.errors import CacheWarning
+from tests.cache.faults import kill_writers
 
 KIND = Format("autocast.cache.tests", 1, "a test", "a test")
 KEY = "ab" + 62 * "0"
@@ -174,22 +175,16 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
         pass
 
 
-def _adding() -> None:
-    for number in range(10_000):
-        store().add(KIND, f"{number % 7:02d}" + 62 * "0", {"code": bytes([number % 251]) * 50_000}, {"n": number})
-
-
-def test_kills_while_files_are_written_leave_whole_files_alone(tmp_path: Path) -> None:
-    generator = random.Random(0)
-    for _ in range(12):
-        process = multiprocessing.get_context("fork").Process(target=_adding)
-        process.start()
-        time.sleep(generator.uniform(0.02, 0.12))
-        os.kill(process.pid or 0, signal.SIGKILL)
-        process.join()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            for file in store().files():
-                if not file.path.name.startswith("."):
-                    assert store().find(KIND, file.key) is not None
+def test_kills_while_files_are_written_leave_whole_files_alone() -> None:
+    kill_writers(12)
     assert list(store().files())
+
+
+def test_what_a_killed_process_left_is_not_listed_and_is_removed(tmp_path: Path) -> None:
+    store().add(KIND, KEY, {"code": b"1"}, {})
+    left = _file(tmp_path).with_name(f".{KEY}.0123456789abcdef.partial")
+    left.write_bytes(b"half")
+    assert [file.key for file in store().files()] == [KEY]
+    assert store().prune() == 0
+    assert not left.exists()
+    assert store().find(KIND, KEY) is not None
