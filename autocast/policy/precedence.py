@@ -214,9 +214,9 @@ class Decisions:
         if region not in ("float32", self.policy.dtype):
             origin = f" of {place.module}" if place.module else ""
             raise PolicyError(
-                f"Policy: %{var.name}{origin} is in the author's disable_autocast(dtype={region!r}), and the policy's dtype "
-                f"is {self.policy.dtype!r}; expected the same 16-bit dtype in both. Try dtype={region!r} here, or "
-                "disable_autocast() there, which takes the dtypes that the code says"
+                f"Policy: %{var.name}{origin} is in the author's disable_autocast(dtype={region!r}), and the policy's "
+                f"dtype is {self.policy.dtype!r}; expected the same 16-bit dtype in both. Try dtype={region!r} here, "
+                "or disable_autocast() there, which takes the dtypes that the code says"
             )
         return Said("float32" if region == "float32" else "low", f"in the author's disable_autocast({region!r})")
 
