@@ -186,63 +186,6 @@ def test_an_operator_may_follow_by_a_table_rule():
     assert after.report.casts == 1
 
 
-def test_the_results_have_the_dtype_that_out_dtype_asks_for():
-    after = amp.autocast(Softmax, out_dtype="bfloat16")
-    relax.analysis.well_formed(after)
-    assert str(after["main"].ret_ty.dtype) == LOW
-    assert str(after.get_global_var("main").ty.ret.dtype) == LOW
-
-
-def test_out_dtype_leaves_functions_that_others_call_alone():
-    @I.ir_module
-    class Calls:
-        @R.function
-        def layer(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
-            y = R.matmul(x, x)
-            return y
-
-        @R.function
-        def main(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
-            cls = Calls
-            y = cls.layer(x)
-            return y
-
-    after = amp.autocast(Calls, out_dtype="bfloat16")
-    relax.analysis.well_formed(after)
-    assert (str(after["layer"].ret_ty.dtype), str(after["main"].ret_ty.dtype)) == (FULL, LOW)
-
-
-def test_out_dtype_leaves_a_function_that_calls_itself_alone():
-    @I.ir_module
-    class Recursive:
-        @R.function
-        def main(c: R.Tensor((), "bool"), x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
-            cls = Recursive
-            if c:
-                y = R.matmul(x, x)
-                r = cls.main(c, y)
-            else:
-                r = R.exp(x)
-            return r
-
-    after = amp.autocast(Recursive, out_dtype="bfloat16")
-    relax.analysis.well_formed(after)
-    assert str(after["main"].ret_ty.dtype) == FULL
-
-
-def test_out_dtype_changes_floating_point_results_only():
-    @I.ir_module
-    class Mixed:
-        @R.function
-        def main(x: R.Tensor((4, 4), "float32"), i: R.Tensor((4,), "int64"), d: R.Tensor((4,), "float64")):
-            y = R.exp(x)
-            j = R.add(i, i)
-            return (y, j, d)
-
-    after = amp.autocast(Mixed, dtype="float16", out_dtype="float16")
-    assert [str(field.dtype) for field in after["main"].ret_ty.fields] == ["float16", "int64", "float64"]
-
-
 def test_float16_is_taken_where_it_is_asked_for():
     after = amp.autocast(Softmax, dtype="float16")
     assert values(after)["matmul"][0] == ["float16", "float16"]
