@@ -116,9 +116,10 @@ def _compile(
     opt_level: int,
 ) -> Executable:
     variant, compiled = variant_of(mod, params, target, opt_level)
-    return Executable(
-        variant, device=device, seconds=compiled.seconds, origin=compiled.origin, kernels=compiled.kernels
-    )
+    with repeatable("vm.compile", mod, _written(target, opt_level), params):
+        return Executable(
+            variant, device=device, seconds=compiled.seconds, origin=compiled.origin, kernels=compiled.kernels
+        )
 
 
 def variant_of(
@@ -141,10 +142,14 @@ def variant_of(
     values = [to_tensor(value) for value in params.values()]
     state = {names[position]: values[position] for position in updates}
     others = tuple(value for position, value in enumerate(values) if position not in updates)
-    arguments = f"target=tvm.target.Target({str(target)!r}), opt_level={opt_level}"
-    with repeatable("vm.compile", mod, arguments, model_params):
+    with repeatable("vm.compile", mod, _written(target, opt_level), model_params):
         compiled = build(mod, signature, tuple(state), target, opt_level)
     return Variant(compiled.program, compiled.library, others, state), compiled
+
+
+def _written(target: tvm.target.Target, opt_level: int) -> str:
+    """The arguments beside the model, as Python writes them."""
+    return f"target=tvm.target.Target({str(target)!r}), opt_level={opt_level}"
 
 
 def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:
