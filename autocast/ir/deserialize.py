@@ -117,9 +117,8 @@ class _Reader:
                 raise SerializationError(f"the field {name} of a {found.key} is empty")
             arguments += [name, self._decoded(type_, value)]
         node = _make(*arguments)
-        if found.key == "ir.Call" and not isinstance(node.op, tvm.ir.Op) and not isinstance(node.op.ty, relax.FuncType):
-            # TVM looks into the type of a function that is called, without looking whether it is one.
-            raise SerializationError(f"a {type(node.op).__name__} is called that is no function")
+        if found.key == "ir.Call":
+            _check_call(node)
         return node
 
     def _written(self, key: str, values: list[Any]) -> Any:
@@ -159,6 +158,17 @@ class _Reader:
             return value
         tag, item = value
         return _LITERALS[tag](item)
+
+
+def _check_call(call: Any) -> None:
+    """Raise SerializationError where TVM would look into a callee or attributes without looking what they are."""
+    if isinstance(call.op, tvm.ir.Op):
+        expected = call.op.attrs_type_key
+        found = None if call.attrs is None else type(call.attrs).__tvm_ffi_type_info__.type_key
+        if expected.startswith("relax.attrs.") and found != expected:
+            raise SerializationError(f"a call of {call.op.name} has {found}, expected {expected}")
+    elif not isinstance(call.op.ty, relax.FuncType):
+        raise SerializationError(f"a {type(call.op).__name__} is called that is no function")
 
 
 def _natural(value: Any) -> int:
