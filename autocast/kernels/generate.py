@@ -107,9 +107,9 @@ def generate(
         with context:
             if linker is None:
                 return _Unit(*machine_code(unit, target, describe), {})
-            if cache is None or _is_bound(unit):
-                return _Unit(*object_of(unit, target, describe), {})
-            return _cached(unit, target, describe, cache)
+            if cache is not None and not _is_bound(unit) and (found := _cached(unit, target, describe, cache)):
+                return found
+            return _Unit(*object_of(unit, target, describe), {})
 
     def checked(unit: tvm.IRModule) -> _Unit:
         with in_phase("generate", unit, compiled):
@@ -135,10 +135,12 @@ def _is_bound(unit: tvm.IRModule) -> bool:
     return len(functions) != 1 or EXISTING in (functions[0].attrs or {})
 
 
-def _cached(unit: tvm.IRModule, target: tvm.target.Target, describe: Describe, cache: KernelCache) -> _Unit:
-    """A kernel from the cache; compiled and kept there if it is not in it."""
+def _cached(unit: tvm.IRModule, target: tvm.target.Target, describe: Describe, cache: KernelCache) -> _Unit | None:
+    """A kernel from the cache; compiled and kept there if it is not in it. None where nobody could find it again."""
     ((var, kernel),) = unit.functions.items()
     identity = cache.identify(kernel)
+    if identity is None:
+        return None
     if found := cache.find(identity):
         code, facts, origin = found.code, found.facts, f"the {found.folder}'s cache"
     else:

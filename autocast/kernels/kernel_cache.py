@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -25,6 +26,9 @@ Makers = Callable[[], tuple[object, ...]]
 
 #: The name of each kernel while it is identified.
 _UNNAMED = "kernel"
+
+#: What TVMScript has in place of what is no text, or a long one.
+_METADATA = re.compile(r'metadata\["([^"]+)"\]')
 
 #: Digits of its key behind a kernel's name in machine code, where kernels of many programs meet.
 _DIGITS = 16
@@ -75,10 +79,13 @@ class KernelCache:
     store: Store
     makers: tuple[object, ...]
 
-    def identify(self, kernel: tirx.PrimFunc) -> Identity:
-        """What `kernel` is: its loops, which code generation has not seen yet."""
+    def identify(self, kernel: tirx.PrimFunc) -> Identity | None:
+        """What `kernel` is: its loops, which code generation has not seen yet; None where they hold what is no text,
+        a constant tensor, say: TVM would write that as JSON, which ends the process."""
         unnamed = kernel.with_attr("global_symbol", _UNNAMED)
         structure = format(tvm_ffi.structural_hash(unnamed) % 2**64, "016x")
+        if set(_METADATA.findall(unnamed.script())) - {"ir.StringImm"}:
+            return None
         text = unnamed.script(show_meta=True)
         return Identity(hashlib.sha256(repr((self.makers, text)).encode()).hexdigest(), structure)
 

@@ -48,7 +48,7 @@ def cached(
         What a program says beside what it computes: the names of variables and parameters, and where they come from.
     """
     kept = store()
-    if not kept.folders or "external_mods" in (mod.attrs or {}) or _has_own_operators(mod):
+    if not kept.folders or _has_own_operators(mod):
         return compile()
     started = time.perf_counter()
     key = _key(mod, names, target, opt_level)

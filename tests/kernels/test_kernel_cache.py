@@ -126,3 +126,12 @@ def test_kernels_of_the_system_s_cache_are_used_and_counted(tmp_path: Path, monk
     monkeypatch.setenv("AUTOCAST_SYSTEM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("AUTOCAST_CACHE_DIR", str(tmp_path / "other"))
     assert set(_compiled(_net(2)).kernel_origins) == {"the system's cache"}
+
+
+def test_a_kernel_that_is_no_text_is_not_kept() -> None:
+    (kernel,) = (
+        f for f in plan(_net(0, last=True), detect_target()).planned.functions.values() if isinstance(f, tirx.PrimFunc)
+    )
+    cache = KernelCache(store(), ())
+    assert cache.identify(kernel) is not None
+    assert cache.identify(kernel.with_attr("note", {"of": tvm.ir.SourceName("x")})) is None
