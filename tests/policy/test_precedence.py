@@ -139,7 +139,7 @@ def test_guarded_leaves_alone_what_is_in_no_guard():
 
 
 def test_a_region_in_another_low_dtype_than_the_policys_is_an_error():
-    with pytest.raises(PolicyError, match=r"%chosen is in .*dtype='float16'.*policy's dtype is 'bfloat16'"):
+    with pytest.raises(PolicyError, match=r"%chosen of net.head is in .*dtype='float16'.*policy's dtype is 'bfloat16'"):
         amp.autocast(module("float16"))
 
 
