@@ -17,6 +17,13 @@ Generator: TypeAlias = Callable[[Any, tvm.target.Target, str], tirx.PrimFunc]
 OVERWRITING = "autocast.overwriting"
 
 
+def without_overwriting(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module without what `OVERWRITING` holds: TVM cannot write functions within attributes as text."""
+    held = {var: function for var, function in mod.functions.items() if OVERWRITING in (function.attrs or {})}
+    functions = {**mod.functions, **{var: function.without_attr(OVERWRITING) for var, function in held.items()}}
+    return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos) if held else mod
+
+
 class Backend:
     """The kernels of one kind of target, and what matching may ask of them.
 

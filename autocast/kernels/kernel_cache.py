@@ -84,7 +84,11 @@ class KernelCache:
         a constant tensor, say: TVM would write that as JSON, which ends the process."""
         unnamed = kernel.with_attr("global_symbol", _UNNAMED)
         structure = format(tvm_ffi.structural_hash(unnamed) % 2**64, "016x")
-        if set(_METADATA.findall(unnamed.script())) - {"ir.StringImm"}:
+        try:
+            shown = unnamed.script()
+        except TypeError:  # a function within an attribute, say
+            return None
+        if set(_METADATA.findall(shown)) - {"ir.StringImm"}:
             return None
         text = unnamed.script(show_meta=True)
         return Identity(hashlib.sha256(repr((self.makers, text)).encode()).hexdigest(), structure)

@@ -19,7 +19,7 @@ from autocast.ir.dataflow import to_dataflow
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
 from autocast.ir.places import places_of_kernels
-from autocast.kernels.backend import Backend
+from autocast.kernels.backend import Backend, without_overwriting
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.define import define
@@ -306,4 +306,4 @@ def _report(name: str, mod: tvm.IRModule, seconds: float) -> None:
         order = [phase.name for phase in LOWERING].index(name)
         path = Path(directory) / f"kernels_{order:02}_{name}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(mod.script())
+        path.write_text(without_overwriting(mod).script())

@@ -134,4 +134,11 @@ def test_a_kernel_that_is_no_text_is_not_kept() -> None:
     )
     cache = KernelCache(store(), ())
     assert cache.identify(kernel) is not None
-    assert cache.identify(kernel.with_attr("note", {"of": tvm.ir.SourceName("x")})) is None
+    for note in ({"of": tvm.ir.SourceName("x")}, kernel):
+        assert cache.identify(kernel.with_attr("note", note)) is None
+
+
+def test_kernels_of_results_beyond_the_caches_are_kept() -> None:
+    large = module(relax.op.exp, ((4096, 1024), "float32"))
+    _compiled(large)
+    assert len(_files()) == 1

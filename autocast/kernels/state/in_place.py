@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.ir import main_of, shape_of
-from autocast.kernels.backend import OVERWRITING
+from autocast.kernels.backend import OVERWRITING, without_overwriting
 from autocast.kernels.state.state import num_state
 from autocast.kernels.state.tensors import Lifetimes, returned
 
@@ -272,7 +272,10 @@ class WriteInPlace:
     """
 
     def transform_module(self, mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        """The module, as the class says."""
+        """The module, as the class says; no kernel holds the one to take for results in place of operands any more."""
+        return without_overwriting(self._written(mod))
+
+    def _written(self, mod: tvm.IRModule) -> tvm.IRModule:
         main = main_of(mod)
         if main is None:
             return mod
