@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from autocast.errors import AutocastError, CastingRuleError
     from autocast.frontend import from_relax, from_torch
     from autocast.model import Model, load
+    from autocast.torch_target import to_torch
     from autocast.vm import get_peak_memory, profile_vm_model
     from autocast.vm.compile import compile
 
@@ -32,6 +33,7 @@ _HOMES = {
     "get_peak_memory": "autocast.vm",
     "load": "autocast.model",
     "profile_vm_model": "autocast.vm",
+    "to_torch": "autocast.torch_target",
 }
 _PACKAGES = (
     "amp",
@@ -43,6 +45,7 @@ _PACKAGES = (
     "policy",
     "runtime",
     "testing",
+    "torch_target",
     "training",
     "vm",
 )
@@ -59,6 +62,7 @@ __all__ = [
     "load",
     "profile_vm_model",
     "runtime",
+    "to_torch",
 ]
 
 

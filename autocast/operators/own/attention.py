@@ -121,7 +121,7 @@ def _attention(e: Expansion) -> list[relax.Expr]:
         return expr if storage == wide else e.emit(op.astype(expr, storage))
 
     def transposed(expr: relax.Expr) -> relax.Expr:
-        return op.permute_dims(expr, _TRANSPOSED)
+        return e.emit(op.permute_dims(expr, _TRANSPOSED))
 
     dp = e.emit(_product(g, transposed(value)))
     ds = e.emit(softmax_adjoint(p, dp, -1))

@@ -1,0 +1,31 @@
+"""What each operator is in torch: a table, by families of operators."""
+
+from autocast.torch_target.asked import Row
+from autocast.torch_target.rows import (
+    creation,
+    elementwise,
+    gradients,
+    indexing,
+    movement,
+    normalization,
+    pooling,
+    products,
+    randomness,
+    reductions,
+    vision,
+)
+
+#: By the name of the operator, without `relax.`.
+ROWS: dict[str, Row] = {
+    **elementwise.ROWS,
+    **movement.ROWS,
+    **creation.ROWS,
+    **products.ROWS,
+    **normalization.ROWS,
+    **reductions.ROWS,
+    **pooling.ROWS,
+    **indexing.ROWS,
+    **gradients.ROWS,
+    **vision.ROWS,
+    **randomness.ROWS,
+}

@@ -1,0 +1,133 @@
+"""What reads and writes at indices, searches and sorts."""
+
+from __future__ import annotations
+
+import torch
+
+from autocast.ir import dtype_of
+from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
+
+
+def _within(indices: Value, size: Value, mode: str) -> Value:
+    """Indices as torch takes them: not below 0, and where `mode` says so, within the tensor."""
+    indices = indices.to(torch.int64)
+    if mode == "wrap":
+        return torch.remainder(indices, size)
+    if mode == "clip":
+        return torch.clamp(indices, 0, size - 1)
+    return torch.where(indices < 0, indices + size, indices)
+
+
+def _take(asked: Asked) -> Value:
+    x, indices = asked.args
+    indices = torch.tensor(indices) if isinstance(indices, int) else indices
+    if asked.attrs.axis is None:
+        x, axis, size = x.reshape(-1), 0, x.numel()
+    else:
+        axis = asked.axis()
+        size = asked.shape_of(0)[axis]
+    places = _within(indices, size, str(asked.attrs.mode))
+    rank = asked.call.args[1].ty.ndim if hasattr(asked.call.args[1].ty, "ndim") else 0
+    if rank == 1:
+        return torch.index_select(x, axis, places)
+    flat = torch.index_select(x, axis, places.reshape(-1))
+    return flat.reshape(asked.shape)
+
+
+def _gather_elements(asked: Asked) -> Value:
+    axis = asked.axis()
+    return torch.gather(asked.args[0], axis, _within(asked.args[1], asked.shape_of(0)[axis], "clip"))
+
+
+def _gather_nd(asked: Asked) -> Value:
+    x, indices = asked.args
+    batch, last = int(asked.attrs.batch_dims), asked.call.args[1].ty.shape.values[-1]
+    lead = asked.shape_of(1)[:-1]
+    places = [torch.select(indices, -1, i).to(torch.int64) for i in range(int(last))]
+    rank = len(lead)
+    grids = [
+        torch.arange(asked.shape_of(0)[i]).reshape([-1 if axis == i else 1 for axis in range(rank)])
+        for i in range(batch)
+    ]
+    return x[(*grids, *places)]
+
+
+_REDUCE = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}
+
+
+def _scatter_elements(asked: Asked) -> Value:
+    _, indices, updates = asked.args
+    x = asked.wide(0)
+    axis, reduction = asked.axis(), str(asked.attrs.reduction)
+    places = _within(indices, asked.shape_of(0)[axis], "")
+    updates = updates.to(torch.float32) if asked.is_low() else updates
+    if reduction == "update":
+        return asked.stored(torch.scatter(x, axis, places, updates))
+    return asked.stored(torch.scatter_reduce(x, axis, places, updates, _REDUCE[reduction]))
+
+
+def _index_put(asked: Asked) -> Value:
+    _, indices, values = asked.args
+    indices = indices if isinstance(indices, tuple) else (indices,)
+    places = tuple(index.to(torch.int64) for index in indices)
+    values = values.to(torch.float32) if asked.is_low() else values
+    return asked.stored(torch.index_put(asked.wide(0), places, values, bool(asked.attrs.accumulate)))
+
+
+def _index_tensor(asked: Asked) -> Value:
+    return asked.args[0][tuple(index.to(torch.int64) for index in asked.args[1])]
+
+
+def _slice_scatter(asked: Asked) -> Value:
+    x, source, start, end, step = asked.args
+    return torch.slice_scatter(x, source, asked.axis(), start, end, step)
+
+
+def _bucketize(asked: Asked) -> Value:
+    x, boundaries = asked.args
+    return torch.bucketize(x, boundaries, right=bool(asked.attrs.right)).to(asked.dtype)
+
+
+def _sort(asked: Asked) -> Value:
+    found = torch.sort(asked.args[0], dim=asked.axis(), descending=bool(asked.attrs.descending), stable=True)
+    return found[0]
+
+
+def _argsort(asked: Asked) -> Value:
+    axis, descending = asked.axis(), bool(asked.attrs.descending)
+    return torch.argsort(asked.args[0], dim=axis, descending=descending, stable=True).to(asked.dtype)
+
+
+def _topk(asked: Asked) -> Value:
+    axis, k = asked.axis(), int(asked.attrs.k)
+    found = torch.sort(asked.args[0], dim=axis, descending=bool(asked.attrs.largest), stable=True)
+    count = k if k > 0 else asked.shape_of(0)[axis]
+    values = torch.narrow(found[0], axis, 0, count)
+    places = torch.narrow(found[1], axis, 0, count).to(torch_dtype(str(asked.attrs.dtype)))
+    return {"both": (values, places), "values": values, "indices": places}[str(asked.attrs.ret_type)]
+
+
+def _take_backward(asked: Asked) -> Value:
+    """The adjoint of what was read at indices: each is added where its element came from, in float32."""
+    g, _, indices = asked.args
+    axis, shape = asked.axis(rank=asked.rank(1)), asked.shape_of(1)
+    places = _within(indices, shape[axis], "").reshape(-1)
+    wide = torch.float32 if asked.is_low() else torch_dtype(str(dtype_of(asked.call.args[0])))
+    rows = g.to(wide).reshape((*shape[:axis], -1, *shape[axis + 1 :]))
+    return torch.index_add(torch.zeros(shape, dtype=wide), axis, places, rows).to(asked.dtype)
+
+
+ROWS: dict[str, Row] = {
+    "take": _take,
+    "gather_elements": _gather_elements,
+    "gather_nd": _gather_nd,
+    "scatter_elements": _scatter_elements,
+    "index_put": _index_put,
+    "index_tensor": _index_tensor,
+    "slice_scatter": _slice_scatter,
+    "bucketize": _bucketize,
+    "sort": _sort,
+    "argsort": _argsort,
+    "topk": _topk,
+    "grad.take_backward": _take_backward,
+}

@@ -1,0 +1,153 @@
+"""What moves elements and computes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from autocast.torch_target.asked import Asked, Row, Value
+
+
+def _reshape(asked: Asked) -> Value:
+    return asked.args[0].reshape(asked.shape)
+
+
+def _permute(asked: Asked) -> Value:
+    axes = asked.attrs.axes
+    return asked.args[0].permute(tuple(reversed(range(asked.rank()))) if axes is None else asked.axes("axes"))
+
+
+def _concat(asked: Asked) -> Value:
+    parts = asked.args[0]
+    if asked.attrs.axis is None:
+        return torch.cat([part.reshape(-1) for part in parts])
+    return torch.cat(parts, int(asked.attrs.axis))
+
+
+def _split(asked: Asked) -> Value:
+    axis, fields = asked.axis(), asked.call.ty.fields
+    sizes = [asked.size(field.shape.values[axis]) for field in fields]
+    parts = torch.split(asked.args[0], sizes, axis)
+    return tuple(parts[i] for i in range(len(fields)))
+
+
+def _meshgrid(asked: Asked) -> Value:
+    parts = asked.args[0]
+    grids = torch.meshgrid(*parts, indexing=str(asked.attrs.indexing or "ij"))
+    return tuple(grids[i] for i in range(len(parts)))
+
+
+def _strided_slice(asked: Asked) -> Value:
+    x, axes, begin, end, *rest = asked.args
+    steps = rest[0] if rest and rest[0] is not None else (1,) * len(axes)
+    for axis, first, last, step in zip(axes, begin, end, steps, strict=True):
+        x = _cut(x, int(axis) % asked.rank(), asked.shape_of(0)[int(axis)], first, last, step)
+    return x
+
+
+def _cut(x: Value, axis: int, size: Value, first: Value, last: Value, step: Value) -> Value:
+    """A slice along one axis; from the end to the front where the step is negative."""
+    if not isinstance(step, int) or step > 0:
+        index = (slice(None),) * axis + (slice(first, _whole(last), step),)
+        return x[index] if axis else x[index[0]]
+    if all(isinstance(value, int) for value in (size, first, last)):
+        places = list(range(size))[_from_end(first, last, size, step)]
+        return torch.index_select(x, axis, torch.tensor(places, dtype=torch.int64))
+    turned = torch.flip(x, [axis])
+    return _cut(turned, axis, size, size - 1 - first, size - 1 - last, -step)
+
+
+def _from_end(first: int, last: int, size: int, step: int) -> slice:
+    first, last = (min(max(at + size if at < 0 else at, -1), size - 1) for at in (first, last))
+    return slice(first, None if last < 0 else last, step) if first >= 0 else slice(0, 0)
+
+
+def _whole(last: Value) -> Value:
+    """The end of a slice, None where it is beyond any size."""
+    return None if isinstance(last, int) and last >= 2**31 - 1 else last
+
+
+def _pad(asked: Asked) -> Value:
+    widths = asked.integers("pad_width")
+    mode = str(asked.attrs.pad_mode)
+    pairs = [widths[2 * axis : 2 * axis + 2] for axis in reversed(range(asked.rank()))]
+    flat = [width for pair in pairs for width in pair]
+    if mode == "constant":
+        return F.pad(asked.args[0], flat, value=float(asked.attrs.pad_value))
+    x, rank = asked.args[0], asked.rank()
+    padded = max(axis for axis in range(rank) if any(widths[2 * axis : 2 * axis + 2])) if any(widths) else -1
+    first = next((axis for axis in range(rank) if any(widths[2 * axis : 2 * axis + 2])), rank)
+    for axis in range(first, padded + 1):
+        x = _along(x, axis, rank, widths[2 * axis : 2 * axis + 2], mode)
+    return x
+
+
+def _along(x: Value, axis: int, rank: int, widths: tuple[int, ...], mode: str) -> Value:
+    """Padding along one axis: torch pads the last ones only."""
+    if not any(widths):
+        return x
+    moved = torch.movedim(x, axis, -1)
+    flat = torch.flatten(moved, 0, -2)[None] if rank > 1 else moved[None, None]
+    padded = F.pad(flat, widths, mode=mode)
+    shape = (*(moved.size(i) for i in range(rank - 1)), padded.size(-1))
+    return torch.movedim(padded.reshape(shape), -1, axis)
+
+
+def _pixel_shuffle(asked: Asked) -> Value:
+    return F.pixel_shuffle(asked.args[0], int(asked.attrs.upscale_factor))
+
+
+def _same(asked: Asked) -> Value:
+    return asked.args[0]
+
+
+def _collapse(asked: Asked) -> Value:
+    return asked.args[0].sum_to_size(asked.shape)
+
+
+def _shape_of(asked: Asked) -> Value:
+    return asked.shape_of(0)
+
+
+def _shape_to_tensor(asked: Asked) -> Value:
+    return torch.tensor(asked.args[0], dtype=torch.int64)
+
+
+def _repeat(asked: Asked) -> Value:
+    axis: Any = None if asked.attrs.axis is None else int(asked.attrs.axis)
+    return torch.repeat_interleave(asked.args[0], int(asked.attrs.repeats), axis)
+
+
+ROWS: dict[str, Row] = {
+    "reshape": _reshape,
+    "flatten": _reshape,
+    "squeeze": _reshape,
+    "expand_dims": _reshape,
+    "nn.batch_flatten": _reshape,
+    "broadcast_to": lambda asked: asked.args[0].expand(asked.shape),
+    "permute_dims": _permute,
+    "concat": _concat,
+    "stack": lambda asked: torch.stack(asked.args[0], int(asked.attrs.axis or 0)),
+    "split": _split,
+    "meshgrid": _meshgrid,
+    "strided_slice": _strided_slice,
+    "flip": lambda asked: torch.flip(asked.args[0], [int(asked.attrs.axis)]),
+    "repeat": _repeat,
+    "tile": lambda asked: torch.tile(asked.args[0], asked.integers("repeats")),
+    "tril": lambda asked: torch.tril(asked.args[0], asked.args[1]),
+    "triu": lambda asked: torch.triu(asked.args[0], asked.args[1]),
+    "nn.pad": _pad,
+    "nn.pixel_shuffle": _pixel_shuffle,
+    "collapse_sum_to": _collapse,
+    "collapse_sum_like": _collapse,
+    "shape_of": _shape_of,
+    **dict.fromkeys(
+        (
+            *("hint_on_device", "to_vdevice", "memory.ensure_zero_offset", "builtin.stop_lift_params"),
+            *("grad.no_grad", "grad.start_checkpoint", "grad.end_checkpoint"),
+        ),
+        _same,
+    ),
+}

@@ -1,0 +1,99 @@
+"""Softmax and normalizations, which compute in float32 whatever they are stored in."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from autocast.torch_target.asked import Asked, Row, Value
+
+
+def _along(asked: Asked, vector: Value, axes: list[int]) -> Value:
+    """A parameter that lies along some axes, to be broadcast with the data."""
+    rank = asked.rank()
+    if axes == list(range(rank - len(axes), rank)):
+        return vector
+    sizes = iter([vector.size(i) for i in range(len(axes))])
+    return vector.reshape([next(sizes) if axis in axes else 1 for axis in range(rank)])
+
+
+def _scaled(asked: Asked, x: Value, gamma: Value, beta: Value | None, axes: list[int]) -> Value:
+    if getattr(asked.attrs, "scale", True):
+        x = x * _along(asked, gamma, axes)
+    if beta is not None and getattr(asked.attrs, "center", True):
+        x = x + _along(asked, beta, axes)
+    return x
+
+
+def _normalized(x: Value, over: list[int], epsilon: float) -> Value:
+    centred = x - torch.mean(x, over, keepdim=True)
+    variance = torch.mean(centred * centred, over, keepdim=True)
+    return centred * torch.rsqrt(variance + epsilon)
+
+
+def _layer_norm(asked: Asked) -> Value:
+    axes, epsilon = sorted(asked.axes("axes")), float(asked.attrs.epsilon)
+    rank = asked.rank()
+    gamma, beta = (asked.wide(1) if asked.attrs.scale else None, asked.wide(2) if asked.attrs.center else None)
+    if axes == list(range(rank - len(axes), rank)):
+        sizes = [asked.shape_of(0)[axis] for axis in axes]
+        return asked.stored(F.layer_norm(asked.wide(0), sizes, gamma, beta, epsilon))
+    result = _normalized(asked.wide(0), axes, epsilon)
+    return asked.stored(_scaled(asked, result, asked.wide(1), asked.wide(2), axes))
+
+
+def _rms_norm(asked: Asked) -> Value:
+    x, axes = asked.wide(0), sorted(asked.axes("axes"))
+    squares = torch.mean(x * x, axes, keepdim=True)
+    result = x * torch.rsqrt(squares + float(asked.attrs.epsilon))
+    return asked.stored(_scaled(asked, result, asked.wide(1), None, axes))
+
+
+def _group_norm(asked: Asked) -> Value:
+    attrs, channel = asked.attrs, asked.axis("channel_axis")
+    x, groups, rank = asked.wide(0), int(attrs.num_groups), asked.rank()
+    over = sorted(asked.axes("axes"))
+    if channel == 1 and over == list(range(2, rank)) and attrs.scale and attrs.center:
+        return asked.stored(F.group_norm(x, groups, asked.wide(1), asked.wide(2), float(attrs.epsilon)))
+    shape = asked.shape_of(0)
+    split = [*shape[:channel], groups, shape[channel] // groups, *shape[channel + 1 :]]
+    inner = [channel + 1, *(axis if axis < channel else axis + 1 for axis in over)]
+    result = _normalized(x.reshape(split), inner, float(attrs.epsilon)).reshape(shape)
+    return asked.stored(_scaled(asked, result, asked.wide(1), asked.wide(2), [channel]))
+
+
+def _instance_norm(asked: Asked) -> Value:
+    result = _normalized(asked.wide(0), asked.axes("axes"), float(asked.attrs.epsilon))
+    return asked.stored(_scaled(asked, result, asked.wide(1), asked.wide(2), [asked.axis("channel_axis")]))
+
+
+def _batch_norm(asked: Asked) -> Value:
+    attrs, channel = asked.attrs, asked.axis()
+    x, gamma, beta, mean, variance = (asked.wide(i) for i in range(5))
+    kept = (mean, variance)
+    if bool(attrs.training):
+        over = [axis for axis in range(asked.rank()) if axis != channel]
+        mean = torch.mean(x, over)
+        variance = torch.var(x, over, correction=0)
+        momentum = float(attrs.momentum)
+        new = zip(kept, (mean, variance), strict=True)
+        kept = tuple(old * (1 - momentum) + value * momentum for old, value in new)
+    scale = torch.rsqrt(variance + float(attrs.epsilon))
+    if bool(attrs.scale):
+        scale = scale * gamma
+    result = (x - _along(asked, mean, [channel])) * _along(asked, scale, [channel])
+    if bool(attrs.center):
+        result = result + _along(asked, beta, [channel])
+    fields = zip((result, *kept), asked.call.ty.fields, strict=True)
+    return tuple(value.to(getattr(torch, str(field.dtype))) for value, field in fields)
+
+
+ROWS: dict[str, Row] = {
+    "nn.softmax": lambda asked: F.softmax(asked.args[0], int(asked.attrs.axis)),
+    "nn.log_softmax": lambda asked: F.log_softmax(asked.args[0], int(asked.attrs.axis)),
+    "nn.layer_norm": _layer_norm,
+    "nn.rms_norm": _rms_norm,
+    "nn.group_norm": _group_norm,
+    "nn.instance_norm": _instance_norm,
+    "nn.batch_norm": _batch_norm,
+}

@@ -1,0 +1,105 @@
+"""Products of matrices, attention, convolutions. Torch, too, adds products of 16 bits in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from autocast.torch_target.asked import Asked, Row, Value
+from autocast.torch_target.layouts import channels_first, spatial, to_layout
+
+
+def _matmul(asked: Asked) -> Value:
+    return torch.matmul(*_operands(asked))
+
+
+def _operands(asked: Asked) -> tuple[Value, ...]:
+    """What is multiplied: torch answers in the dtype of its operands, so those of 16 bits are widened if that is."""
+    types = asked.call.args[0].ty.dtype, asked.call.ty.dtype
+    return asked.args if types[0] == types[1] else tuple(x.to(asked.dtype) for x in asked.args)
+
+
+def _einsum(asked: Asked) -> Value:
+    return torch.einsum(str(asked.attrs.subscripts), *asked.args[0])
+
+
+def _outer(asked: Asked) -> Value:
+    return torch.outer(*asked.args)
+
+
+def _attention(asked: Asked) -> Value:
+    """Of (batch, length, heads, width)."""
+    query, key, value = (torch.transpose(x, 1, 2) for x in asked.args[:3])
+    bias = asked.args[3] if len(asked.args) > 3 else None
+    if bias is not None and asked.call.args[3].ty.dtype != asked.call.args[0].ty.dtype:
+        bias = bias.to(asked.dtype)
+    scale = None if asked.attrs.scale is None else float(asked.attrs.scale)
+    causal = asked.attrs.causal_mask
+    if causal is not None and (str(causal) == "BottomRight" or bias is not None):
+        allowed = _causal(asked, str(causal))
+        hidden = torch.full((), float("-inf"), dtype=asked.dtype)
+        bias = torch.where(allowed, torch.zeros((), dtype=asked.dtype) if bias is None else bias, hidden)
+        causal = None
+    result = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, is_causal=causal is not None, scale=scale
+    )
+    return torch.transpose(result, 1, 2)
+
+
+def _causal(asked: Asked, kind: str) -> Value:
+    queries, keys = asked.shape_of(0)[1], asked.shape_of(1)[1]
+    offset = abs(keys - queries) if kind == "BottomRight" else 0
+    return torch.arange(queries)[:, None] + offset >= torch.arange(keys)[None, :]
+
+
+def _convolution(asked: Asked) -> Value:
+    attrs, (x, weight) = asked.attrs, _operands(asked)
+    axes = spatial(str(attrs.data_layout))
+    x = channels_first(x, str(attrs.data_layout))
+    weight = to_layout(weight, str(attrs.kernel_layout), f"OI{axes}")
+    x, padding = padded(x, asked.integers("padding"))
+    function: Any = getattr(F, f"conv{len(axes)}d")
+    strides, dilation = asked.integers("strides"), asked.integers("dilation")
+    result = function(x, weight, None, strides, padding, dilation, int(attrs.groups))
+    return to_layout(result, f"NC{axes}", str(attrs.out_layout))
+
+
+def padded(x: Value, widths: tuple[int, ...], value: float = 0.0) -> tuple[Value, tuple[int, ...]]:
+    """The data, and the padding that torch adds itself: the same on both sides."""
+    before, after = widths[: len(widths) // 2], widths[len(widths) // 2 :]
+    if before == after:
+        return x, before
+    pairs = zip(reversed(before), reversed(after), strict=True)
+    return F.pad(x, [width for pair in pairs for width in pair], value=value), (0,) * len(before)
+
+
+def _transposed_convolution(asked: Asked) -> Value:
+    attrs, (x, weight) = asked.attrs, _operands(asked)
+    axes = spatial(str(attrs.data_layout))
+    x = channels_first(x, str(attrs.data_layout))
+    weight = to_layout(weight, str(attrs.kernel_layout), f"IO{axes}")
+    widths, rank = asked.integers("padding"), len(axes)
+    function: Any = getattr(F, f"conv_transpose{rank}d")
+    extra = asked.integers("output_padding")
+    common = {"stride": asked.integers("strides"), "groups": int(attrs.groups), "dilation": asked.integers("dilation")}
+    if widths[:rank] == widths[rank:]:
+        result = function(x, weight, None, padding=widths[:rank], output_padding=extra, **common)
+    else:
+        result = function(x, weight, None, output_padding=extra, **common)
+        for axis in range(rank):
+            length = result.size(2 + axis) - widths[axis] - widths[rank + axis]
+            result = torch.narrow(result, 2 + axis, widths[axis], length)
+    return to_layout(result, f"NC{axes}", str(attrs.out_layout))
+
+
+ROWS: dict[str, Row] = {
+    "matmul": _matmul,
+    "einsum": _einsum,
+    "outer": _outer,
+    "nn.attention": _attention,
+    "nn.attention_bias": _attention,
+    **{f"nn.conv{rank}d": _convolution for rank in (1, 2, 3)},
+    **{f"nn.conv{rank}d_transpose": _transposed_convolution for rank in (1, 2, 3)},
+}

@@ -1,0 +1,76 @@
+"""Images, and what has as many results as the data say."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from autocast.errors import UnsupportedError
+from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
+from autocast.torch_target.layouts import channels_first, spatial, to_layout
+
+
+def _places(size: Value, out: Value, mode: str) -> Value:
+    """Where the pixels of a result lie in the image, along one axis."""
+    places = torch.arange(out, dtype=torch.float64)
+    if mode == "align_corners":
+        return places * ((size - 1) / (out - 1) if out > 1 else 0.0)
+    if mode == "asymmetric":
+        return places * (size / out)
+    return (places + 0.5) * (size / out) - 0.5
+
+
+def _resize(asked: Asked) -> Value:
+    """Nearest or linear, axis by axis."""
+    attrs, layout = asked.attrs, str(asked.attrs.layout)
+    method, mode = str(attrs.method), str(attrs.coordinate_transformation_mode)
+    if method not in ("nearest_neighbor", "linear"):
+        raise UnsupportedError(f"to_torch: {asked.name} has method={method!r}, expected 'nearest_neighbor' or 'linear'")
+    x, axes = channels_first(asked.wide(0), layout), spatial(layout)
+    wide = torch.float32 if asked.is_low() else torch_dtype(str(asked.call.args[0].ty.dtype))
+    for axis, out in enumerate(asked.args[1], 2):
+        size = x.size(axis)
+        at = _places(size, out, mode)
+        if method == "nearest_neighbor":
+            x = torch.index_select(x, axis, torch.clamp(torch.floor(at + 1e-9), 0, size - 1).to(torch.int64))
+            continue
+        low = torch.floor(at)
+        weight = (at - low).to(wide).reshape([-1 if i == axis else 1 for i in range(2 + len(axes))])
+        first, second = (
+            torch.index_select(x, axis, torch.clamp(low + offset, 0, size - 1).to(torch.int64)) for offset in (0, 1)
+        )
+        x = torch.lerp(first, second, weight)
+    return asked.stored(to_layout(x, f"NC{axes}", layout)).to(asked.dtype)
+
+
+def _affine_grid(asked: Asked) -> Value:
+    theta, (height, width) = asked.wide(0), asked.args[1]
+    grid = F.affine_grid(theta, [theta.size(0), 1, height, width], align_corners=bool(asked.attrs.align_corners))
+    return asked.stored(grid.permute([0, 3, 1, 2]))
+
+
+def _grid_sample(asked: Asked) -> Value:
+    attrs = asked.attrs
+    mode, padding = str(attrs.method), str(attrs.padding_mode)
+    known = mode in ("bilinear", "nearest", "bicubic") and padding in ("zeros", "border", "reflection")
+    if not known or str(attrs.layout) != "NCHW":
+        raise UnsupportedError(
+            f"to_torch: {asked.name} has method={mode}, padding_mode={padding}, "
+            f"layout={attrs.layout!s}, which torch does not have; expected bilinear, zeros and NCHW, say"
+        )
+    grid = asked.wide(1).permute([0, 2, 3, 1])
+    aligned = bool(attrs.align_corners)
+    return asked.stored(F.grid_sample(asked.wide(0), grid, mode=mode, padding_mode=padding, align_corners=aligned))
+
+
+def _nonzero(asked: Asked) -> Value:
+    return torch.nonzero(asked.args[0]).permute([1, 0]).to(asked.dtype)
+
+
+ROWS: dict[str, Row] = {
+    "image.resize2d": _resize,
+    "image.resize3d": _resize,
+    "image.affine_grid": _affine_grid,
+    "image.grid_sample": _grid_sample,
+    "nonzero": _nonzero,
+}

@@ -1,0 +1,48 @@
+"""Each operator's row computes what torch computes for the same expression, in float64; and none is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import autocast
+from autocast.errors import UnsupportedError
+from tests.fuzz import torch_rows
+from tests.fuzz.generator import parse
+
+
+def _module(expression: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Any, list[torch.Tensor]]:
+    """A model of one expression, and its operands."""
+    generator = torch.Generator().manual_seed(0)
+    operands, types = [], []
+    for name, shape in shapes.items():
+        dtype = {"i": "int64", "c": "bool"}.get(name[0], "float64")
+        types.append(f'{name}: R.Tensor({shape!r}, "{dtype}")')
+        whole = torch.randint(0, 3, shape, generator=generator).to(getattr(torch, dtype))
+        floats = torch.randn(shape, generator=generator, dtype=torch.float64)
+        operands.append(floats if dtype == "float64" else whole)
+    mod = parse(
+        "@I.ir_module\nclass Module:\n    @R.function\n"
+        f"    def main({', '.join(types)}):\n        y = {expression}\n        return y\n"
+    )
+    return autocast.from_relax(mod), operands
+
+
+@pytest.mark.parametrize(
+    ("expression", "shapes", "reference"), torch_rows.ROWS, ids=[row[0] for row in torch_rows.ROWS]
+)
+def test_rows_compute_what_torch_does(
+    expression: str, shapes: dict[str, tuple[int, ...]], reference: Callable[..., Any]
+) -> None:
+    model, operands = _module(expression, shapes)
+    try:
+        module = autocast.to_torch(model)
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+    got, expected = module(*operands), reference(*operands)
+    pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
+    for value, wanted in pairs:
+        torch.testing.assert_close(value, wanted, rtol=1e-12, atol=1e-12, check_dtype=False)
