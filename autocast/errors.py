@@ -15,6 +15,7 @@ __all__ = [
     "CompileError",
     "DivergedError",
     "EndOfDataWarning",
+    "FallbackWarning",
     "GradientError",
     "IllFormedModuleError",
     "ImportModelError",
@@ -107,6 +108,10 @@ class SlowDtypeWarning(UserWarning):
 
 class TrainingModeWarning(UserWarning):
     """A model that was imported in training mode is compiled to infer: it drops, or normalizes by its batch."""
+
+
+class FallbackWarning(UserWarning):
+    """A model calls operators of torch when it runs: in the dtypes of the torch module, and only where torch is."""
 
 
 class EndOfDataWarning(UserWarning):

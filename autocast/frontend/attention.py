@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,14 +24,22 @@ def attention(importer: Importer, node: fx.Node) -> relax.Expr:
     pass give 0, as in torch.
     """
     q, k, v = (importer.arg(node, i, "") for i in range(3))
-    ranks = {len(dims(x)) for x in (q, k, v)}
-    if ranks - {3, 4} or len(ranks) != 1:
-        raise ImportModelError(f"ranks {sorted(ranks)}; expected 3 or 4 for query, key and value alike")
-    rank = ranks.pop()
-    if rank == 4 and importer.arg(node, 7, "enable_gqa", False):
-        k, v = (_repeat_heads(importer, x, dims(q)[1]) for x in (k, v))
-    if len({str(dims(x)[:-2]) for x in (q, k, v)}) != 1:
-        raise ImportModelError(f"query, key and value of the shapes {[dims(x) for x in (q, k, v)]}")
+    if importer.arg(node, 7, "enable_gqa", False):
+        k, v = (_repeat_heads(importer, x, dims(q)[-3]) for x in (k, v))
+    shape = importer.shape(node)
+    rank = len(shape)
+    if rank not in (3, 4):
+        source = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+        if source is not None:
+            raise ImportModelError(f"a mask of query, key and value of rank {rank}; expected rank 3 or 4")
+        batch = [math.prod(shape[:-2])]
+        q, k, v = (
+            importer.emit(relax.op.reshape(_batched(importer, x, shape[:-2]), [*batch, *dims(x)[-2:]]))
+            for x in (q, k, v)
+        )
+        rank = 3
+    else:
+        q, k, v = (_batched(importer, x, shape[:-2]) for x in (q, k, v))
     bias, allowed, causal = _mask(importer, node, rank)
     scale = importer.arg(node, 6, "scale")
     scale = None if scale is None else float(scale)
@@ -43,6 +52,8 @@ def attention(importer: Importer, node: fx.Node) -> relax.Expr:
         mask = "TopLeft" if causal else None
         result = importer.emit(relax.op.nn.attention(q, k, v, bias=bias, scale=scale, causal_mask=mask))
         result = _swap_back(importer, result, rank)
+    if rank != len(shape):
+        result = importer.emit(relax.op.reshape(result, shape))
     if allowed is None:
         return result
     return importer.emit(relax.op.where(allowed, result, relax.const(0.0, importer.dtype(node))))
@@ -89,8 +100,15 @@ def _swap_back(importer: Importer, x: relax.Expr, rank: int) -> relax.Expr:
 
 
 def _repeat_heads(importer: Importer, x: relax.Expr, heads: Any) -> relax.Expr:
-    own = dims(x)[1]
-    return x if own == heads else importer.emit(relax.op.repeat(x, int(heads) // int(own), 1))
+    own = dims(x)[-3]
+    return x if own == heads else importer.emit(relax.op.repeat(x, int(heads) // int(own), len(dims(x)) - 3))
+
+
+def _batched(importer: Importer, x: relax.Expr, batch: list[Any]) -> relax.Expr:
+    """`x` for every entry of the batch, of which it may have fewer dimensions or entries."""
+    if str(list(dims(x)[:-2])) == str(batch):
+        return x
+    return importer.emit(relax.op.broadcast_to(x, [*batch, *dims(x)[-2:]]))
 
 
 def _mask(importer: Importer, node: fx.Node, rank: int) -> tuple[relax.Expr | None, relax.Expr | None, bool]:

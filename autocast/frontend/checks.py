@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
+from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument, TokenArgument
 
 from autocast.errors import ImportModelError
 from autocast.frontend.nodes import module_path
 
 _EVAL = "call model.eval() first"
-_RANDOM = "pass the random numbers in as an input"
 _NO_ALPHA = f"{_EVAL}, or use nn.Dropout"
 _SPLIT = f"{_EVAL}, or make it of modules of one layer with nn.Dropout between them"
 
@@ -56,35 +55,11 @@ _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
         (f"aten.{name}", _drops_between_layers, "dropout inside a recurrent module", _SPLIT)
         for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")
     ),
-    ("aten._upsample_bilinear2d_aa", lambda node: True, "antialiased resizing", "resize without antialias"),
-    *(
-        (f"aten.{name}", lambda node: True, "random numbers", _RANDOM)
-        for name in (
-            "exponential",
-            "exponential_",
-            "multinomial",
-            "normal",
-            "normal_",
-            "poisson",
-            "rand",
-            "rand_like",
-            "randint",
-            "randint_like",
-            "randn",
-            "randn_like",
-            "randperm",
-            "uniform",
-            "uniform_",
-        )
-    ),
 )
 
 
-#: What to write instead of some operators that cannot be imported.
-_INSTEAD = {
-    "aten._local_scalar_dense.default": "; keep the number a tensor: leave out .item()",
-    "aten.nonzero.default": "; choose with torch.where(condition, a, b), whose shape does not depend on values",
-}
+#: Why an operator is not imported that nobody has written a converter for.
+NO_CONVERTER = "no converter"
 
 
 def check_faithful(program: ExportedProgram) -> None:
@@ -100,26 +75,29 @@ def check_faithful(program: ExportedProgram) -> None:
         raise ImportModelError("from_torch: the model cannot be imported faithfully:\n" + "\n".join(lines))
 
 
-def check_supported(program: ExportedProgram, supported: Callable[[fx.Node], bool]) -> None:
+def check_supported(left: Mapping[fx.Node, str]) -> None:
     """ImportModelError that lists every operator without a converter, with its count and where it comes from."""
-    missing: dict[str, list[str]] = {}
-    for node in _call_nodes(program):
-        if not supported(node):
-            missing.setdefault(str(node.target), []).append(call_place(node))
-    if missing:
-        lines = [f"  {name}: {_where(places)}{_INSTEAD.get(name, '')}" for name, places in sorted(missing.items())]
+    if left:
         raise ImportModelError(
-            "from_torch: these operators cannot be imported:\n"
-            + "\n".join(lines)
-            + "\nWrite the submodules with other operators, or leave them out of the model that you import; "
-            "`python -m autocast.frontend` lists what can be imported."
+            f"from_torch: these operators cannot be imported:\n{listed(left)}\n"
+            "Write the submodules with other operators, or leave them out of the model that you import; "
+            "`python -m autocast.frontend` lists what can be imported, and fallback='torch' leaves the rest to torch."
         )
+
+
+def listed(left: Mapping[fx.Node, str]) -> str:
+    """A line for each operator that no converter takes, with why, its count and where it comes from."""
+    missing: dict[tuple[str, str], list[str]] = {}
+    for node, why in left.items():
+        why = "" if why == NO_CONVERTER else f" ({why.partition(chr(10))[0]})"
+        missing.setdefault((str(node.target), why), []).append(call_place(node))
+    return "\n".join(f"  {name}: {_where(places)}{why}" for (name, why), places in sorted(missing.items()))
 
 
 def check_signature(program: ExportedProgram) -> None:
     """ImportModelError if the program changes an input or a parameter, or returns what is not a tensor."""
     for spec in program.graph_signature.output_specs:
-        if spec.kind is OutputKind.BUFFER_MUTATION:
+        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.TOKEN):
             continue
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise ImportModelError(
@@ -134,7 +112,7 @@ def check_signature(program: ExportedProgram) -> None:
                 f"from_torch: an output is {constant!r} ({type(constant).__name__}), not a tensor; return tensors only."
             )
     for spec in program.graph_signature.input_specs:
-        if not isinstance(spec.arg, TensorArgument | ConstantArgument):
+        if not isinstance(spec.arg, TensorArgument | ConstantArgument | TokenArgument):
             raise ImportModelError(
                 f"from_torch: the input {spec.arg.name!r} is a {type(spec.arg).__name__}; only tensors can vary from "
                 "call to call. Pass a tensor, or a plain Python number that stays what it is."

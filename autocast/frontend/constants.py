@@ -17,6 +17,7 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from autocast.frontend.nodes import is_random
 from autocast.frontend.parameters import is_state
 
 aten = torch.ops.aten
@@ -55,7 +56,7 @@ _MOVES = {aten.permute.default, aten.unsqueeze.default, aten.squeeze.dims, aten.
 
 _FILLS = {aten.full.default, aten.ones.default, aten.zeros.default, aten.empty.memory_format}
 _FILLS_LIKE = {aten.full_like.default, aten.ones_like.default, aten.zeros_like.default}
-_IMPURE = ("rand", "bernoulli", "normal", "uniform", "exponential", "dropout", "multinomial", "_assert")
+_IMPURE = ("_assert",)
 
 
 def constants(program: ExportedProgram) -> dict[fx.Node, torch.Tensor]:
@@ -99,7 +100,7 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     meta = node.meta.get("val")
     is_operator = isinstance(node.target, torch._ops.OpOverload)
     name = node.target._schema.name.rpartition("::")[2] if is_operator else ""
-    if not (is_operator or node.target is operator.getitem) or name.startswith(_IMPURE):
+    if not (is_operator or node.target is operator.getitem) or name.startswith(_IMPURE) or is_random(node):
         return None
     tensors = [n for n in node.all_input_nodes if not _is_symbolic_scalar(n)]
     needed = tensors[:1] if node.target is aten.index.Tensor else tensors

@@ -20,6 +20,9 @@ CONVERTERS: dict[str, Converter] = {
     "scaled_dot_product_attention.default": attention,
 }
 
+#: Converters that know that complex numbers are pairs, or that do not look at them.
+OF_PAIRS = frozenset({"alias.default", "clone.default", "getitem", "view_as_complex.default", "view_as_real.default"})
+
 #: TVM's converters whose results tests/frontend/test_operators.py compares with torch's.
 TRUSTED = frozenset(
     f"{name}.{overload}"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import torch
+from torch import fx
+from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
+from autocast.frontend.nodes import has_complex, is_random
 
 aten = torch.ops.aten
 
@@ -40,6 +48,32 @@ KEEP_WHOLE = (
 )
 
 
+#: Of torch's reference implementations these are made of operators of torch; the others are of its `prims`, one by one.
+_REFERENCES = {
+    aten.any.dims,
+    aten.as_strided_scatter.default,
+    aten.diagonal.default,
+    aten.diagonal_scatter.default,
+    aten.linalg_vector_norm.default,
+    aten.native_group_norm.default,
+    aten.native_layer_norm.default,
+    aten.tril_indices.default,
+    aten.triu_indices.default,
+    aten.unfold.default,
+    aten.var_mean.correction,
+}
+
+#: What torch knows of splitting operators, for those that nothing here translates.
+_TABLE: dict[OpOverload, Callable[..., Any]] = {
+    operator: function
+    for operator, function in {**core_aten_decompositions(), **decomposition_table}.items()
+    if not function.__module__.startswith("torch._refs") or operator in _REFERENCES
+}
+
+#: An operator, and what it is given, in words.
+Call: TypeAlias = tuple[OpOverload, str]
+
+
 def decompose(program: ExportedProgram) -> ExportedProgram:
     """The program in functional form, every operator outside `KEEP_WHOLE` split as torch's core operator set asks.
 
@@ -52,7 +86,56 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     for operator in KEEP_WHOLE:
         if operator in table:
             del table[operator]
-    with warnings.catch_warnings():
+    return _run(program, table)
+
+
+def split(program: ExportedProgram, calls: Iterable[fx.Node], tried: set[Call]) -> ExportedProgram | None:
+    """The program with calls like `calls` split by torch's tables; None where these split none of them.
+
+    Calls of complex and of random numbers stay: torch splits the latter into others of its own generator. Calls are
+    alike where operators, shapes, dtypes and numbers are the same: others of the operator stay whole. Those that were
+    `tried` before are not split again, and new ones are added to these.
+    """
+    known = [node for node in calls if node.target in _TABLE and not has_complex(node) and not is_random(node)]
+    wanted = {(node.target, _signature(node.args, node.kwargs)) for node in known} - tried
+    if not wanted:
+        return None
+    tried |= wanted
+    return _run(program, {operator: _splitter(operator, wanted) for operator, _ in wanted})
+
+
+def _splitter(operator: OpOverload, wanted: set[Call]) -> Callable[..., Any]:
+    """torch's decomposition of `operator` for the calls that are wanted; the others stay.
+
+    Of operators that are composite to autograd, torch takes its own decompositions alone, for all calls.
+    """
+    function = _TABLE[operator]
+    if isinstance(function, functools.partial):
+        return function
+
+    @functools.wraps(function)
+    def splitter(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs) if (operator, _signature(args, kwargs)) in wanted else NotImplemented
+
+    return splitter
+
+
+def _signature(args: Any, kwargs: Any) -> str:
+    """What a call is given, in words, from the nodes of a program or from what torch traces with."""
+    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=lambda value: isinstance(value, fx.Node))
+    return f"{spec} {[_word(leaf) for leaf in leaves]}"
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, fx.Node):
+        value = value.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {tuple(map(str, value.shape))}"
+    return str(value)
+
+
+def _run(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) -> ExportedProgram:
+    with torch.no_grad(), warnings.catch_warnings():
         # torch 2.13 copies its own pytrees through a deprecated test.
         warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*", category=FutureWarning)
         try:

@@ -145,8 +145,7 @@ def export(
         ) from error
     check_faithful(program)
     mark_conversions(program)
-    with torch.no_grad():
-        program = decompose(program)
+    program = decompose(program)
     check_signature(program)
     return Exported(program, leaves, axes)
 
@@ -167,6 +166,24 @@ def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: An
                 f"from_torch: the example input {leaf.name!r} is a numpy array; expected a torch tensor. Try "
                 "torch.from_numpy(array)."
             )
+        if isinstance(leaf.value, torch.Tensor):
+            _check_tensor(leaf.name, leaf.value)
+
+
+def _check_tensor(name: str, value: torch.Tensor) -> None:
+    """ImportModelError unless an example is a dense tensor of real numbers."""
+    remedies = (
+        (value.layout is not torch.strided, f"has the layout {value.layout}", "a dense one. Pass it as .to_dense()"),
+        (value.is_quantized, f"is of {value.dtype}", "a dense one of numbers. Pass it as .dequantize()"),
+        (
+            value.is_complex(),
+            f"is of {value.dtype}",
+            "real numbers. Take torch.view_as_real(x), and begin with torch.view_as_complex",
+        ),
+    )
+    for is_wrong, got, expected in remedies:
+        if is_wrong:
+            raise ImportModelError(f"from_torch: the example input {name!r} {got}; expected {expected}.")
 
 
 def _place(error: Exception) -> str:

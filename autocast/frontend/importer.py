@@ -11,6 +11,7 @@ import sympy  # type: ignore[import-untyped]
 import torch
 import tvm
 from torch import fx
+from torch._higher_order_ops.effects import with_effects
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.utils._sympy import functions as sympy_functions
@@ -18,15 +19,15 @@ from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from autocast.errors import ImportModelError
-from autocast.frontend.checks import call_place
+from autocast.frontend.checks import NO_CONVERTER, call_place
 from autocast.frontend.constants import constants, smallest
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
-from autocast.frontend.nodes import narrows, node_place, reads_converted
+from autocast.frontend.nodes import has_complex, narrows, node_place, reads_converted
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
-from autocast.ir import Place, PlacedBuilder
+from autocast.ir import Place, PlacedBuilder, shape_of
 from autocast.model.value import IMPORTED_FROM
 
 
@@ -35,7 +36,11 @@ class Importer(ExportedProgramImporter):
 
     Known operators are those of `converters` (ours) and `trusted` (TVM's converters that the tests compare with torch).
     Everything else is unknown, even if TVM has a converter for it: some of those drop arguments without a word. The
-    type of each result is compared with what torch said it would be.
+    type of each result is compared with what torch said it would be. What is unknown, and what a converter refuses, is
+    left to `otherwise`, and listed in `left`.
+
+    Complex numbers are pairs: the last axis of their tensors has two elements. Few converters know that
+    (`of_pairs`); torch does the rest.
     """
 
     def __init__(
@@ -45,6 +50,8 @@ class Importer(ExportedProgramImporter):
         symbols: Mapping[str, str],
         converters: Mapping[str, Callable[..., Any]],
         trusted: Collection[str],
+        of_pairs: Collection[str],
+        otherwise: Callable[[Importer, fx.Node], Any],
         *,
         training: bool = False,
     ) -> None:
@@ -52,18 +59,17 @@ class Importer(ExportedProgramImporter):
         self.training = training
         self.program = program
         self.parameters = parameters
-        self.converters, self.trusted = converters, trusted
+        self.converters, self.trusted, self.of_pairs = converters, trusted, of_pairs
+        self.left: dict[fx.Node, str] = {}
+        self.otherwise = otherwise
         self.constants = constants(program)
         self.symbols = {name: tirx.Var(text, "int64") for name, text in symbols.items()}
+        self.sizes_of_inputs = _sizes_of_inputs(program)
         self.env: dict[fx.Node, Any] = {}
         self.converted: set[fx.Node] = set()
         self.bound_constants: dict[tuple[fx.Node, str], relax.Expr] = {}
         self.streams = 0
         self.multiples = Multiples()
-
-    def knows(self, node: fx.Node) -> bool:
-        """Whether `node` can be translated, or need not be."""
-        return self.converter(node) is not None or node in self.constants or _is_assertion(node)
 
     def converter(self, node: fx.Node) -> Callable[..., Any] | None:
         """What translates `node`: an operator of a user's, a converter of ours, or one of TVM's."""
@@ -71,6 +77,8 @@ class Importer(ExportedProgramImporter):
         row = registered(node)
         if row is not None:
             return partial(translate_registered, self, row)
+        if has_complex(node) and name not in self.of_pairs:
+            return None
         if name in self.converters:
             return partial(self.converters[name], self)
         return self.convert_map[name] if name in self.trusted else None
@@ -85,11 +93,22 @@ class Importer(ExportedProgramImporter):
 
     def shape(self, node: fx.Node) -> list[Any]:
         """The shape of the tensor that `node` computes."""
-        return [self.dim(size) for size in node.meta["val"].shape]
+        return self.type_of(node.meta["val"])[0]
 
     def dtype(self, node: fx.Node) -> str:
         """The dtype of the tensor that `node` computes."""
-        return str(self._convert_data_type(node.meta["val"].dtype))
+        return self.type_of(node.meta["val"])[1]
+
+    def type_of(self, value: torch.Tensor) -> tuple[list[Any], str]:
+        """The shape and the dtype of what holds a tensor of torch's: pairs of real numbers if it is complex."""
+        shape = [self.dim(size) for size in value.shape]
+        if value.is_complex():
+            return [*shape, 2], str(self._convert_data_type(value.dtype.to_real()))
+        return shape, str(self._convert_data_type(value.dtype))
+
+    def is_bound(self, size: torch.SymInt) -> bool:
+        """Whether a symbolic size is one of inputs, or computed from such: not from the values of a tensor."""
+        return self.sizes_of_inputs.issuperset(size.node.expr.free_symbols)
 
     def arg(self, node: fx.Node, position: int, name: str, default: Any = None) -> Any:
         """An argument of an operator, translated: positional, keyword or default."""
@@ -185,17 +204,32 @@ class Importer(ExportedProgramImporter):
             self.block_builder.place = place = self._place(node)
             self._materialize(node, place.region)
             result = self._without_elements(node.meta.get("val"))
-            if result is None:
-                converter = self.converter(node) or self.convert_map[node.target.__name__]
-                result = converter(node)
+            self.env[node] = self._converted(node) if result is None else result
         except ImportModelError as error:
             raise ImportModelError(f"from_torch: {node.target} in {call_place(node)}: {error}") from None
         except Exception as error:
             raise ImportModelError(
                 f"from_torch: {node.target} in {call_place(node)} cannot be imported with these arguments: {error}"
             ) from error
-        self._check_type(node, result)
-        self.env[node] = result
+
+    def _converted(self, node: fx.Node) -> Any:
+        """What a converter makes of `node`; what none can is a call of torch."""
+        if isinstance(node.meta.get("val"), torch.SymInt):
+            return self.dim(node.meta["val"])
+        if node.target is with_effects and not node.args[1]._schema.returns:
+            return [None]  # a check that raises, and orders itself after others by a token
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return (self.converter(node) or self.convert_map[node.target.__name__])(node)
+        converter, why = self.converter(node), NO_CONVERTER
+        if converter is not None:
+            try:
+                result = converter(node)
+                self._check_type(node, result)
+                return result
+            except Exception as error:  # TVM refuses in as many ways as it has operators
+                why = str(error) if isinstance(error, ImportModelError) else f"{type(error).__name__}: {error}"
+        self.left[node] = why
+        return self.otherwise(self, node)
 
     def _place(self, node: fx.Node) -> Place:
         """Where a node comes from, and whether it follows a conversion to float32 that none to low precision ends."""
@@ -210,8 +244,7 @@ class Importer(ExportedProgramImporter):
             return parts if parts and all(part is not None for part in parts) else None
         if not isinstance(value, torch.Tensor) or not any(isinstance(size, int) and size == 0 for size in value.shape):
             return None
-        shape = [self.dim(size) for size in value.shape]
-        return self.emit(relax.op.zeros(shape, str(self._convert_data_type(value.dtype))))
+        return self.emit(relax.op.zeros(*self.type_of(value)))
 
     def _materialize(self, node: fx.Node, region: str) -> None:
         """Bind the constants that `node` reads, at their full shape: once for each region that reads them."""
@@ -222,9 +255,8 @@ class Importer(ExportedProgramImporter):
                 self.env[source] = self.bound_constants[source, region]
 
     def _constant(self, node: fx.Node) -> relax.Expr:
-        value, shape = self.constants[node], self.shape(node)
-        literal = as_constant(value)
-        if list(value.shape) == shape:
+        literal, shape = as_constant(self.constants[node]), self.shape(node)
+        if list(shape_of(literal) or ()) == shape:
             return literal
         return self.emit(relax.op.broadcast_to(literal, shape))
 
@@ -240,18 +272,23 @@ class Importer(ExportedProgramImporter):
 
     def _check_type(self, node: fx.Node, result: Any) -> None:
         expected = node.meta.get("val")
+        if isinstance(expected, list | tuple) and isinstance(result, list):
+            for one, part in zip(expected, result, strict=False):
+                self._check_one_type(one, part)
+        else:
+            self._check_one_type(expected, result)
+
+    def _check_one_type(self, expected: Any, result: Any) -> None:
         if not isinstance(expected, torch.Tensor) or not isinstance(result, relax.Expr):
             return
-        got = result.ty
-        shape = [self.dim(size) for size in expected.shape]
-        same = isinstance(got, relax.TensorType) and str(got.dtype) == self.dtype(node) and got.ndim == len(shape)
+        got, (shape, dtype) = result.ty, self.type_of(expected)
+        same = isinstance(got, relax.TensorType) and str(got.dtype) == dtype and got.ndim == len(shape)
         if same and got.shape is not None:
             pairs = zip(got.shape.values, shape, strict=True)
             same = all(not isinstance(a, tirx.IntImm) or not isinstance(b, int) or int(a) == b for a, b in pairs)
         if not same:
             raise ImportModelError(
-                f"from_torch: {node.target} in {call_place(node)} was imported as {got}; torch computes "
-                f"{expected.dtype} of shape {tuple(expected.shape)}. This combination of arguments is not supported."
+                f"it was imported as {got}; torch computes {expected.dtype} of shape {tuple(expected.shape)}"
             )
 
     def _prim(self, expr: sympy.Expr) -> tirx.PrimExpr:
@@ -271,12 +308,15 @@ class Importer(ExportedProgramImporter):
 
 def as_constant(value: torch.Tensor) -> relax.Expr:
     """A Relax literal with the value of a torch tensor."""
+    value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     return relax.const(tvm.runtime.from_dlpack(value.detach().cpu().contiguous().clone()))
 
 
-def _is_assertion(node: fx.Node) -> bool:
-    """Checks that torch.export adds: nothing reads their results, and a compiled function checks its input shapes."""
-    return not node.users and node.target.__name__.startswith(("_assert", "sym_constrain_range"))
+def _sizes_of_inputs(program: ExportedProgram) -> set[sympy.Symbol]:
+    """The symbols that the sizes of a program's inputs are made of."""
+    inputs = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+    sizes = [size for value in inputs if isinstance(value, torch.Tensor) for size in value.shape]
+    return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
 
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {

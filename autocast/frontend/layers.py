@@ -263,7 +263,9 @@ def _resize(importer: Importer, node: fx.Node, method: str) -> relax.Expr:
 #: Converters by the name of the overload.
 LAYERS: dict[str, Converter] = {
     "_native_batch_norm_legit_functional.default": _batch_norm_in_training,
+    "_log_softmax.default": partial(_softmax, operator=relax.op.nn.log_softmax),
     "_native_batch_norm_legit_no_training.default": _batch_norm,
+    "_softmax.default": partial(_softmax, operator=relax.op.nn.softmax),
     "addmm.default": _addmm,
     "avg_pool2d.default": _average_pool,
     "baddbmm.default": _addmm,

@@ -184,5 +184,7 @@ MOVEMENT: dict[str, Converter] = {
     "sym_size.int": _sym_size,
     "unsqueeze.default": _unsqueeze,
     "view.default": _reshape,
+    "view_as_complex.default": _same_value,
+    "view_as_real.default": _same_value,
     "where.self": _where,
 }

@@ -53,6 +53,18 @@ def node_place(node: fx.Node) -> Place:
     return Place(module_path(node), region or current_region())
 
 
+def is_random(node: fx.Node) -> bool:
+    """Whether an operator draws random numbers."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def has_complex(node: fx.Node) -> bool:
+    """Whether complex numbers are among what `node` takes or computes."""
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    parts = [part for value in values for part in (value if isinstance(value, list | tuple) else [value])]
+    return any(isinstance(part, torch.Tensor) and part.is_complex() for part in parts)
+
+
 def mark_conversions(program: ExportedProgram) -> None:
     """Mark the nodes that read what their author converted from float32 to float32 (`x.float()`).
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+import tvm
 
-from autocast.errors import ImportModelError
-from autocast.frontend.checks import check_supported
-from autocast.frontend.converters import CONVERTERS, TRUSTED
-from autocast.frontend.exporting import check_module, export
+from autocast.errors import FallbackWarning, ImportModelError
+from autocast.frontend.checks import check_supported, listed
+from autocast.frontend.converters import CONVERTERS, OF_PAIRS, TRUSTED
+from autocast.frontend.decompose import Call, split
+from autocast.frontend.exporting import Exported, check_module, export
+from autocast.frontend.fallback import call_torch
 from autocast.frontend.importer import Importer
 from autocast.frontend.normalize import normalize
 from autocast.frontend.parameters import parameters
 from autocast.frontend.randomness import RANDOM_STATE, random_state
 from autocast.model.value import Model
+
+#: What may become of an operator that nothing here computes.
+FALLBACKS = ("torch", "error")
 
 
 def from_torch(
@@ -25,6 +33,7 @@ def from_torch(
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic: Mapping[str, Any] | None = None,
     seed: int = 0,
+    fallback: str = "torch",
 ) -> Model:
     """Import a PyTorch module as it stands: `module.eval()` to infer, `module.train()` to train.
 
@@ -42,6 +51,9 @@ def from_torch(
         tensor input; or torch's own `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`.
     seed : int
         Where random numbers start, in a model that has any (dropout in training mode).
+    fallback : str
+        What becomes of an operator that nothing here computes: "torch" leaves it to torch when the model runs, without
+        mixed precision, and says so in a warning and in `Model.fallbacks`; "error" refuses the model.
 
     Returns
     -------
@@ -56,9 +68,18 @@ def from_torch(
     ------
     ImportModelError
         The module cannot be exported, holds an operator that cannot be imported (all are listed, with where they come
-        from), or would not be imported faithfully (random numbers other than dropout's, inputs that it changes,
-        outputs that are not tensors), or `dynamic` names what is not there.
+        from), or would not be imported faithfully (inputs that it changes, outputs that are not tensors), or `dynamic`
+        names what is not there.
+
+    Warns
+    -----
+    FallbackWarning
+        Some operators are left to torch.
     """
+    if fallback not in FALLBACKS:
+        raise ImportModelError(
+            f"from_torch: fallback is {fallback!r}; expected one of {', '.join(map(repr, FALLBACKS))}."
+        )
     check_module(module)
     if isinstance(example_args, torch.Tensor):
         example_args = (example_args,)
@@ -74,12 +95,42 @@ def from_torch(
         )
     args, kwargs = tuple(example_args), dict(example_kwargs or {})
     exported = export(module, args, kwargs, dynamic)
-    values = parameters(exported.program, module)
-    importer = Importer(exported.program, values, exported.symbols, CONVERTERS, TRUSTED, training=module.training)
-    check_supported(exported.program, importer.knows)
-    mod, used = normalize(importer.translate())
+    importer, mod = _translated(exported, module)
+    if fallback == "error":
+        check_supported(importer.left)
+    elif importer.left:
+        warnings.warn(
+            "from_torch: torch computes what nothing here does, without mixed precision, whenever the model runs:\n"
+            f"{listed(importer.left)}\nModel.fallbacks lists it; fallback='error' refuses it.",
+            FallbackWarning,
+            stacklevel=2,
+        )
+    mod, used = normalize(mod)
+    values = importer.parameters
     kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}
     if used[-1]:
         kept[RANDOM_STATE] = random_state(seed)
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     return Model(mod, kept, output_names=exported.output_names, frozen=frozenset(kept.keys() - trained))
+
+
+def _translated(exported: Exported, module: torch.nn.Module) -> tuple[Importer, tvm.IRModule]:
+    """The program as a Relax module, and who made it: what no converter takes is split further, while torch can."""
+    tried: set[Call] = set()
+    while True:
+        program = exported.program
+        names, training = exported.symbols, module.training
+        importer = Importer(
+            program, parameters(program, module), names, CONVERTERS, TRUSTED, OF_PAIRS, call_torch, training=training
+        )
+        try:
+            mod = importer.translate()
+        except ImportModelError:
+            further = split(program, importer.left, tried)
+            if further is None:
+                raise
+        else:
+            further = split(program, importer.left, tried)
+            if further is None:
+                return importer, mod
+        exported = replace(exported, program=further)

@@ -15,6 +15,7 @@ from tvm import relax
 
 from autocast.container import Container, LayoutError, read, to_bytes, write
 from autocast.errors import IllFormedModuleError, InputError
+from autocast.ir.foreign import calls_of_torch
 from autocast.model import files, saving
 from autocast.model.mode import training_mode
 
@@ -78,6 +79,11 @@ class Model:
         """The parameters that a call replaces, in the order of the results that replace them; empty: a pure model."""
         names = tuple(self.params)
         return tuple(names[position] for position in updates_of(self.main))
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """The operators of torch that torch computes when the model runs, and how many calls of each there are."""
+        return calls_of_torch(self.mod)
 
     @property
     def num_results(self) -> int:

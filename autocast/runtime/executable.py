@@ -18,7 +18,7 @@ import tvm_ffi
 
 from autocast.container import read, to_bytes, write
 from autocast.errors import ArtifactError, InputError
-from autocast.runtime import threads
+from autocast.runtime import threads, torch_calls
 from autocast.runtime.huge_pages import use_huge_pages
 from autocast.runtime.machine import VirtualMachine
 from autocast.runtime.mismatch import mismatch
@@ -74,6 +74,7 @@ class Executable:
         kernels: Mapping[str, int] | None = None,
     ) -> None:
         self.program, self.library = variant.program, variant.library
+        torch_calls.provide(self.program.torch_calls)
         params = tuple(variant.params)
         self.params = self._once(PREPARE, params, otherwise=params)
         # It takes as long as all else here; calls may come meanwhile, and read the pages that there are.
@@ -212,7 +213,13 @@ class Executable:
         ------
         ArtifactError
             The file cannot be written, or there was no linker when the model was compiled.
+
+        Warns
+        -----
+        FallbackWarning
+            The model calls operators of torch, so that torch has to be where the file is loaded.
         """
+        torch_calls.warn(self.program.torch_calls, "Executable.export")
         entries, metadata = entries_of([self.variant()])
         return write(path, ARTIFACT, entries, metadata, key=key)
 

@@ -135,6 +135,8 @@ class Program:
         The same, as the system names it: `x86_64`.
     features : tuple of str
         LLVM's features that it needs of a processor: see `autocast.runtime.processors`.
+    torch_calls : tuple of str
+        The packed functions of `autocast.runtime.torch_calls` that it calls.
     """
 
     signature: Signature
@@ -150,6 +152,7 @@ class Program:
     target: str
     architecture: str
     features: tuple[str, ...]
+    torch_calls: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON can say it."""
@@ -168,6 +171,7 @@ class Program:
                 "mismatches": Mismatches(**facts["mismatches"]),
                 "notes": tuple(facts["notes"]),
                 "features": tuple(facts["features"]),
+                "torch_calls": tuple(facts.get("torch_calls", ())),
             }
         )
 

@@ -24,6 +24,7 @@ from autocast.ir import (
     with_inferred_types,
 )
 from autocast.ir.matched import with_equal_sizes
+from autocast.runtime import torch_calls
 
 #: What the text of a PrimFunc says where it calls a packed function.
 _TIR_CALL = re.compile(r'T\.(?:call_packed|call_cpacked)\("([^"]+)"')
@@ -142,6 +143,7 @@ def _check_packed_functions(mod: tvm.IRModule) -> None:
     for var, function in relax_functions(mod):
         for name in _packed_functions(function):
             called.setdefault(name, var.name_hint)
+    torch_calls.provide(called)
     for var, function in mod.functions.items():
         if isinstance(function, tirx.PrimFunc):
             for name in _TIR_CALL.findall(function.script()):

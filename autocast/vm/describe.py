@@ -14,6 +14,7 @@ from autocast import ir
 from autocast.kernels.phases.agreement import compared_sizes
 from autocast.kernels.state.state import num_state
 from autocast.kernels.targets.cpu.instruction_sets import slow_dtype
+from autocast.runtime import torch_calls
 from autocast.runtime.processors import architecture_of, needed
 from autocast.runtime.program import Kernel, Mismatches, Program
 from autocast.runtime.signature import Input, Signature
@@ -66,11 +67,21 @@ def describe(
         target=str(target),
         architecture=architecture_of(target.attrs.get("mtriple")),
         features=needed(codegen.llvm_get_cpu_features(target)),
+        torch_calls=_torch_calls(planned),
     )
 
 
 def _input(var: relax.Var) -> Input:
     return Input(var.name, ir.dtype_of(var) or "", ir.static_shape(var) or ())
+
+
+def _torch_calls(planned: tvm.IRModule) -> tuple[str, ...]:
+    """The packed functions that call torch."""
+    functions = (function for _, function in ir.relax_functions(planned))
+    callees = {
+        str(callee.global_symbol) for function in functions for callee in ir.parts_of(function, relax.ExternFunc)
+    }
+    return tuple(sorted(name for name in callees if name.startswith(torch_calls.PREFIX)))
 
 
 def describe_kernel(kernel: tirx.PrimFunc) -> Kernel:

@@ -14,6 +14,7 @@ from autocast.container import to_bytes, write
 from autocast.kernels.targets.cpu.instruction_sets import target_of
 from autocast.model import saving
 from autocast.model.value import Model, load
+from autocast.runtime import torch_calls
 from autocast.runtime.executable import Executable
 from autocast.runtime.processors import missing
 from autocast.runtime.variant import ARTIFACT, Variant, entries_of
@@ -55,11 +56,18 @@ def export(
         LLVM does not know a processor of that name.
     ArtifactError
         The file cannot be written, or there is no linker here.
+
+    Warns
+    -----
+    FallbackWarning
+        The model calls operators of torch, so that torch has to be where the file is loaded.
     """
     here = kernels.detect_target()
     named = [target_of(name, "autocast.vm.export: targets") for name in targets]
     saved = to_bytes(saving.FORMAT, *saving.parts_of(model)) if with_model else None
-    entries, metadata = entries_of([_variant(model, target, opt_level) for target in named or [here]], saved)
+    variants = [_variant(model, target, opt_level) for target in named or [here]]
+    torch_calls.warn(variants[0].program.torch_calls, "autocast.vm.export")
+    entries, metadata = entries_of(variants, saved)
     return write(path, ARTIFACT, entries, metadata, key=key)
 
 

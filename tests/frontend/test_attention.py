@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from autocast.errors import ImportModelError
 from autocast.frontend import from_torch
 from tests.architectures import ARCHITECTURES
 from tests.frontend.helpers import Calls, assert_close, operators, runner
@@ -81,9 +80,23 @@ def test_inverse_permutations_around_attention_cancel() -> None:
     assert operators(from_torch(Calls(attend), (torch.randn(2, 7, 32),)))["permute_dims"] == 0
 
 
-def test_attention_of_another_rank_is_an_error_that_says_so() -> None:
-    with pytest.raises(ImportModelError, match=r"scaled_dot_product_attention.*Calls.*ranks \[2\]; expected 3 or 4"):
-        from_torch(Calls(sdpa), tuple(torch.randn(3, 5, 8)))
+@pytest.mark.parametrize(
+    ("query", "key", "value"),
+    [
+        ((5, 8), (6, 8), (6, 8)),
+        ((2, 1, 3, 5, 8), (2, 1, 3, 5, 8), (2, 1, 3, 5, 8)),
+        ((2, 4, 5, 8), (2, 1, 6, 8), (2, 1, 6, 8)),
+        ((2, 4, 5, 8), (4, 6, 8), (1, 4, 6, 3)),
+    ],
+    ids=["rank 2", "rank 5", "one head of keys", "fewer dimensions"],
+)
+def test_attention_of_any_rank_broadcasts_as_torch_does(
+    query: tuple[int, ...], key: tuple[int, ...], value: tuple[int, ...]
+) -> None:
+    inputs = torch.randn(query), torch.randn(key), torch.randn(value)
+    model = from_torch(Calls(sdpa), inputs)
+    assert_close(runner(model)(*inputs), (sdpa(*inputs),))
+    assert_close((model(*inputs),), (sdpa(*inputs),))
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -64,6 +64,9 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "clamp from below": lambda x, p, i: x.clamp(min=-0.5),
         "clamp integers": lambda x, p, i: i.clamp(max=1),
     },
+    "complex": {
+        "pairs": lambda x, p, i: torch.view_as_real(torch.view_as_complex(torch.stack([x, p], -1))),
+    },
     "arithmetic": {
         "add alpha": lambda x, p, i: torch.add(x, p, alpha=3),
         "sub alpha": lambda x, p, i: torch.sub(x, p, alpha=0.5),
@@ -249,6 +252,10 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
         "full.default",
     }  # test_attention.py, test_dynamic.py
     seen |= {"bernoulli.p", "native_dropout.default"}  # test_training_mode.py, as the next two
+    seen |= {
+        "_softmax.default",
+        "_log_softmax.default",
+    }  # the same converters as those of the operators that stay whole
     seen |= {"copy.default", "_native_batch_norm_legit_functional.default"}
     for samples, inputs in modules:
         module = Calls(lambda *args, samples=samples: tuple(sample(*args) for sample in samples.values()))

@@ -75,12 +75,17 @@ class _Call(nn.Module):
         self.leaves = [None if place in places else leaf for place, leaf in enumerate(leaves)]
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        """What the operator returns for other tensors in the places of the sample's."""
+        """What the operator returns for other tensors in the places of the sample's; complex ones as pairs."""
         leaves = list(self.leaves)
         for place, tensor in zip(self.places, tensors, strict=True):
             leaves[place] = tensor
         first, args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        return self.operator(first, *args, **kwargs)
+        return pytree.tree_map(_paired, self.operator(first, *args, **kwargs))
+
+
+def _paired(value: Any) -> Any:
+    is_complex = isinstance(value, torch.Tensor) and value.is_complex()
+    return torch.view_as_real(value.resolve_conj()) if is_complex else value
 
 
 def operators(*parts: str) -> Iterator[Operator]:

@@ -22,7 +22,7 @@ class CallPlan:
 
     `result_node` decides the dtype of the result where `free_result` says that the operator can store either; `ruling`
     has the casting rule that was asked. `stored` is the leaf as the operator stores it, where its rule asks for a cast
-    after it.
+    after it. `torch` is the operator that a call leaves to torch.
     """
 
     args: list[relax.Expr]
@@ -32,6 +32,7 @@ class CallPlan:
     ruling: Ruling | None = None
     free_result: bool = False
     stored: Leaf | None = None
+    torch: str = ""
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from tvm import relax
 
 from autocast.errors import CastingRuleError
 from autocast.ir import Bound, Reading, dtype_of, identity, lacks_dtype, parts_of, place_of, relax_functions
+from autocast.ir.foreign import torch_operator
 from autocast.model.value import updates_of
 from autocast.passes.casting.costs import CostModel, traffic_weight
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves, signature
@@ -204,7 +205,7 @@ class Planner:
                 demanded.append(tensors.demand(leaf, reader, alike, position))
                 at += 1
             demands.append(demanded)
-        plan = CallPlan(args, demands, node, ruling=ruling)
+        plan = CallPlan(args, demands, node, ruling=ruling, torch=torch_operator(bound.value))
         self.plan.bindings[key] = plan
         self.plan.calls.append((tensors.function, var, plan))
         stored = [result] if type(result) is Leaf else list(leaves(result))

@@ -17,6 +17,7 @@ from autocast.passes.casting.forms import InsertedCast
 from autocast.passes.casting.plan import ModulePlan
 from autocast.passes.store_parameters import StoredParameters
 from autocast.policy import Unused
+from autocast.runtime.torch_calls import PREFIX, operator_of
 
 _MEBIBYTE = 2**20
 
@@ -122,9 +123,17 @@ class CastReport:
             name, rule, level, why = "call", "opaque", "rule", "not an operator: do not touch"
             if ruling is not None:
                 (name, rule, why), level = (ruling.row.name, ruling.row.label, ruling.row.why), ruling.level
+            if plan.torch:
+                name, why = f"{PREFIX}{plan.torch}", "torch computes it, in the dtypes of the torch module"
             place = place_of(var)
             rows.append(Decision(function, var.name, name, mode, result, rule, level, why, place.module, place.forward))
         return tuple(rows)
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """The operators of torch that torch computes when the model runs, and how many calls of each there are."""
+        names = [decision.operator for decision in self.decisions]
+        return dict(Counter(operator_of(name) for name in names if name.startswith(PREFIX)))
 
     def _dtype(self, node: int) -> str:
         return self.dtype if self._low[node] else "float32"

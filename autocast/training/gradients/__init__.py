@@ -24,6 +24,7 @@ from autocast.training.gradients import (
     randomness,
     reductions,
     softmax,
+    torch_calls,
     vision,
 )
 from autocast.training.gradients.registry import (
@@ -69,6 +70,7 @@ for _family in (
     losses,
     attention,
     activations,
+    torch_calls,
     not_differentiable,
 ):
     register_family(_family.__name__.rpartition(".")[2], _family.RULES)

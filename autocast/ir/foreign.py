@@ -1,0 +1,26 @@
+"""Calls of foreign code in a module: which of them are torch's."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import tvm
+from tvm import relax
+
+from autocast.ir.views import all_bindings, is_op, relax_functions
+from autocast.runtime.torch_calls import PREFIX, operator_of
+
+
+def torch_operator(value: relax.Expr) -> str:
+    """The operator that the value of a binding calls torch for, "aten.i0.default"; empty where it calls none."""
+    if not is_op(value, "relax.call_dps_packed") or not isinstance(value.args[0], relax.ExternFunc):
+        return ""
+    name = str(value.args[0].global_symbol)
+    return operator_of(name) if name.startswith(PREFIX) else ""
+
+
+def calls_of_torch(mod: tvm.IRModule) -> dict[str, int]:
+    """The operators that torch computes, and how many calls of each there are."""
+    functions = [function for _, function in relax_functions(mod)]
+    names = (torch_operator(binding.value) for function in functions for binding in all_bindings(function.body))
+    return dict(Counter(filter(None, names)))

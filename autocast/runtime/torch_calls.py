@@ -1,0 +1,237 @@
+"""Calls of torch's operators by compiled code: the packed functions `torch.aten.i0.default`, and their gradients.
+
+A compiled model calls such a function where nothing here computes an operator of torch. Its first argument is a text
+that says what the operator is given (`Request`); then come the tensors, the sizes and the state of random numbers that
+the text refers to, then the tensors that the results are written to. Tensors share memory with torch's; one of complex
+numbers is one of pairs, whose last axis has two elements.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import tvm_ffi
+
+from autocast.errors import FallbackWarning, InputError, UnsupportedError
+
+#: How the names of the packed functions begin; after it comes the operator, namespace.name.overload.
+PREFIX = "torch."
+
+#: How those begin that compute gradients.
+BACKWARD = "torch.backward."
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an operator is given, as JSON can say it, and which of its results are wanted.
+
+    Attributes
+    ----------
+    args, kwargs
+        Its arguments: numbers, texts, lists, and dictionaries of one key for all else: {"tensor": 0} and {"pairs": 0}
+        (complex) are tensors by their places among those that are passed, {"size": 0} one of the sizes,
+        {"dtype": "float32"}, {"layout": ...}, {"memory_format": ...}, {"device": "cpu"}, {"complex": [0, 1]}.
+    tensors
+        How many tensors are passed.
+    outputs
+        For each tensor that it returns whether it is complex, and becomes pairs.
+    sizes
+        Whether sizes are passed.
+    stream
+        Of an operator that draws random numbers: the number of its stream. The state of random numbers is passed then.
+    adjoints
+        Of a gradient: the results whose adjoints are passed, by their places.
+    wanted
+        Of a gradient: the tensors whose adjoints are computed, by their places.
+    """
+
+    args: Sequence[Any]
+    kwargs: dict[str, Any]
+    tensors: int
+    outputs: Sequence[bool]
+    sizes: bool = False
+    stream: int | None = None
+    adjoints: Sequence[int] = ()
+    wanted: Sequence[int] = ()
+
+    def text(self) -> str:
+        """As the packed function is given it."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    @functools.lru_cache(maxsize=4096)
+    def parse(cls, text: str) -> Request:
+        """What `text` said."""
+        return cls(**json.loads(text))
+
+
+def operator_of(name: str) -> str:
+    """The operator that a packed function of this module calls: "aten.special_i0.default"."""
+    return name.removeprefix(BACKWARD).removeprefix(PREFIX)
+
+
+def provide(names: Iterable[str]) -> None:
+    """Register those of the packed functions `names` that are of this module, before code that calls them is loaded.
+
+    Raises
+    ------
+    UnsupportedError
+        torch is not installed, or does not know an operator.
+    """
+    for name in sorted(set(names)):
+        if name.startswith(PREFIX) and tvm_ffi.get_global_func(name, allow_missing=True) is None:
+            operator = _operator(operator_of(name))
+            run = _gradient if name.startswith(BACKWARD) else _forward
+            tvm_ffi.register_global_func(name, functools.partial(run, operator))
+
+
+def warn(names: Sequence[str], where: str) -> None:
+    """A FallbackWarning, for whoever calls `where`, if the code that it writes calls any of the packed functions."""
+    if names:
+        operators = ", ".join(sorted({operator_of(name) for name in names}))
+        warnings.warn(
+            f"{where}: the model calls operators of torch ({operators}), so that the file can be loaded only where "
+            "torch is installed; from_torch(..., fallback='error') refuses such models",
+            FallbackWarning,
+            stacklevel=3,
+        )
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    try:
+        import torch
+    except ImportError as error:
+        raise UnsupportedError(
+            f"autocast.runtime: the model calls torch's operator {name}, and torch is not installed here; expected "
+            "torch beside the runtime. Install it, or import the model with from_torch(..., fallback='error'), which "
+            "says what to write differently"
+        ) from error
+    namespace, operator, overload = name.split(".")
+    try:
+        found: Callable[..., Any] = getattr(getattr(getattr(torch.ops, namespace), operator), overload)
+    except AttributeError as error:
+        raise UnsupportedError(
+            f"autocast.runtime: the model calls torch's operator {name}, which torch {torch.__version__} does not "
+            "know; expected what the model was imported with. Import the package that registers the operator first"
+        ) from error
+    return found
+
+
+def _forward(operator: Any, text: str, *values: Any) -> None:
+    """Run an operator, and write its results to the last tensors."""
+    import torch
+
+    request = Request.parse(str(text))
+    with torch.no_grad(), _as_asked(operator, request, values) as (given, rest):
+        tensors = [torch.from_dlpack(value) for value in given]
+        results = _results(_called(operator, request, tensors, values))
+        _write(operator, results, rest, request.outputs)
+
+
+def _gradient(operator: Any, text: str, *values: Any) -> None:
+    """Run an operator again, and write the adjoints of some of its tensors, of those of some of its results."""
+    import torch
+
+    request = Request.parse(str(text))
+    with torch.enable_grad(), _as_asked(operator, request, values) as (given, rest):
+        tensors = [torch.from_dlpack(value) for value in given]
+        tensors = [t.requires_grad_() if place in request.wanted else t for place, t in enumerate(tensors)]
+        results = _results(_called(operator, request, tensors, values))
+        adjoints = [torch.from_dlpack(value) for value in rest[: len(request.adjoints)]]
+        adjoints = [
+            torch.view_as_complex(adjoint) if request.outputs[place] else adjoint
+            for place, adjoint in zip(request.adjoints, adjoints, strict=True)
+        ]
+        computed = torch.autograd.grad(
+            [results[place] for place in request.adjoints],
+            [tensors[place] for place in request.wanted],
+            adjoints,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        _write(operator, computed, rest[len(request.adjoints) :], [False] * len(computed))
+
+
+@contextlib.contextmanager
+def _as_asked(operator: Any, request: Request, values: Sequence[Any]) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
+    """The tensors that are passed, and what comes after all that is read; torch computes as it was imported.
+
+    Raises
+    ------
+    InputError
+        torch raised an error, which this one repeats.
+    """
+    import torch
+
+    end = request.tensors + request.sizes
+    with torch.autocast("cpu", enabled=False), contextlib.ExitStack() as stack:
+        if request.stream is not None:
+            seed, step = torch.from_dlpack(values[end]).tolist()
+            stack.enter_context(torch.random.fork_rng(devices=[]))
+            digest = hashlib.blake2b(f"{seed} {step} {request.stream}".encode(), digest_size=8).digest()
+            torch.manual_seed(int.from_bytes(digest, "little", signed=True))
+            end += 1
+        try:
+            yield values[: request.tensors], values[end:]
+        except (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError) as error:
+            raise InputError(
+                f"main: torch's operator {operator}, which the model calls, failed: {error}. Expected inputs for which "
+                "the torch module runs"
+            ) from error
+
+
+def _called(operator: Any, request: Request, tensors: Sequence[Any], values: Sequence[Any]) -> Any:
+    sizes = values[request.tensors] if request.sizes else ()
+    args = [_value(argument, tensors, sizes) for argument in request.args]
+    return operator(*args, **{name: _value(value, tensors, sizes) for name, value in request.kwargs.items()})
+
+
+def _value(argument: Any, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """An argument of the operator, from what stands for it in a request."""
+    import torch
+
+    if isinstance(argument, list | tuple):
+        return [_value(part, tensors, sizes) for part in argument]
+    if not isinstance(argument, dict):
+        return argument
+    ((kind, value),) = argument.items()
+    if kind == "tensor":
+        return tensors[value]
+    if kind == "pairs":
+        return torch.view_as_complex(tensors[value])
+    if kind == "size":
+        return int(sizes[value])
+    if kind == "complex":
+        return complex(*value)
+    return torch.device(value) if kind == "device" else getattr(torch, value)
+
+
+def _results(result: Any) -> list[Any]:
+    """The tensors among what an operator returned, in order."""
+    import torch
+
+    flat: list[Any] = []
+    for part in result if isinstance(result, list | tuple) else [result]:
+        flat += part if isinstance(part, list | tuple) else [part]
+    return [part for part in flat if isinstance(part, torch.Tensor)]
+
+
+def _write(operator: Any, results: Sequence[Any], targets: Sequence[Any], pairs: Sequence[bool]) -> None:
+    import torch
+
+    for result, target, is_pairs in zip(results, targets, pairs, strict=True):
+        out = torch.from_dlpack(target)
+        value = torch.view_as_real(result.resolve_conj()) if is_pairs else result
+        if value.shape != out.shape:
+            raise InputError(
+                f"main: torch's operator {operator} computed a tensor of shape {tuple(value.shape)}, expected "
+                f"{tuple(out.shape)}, as it was when the model was imported"
+            )
+        out.copy_(value)

@@ -1,0 +1,179 @@
+"""Operators that nothing here computes are left to torch, whose results they are; `fallback="error"` refuses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import autocast
+from autocast import amp, vm
+from autocast.errors import FallbackWarning, ImportModelError, InputError
+from autocast.frontend import from_torch
+from tests.frontend.helpers import Calls, assert_close
+
+Function = Callable[..., Any]
+
+
+def imported(function: Function | nn.Module, *inputs: torch.Tensor, **options: Any) -> autocast.Model:
+    """A model some of whose operators are left to torch."""
+    module = function if isinstance(function, nn.Module) else Calls(function)
+    with pytest.warns(FallbackWarning):
+        return from_torch(module.eval(), inputs, **options)
+
+
+X = torch.linspace(-2, 2, 12).reshape(3, 4)
+
+
+@pytest.mark.parametrize(
+    ("function", "operator"),
+    [
+        (lambda x: torch.special.i0(x) + 1, "aten.i0.default"),
+        (lambda x: torch.linalg.qr(x)[0] * 2, "aten.linalg_qr.default"),
+        (lambda x: torch.frexp(x), "aten.frexp.Tensor"),
+        (lambda x: torch.view_as_real(torch.fft.rfft(x)), "aten._fft_r2c.default"),
+        (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2j), "aten._fft_c2r.default"),
+        (lambda x: torch.cummax(x, 1), "aten.cummax.default"),
+    ],
+)
+def test_an_unknown_operator_is_torchs(function: Function, operator: str) -> None:
+    model = imported(function, X)
+    assert operator in model.fallbacks
+    results, expected = model(X), function(X)
+    assert_close(
+        results if isinstance(results, tuple) else (results,), expected if isinstance(expected, tuple) else (expected,)
+    )
+
+
+def test_sizes_of_the_inputs_reach_torch() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.special.i0(x) * torch.randperm(x.shape[0]).sort().values[:, None]
+
+    model = imported(function, X, dynamic={"rows": (0, 0)})
+    other = torch.randn(7, 4)
+    assert_close((model(other),), (function(other),))
+
+
+def test_the_warning_names_the_operator_its_count_and_its_place() -> None:
+    module = nn.Sequential(nn.Identity(), Calls(lambda x: torch.special.i0(x) + torch.special.i0(x + 1)))
+    with pytest.warns(FallbackWarning, match=r"aten\.i0\.default: 2 calls in 1 \(Calls\) x2"):
+        model = from_torch(module, (X,))
+    assert model.fallbacks == {"aten.i0.default": 2}
+
+
+def test_fallback_error_refuses_what_torch_would_compute() -> None:
+    with pytest.raises(ImportModelError, match=r"aten\.i0\.default: 1 call in (?s:.*)fallback='torch' leaves the rest"):
+        from_torch(Calls(torch.special.i0), (X,), fallback="error")
+
+
+def test_another_fallback_is_refused() -> None:
+    with pytest.raises(ImportModelError, match="fallback is 'numpy'; expected one of 'torch', 'error'"):
+        from_torch(Calls(torch.special.i0), (X,), fallback="numpy")
+
+
+def test_autocast_leaves_it_in_float32_and_says_so() -> None:
+    weight = torch.randn(4, 4)
+    model = imported(lambda x: torch.special.i0(x @ weight) @ weight, X)
+    low = amp.autocast(model)
+    assert low.report.fallbacks == {"aten.i0.default": 1}
+    decision = next(one for one in low.report.decisions if one.operator == "torch.aten.i0.default")
+    assert decision.why == "torch computes it, in the dtypes of the torch module"
+    assert 'out_ty=R.Tensor((3, 4), dtype="float32")' in low.script()
+    reference = torch.special.i0((X @ weight).double()) @ weight.double()
+    assert (low(X).double() - reference).abs().max() < 0.02 * reference.abs().max()
+
+
+def test_it_is_a_kernel_of_its_own_in_a_profile() -> None:
+    model = imported(lambda x: torch.special.i0(x).exp(), X)
+    report = autocast.profile_vm_model(model, "cpu", (X,), warmup=1, number=1, repeat=1)
+    assert [row.calls for row in report.operators if row.name == "torch.aten.i0.default"] == [1]
+
+
+def test_gradients_are_torchs() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.linspace(-1, 1, 16).reshape(4, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            values, _ = torch.cummax(torch.special.i1(x @ self.weight), 1)
+            return values * torch.special.i0(x).sum()
+
+    module = Net()
+    model = imported(module, X)
+    step = autocast.training.training_step(model, autocast.training.MSE(), autocast.training.SGD())
+    labels = torch.zeros(3, 4)
+    torch.nn.functional.mse_loss(module(X), labels).backward()
+    executable = vm.compile(step)
+    executable(X, labels, torch.tensor(1.0))
+    gradient = module.weight.detach() - torch.from_dlpack(executable.state["weight"])
+    assert_close((gradient,), (module.weight.grad,))
+
+
+def test_random_numbers_follow_the_seed_and_the_step() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn(3, 4) + torch.rand_like(x)
+
+    before = torch.random.get_rng_state()
+    first, second = (vm.compile(imported(function, X, seed=3)) for _ in range(2))
+    a, b = first(X), first(X)
+    assert torch.equal(a, second(X))
+    assert not torch.equal(a, b)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_an_error_of_torchs_is_an_input_error_that_names_the_operator() -> None:
+    model = imported(lambda p: torch.multinomial(p, 1), torch.ones(3))
+    with pytest.raises(InputError, match=r"main: torch's operator aten\.multinomial\.default, which .* failed: .*inf"):
+        model(-torch.ones(3))
+
+
+def test_a_check_of_torchs_that_only_raises_is_left_out() -> None:
+    matrix = torch.eye(3) * 4
+    assert_close((imported(torch.linalg.cholesky, matrix)(matrix),), (torch.eye(3) * 2,))
+
+
+def test_an_exported_file_says_that_it_needs_torch(tmp_path: Path) -> None:
+    model = imported(lambda x: torch.special.i0(x) * 2, X)
+    path = tmp_path / "model.autocast"
+    with pytest.warns(FallbackWarning, match=r"calls operators of torch \(aten\.i0\.default\)"):
+        vm.compile(model).export(path)
+    assert_close((autocast.runtime.load(path)(X),), (torch.special.i0(X) * 2,))
+
+
+def test_loading_it_without_torch_is_an_error_that_says_so(tmp_path: Path) -> None:
+    model = imported(lambda x: torch.special.i0(x) * 2, X)
+    path = tmp_path / "model.autocast"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        vm.compile(model).export(path)
+    code = f"import sys; sys.modules['torch'] = None\nimport autocast.runtime\nautocast.runtime.load({str(path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "calls torch's operator aten.i0.default, and torch is not installed here" in done.stderr
+
+
+def test_a_saved_model_calls_torch_when_it_is_read_again(tmp_path: Path) -> None:
+    model = imported(lambda x: torch.special.i0(x) * 2, X)
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(autocast.load(tmp_path / "model")(X), torch.special.i0(X) * 2)
+
+
+def test_what_a_converter_refuses_is_split_by_torch_first() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.grid_sample(
+            x[None, None], torch.linspace(-1, 1, 8).reshape(1, 2, 2, 2), align_corners=False
+        )
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        model = from_torch(Calls(function), (X,))
+    assert "aten.grid_sampler_2d.default" not in model.fallbacks
+    assert_close((model(X),), (function(X),))
