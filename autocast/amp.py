@@ -12,7 +12,7 @@ from autocast.errors import AutocastError, InputError, PolicyWarning, SlowDtypeW
 from autocast.ir.failures import repeatable
 from autocast.kernels.cast_costs import KernelCosts
 from autocast.kernels.targets.cpu.instruction_sets import detect_target, slow_dtype
-from autocast.messages import nearest, warn
+from autocast.messages import nearest, shown, warn
 from autocast.passes.auto_cast import auto_cast
 from autocast.passes.casting.report import CastReport
 from autocast.passes.stochastic_rounding import round_stochastically
@@ -229,10 +229,10 @@ def cast_parameters(model: Model, names: str | Iterable[str] | None = None, *, s
     PolicyWarning
         A pattern matches no parameter, or the low dtype cannot hold a parameter, which stays float32.
     """
-    if not hasattr(getattr(model, "report", None), "inserted"):
+    if isinstance(model, tvm.IRModule) or not hasattr(getattr(model, "report", None), "inserted"):
         raise AutocastError(
-            f"cast_parameters: got {model!r}, expected a model that was autocast, whose casts say which parameters are "
-            "read in low precision; try amp.autocast(model), or amp.cast_model(model, policy), first"
+            f"cast_parameters: got {shown(model, 200)}, expected a model that was autocast, whose casts say which "
+            "parameters are read in low precision; try amp.autocast(model), or amp.cast_model(model, policy), first"
         )
     if names is None:
         return _store(model, None, shared=shared)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import difflib
 import functools
+import math
+import numbers
+import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from autocast.errors import AutocastError
@@ -89,10 +93,58 @@ def check_option(
     owner: object, name: str, is_legal: Callable[[Any], bool], error: type[AutocastError], expected: str
 ) -> None:
     """Raise `error` unless the field `name` of `owner` is legal; a value of a wrong type is not."""
-    value = getattr(owner, name)
+    check_value(type(owner).__name__, name, getattr(owner, name), is_legal, error, expected)
+
+
+def check_value(
+    where: str, name: str, value: Any, is_legal: Callable[[Any], bool], error: type[AutocastError], expected: str
+) -> None:
+    """Raise `error` unless the argument `name` is legal; a value of a wrong type is not."""
     try:
         legal = is_legal(value)
-    except TypeError:
+    except (TypeError, ValueError):
         legal = False
     if not legal:
-        raise error(f"{type(owner).__name__}: {name} is {value!r}, expected {expected}")
+        raise error(f"{where}: {name} is {shown(value)}, expected {expected}")
+
+
+def check_kind(where: str, value: Any, kind: Any, error: type[AutocastError], expected: str) -> None:
+    """Raise `error` unless `value` is of the class `kind`, or of one of several."""
+    if not isinstance(value, kind):
+        got = f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+        raise error(f"{where}: got {got}, expected {expected}")
+
+
+def shown(value: Any, limit: int = 80) -> str:
+    """A value for a message, the beginning of it where it is long."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[:limit]}..."
+
+
+def is_number(value: Any) -> bool:
+    """Whether `value` is a real number of Python or numpy, neither infinite nor a truth value."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether `value` is a whole number of 64 bits, and not a truth value."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and abs(int(value)) <= sys.maxsize
+
+
+def is_count(value: Any, least: int = 0) -> bool:
+    """Whether `value` is a whole number of at least `least`."""
+    return bool(is_whole(value) and value >= least)
+
+
+def checked_path(where: str, path: Any, error: type[AutocastError]) -> Path:
+    """A path from what a user passed for one.
+
+    Raises
+    ------
+    error
+        It is neither a text nor a path, or names no file.
+    """
+    if not isinstance(path, str | os.PathLike) or not Path(path).name or "\0" in str(path):
+        got = shown(path) if isinstance(path, str | os.PathLike) else f"a {type(path).__name__}"
+        raise error(f"{where}: got {got} for the path, expected the name of a file, such as 'model.autocast'")
+    return Path(path)

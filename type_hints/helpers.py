@@ -188,14 +188,14 @@ def _dtype_name(type: Any) -> str | None:
 
 def _indices(label: str, which: Which) -> frozenset[int]:
     if isinstance(which, int):
-        which = range(which) if which > 0 else (-1,)
-    indices = frozenset(which) if isinstance(which, Iterable) else frozenset((-1,))
-    if not all(isinstance(index, int) and index >= 0 for index in indices):
+        which = range(which) if which > 0 and which is not True else (-1,)
+    indices = tuple(which) if isinstance(which, Iterable) else (-1,)
+    if not all(isinstance(index, int) and not isinstance(index, bool) and index >= 0 for index in indices):
         raise CastingRuleError(
             f"{label}({which!r}): expected how many leading arguments the rule concerns (at least 1), "
             "or their indices, such as (0, 2)"
         )
-    return indices
+    return frozenset(indices)
 
 
 def generic_cast(cast_to_amp: bool, which: Which) -> TableRule:
@@ -235,6 +235,8 @@ def low(which: Which, *, keep: Which = (), result: Literal["either"] | None = No
     """
     if isinstance(keep, int):
         keep = (keep,)
+    if result not in (None, "either"):
+        raise CastingRuleError(f"low({which!r}, result={result!r}): expected None, or 'either' for a free result")
     return _Generic("low", True, which, keep, result == "either")
 
 
@@ -250,7 +252,7 @@ def follow(which: Which, *, leader: int | None = None) -> TableRule:
     (see `infer_cast`).
     """
     if leader is not None and not (isinstance(leader, int) and leader in _indices("follow", which)):
-        raise CastingRuleError(f"follow({which!r}, leader={leader!r}): the leader must be one of the arguments")
+        raise CastingRuleError(f"follow({which!r}, leader={leader!r}): expected the leader to be one of the arguments")
     return _Infer("follow", which, leader)
 
 

@@ -52,13 +52,16 @@ class CustomTypeHint:
         full_names: dict[str, Rule] = {}
         for name, rule in rules.items():
             full_name = normalize_op_name(name)
-            if not callable(rule):
+            if not _takes_three(rule):
                 raise CastingRuleError(
                     f"CustomTypeHint: the rule of {name!r} is {rule!r}, expected a callable "
                     "rule(args, ret_type, amp_dtype) -> list of hints; try type_hints.full(1)"
                 )
             if full_name in full_names:
-                raise CastingRuleError(f"CustomTypeHint: {full_name} is named twice, the second time as {name!r}")
+                raise CastingRuleError(
+                    f"CustomTypeHint: {full_name} is named twice, the second time as {name!r}; expected one rule "
+                    "for each operator"
+                )
             tensors = tensor_arguments(full_name)
             if tensors is not None:
                 check_named_arguments("CustomTypeHint", full_name, rule, tensors)
@@ -78,6 +81,11 @@ class CustomTypeHint:
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate a function or coroutine function so that its body runs inside the block."""
+        if not callable(function):
+            raise CastingRuleError(
+                f"CustomTypeHint: got a {type(function).__name__} to decorate, expected a function; to override rules "
+                "for some lines, write `with CustomTypeHint(...):`"
+            )
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise CastingRuleError(
                 f"CustomTypeHint cannot decorate the generator {function.__name__}: its body runs after the call "
@@ -101,6 +109,19 @@ class CustomTypeHint:
 
     def __repr__(self) -> str:
         return f"CustomTypeHint({dict(self.rules)!r})"
+
+
+def _takes_three(rule: Any) -> bool:
+    """Whether `rule` can be called as casting rules are; a class, or `low` without its number, cannot."""
+    if isinstance(rule, type) or not callable(rule):
+        return False
+    try:
+        inspect.signature(rule).bind((), None, "")
+    except TypeError:
+        return False
+    except ValueError:  # a function of C that does not say what it takes
+        return True
+    return True
 
 
 _active: ContextVar[tuple[CustomTypeHint, ...]] = ContextVar("type_hints_active", default=())

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import tvm
 
-from autocast.errors import UnsupportedError
+from autocast.errors import PolicyError, UnsupportedError
 from autocast.ir import all_bindings, op_name, relax_functions
-from autocast.messages import nearest
+from autocast.messages import check_value, nearest
 
 #: An operator's name in another system -> those of the operators of Relax that it becomes.
 Names = Mapping[str, tuple[str, ...]]
@@ -42,6 +42,15 @@ def translated(theirs: Iterable[str] | None, names: Names, called: Collection[st
         ours = names.get(name, (name,))
         found += [each for each in ours if each in called] or ours[:1]
     return tuple(found)
+
+
+def check_names(what: str, names: Any) -> None:
+    """PolicyError unless `names` are texts, several of them, or None."""
+    check_value(what, "names", names, _are_names, PolicyError, "a list of names, such as ['relu'], or None")
+
+
+def _are_names(names: Any) -> bool:
+    return names is None or (not isinstance(names, str) and all(isinstance(name, str) for name in names))
 
 
 def check_device(device: object, what: str) -> None:

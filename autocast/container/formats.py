@@ -11,6 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from autocast.errors import ArtifactError
+from autocast.messages import check_value
+
 #: Bytes, or whatever shows its bytes as one dense piece of memory: a memoryview, a dense numpy array.
 Buffer: TypeAlias = Any
 
@@ -69,6 +72,15 @@ def crc_of(views: list[memoryview]) -> int:
     for view in views:
         value = zlib.crc32(view, value)
     return value
+
+
+def check_key(where: str, key: Any) -> None:
+    """ArtifactError unless `key` can sign a file, or is None."""
+    check_value(where, "key", key, _is_key, ArtifactError, "bytes, or None; try b'...' or text.encode()")
+
+
+def _is_key(key: Any) -> bool:
+    return key is None or (isinstance(key, bytes | bytearray) and len(key) > 0)
 
 
 def signature_of(manifest: Buffer, key: bytes) -> bytes:

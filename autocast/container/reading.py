@@ -16,9 +16,20 @@ import numpy as np
 
 from autocast.container import archive
 from autocast.container.archive import Entry, LayoutError
-from autocast.container.formats import MANIFEST, SIGNATURE, Buffer, Format, chunks_of, digest, signature_of, threads
+from autocast.container.formats import (
+    MANIFEST,
+    SIGNATURE,
+    Buffer,
+    Format,
+    check_key,
+    chunks_of,
+    digest,
+    signature_of,
+    threads,
+)
 from autocast.container.tensors import from_entry
 from autocast.errors import ArtifactError
+from autocast.messages import checked_path
 
 _MANIFEST_FIELDS = {"format": str, "versions": dict, "metadata": dict, "entries": dict}
 _ENTRY_FIELDS = {"size": int, "crc32": int, "sha256": list}
@@ -96,6 +107,9 @@ def read(source: str | os.PathLike[str] | Buffer, kind: Format, *, key: bytes | 
     ArtifactError
         There is no such file, it was damaged, it is of another kind or version, or its signature is not of this key.
     """
+    check_key(kind.reader, key)
+    if not isinstance(source, bytes | bytearray | memoryview):
+        checked_path(kind.reader, source, ArtifactError)
     where = str(os.fspath(source)) if isinstance(source, str | os.PathLike) else "the bytes"
     try:
         data = _mapped(source) if isinstance(source, str | os.PathLike) else _copied(memoryview(source).cast("B"))

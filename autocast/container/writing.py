@@ -17,6 +17,7 @@ from autocast.container.formats import (
     SIGNATURE,
     Buffer,
     Format,
+    check_key,
     chunks_of,
     crc_of,
     digest,
@@ -25,6 +26,7 @@ from autocast.container.formats import (
 )
 from autocast.container.whole_file import whole_file
 from autocast.errors import ArtifactError
+from autocast.messages import checked_path
 
 #: Packages whose versions a file notes; they are for people, and decide nothing.
 _PACKAGES = ("relax-autocast", "apache-tvm", "apache-tvm-ffi", "numpy")
@@ -58,7 +60,8 @@ def write(
     ArtifactError
         The file cannot be written: the disk is full, read-only or fails. What was at `path` is still there.
     """
-    path = Path(path)
+    path = checked_path(kind.writer, path, ArtifactError)
+    check_key(kind.writer, key)
     pieces = _pieces(kind, entries, metadata, key)
     try:
         with whole_file(path) as file:

@@ -96,6 +96,9 @@ def listed(left: Mapping[fx.Node, str]) -> str:
 
 def check_signature(program: ExportedProgram) -> None:
     """ImportModelError if the program changes an input or a parameter, or returns what is not a tensor."""
+    results = [spec.arg for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
+    if all(isinstance(result, ConstantArgument) and result.value is None for result in results):
+        raise ImportModelError("from_torch: the model returns nothing, expected a tensor or several. Return a result.")
     for spec in program.graph_signature.output_specs:
         if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.TOKEN):
             continue

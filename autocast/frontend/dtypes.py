@@ -12,6 +12,7 @@ import type_hints
 from autocast.errors import ImportModelError
 from autocast.ir import FLOATS, all_bindings, op_name
 from autocast.ir.places import PlacedMutator
+from autocast.messages import check_kind
 
 
 def with_dtypes(mod: tvm.IRModule, dtypes: Mapping[str, str]) -> tvm.IRModule:
@@ -34,6 +35,7 @@ def with_dtypes(mod: tvm.IRModule, dtypes: Mapping[str, str]) -> tvm.IRModule:
     ImportModelError
         A name is no parameter, a dtype disagrees with the module's, or something is left without one.
     """
+    check_kind("with_dtypes", mod, tvm.IRModule, ImportModelError, "a tvm.IRModule with a Relax function main")
     main = mod["main"]
     known = {param.name: _dtype(param) for param in main.params}
     if unknown := sorted(dtypes.keys() - known.keys()):

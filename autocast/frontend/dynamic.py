@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
+from autocast.messages import is_whole
 
 _SPELLING = (
     'dynamic={"batch": ("input_ids", 0, 1, 64)} (dimension: input name or position, axis, minimum, maximum), a list of '
@@ -75,8 +77,15 @@ def parse(dynamic: Mapping[str, Any] | None, leaves: Sequence[Leaf]) -> list[Dyn
     axes: list[DynamicAxis] = []
     for key, value in dynamic.items():
         axes += _torch_axes(key, value, leaves) if _is_torch_spelling(value) else _named_axes(key, value, leaves)
+    named: dict[tuple[int, int], str] = {}
     for axis in axes:
         _check_axis(axis, leaves[axis.leaf])
+        other = named.setdefault((axis.leaf, axis.axis), axis.name)
+        if other != axis.name:
+            raise ImportModelError(
+                f"from_torch: dynamic calls axis {axis.axis} of {leaves[axis.leaf].name!r} both {other!r} and "
+                f"{axis.name!r}; expected one name for it. Leave one out."
+            )
     return axes
 
 
@@ -147,11 +156,13 @@ def _torch_axes(key: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[Dynami
 
 def _named_axes(name: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[DynamicAxis]:
     rows = list(value) if isinstance(value, list) else [value]
-    if not isinstance(name, str) or not name.isidentifier():
-        raise ImportModelError(f"from_torch: {name!r} cannot name a dynamic dimension; expected {_SPELLING}.")
+    if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or not rows:
+        raise ImportModelError(
+            f"from_torch: dynamic[{name!r}] = {value!r} says no dynamic dimension; expected a name, and {_SPELLING}."
+        )
     for row in rows:
-        ok = isinstance(row, tuple) and 2 <= len(row) <= 4 and isinstance(row[1], int)
-        if not ok or not all(bound is None or isinstance(bound, int) for bound in row[2:]):
+        ok = isinstance(row, tuple) and 2 <= len(row) <= 4 and is_whole(row[1])
+        if not ok or not all(bound is None or is_whole(bound) for bound in row[2:]):
             raise ImportModelError(f"from_torch: dynamic[{name!r}] is {row!r}; expected {_SPELLING}.")
     bounds = {tuple(row[2:]) for row in rows if len(row) > 2}
     if len(bounds) > 1:

@@ -21,6 +21,7 @@ from autocast.frontend.checks import check_faithful, check_signature
 from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, input_leaves, parse
 from autocast.frontend.nodes import mark_conversions
+from autocast.runtime.tensors import kind_of_layout
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
@@ -39,6 +40,16 @@ _REMEDIES = (
 )
 
 
+#: What to try with tensors that cannot be imported.
+_DENSE = {
+    "complex": "Pass torch.view_as_real(tensor), and compute with pairs of numbers",
+    "lazy": "Call the module once with the examples: module(*example_args)",
+    "nested": "Pad it: torch.nested.to_padded_tensor(tensor, 0.0), with a mask",
+    "quantized": "Try tensor.dequantize()",
+    "sparse": "Try tensor.to_dense()",
+}
+
+
 def check_module(module: Any) -> None:
     """ImportModelError unless `module` is one that torch.export reads."""
     if isinstance(module, torch.jit.ScriptModule):
@@ -47,11 +58,17 @@ def check_module(module: Any) -> None:
             "torch.jit.trace or torch.jit.script was given. Pass that one."
         )
     if isinstance(module, torch.nn.Module):
+        if getattr(module.forward, "__name__", "") == "_forward_unimplemented":
+            raise ImportModelError(
+                f"from_torch: {type(module).__name__} has no forward of its own; expected a module that can be called. "
+                "Pass the module that calls it, or nn.Sequential(*modules)."
+            )
+        _check_tensors(module)
+        return
+    if isinstance(module, torch.export.ExportedProgram):
         return
     got, remedy = f"a {type(module).__name__}", ""
-    if isinstance(module, torch.export.ExportedProgram):
-        remedy = " Pass its module()."
-    elif isinstance(module, Mapping):
+    if isinstance(module, Mapping):
         remedy = " Load a state into its module first: module.load_state_dict(...)."
     elif isinstance(module, type):
         got, remedy = f"the class {module.__name__}", f" Pass an object of it: {module.__name__}(...)."
@@ -141,13 +158,51 @@ def export(
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
         raise ImportModelError(
             f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
-            f"{_remedy(text, axes)}"
+            f"{_remedy(text, axes)}{_static(module, args, kwargs, axes)}"
         ) from error
+    return _decomposed(program, leaves, axes)
+
+
+def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], axes: Sequence[DynamicAxis]) -> Exported:
     check_faithful(program)
     mark_conversions(program)
     program = decompose(program)
     check_signature(program)
     return Exported(program, leaves, axes)
+
+
+def exported_already(
+    program: torch.export.ExportedProgram, args: Any, kwargs: Any, dynamic: Any
+) -> tuple[Exported, torch.nn.Module]:
+    """What `export` makes of a module, of a program that torch exported, and the module that is in it.
+
+    Raises
+    ------
+    ImportModelError
+        Examples or dynamic dimensions are given, which the program has itself; or as `export`.
+    """
+    if args is not None or kwargs is not None or dynamic is not None:
+        raise ImportModelError(
+            "from_torch: got an ExportedProgram with examples or dynamic=, expected it alone: it has its own. Try "
+            "from_torch(program), or torch.export.export(module, args, dynamic_shapes=...) for other ones"
+        )
+    module = program.module()
+    leaves = input_leaves(module, *(program.example_inputs or ((), {})))
+    return _decomposed(program, leaves, []), module
+
+
+def _check_tensors(module: torch.nn.Module) -> None:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        lazy = isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+        _check_dense(f"the parameter {name}", "lazy" if lazy else kind_of_layout(tensor))
+
+
+def _check_dense(what: str, kind: str) -> None:
+    """ImportModelError where a tensor is of a `kind` that no array of numbers is."""
+    if kind:
+        raise ImportModelError(
+            f"from_torch: {what} is a {kind} tensor; expected a dense tensor of numbers. {_DENSE[kind]}."
+        )
 
 
 def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: Any, leaves: Sequence[Leaf]) -> None:
@@ -161,29 +216,14 @@ def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: An
             "Pass what you would call the module with, as example_args=(...) and example_kwargs={...}."
         ) from error
     for leaf in leaves:
+        if isinstance(leaf.value, torch.Tensor):
+            kind = "complex" if leaf.value.is_complex() else kind_of_layout(leaf.value)
+            _check_dense(f"the example input {leaf.name!r}", kind)
         if isinstance(leaf.value, np.ndarray):
             raise ImportModelError(
                 f"from_torch: the example input {leaf.name!r} is a numpy array; expected a torch tensor. Try "
                 "torch.from_numpy(array)."
             )
-        if isinstance(leaf.value, torch.Tensor):
-            _check_tensor(leaf.name, leaf.value)
-
-
-def _check_tensor(name: str, value: torch.Tensor) -> None:
-    """ImportModelError unless an example is a dense tensor of real numbers."""
-    remedies = (
-        (value.layout is not torch.strided, f"has the layout {value.layout}", "a dense one. Pass it as .to_dense()"),
-        (value.is_quantized, f"is of {value.dtype}", "a dense one of numbers. Pass it as .dequantize()"),
-        (
-            value.is_complex(),
-            f"is of {value.dtype}",
-            "real numbers. Take torch.view_as_real(x), and begin with torch.view_as_complex",
-        ),
-    )
-    for is_wrong, got, expected in remedies:
-        if is_wrong:
-            raise ImportModelError(f"from_torch: the example input {name!r} {got}; expected {expected}.")
 
 
 def _place(error: Exception) -> str:
@@ -206,6 +246,19 @@ def _remedy(text: str, axes: Sequence[DynamicAxis]) -> str:
         "Make sure that the module runs with the example inputs; if it does, write this part of it with other "
         "operations, or leave it out of the module that you import."
     )
+
+
+def _static(module: torch.nn.Module, args: Any, kwargs: Any, axes: Sequence[DynamicAxis]) -> str:
+    """That a module which is refused with dynamic dimensions is not without them, where that is so."""
+    if not axes:
+        return ""
+    try:
+        with torch.no_grad(), _no_cache(module, kwargs), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.export.export(module, args, kwargs, strict=False)
+    except Exception:
+        return ""
+    return " Without dynamic=, for inputs of these sizes alone, torch exports it."
 
 
 @contextlib.contextmanager

@@ -9,12 +9,16 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from autocast.errors import InputError
+from autocast.messages import check_value, is_whole
+
 #: The parameter's name.
 RANDOM_STATE = "random_state"
 
 
 def random_state(seed: int) -> tvm.runtime.Tensor:
-    """The state before the first step: (seed modulo 2^32, 0) in int32."""
+    """The state before the first step: (seed modulo 2^32, 0) in int32; an InputError unless it is a whole number."""
+    check_value("random numbers", "seed", seed, is_whole, InputError, "a whole number, such as 0")
     return tvm.runtime.tensor(np.array([seed % 2**32, 0], "uint32").view("int32"))
 
 

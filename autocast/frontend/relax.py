@@ -14,7 +14,7 @@ from autocast.frontend.names import variable_name
 from autocast.frontend.tensor_inputs import flat, with_tensor_inputs
 from autocast.ir import check_well_formed, first_order, lacks_dtype, main_of, relax_functions, shape_of, static_shape
 from autocast.ir.failures import in_phase, repeatable
-from autocast.messages import reason
+from autocast.messages import is_count, reason, shown
 from autocast.model.value import Model, updates_of
 
 
@@ -59,7 +59,7 @@ def from_relax(
         raise ImportModelError(
             f"from_relax: function is a {type(function).__name__}, expected the name of one of the module's functions"
         )
-    if params is not None and (isinstance(params, str) or not isinstance(params, Iterable)):
+    if params is not None and (isinstance(params, str) or hasattr(params, "shape") or not isinstance(params, Iterable)):
         raise ImportModelError(
             f"from_relax: params is a {type(params).__name__}, expected the values of main's last parameters, by name "
             "or in order; try {'weight': value} or [value]"
@@ -77,8 +77,8 @@ def from_relax(
         params = [*flat(params)]
     values = _values(main, params)
     num_input = len(main.params) - len(values)
-    declared = int(main.attrs["num_input"] if main.attrs is not None and "num_input" in main.attrs else num_input)
-    if declared > len(main.params):
+    declared = (main.attrs or {}).get("num_input", num_input)
+    if not is_count(declared) or declared > len(main.params):
         raise ImportModelError(
             f"from_relax: main declares num_input={declared}, but it has {len(main.params)} parameters; expected the "
             "number of those that are inputs, which come first. Try main.without_attr('num_input')"
@@ -89,7 +89,7 @@ def from_relax(
             f"values were given; expected {len(main.params) - declared}."
         )
     keys = {name: key for key, name in _variables(main, params).items()}
-    given = [_tensor(values[var.name]) for var in main.params[num_input:]]
+    given = [_tensor(var.name, values[var.name]) for var in main.params[num_input:]]
     main = _bound(main, _sizes(main.params[num_input:], given))
     tensors = {}
     for var, value in zip(main.params[num_input:], given, strict=True):
@@ -147,17 +147,23 @@ def _values(main: relax.Function, params: Mapping[str, Any] | Sequence[Any] | No
     if not isinstance(params, Mapping):
         values = list(params)
         if len(values) > len(names):
-            raise ImportModelError(f"from_relax: got {len(values)} values, but main has {len(names)} parameters.")
+            raise ImportModelError(
+                f"from_relax: got {len(values)} values, expected at most main's {len(names)} parameters"
+            )
         return dict(zip(names[len(names) - len(values) :], values, strict=True))
+    if wrong := [key for key in params if not isinstance(key, str)]:
+        raise ImportModelError(
+            f"from_relax: params has the key {wrong[0]!r}, expected names of main's parameters: {', '.join(names)}"
+        )
     variables = _variables(main, params)
     unknown = sorted(set(variables.values()) - set(names))
     if unknown:
-        raise ImportModelError(f"from_relax: main has no parameters {unknown}; it has {names}.")
+        raise ImportModelError(f"from_relax: main has no parameters {unknown}; expected some of {names}")
     trailing = names[len(names) - len(params) :]
     if set(trailing) != set(variables.values()):
         raise ImportModelError(
-            f"from_relax: values were given for {sorted(params)}, which are not main's last parameters ({trailing}); "
-            "inputs come first."
+            f"from_relax: values were given for {sorted(params)}, expected main's last parameters, {trailing}; "
+            "inputs come first"
         )
     return {name: params[key] for key, name in variables.items()}
 
@@ -169,12 +175,26 @@ def _variables(main: relax.Function, params: Mapping[str, Any] | Sequence[Any] |
     return {key: key if key in names or variable_name(key) not in names else variable_name(key) for key in keys}
 
 
-def _tensor(value: Any) -> tvm.runtime.Tensor:
+def _tensor(name: str, value: Any) -> tvm.runtime.Tensor:
     if hasattr(value, "detach"):
         from autocast.frontend.parameters import share  # needs torch, which is there if its tensors are
 
+        if value.device.type == "meta" or value.is_complex():
+            kind = "complex" if value.is_complex() else "meta"
+            raise ImportModelError(
+                f"from_relax: the value of the parameter {name!r} is a {kind} torch tensor, expected one that has "
+                "floats, integers or truth values in memory"
+            )
         return share(value)
-    return value if isinstance(value, tvm.runtime.Tensor) else tvm.runtime.tensor(np.asarray(value))
+    if isinstance(value, tvm.runtime.Tensor):
+        return value
+    try:
+        return tvm.runtime.tensor(np.asarray(value))
+    except (TypeError, ValueError):
+        raise ImportModelError(
+            f"from_relax: the value of the parameter {name!r} is {shown(value)}, expected a numpy array, or a torch or "
+            "TVM tensor, of numbers. Try numpy.asarray(value, 'float32')"
+        ) from None
 
 
 def _sizes(params: Sequence[relax.Var], values: Sequence[tvm.runtime.Tensor]) -> dict[tirx.Var, int]:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 import tvm
+from torch.export import ExportedProgram
 
 from autocast.errors import FallbackWarning, ImportModelError
 from autocast.frontend.checks import check_supported, listed
 from autocast.frontend.converters import CONVERTERS, OF_PAIRS, TRUSTED
 from autocast.frontend.decompose import Call, split
-from autocast.frontend.exporting import Exported, check_module, export
+from autocast.frontend.exporting import Exported, check_module, export, exported_already
 from autocast.frontend.fallback import call_torch
 from autocast.frontend.importer import Importer
 from autocast.frontend.normalize import normalize
 from autocast.frontend.parameters import parameters
 from autocast.frontend.randomness import RANDOM_STATE, random_state
+from autocast.messages import warn
 from autocast.model.value import Model
 
 #: What may become of an operator that nothing here computes.
@@ -27,8 +28,8 @@ FALLBACKS = ("torch", "error")
 
 
 def from_torch(
-    module: torch.nn.Module,
-    example_args: Sequence[Any],
+    module: torch.nn.Module | ExportedProgram,
+    example_args: Sequence[Any] | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic: Mapping[str, Any] | None = None,
@@ -39,8 +40,9 @@ def from_torch(
 
     Parameters
     ----------
-    module : torch.nn.Module
-        Any module that torch.export can export. Its dtypes (float32, bfloat16, float16) are kept.
+    module : torch.nn.Module or torch.export.ExportedProgram
+        Any module that torch.export can export, or what it made of one. Its dtypes (float32, bfloat16, float16) are
+        kept. An exported program has its examples and dynamic dimensions already: it is imported without the others.
     example_args : sequence
         Example positional inputs. Tensors become inputs of the model; plain Python values are baked in.
     example_kwargs : mapping, optional
@@ -81,6 +83,9 @@ def from_torch(
             f"from_torch: fallback is {fallback!r}; expected one of {', '.join(map(repr, FALLBACKS))}."
         )
     check_module(module)
+    start = random_state(seed)
+    if isinstance(module, ExportedProgram):
+        return _imported(*exported_already(module, example_args, example_kwargs, dynamic), start, fallback)
     if isinstance(example_args, torch.Tensor):
         example_args = (example_args,)
     if not isinstance(example_args, Sequence) or isinstance(example_args, str):
@@ -94,22 +99,25 @@ def from_torch(
             "{'attention_mask': tensor}. Inputs without names are example_args."
         )
     args, kwargs = tuple(example_args), dict(example_kwargs or {})
-    exported = export(module, args, kwargs, dynamic)
+    return _imported(export(module, args, kwargs, dynamic), module, start, fallback)
+
+
+def _imported(exported: Exported, module: torch.nn.Module, start: tvm.runtime.Tensor, fallback: str) -> Model:
+    """The model of an exported module, whose random numbers start at `start`."""
     importer, mod = _translated(exported, module)
     if fallback == "error":
         check_supported(importer.left)
     elif importer.left:
-        warnings.warn(
+        warn(
             "from_torch: torch computes what nothing here does, without mixed precision, whenever the model runs:\n"
             f"{listed(importer.left)}\nModel.fallbacks lists it; fallback='error' refuses it.",
             FallbackWarning,
-            stacklevel=2,
         )
     mod, used = normalize(mod)
     values = importer.parameters
     kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}
     if used[-1]:
-        kept[RANDOM_STATE] = random_state(seed)
+        kept[RANDOM_STATE] = start
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     return Model(mod, kept, output_names=exported.output_names, frozen=frozenset(kept.keys() - trained))
 

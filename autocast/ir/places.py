@@ -158,6 +158,13 @@ class PlacedBuilder(relax.BlockBuilder):
         """Bind `output` to a new variable that is seen outside the current block."""
         return self._bind(self._flat(output, {}), relax.Var, name_hint or "gv")
 
+    def _exit_function_scope(self, kind: Any, error: Any, trace: Any) -> None:
+        """End what a function has begun that an error leaves, of which TVM's builder warns when it is destroyed."""
+        if kind is not None:
+            self._end_block()
+            self.end_scope()
+        super()._exit_function_scope(kind, error, trace)
+
     def _bind(self, expr: relax.Expr, kind: type[relax.Var], name: str) -> relax.Var:
         value = self.normalize(expr)
         if isinstance(value, relax.Var):

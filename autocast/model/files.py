@@ -13,6 +13,7 @@ import safetensors
 
 from autocast.container import as_entry, whole_file
 from autocast.errors import CheckpointError
+from autocast.messages import checked_path
 
 
 class Checkpoint(NamedTuple):
@@ -46,12 +47,22 @@ class Kind(NamedTuple):
             Of any dtype that safetensors has, bfloat16 (of ml_dtypes) among them.
         facts : mapping
             What JSON can say.
+
+        Raises
+        ------
+        CheckpointError
+            The file cannot be written. What was at `path` is still there.
         """
-        path = Path(path)
-        with whole_file(path) as file:
-            file.writelines(
-                as_entry(tensors, {"format": self.format, "facts": json.dumps(dict(facts), sort_keys=True)})
-            )
+        path = checked_path(self.writer, path, CheckpointError)
+        pieces = as_entry(tensors, {"format": self.format, "facts": json.dumps(dict(facts), sort_keys=True)})
+        try:
+            with whole_file(path) as file:
+                file.writelines(pieces)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.writer}: {path} cannot be written: {error.strerror or error}. Expected the name of a file in a "
+                "folder that this process may write to; nothing was changed. Try another path"
+            ) from error
         return path
 
     def load(self, path: str | os.PathLike[str]) -> Checkpoint:
@@ -62,7 +73,7 @@ class Kind(NamedTuple):
         CheckpointError
             There is no such file, or it is not a whole file of this kind.
         """
-        path = Path(path)
+        path = checked_path("checkpoint", path, CheckpointError)
         try:
             with safetensors.safe_open(path, framework="numpy") as file:
                 metadata = file.metadata() or {}

@@ -16,6 +16,7 @@ from tvm import relax
 from autocast.container import Container, LayoutError, read, to_bytes, write
 from autocast.errors import IllFormedModuleError, InputError
 from autocast.ir.foreign import calls_of_torch
+from autocast.messages import shown
 from autocast.model import files, saving
 from autocast.model.mode import training_mode
 
@@ -27,6 +28,10 @@ _COMPILER = "autocast.vm"
 
 #: What a file of parameters is marked with.
 _PARAMETERS = files.Kind("autocast.parameters/1", "Model.save_params")
+
+
+#: How the names are written that a Model has, for messages.
+_NAMES = {"frozen": "frozenset({'0.running_mean'})", "output_names": "('logits',)"}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -198,6 +203,16 @@ class Model:
                 f"Model: got {got}, expected a tvm.IRModule and a dictionary of tensors by their names; try "
                 "autocast.from_relax(mod, params)"
             )
+        for name, value in self.params.items():
+            if not isinstance(name, str) or not isinstance(value, tvm_ffi.Tensor):
+                raise IllFormedModuleError(
+                    f"Model: params has {name!r}: a {type(value).__name__}, expected tensors of TVM by their names; "
+                    "try autocast.from_relax(mod, params), which makes them of arrays"
+                )
+        for field_, kind in (("frozen", frozenset | set), ("output_names", tuple | list)):
+            value = getattr(self, field_)
+            if not isinstance(value, kind) or not all(isinstance(name, str) for name in value):
+                raise IllFormedModuleError(f"Model: {field_} is {shown(value)}, expected names: {_NAMES[field_]}")
         names = {gv.name_hint for gv in self.mod.get_global_vars()}
         if "main" not in names:
             raise IllFormedModuleError(f"Model: the module has no function 'main', only {sorted(names)}.")

@@ -34,7 +34,7 @@ from autocast.policy.lists import OperatorLists, Said
 from autocast.policy.patterns import Patterns, with_parents
 from autocast.policy.policy import Policy
 from autocast.policy.presets import PRESETS, UNSUPPORTED
-from autocast.policy.unused import Unused
+from autocast.policy.unused import Unused, holder
 from type_hints import Row
 
 LEVELS = ("region", "name pattern", "custom hint", "operator list", "preset", "rule")
@@ -185,7 +185,7 @@ class Decisions:
             ("Policy: float32_regions", "torch module", self._float32_regions.unmatched(regions), regions),
         )
         return tuple(
-            Unused(field, entry, what, nearest(entry, known))
+            Unused(field, entry, what, holder(entry, operators) or nearest(entry, known))
             for field, what, entries, known in rows
             for entry in sorted(entries)
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from autocast.errors import PolicyError
-from autocast.messages import nearest
+from autocast.messages import nearest, shown
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -25,6 +26,9 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
+#: How deep lists stand in each other: no field of a policy needs more.
+_DEEPEST = 8
+
 _CONSTANTS = {"True": True, "False": False, "None": None}
 _FORM = (
     "A policy is field=value, ...; a list stands in parentheses, and quotes around a name may be left out where it has "
@@ -42,7 +46,7 @@ class _Token(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return "the end" if self.kind == "end" else repr(self.text)
+        return "the end" if self.kind == "end" else shown(self.text)
 
 
 def fields_of(text: str, words: Mapping[str, str], known: Sequence[str]) -> dict[str, Any]:
@@ -68,9 +72,13 @@ def fields_of(text: str, words: Mapping[str, str], known: Sequence[str]) -> dict
         if name is None:
             name = words.get(value) if isinstance(value, str) else None
             if name is None:
-                _fail(text, f"{value!r} is neither a preset nor a dtype ({', '.join(words)}){_listed(last, value)}")
+                _fail(
+                    text,
+                    f"{shown(value)} is neither a preset nor a dtype, expected one of {', '.join(words)}"
+                    + _listed(last, value),
+                )
         if name not in known:
-            _fail(text, f"has a field {name!r}; nearest: {nearest(name, known)}")
+            _fail(text, f"has a field {shown(name)}; nearest: {nearest(name, known)}")
         if name in fields:
             _fail(text, f"says {name} twice; expected it once")
         fields[name] = value
@@ -93,7 +101,7 @@ def _listed(last: tuple[str, Any] | None, value: Any) -> str:
 
 
 def _fail(text: str, what: str) -> NoReturn:
-    raise PolicyError(f"Policy.parse: {text!r}: {what}")
+    raise PolicyError(f"Policy.parse: {shown(text, 200)}: {what}")
 
 
 class _Reader:
@@ -119,22 +127,33 @@ class _Reader:
             yield name, self._value()
             self._separate("")
 
-    def _value(self) -> Any:
+    def _value(self, depth: int = 0) -> Any:
         token = self._take()
         if token.kind == "quoted":
-            return ast.literal_eval(token.text)
+            return self._unquoted(token)
         if token.kind == "word":
             return _CONSTANTS.get(token.text, token.text)
         if token.kind == "regular":
             return token.text
         if token.text not in _CLOSING:
             self._unexpected(token, "a value")
+        if depth == _DEEPEST:
+            self._unexpected(token, f"lists in at most {_DEEPEST} lists")
         closing, values = _CLOSING[token.text], []
         while self._peek().text != closing:
-            values.append(self._value())
+            values.append(self._value(depth + 1))
             self._separate(closing)
         self._take()
         return tuple(values)
+
+    def _unquoted(self, token: _Token) -> str:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # `\\d` is what it looks like, and Python warns that it may not stay so
+                text: str = ast.literal_eval(token.text)
+        except (SyntaxError, ValueError):
+            self._unexpected(token, "a text in quotes as Python writes it, with backslashes doubled")
+        return text
 
     def _separate(self, end: str) -> None:
         """Pass the comma after a value; there need be none before the end."""

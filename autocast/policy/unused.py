@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from autocast.errors import PolicyWarning
 from autocast.messages import warn
+
+#: Operators that other operators have inside: what is said of the one concerns only calls of its own.
+_INSIDE = dict.fromkeys(("matmul", "nn.softmax"), ("nn.attention", "nn.attention_bias", "nn.attention_var_len"))
+
+
+def holder(entry: str, operators: Collection[str]) -> str:
+    """The operator of a module that has `entry` inside, for a message; empty where none has."""
+    found = [name for name in _INSIDE.get(entry, ()) if name in operators]
+    return f"{found[0]}, which computes {entry} inside in float32, and takes rules as a whole" if found else ""
 
 
 class Unused(NamedTuple):

@@ -18,6 +18,7 @@ import tvm_ffi
 
 from autocast.container import read, to_bytes, write
 from autocast.errors import ArtifactError, InputError
+from autocast.messages import check_kind, check_value
 from autocast.runtime import threads, torch_calls
 from autocast.runtime.huge_pages import use_huge_pages
 from autocast.runtime.machine import VirtualMachine
@@ -25,7 +26,7 @@ from autocast.runtime.mismatch import mismatch
 from autocast.runtime.pool import varying_outputs
 from autocast.runtime.program import CARRY, PREPARE
 from autocast.runtime.signature import Input, Signature
-from autocast.runtime.tensors import copy, copy_into, from_tensor, kind_of, to_tensor
+from autocast.runtime.tensors import copy, copy_into, from_tensor, is_array, kind_of, to_tensor
 from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
 
 #: What compiles the model in a file that has no code for this processor: the runtime knows nothing more of it.
@@ -140,12 +141,15 @@ class Executable:
         InputError
             A name that the state does not have, or a value of another dtype or shape; then nothing has changed.
         """
+        check_kind("load_state", state, Mapping, InputError, "tensors by the names of executable.state")
         if unknown := sorted(state.keys() - self.state.keys()):
             near = difflib.get_close_matches(unknown[0], self.state)
             raise InputError(
                 f"load_state: {unknown[0]!r} is not part of the state, which has {len(self.state)} tensors"
                 + (f"; did you mean {near[0]!r}?" if near else "; see executable.state")
             )
+        for name, value in state.items():
+            check_value("load_state", name, value, is_array, InputError, "a torch tensor, numpy array or TVM tensor")
         values = {name: to_tensor(value) for name, value in state.items()}
         for name, value in values.items():
             got, expected = (f"{t.dtype}{list(map(int, t.shape))}" for t in (value, self.state[name]))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 import tvm_ffi
 
 from autocast.errors import InputError
+from autocast.messages import check_value, is_count
 from autocast.runtime.executable import Executable
 from autocast.runtime.latency_report import LatencyReport, OperatorTime
 from autocast.runtime.program import POISON, Kernel
@@ -36,8 +38,8 @@ def profile(
         The inputs do not fit, or one of the counts is too small.
     """
     for name, count, least in (("warmup", warmup, 0), ("number", number, 1), ("repeat", repeat, 1)):
-        if not isinstance(count, int) or count < least:
-            raise InputError(f"profile_vm_model: {name} is {count!r}, expected an integer of {least} or more")
+        is_legal = partial(is_count, least=least)
+        check_value("profile_vm_model", name, count, is_legal, InputError, f"an integer of {least} or more")
     args = executable.signature.in_order(args)
     executable.signature.bind(args)
     arguments = executable.arguments(args)

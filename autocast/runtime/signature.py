@@ -9,7 +9,7 @@ from typing import Any
 
 from autocast.errors import InputError
 from autocast.runtime.sizes import Size, evaluate, text_of
-from autocast.runtime.tensors import dtype_name, is_array, is_torch
+from autocast.runtime.tensors import dtype_name, is_array, is_torch, kind_of_layout
 
 #: The inputs of a call, in their order or by their names.
 Inputs = Sequence[Any] | Mapping[str, Any]
@@ -55,9 +55,6 @@ class Signature:
         InputError
             Wrong number of inputs, or an input of the wrong dtype, rank or size, or beyond its dimension's bounds.
         """
-        if hasattr(args, "shape") or not isinstance(args, Collection):
-            what = "one tensor" if hasattr(args, "shape") else f"a {type(args).__name__}"
-            raise InputError(f"main: got {what} for the inputs, expected a sequence of tensors; try [tensor]")
         if len(args) != len(self.inputs):
             names = ", ".join(f"{spec.name}: {spec}" for spec in self.inputs)
             others = "; other values were fixed when the model was imported" if self.from_torch else ""
@@ -94,8 +91,11 @@ class Signature:
         Raises
         ------
         InputError
-            A mapping lacks an input, or has a name that none has.
+            They are neither a sequence nor a mapping; or a mapping lacks an input, or has a name that none has.
         """
+        if hasattr(args, "shape") or not isinstance(args, Collection):
+            what = "one tensor" if hasattr(args, "shape") else f"a {type(args).__name__}"
+            raise InputError(f"main: got {what} for the inputs, expected a sequence of tensors; try [tensor]")
         if not isinstance(args, Mapping):
             return args
         names = [spec.name for spec in self.inputs]
@@ -158,8 +158,15 @@ class Signature:
 
 def _shape_of(spec: Input, arg: Any) -> tuple[int, ...]:
     if not is_array(arg):
+        kind = kind_of_layout(arg)
+        got = f"a {kind} torch tensor" if kind else f"a {type(arg).__name__}"
+        remedies = {
+            "sparse": f"{spec.name}.to_dense()",
+            "quantized": f"{spec.name}.dequantize()",
+            "nested": "padding it",
+        }
         raise InputError(
-            f"main: input {spec.name} is a {type(arg).__name__}, expected a torch tensor, numpy array or TVM tensor "
-            f"of {spec}. Try torch.as_tensor({spec.name}, dtype=torch.{spec.dtype})"
+            f"main: input {spec.name} is {got}, expected a torch tensor, numpy array or TVM tensor of {spec}. Try "
+            + remedies.get(kind, f"torch.as_tensor({spec.name}, dtype=torch.{spec.dtype})")
         )
     return tuple(int(size) for size in arg.shape)

@@ -29,8 +29,17 @@ def is_torch(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether `value` is a tensor of any library that speaks DLPack."""
-    return hasattr(value, "__dlpack__") and hasattr(value, "shape") and hasattr(value, "dtype")
+    """Whether `value` is a tensor of any library that speaks DLPack, whose elements lie in memory one by one."""
+    if is_torch(value):
+        return not kind_of_layout(value)
+    return hasattr(value, "__dlpack_device__") and hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def kind_of_layout(value: Any) -> str:
+    """What makes a torch tensor's elements no array: "sparse", "nested" or "quantized"; empty where nothing does."""
+    if not is_torch(value) or (value.layout is sys.modules["torch"].strided and not value.is_nested):
+        return "quantized" if is_torch(value) and value.is_quantized else ""
+    return "nested" if value.is_nested else "sparse"
 
 
 def dtype_name(arg: Any) -> str:
@@ -118,7 +127,10 @@ def to_tensor(arg: Any) -> tvm_ffi.Tensor:
     dense = arg.detach() if arg.requires_grad else arg
     if arg.is_conj() or arg.is_neg() or not arg.is_contiguous():
         dense = dense.contiguous().resolve_conj().resolve_neg()
-    if dense.data_ptr() % ALIGNMENT:
+    pointer = dense.data_ptr()
+    if not pointer:
+        raise InputError("main: an input is a torch tensor without data, expected one with values: no FakeTensor")
+    if pointer % ALIGNMENT:
         dense = dense.clone()
     return tvm_ffi.from_dlpack(dense, require_alignment=ALIGNMENT, require_contiguous=True)
 

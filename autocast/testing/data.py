@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from autocast.errors import InputError
+from autocast.messages import check_value, is_count
 
 Pair = tuple[torch.Tensor, np.ndarray]
 
@@ -45,7 +46,9 @@ def one_hot_torch(size: int, num_classes: int) -> Pair:
 
 
 def _shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
+    sizes = (shape,) if isinstance(shape, int) else shape
+    check_value("shape", "sizes", sizes, lambda given: all(map(is_count, given)), InputError, "sizes: 3, or (2, 3)")
+    return tuple(sizes)
 
 
 def _torch_dtype(name: str) -> torch.dtype:

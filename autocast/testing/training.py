@@ -16,6 +16,7 @@ from autocast.training.losses import CrossEntropy
 from autocast.training.optimizers import LAMB, LANS, SGD, Adam, AdamW, Optimizer
 from autocast.training.optimizers.functions import SCALAR
 from autocast.training.optimizers.optimizer import number
+from autocast.training.schedules import rate_at
 from autocast.training.step import join
 
 #: RAF's optimizers and learning rates.
@@ -93,16 +94,17 @@ def append_optimizer(model: Model, optimizer: Optimizer, learning_rate: float) -
     Raises
     ------
     InputError
-        The model has other results.
+        The model has other results, or the learning rate is no finite number of 0 or more.
     """
     if model.num_results != 1 or not _is_scalar(model.main.ret_ty):
         raise InputError(
             f"append_optimizer: the model gives {model.main.ret_ty}, expected one number, R.Tensor((), 'float32'), as "
             "a loss is; try append_loss_n_optimizer, or a module that computes its loss"
         )
+    rate = number(rate_at(learning_rate, 0))
     seed = relax.Var("dy", SCALAR)
     inputs = (seed, *model.main.params[: model.num_input])
-    return join(model, optimizer, number(learning_rate), inputs=inputs, seed=seed)
+    return join(model, optimizer, rate, inputs=inputs, seed=seed)
 
 
 def _is_scalar(result: tvm.ir.Type) -> bool:

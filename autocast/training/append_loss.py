@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import tvm
 from tvm import relax
 
 from autocast import ir
-from autocast.errors import TrainingError
+from autocast.errors import InputError, TrainingError
+from autocast.messages import check_kind, is_whole
 from autocast.model.value import Model
-from autocast.runtime.tensors import to_numpy, to_tensor
+from autocast.runtime.tensors import dtype_name, is_array, to_numpy, to_tensor
 from autocast.training.building import emit_body, new_function
 from autocast.training.losses import Loss
 from autocast.training.randomness import seed_dropout
@@ -41,6 +43,9 @@ def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = N
     TrainingError
         The model has no such output, it is not a floating-point tensor of known rank, or an input is called "labels".
     """
+    check_kind("append_loss", model, Model, TrainingError, "a Model: autocast.from_torch(module, example_args)")
+    check_kind("append_loss", loss, Loss, TrainingError, "a loss of autocast.training: CrossEntropy(), MSE()")
+    check_kind("append_loss", labels, relax.TensorType | None, TrainingError, "a relax.TensorType for the labels")
     model = seed_dropout(model)
     main = model.main
     inputs, params = main.params[: model.num_input], main.params[model.num_input :]
@@ -51,6 +56,10 @@ def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = N
         )
     position = _position(model, loss)
     expected = _checked_labels(model, loss, position)
+    if labels is not None and not _as_many(labels, expected):
+        raise TrainingError(
+            f"append_loss: the labels are {labels}, expected as many elements as {expected} has; leave labels= out"
+        )
     variable = relax.Var("labels", labels or expected)
 
     def build(builder: relax.BlockBuilder) -> dict[str, relax.Expr]:
@@ -68,23 +77,38 @@ def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = N
     return model.replace(mod=mod, output_names=("loss", *(model.output_names if outputs else ())))
 
 
+def _as_many(labels: relax.TensorType, expected: relax.TensorType) -> bool:
+    """Whether tensors of these types may have as many elements as each other, for all that is known."""
+    sizes = [ir.static_shape(relax.Var("labels", type)) for type in (labels, expected)]
+    return None in sizes or math.prod(sizes[0] or ()) == math.prod(sizes[1] or ())
+
+
 def _position(model: Model, loss: Loss) -> int:
     names = list(model.output_names)
     if isinstance(loss.output, str) and loss.output in names:
         return names.index(loss.output)
-    if isinstance(loss.output, int) and 0 <= loss.output < model.num_results:
-        return loss.output
+    if is_whole(loss.output) and 0 <= int(loss.output) < model.num_results:
+        return int(loss.output)
     listed = f" ({', '.join(names)})" if names else ""
     raise TrainingError(
-        f"append_loss: the model has no output {loss.output!r}; it has {model.num_results}{listed}. "
+        f"append_loss: the model has no output {loss.output!r}; expected one of its {model.num_results}{listed}. "
         f"Try {type(loss).__name__}(output=0)"
     )
 
 
 def check_labels(model: Model, loss: Loss, labels: Any) -> None:
     """Raise an InputError where labels are integers, but no class of `model`; what they are else is not looked at."""
-    classes = (ir.shape_of(_prediction(model, _position(model, loss))) or ())[-1]
-    if str(getattr(labels, "dtype", "")).removeprefix("torch.") == "int64" and isinstance(classes, int):
+    prediction = _prediction(model, _position(model, loss))
+    classes = (ir.shape_of(prediction) or ())[-1]
+    if not is_array(labels):
+        return
+    if labels.shape[-1:] != (1,) and (remedy := loss.other_labels(len(labels.shape) - prediction.ty.ndim)):
+        got = f"{dtype_name(labels)}[{', '.join(map(str, labels.shape))}]"
+        raise InputError(
+            f"{type(loss).__name__}: the labels are {got}, expected {loss.labels(prediction)} for a prediction "
+            f"{prediction.ty}. Try {remedy}"
+        )
+    if dtype_name(labels) == "int64" and isinstance(classes, int):
         loss.check_values(to_numpy(to_tensor(labels)), classes)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from typing import Any
 
 from autocast.errors import EndOfDataWarning, InputError
+from autocast.messages import check_kind, check_value, is_whole
 from autocast.runtime.signature import Input
 
 #: The tensors of one step: (inputs..., labels), or all of them by name.
@@ -98,6 +99,18 @@ def check_remaining(
             f"Trainer.fit: epochs is {epochs}, which counts all passes over the batches, and {done} steps are done "
             "already; expected more, and at least 1"
         )
+
+
+def check_plan(batches: Any, steps: Any, epochs: Any) -> None:
+    """InputError unless these are batches, or a function of them, and numbers of steps and epochs."""
+    if not callable(batches):
+        check_kind(
+            "Trainer.fit", batches, Iterable, InputError, "batches: a list, a DataLoader, or a function of steps"
+        )
+    if isinstance(batches, Sized) and not len(batches):
+        raise InputError("Trainer.fit: got no batches, expected at least one; is the list empty?")
+    for name, count in (("steps", steps), ("epochs", epochs)):
+        check_value("Trainer.fit", name, count, lambda n: n is None or is_whole(n), InputError, "a whole number")
 
 
 def _passes(batches: Iterable[Batch], epochs: int | None, before: int) -> Iterator[tuple[int, Batch]]:

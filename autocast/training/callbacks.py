@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from autocast.errors import TrainingError
+from autocast.messages import check_value, checked_path, is_count
 
 
 class Progress(NamedTuple):
@@ -45,9 +46,8 @@ class TensorBoard:
             raise TrainingError(
                 f"TensorBoard: {error}; expected the packages that write its files. Try pip install torch tensorboard"
             ) from error
-        if every < 1:
-            raise TrainingError(f"TensorBoard: every is {every}, expected a number of steps: 1 or more")
-        self._writer = SummaryWriter(os.fspath(folder))
+        check_value("TensorBoard", "every", every, lambda count: is_count(count, 1), TrainingError, "1 or more steps")
+        self._writer = SummaryWriter(checked_path("TensorBoard", folder, TrainingError))
         self._every = every
 
     def __call__(self, progress: Progress) -> None:

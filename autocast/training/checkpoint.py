@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autocast.errors import CheckpointError
+from autocast.messages import check_kind, is_count
 from autocast.model import files
 
 #: What `save` writes into the file's metadata, and `load` insists on.
@@ -17,9 +18,10 @@ save, load = _KIND.save, _KIND.load
 
 def check_facts(state: Mapping[str, Any]) -> None:
     """Raise a CheckpointError unless `state` has `tensors`, and `facts` with an optimizer and a number of steps."""
+    check_kind("checkpoint", state, Mapping, CheckpointError, "what Trainer.state_dict answers")
     tensors, facts = state.get("tensors"), state.get("facts")
     steps, optimizer = (facts.get(key) if isinstance(facts, Mapping) else None for key in ("steps", "optimizer"))
-    if not isinstance(tensors, Mapping) or not isinstance(steps, int) or steps < 0 or optimizer is None:
+    if not isinstance(tensors, Mapping) or not is_count(steps) or optimizer is None:
         raise CheckpointError(
             f"checkpoint: got the keys {files.some(list(state))} with facts={facts!r}, expected `tensors`, and `facts` "
             "with `steps` and `optimizer`, as Trainer.state_dict answers"

@@ -18,6 +18,7 @@ from tvm import relax
 from autocast.errors import GradientError
 from autocast.ir import PlacedBuilder, dtype_of, op_name, place_of, shape_of
 from autocast.ir.places import canonicalize_bindings
+from autocast.messages import check_kind, check_value, is_whole
 from autocast.training.adjoints import Adjoints
 from autocast.training.building import new_block
 from autocast.training.copying import emit_copies, new_branch, substituted
@@ -72,6 +73,7 @@ def differentiate(
         The target is not a 0-d floating-point tensor or depends on none of `wrt`, `wrt` are not floating-point tensors,
         or an operator on the way has no gradient: the error lists every one of them.
     """
+    check_kind("differentiate", function, relax.Function, GradientError, "a relax.Function, such as model.main")
     if not function.is_pure:
         raise GradientError("differentiate: the function has side effects; expected a pure one (R.function, is_pure)")
     if mod is not None:
@@ -188,8 +190,14 @@ def _gradient(adjoint: Adjoint, ty: tvm.ir.Type) -> relax.Expr:
 
 
 def _checked_target(results: list[relax.Expr], target: int) -> relax.Var:
-    if not 0 <= target < len(results):
-        raise GradientError(f"differentiate: got target={target}, but the function has {len(results)} result(s)")
+    check_value(
+        "differentiate",
+        "target",
+        target,
+        lambda at: is_whole(at) and 0 <= at < len(results),
+        GradientError,
+        f"the position of one of the function's results: below {len(results)}",
+    )
     loss = results[target]
     if not isinstance(loss, relax.Var) or shape_of(loss) != () or dtype_of(loss) not in DIFFERENTIABLE:
         raise GradientError(
@@ -200,6 +208,8 @@ def _checked_target(results: list[relax.Expr], target: int) -> relax.Var:
 
 
 def _check_wrt(wrt: Sequence[relax.Var]) -> None:
+    variables = "relax.Vars of the function, such as model.main.params[1:]"
+    check_value("differentiate", "wrt", wrt, lambda given: all(map(_is_var, given)), GradientError, variables)
     wrong = {var.name: str(var.ty) for var in wrt if not isinstance(var.ty, relax.TensorType) or not has_floats(var.ty)}
     if wrong or not wrt:
         raise GradientError(
@@ -207,6 +217,11 @@ def _check_wrt(wrt: Sequence[relax.Var]) -> None:
         )
 
 
+def _is_var(value: object) -> bool:
+    return isinstance(value, relax.Var)
+
+
 def _check_seed(seed: relax.Expr | None, loss: relax.Var) -> None:
+    check_kind("differentiate: seed", seed, relax.Expr | None, GradientError, f"a {loss.ty}, as the target is")
     if seed is not None and (shape_of(seed) != () or dtype_of(seed) != dtype_of(loss)):
         raise GradientError(f"differentiate: the seed is a {seed.ty}; expected a {loss.ty}, as the target is")

@@ -11,6 +11,7 @@ import tvm
 
 from autocast import vm
 from autocast.errors import InputError
+from autocast.messages import check_kind, shown
 from autocast.model import Model
 from autocast.training.append_loss import append_loss
 from autocast.training.batches import Batch
@@ -55,6 +56,7 @@ class Evaluator:
         metrics: Mapping[str, Metric] | None,
     ) -> Any:
         """The mean loss over batches, or with `metrics` a dictionary of it and them; see `Trainer.evaluate`."""
+        _check(batches, metrics)
         executable = self._losses if metrics is None else self._losses_and_outputs
         params = tuple(params)
         sums: defaultdict[str, float] = defaultdict(float)
@@ -68,8 +70,30 @@ class Evaluator:
             examples += count
             sums["loss"] += count * float(loss)
             for name, metric in (metrics or {}).items():
-                sums[name] += count * float(metric(outputs[0] if len(outputs) == 1 else tuple(outputs), labels))
+                value = metric(outputs[0] if len(outputs) == 1 else tuple(outputs), labels)
+                sums[name] += count * _number(name, value)
         if not examples:
             raise InputError("Trainer.evaluate: got no batches, expected at least one; is the iterator used up?")
         means = {name: total / examples for name, total in sums.items()}
         return means["loss"] if metrics is None else means
+
+
+def _check(batches: Any, metrics: Any) -> None:
+    """InputError unless these are batches and, by names of their own, functions."""
+    check_kind("Trainer.evaluate", batches, Iterable, InputError, "batches: a list of them, or a torch DataLoader")
+    legal = isinstance(metrics, Mapping) and "loss" not in metrics and all(map(callable, metrics.values()))
+    if metrics is not None and not legal:
+        raise InputError(
+            f"Trainer.evaluate: metrics is {shown(metrics)}, expected functions of (outputs, labels) by names other "
+            "than 'loss'; try {'accuracy': lambda outputs, labels: (outputs.argmax(-1) == labels).mean()}"
+        )
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(
+            f"Trainer.evaluate: the metric {name!r} returned {shown(value)}, expected one number for a batch; try its "
+            "mean"
+        ) from None

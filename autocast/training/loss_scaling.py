@@ -16,12 +16,13 @@ import numpy as np
 from tvm import relax
 
 from autocast.errors import TrainingError
-from autocast.messages import check_option, named_options
+from autocast.messages import check_option, is_count, is_number, named_options
 
 op = relax.op
 
-#: The smallest number that a scale falls to.
+#: The smallest number that a scale falls to, and the largest that float32 has.
 _SMALLEST_SCALE = 1.0
+_LARGEST_SCALE = float(np.finfo("float32").max)
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class StaticLossScaling:
     scale: float
 
     def __post_init__(self) -> None:
-        _check(self, "scale", lambda value: value > 0, "more than 0")
+        _check(self, "scale", lambda value: 0 < value <= _LARGEST_SCALE, "above 0, and a number of float32")
 
     @property
     def initial_state(self) -> dict[str, np.ndarray]:
@@ -74,10 +75,10 @@ class DynamicLossScaling:
     decr_ratio: float = 0.8
 
     def __post_init__(self) -> None:
-        _check(self, "init_loss_scaling", lambda value: value >= _SMALLEST_SCALE, "1 or more")
-        _check(self, "incr_every_n_steps", lambda value: value >= 1, "1 or more")
-        _check(self, "decr_every_n_nan_or_inf", lambda value: value >= 1, "1 or more")
-        _check(self, "incr_ratio", lambda value: value > 1, "more than 1")
+        _check(self, "init_loss_scaling", lambda value: _SMALLEST_SCALE <= value <= _LARGEST_SCALE, "1 to 3.4e38")
+        _check(self, "incr_every_n_steps", lambda value: is_count(value, 1), "a number of steps: 1 or more")
+        _check(self, "decr_every_n_nan_or_inf", lambda value: is_count(value, 1), "a number of steps: 1 or more")
+        _check(self, "incr_ratio", lambda value: is_number(value) and value > 1, "a finite number above 1")
         _check(self, "decr_ratio", lambda value: 0 < value < 1, "0 to 1, both excluded")
 
     @property

@@ -12,7 +12,7 @@ from tvm import relax
 
 from autocast import ir
 from autocast.errors import InputError, TrainingError
-from autocast.messages import check_option, named_options
+from autocast.messages import check_option, is_number, is_whole, named_options
 from autocast.operators import own
 
 op = relax.op
@@ -64,6 +64,11 @@ class Loss:
     def check_values(self, labels: np.ndarray, classes: int) -> None:
         """Raise an InputError where indices are none of `classes`: compiled steps, which read them, do not check."""
 
+    def other_labels(self, axes: int) -> str:
+        """What to try where labels, which have `axes` more axes than the prediction, are of another kind than this loss
+        takes; empty where they are not."""
+        return ""
+
     def _reduce(self, losses: relax.Expr) -> relax.Expr:
         return op.mean(losses) if self.reduction == "mean" else op.sum(losses)
 
@@ -97,10 +102,23 @@ class CrossEntropy(Loss):
         super().__post_init__()
         _set_weights(self, "weight")
         self._check("kind", _KINDS.__contains__, "'indices' or 'probabilities'")
-        self._check("label_smoothing", lambda smoothing: 0 <= smoothing < 1, "0 to 1, 1 excluded")
+        self._check("ignore_index", is_whole, "a whole number")
+        self._check(
+            "label_smoothing", lambda share: is_number(share) and 0 <= share < 1, "a number from 0 to 1, 1 excluded"
+        )
 
     def labels(self, prediction: relax.Expr) -> relax.TensorType:
         return super().labels(prediction) if self.kind == "probabilities" else _indices(prediction)
+
+    def other_labels(self, axes: int) -> str:
+        if self.kind == "indices" and axes == 0:
+            return (
+                f"{type(self).__name__}(kind='probabilities') for one-hot or soft labels in float32, or "
+                "labels.argmax(-1) for the indices of one-hot ones"
+            )
+        if self.kind == "probabilities" and axes == -1:
+            return f"{type(self).__name__}(), whose labels are indices of classes"
+        return ""
 
     def check_values(self, labels: np.ndarray, classes: int) -> None:
         if self.kind == "indices":
@@ -160,9 +178,13 @@ class NLL(Loss):
     def __post_init__(self) -> None:
         super().__post_init__()
         _set_weights(self, "weight")
+        self._check("ignore_index", is_whole, "a whole number")
 
     def labels(self, prediction: relax.Expr) -> relax.TensorType:
         return _indices(prediction)
+
+    def other_labels(self, axes: int) -> str:
+        return "labels.argmax(-1): the indices of one-hot labels" if axes == 0 else ""
 
     def check_values(self, labels: np.ndarray, classes: int) -> None:
         _check_indices(self, labels, classes, self.ignore_index)
@@ -191,7 +213,7 @@ class SmoothL1(Loss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("beta", lambda beta: beta > 0, "more than 0")
+        self._check("beta", lambda beta: is_number(beta) and beta > 0, "a finite number above 0")
 
     def pointwise(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         difference = op.subtract(prediction, labels)
@@ -269,7 +291,7 @@ def _set_weights(loss: Loss, name: str) -> None:
     if given is None:
         return
     try:
-        weights = tuple(map(float, given))
+        weights = () if isinstance(given, str) else tuple(map(float, given))
     except (TypeError, ValueError):
         weights = ()
     object.__setattr__(loss, name, weights)

@@ -6,9 +6,11 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
+from autocast.errors import TrainingError
 from autocast.frontend.randomness import RANDOM_STATE, next_random_state, random_state, random_state_variable
 from autocast.ir import dtype_of, is_op
 from autocast.ir.places import PlacedMutator
+from autocast.messages import check_kind
 from autocast.model.value import Model
 from autocast.operators.own import seeded_dropout
 from autocast.training.building import emit_body, new_function
@@ -37,6 +39,8 @@ def seed_dropout(model: Model, seed: int = 0) -> Model:
         Each call of dropout draws from a stream of its own. The masks of `relax.nn.dropout`, where something reads
         them, are 1 where an element is kept.
     """
+    check_kind("seed_dropout", model, Model, TrainingError, "a Model: autocast.from_torch(module, example_args)")
+    start = random_state(seed)
     seeded = _Seed(model.mod)
     main = seeded.visit_expr(model.main)
     if seeded.streams == 0:
@@ -50,7 +54,7 @@ def seed_dropout(model: Model, seed: int = 0) -> Model:
     attrs["updates"] = [*attrs.get("updates", ()), len(model.params)]
     return model.replace(
         mod=new_function([*main.params, seeded.state], attrs, build, model.mod),
-        params={**model.params, RANDOM_STATE: random_state(seed)},
+        params={**model.params, RANDOM_STATE: start},
         frozen=model.frozen | {RANDOM_STATE},
     )
 

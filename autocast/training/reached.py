@@ -8,12 +8,14 @@ from typing import Any
 import tvm
 
 from autocast.errors import InputError
+from autocast.messages import check_kind
 
 
 def copy_to(module: Any, learned: Mapping[str, tvm.runtime.Tensor]) -> None:
     """Write tensors into the parameters and buffers of these names of a torch module; InputError where one is not."""
     import torch
 
+    check_kind("Trainer.to_torch", module, torch.nn.Module, InputError, "the torch module that was imported")
     tensors = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
     wrong = [
         name

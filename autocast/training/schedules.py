@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import SupportsFloat
+from typing import Any, SupportsFloat
 
 from autocast.errors import InputError, TrainingError
+from autocast.messages import check_option, is_count, is_number, shown
+
+_RATE = "a finite learning rate of 0 or more"
 
 
 @dataclass(frozen=True)
@@ -21,10 +24,8 @@ class Constant:
     warmup: int = 0
 
     def __post_init__(self) -> None:
-        if not self.warmup >= 0:
-            raise TrainingError(
-                f"{type(self).__name__}: warmup is {self.warmup}, expected a number of steps, 0 or more"
-            )
+        check_option(self, "peak", lambda peak: is_number(peak) and peak >= 0, TrainingError, _RATE)
+        check_option(self, "warmup", is_count, TrainingError, "a whole number of steps, 0 or more")
 
     def __call__(self, step: int) -> float:
         """The learning rate after `step` steps; step 0 has `peak / warmup`."""
@@ -54,9 +55,11 @@ class Linear(Constant):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.steps > self.warmup or not 0 <= self.floor <= self.peak:
+        check_option(self, "floor", is_number, TrainingError, _RATE)
+        check_option(self, "steps", is_count, TrainingError, "a whole number of steps, the warmup's included")
+        if not self.steps > self.warmup or not 0 <= self.floor <= self.peak or not self.peak:
             raise TrainingError(
-                f"{self}: expected steps above warmup, and a floor from 0 to the peak. "
+                f"{self}: expected steps above warmup, a peak above 0, and a floor from 0 to the peak. "
                 f"Try {type(self).__name__}(peak=1e-3, warmup=100, steps=10_000)"
             )
 
@@ -87,10 +90,15 @@ def rate_at(learning_rate: float | Callable[[int], float], step: int) -> float:
     InputError
         It is no finite number, or below 0.
     """
-    rate = learning_rate(step) if callable(learning_rate) else learning_rate
-    if not isinstance(rate, SupportsFloat) or not 0 <= float(rate) < math.inf:
+    is_rate = not callable(learning_rate) or isinstance(learning_rate, type)
+    rate: Any = learning_rate if is_rate else learning_rate(step)  # type: ignore[operator]
+    try:
+        value = float(rate) if isinstance(rate, SupportsFloat) and not isinstance(rate, bool) else math.nan
+    except (TypeError, ValueError, RuntimeError):  # an array of several numbers
+        value = math.nan
+    if not 0 <= value < math.inf:
         raise InputError(
-            f"Trainer: the learning rate of step {step} is {rate!r}, expected a finite number of 0 or more, "
+            f"Trainer: the learning rate of step {step} is {shown(rate)}, expected a finite number of 0 or more, "
             "or a schedule that returns one: Linear(0.01, warmup=10, steps=100)"
         )
-    return float(rate)
+    return value

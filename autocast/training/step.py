@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
@@ -13,6 +13,7 @@ from tvm import relax
 from autocast import ir
 from autocast.errors import TrainingError
 from autocast.ir import with_functions
+from autocast.messages import check_value, is_number
 from autocast.model.step import STEP
 from autocast.model.value import Model
 from autocast.training import loss_scaling as scaling
@@ -76,18 +77,38 @@ def training_step(
     GradientError
         An operator between a parameter and the loss has no gradient.
     """
-    if not isinstance(model, Model) or not isinstance(loss, Loss) or not isinstance(optimizer, Optimizer):
-        kinds = (repr(each) if isinstance(each, type) else type(each).__name__ for each in (model, loss, optimizer))
-        raise TrainingError(
-            f"training_step: got ({', '.join(kinds)}), expected a Model, a loss and an optimizer: "
-            "(autocast.from_torch(...), CrossEntropy(), AdamW())"
-        )
-    if isinstance(recompute, str):
-        raise TrainingError(f"training_step: recompute is {recompute!r}, expected a list of globs: [{recompute!r}]")
+    _check_kinds(model, loss, optimizer)
+    check_value("training_step", "clip_norm", clip_norm, _is_norm, TrainingError, "a finite norm above 0, or None")
+    check_value("training_step", "recompute", recompute, _are_globs, TrainingError, "a list of globs: ['encoder.*']")
     rate = relax.Var("learning_rate", SCALAR)
     options = Options(clip_norm, scaling.parse(loss_scaling), tuple(recompute))
     forward = append_loss(_inlined(model), loss)
     return join(forward, optimizer, rate, inputs=(*_inputs(forward), rate), options=options)
+
+
+def _check_kinds(model: object, loss: object, optimizer: object) -> None:
+    """TrainingError unless these are a Model, a loss and an optimizer of ours; torch's have the same names."""
+    for value, kind, wanted in (
+        (model, Model, "a Model: autocast.from_torch(module, example_args)"),
+        (loss, Loss, "a loss of autocast.training: CrossEntropy(), MSE()"),
+        (optimizer, Optimizer, "an optimizer of autocast.training: AdamW(weight_decay=0.01), SGD(momentum=0.9)"),
+    ):
+        if not isinstance(value, kind) or type(value) is kind is not Model:
+            own = value if isinstance(value, type) else type(value)
+            got = f"the class {own.__module__}.{own.__name__}" if isinstance(value, type) else f"a {_path(own)}"
+            raise TrainingError(f"training_step: got {got}, expected {wanted}")
+
+
+def _path(kind: type) -> str:
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def _is_norm(value: Any) -> bool:
+    return value is None or (is_number(value) and value > 0)
+
+
+def _are_globs(value: Any) -> bool:
+    return not isinstance(value, str) and all(isinstance(glob, str) for glob in value)
 
 
 class Options(NamedTuple):
@@ -122,8 +143,6 @@ def join(
         One of `inputs`, 0-d float32: what all gradients are multiplied by.
     options : Options
     """
-    if options.clip_norm is not None and not options.clip_norm > 0:
-        raise TrainingError(f"training_step: clip_norm is {options.clip_norm}, expected a norm above 0, or None")
     low = [name for name, var in _trained(forward).items() if ir.dtype_of(var) != "float32"]
     forward = with_masters(forward, low) if low else forward
     trained = _trained(forward)

@@ -19,12 +19,12 @@ import tvm
 from autocast import amp as mixed
 from autocast import vm
 from autocast.errors import CheckpointError, DivergedError, InputError, TrainingError
-from autocast.messages import check_names
+from autocast.messages import check_names, check_value, checked_path, is_count
 from autocast.model import Model
 from autocast.policy import Policy, as_policy, warn_of_unused
 from autocast.training import checkpoint
 from autocast.training.append_loss import check_labels
-from autocast.training.batches import Batch, batches_until, check_remaining, steps_in_all, tensors_of
+from autocast.training.batches import Batch, batches_until, check_plan, check_remaining, steps_in_all, tensors_of
 from autocast.training.callbacks import Callback, Progress
 from autocast.training.evaluation import evaluation_form
 from autocast.training.evaluator import Evaluator, Metric
@@ -96,6 +96,8 @@ class Trainer:
         if self.amp is not None and self.amp.dtype == "float16":
             options.setdefault("loss_scaling", DynamicLossScaling())
         self.loss_scaling: LossScaling | float | None = options.get("loss_scaling")
+        if not callable(learning_rate) or isinstance(learning_rate, type):
+            rate_at(learning_rate, 0)
         self.step_model = self._mixed(training_step(model, loss, optimizer, **options))
         *self._inputs, _learning_rate = signature_of(self.step_model.main, self.step_model.num_input).inputs
         if self.amp is not None and (unused := self.step_model.report.unused):
@@ -206,9 +208,14 @@ class Trainer:
         InputError
             A batch does not fit, or `steps` are done already and there is no checkpoint that says so.
         """
-        if save_every < 1:
-            raise InputError(f"Trainer.fit: save_every is {save_every}, expected a number of steps: 1 or more")
-        if save_to is not None and Path(save_to).exists():
+        check_plan(batches, steps, epochs)
+        for name, value, is_legal, expected in (
+            ("save_every", save_every, lambda count: is_count(count, 1), "a number of steps: 1 or more"),
+            ("progress", progress, lambda flag: isinstance(flag, bool), "True or False"),
+            ("callbacks", callbacks, lambda given: all(map(callable, given)), "a list of functions of a Progress"),
+        ):
+            check_value("Trainer.fit", name, value, is_legal, InputError, expected)
+        if save_to is not None and checked_path("Trainer.fit: save_to", save_to, InputError).exists():
             self.load(save_to)  # a finished run has no steps left, and that is well
         else:
             check_remaining(batches, steps, epochs, self.steps)

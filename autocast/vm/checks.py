@@ -26,6 +26,9 @@ from autocast.ir import (
 from autocast.ir.matched import with_equal_sizes
 from autocast.runtime import torch_calls
 
+#: What makes a Model, for messages.
+A_MODEL = "a Model: autocast.from_torch(module, example_args) or autocast.from_relax(mod, params)"
+
 #: What the text of a PrimFunc says where it calls a packed function.
 _TIR_CALL = re.compile(r'T\.(?:call_packed|call_cpacked)\("([^"]+)"')
 

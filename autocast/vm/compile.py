@@ -11,9 +11,12 @@ from weakref import WeakKeyDictionary, WeakSet
 import tvm
 
 from autocast import kernels, settings
-from autocast.errors import TrainingModeWarning, UnsupportedError
+from autocast.container import LayoutError
+from autocast.errors import IllFormedModuleError, TrainingModeWarning, UnsupportedError
 from autocast.ir.failures import repeatable
+from autocast.messages import check_kind, check_value, is_count
 from autocast.model.mode import is_trained, training_mode
+from autocast.model.saving import check_params
 from autocast.model.value import IMPORTED_FROM, Model, updates_of
 from autocast.runtime import threads
 from autocast.runtime.executable import Executable
@@ -76,8 +79,7 @@ def compile(
     device = str(device)
     if device not in DEVICES:
         raise UnsupportedError(f"compile: device {device!r} is not supported, expected one of {', '.join(DEVICES)}")
-    if not isinstance(opt_level, int) or isinstance(opt_level, bool) or opt_level not in range(4):
-        raise UnsupportedError(f"compile: opt_level is {opt_level!r}, expected 0, 1, 2 or 3")
+    check_options(target, opt_level)
     threads.configure()
     target = kernels.detect_target() if target is None else target
     if not isinstance(model_or_module, Model):
@@ -91,6 +93,16 @@ def compile(
         if key not in executables:
             executables[key] = _compile(model_or_module.mod, model_or_module.params, device, target, opt_level)
         return executables[key]
+
+
+def check_options(target: Any, opt_level: Any) -> None:
+    """UnsupportedError unless code can be generated so."""
+    levels = "0, 1, 2 or 3"
+    check_value("compile", "opt_level", opt_level, lambda n: is_count(n) and n < 4, UnsupportedError, levels)
+    expected = "a tvm.target.Target for LLVM, such as tvm.target.Target('llvm'), or None for this machine's"
+    check_kind("compile: target", target, tvm.target.Target | None, UnsupportedError, expected)
+    if target is not None and target.kind.name != "llvm":
+        raise UnsupportedError(f"compile: target is {target.kind.name}, expected {expected}")
 
 
 def _warn_of_training_mode(model: Model) -> None:
@@ -138,6 +150,12 @@ def variant_of(
         )
     updates = updates_of(mod["main"])
     names = list(params)
+    try:
+        check_params(params, main.params[len(main.params) - len(params) :])
+    except LayoutError as error:
+        raise IllFormedModuleError(
+            f"compile: {error}; expected a tensor of that dtype and shape. Try model.replace(params=...)"
+        ) from None
     signature = signature_of(main, len(main.params) - len(params))
     values = [to_tensor(value) for value in params.values()]
     state = {names[position]: values[position] for position in updates}

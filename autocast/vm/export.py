@@ -11,14 +11,17 @@ import tvm
 
 from autocast import kernels
 from autocast.container import to_bytes, write
+from autocast.errors import UnsupportedError
 from autocast.kernels.targets.cpu.instruction_sets import target_of
+from autocast.messages import check_kind, check_value
 from autocast.model import saving
 from autocast.model.value import Model, load
 from autocast.runtime import torch_calls
 from autocast.runtime.executable import Executable
 from autocast.runtime.processors import missing
 from autocast.runtime.variant import ARTIFACT, Variant, entries_of
-from autocast.vm.compile import compile, variant_of
+from autocast.vm.checks import A_MODEL
+from autocast.vm.compile import check_options, compile, variant_of
 
 
 def export(
@@ -53,7 +56,7 @@ def export(
     Raises
     ------
     UnsupportedError
-        LLVM does not know a processor of that name.
+        What is exported is no Model, or LLVM does not know a processor of that name.
     ArtifactError
         The file cannot be written, or there is no linker here.
 
@@ -62,6 +65,10 @@ def export(
     FallbackWarning
         The model calls operators of torch, so that torch has to be where the file is loaded.
     """
+    check_kind("autocast.vm.export", model, Model, UnsupportedError, A_MODEL)
+    check_value(
+        "autocast.vm.export", "targets", targets, _are_names, UnsupportedError, "a list of names, such as ['x86-64-v3']"
+    )
     here = kernels.detect_target()
     named = [target_of(name, "autocast.vm.export: targets") for name in targets]
     saved = to_bytes(saving.FORMAT, *saving.parts_of(model)) if with_model else None
@@ -71,8 +78,13 @@ def export(
     return write(path, ARTIFACT, entries, metadata, key=key)
 
 
+def _are_names(targets: Any) -> bool:
+    return not isinstance(targets, str) and all(isinstance(name, str) for name in targets)
+
+
 def _variant(model: Model, target: tvm.target.Target, opt_level: int) -> Variant:
     """The model compiled, and its parameters prepared where this machine can do that: else whoever loads it does."""
+    check_options(target, opt_level)
     variant, _ = variant_of(model.mod, model.params, target, opt_level)
     lacking = missing(variant.program.architecture, variant.program.features)
     return variant if lacking else Executable(variant).variant()

@@ -8,10 +8,13 @@ from tvm.s_tir.analysis import estimate_tir_flops
 
 from autocast import ir
 from autocast.errors import InputError
+from autocast.ir import main_of
+from autocast.messages import check_kind
 from autocast.model.value import Model
 from autocast.operators import row_of
 from autocast.runtime.signature import Inputs
 from autocast.runtime.sizes import Size, Sizes, evaluate_all, product
+from autocast.vm.checks import A_MODEL
 from autocast.vm.dimensions import Dimensions
 from autocast.vm.signatures import signature_of
 
@@ -44,8 +47,13 @@ def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: In
     InputError
         The inputs do not fit, or leave the size of a product unknown.
     """
+    check_kind("calc_model_gflops", model, Model | tvm.IRModule, InputError, f"an IRModule, or {A_MODEL}")
     mod = model.mod if isinstance(model, Model) else model
-    main = mod["main"]
+    main = main_of(mod)
+    if main is None:
+        raise InputError(
+            "calc_model_gflops: the module has no Relax function 'main', expected one; try from_relax(mod)"
+        )
     inputs = model.num_input if isinstance(model, Model) else len(main.params)
     dimensions = Dimensions()
     signature = signature_of(main, inputs, dimensions)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import tvm
 
+from autocast.errors import InputError
+from autocast.messages import check_kind
 from autocast.model.value import Model
 from autocast.runtime.executable import Executable
 from autocast.runtime.memory import MIB, MemoryTrace, trace
 from autocast.runtime.signature import Inputs
 from autocast.runtime.tensors import bytes_of
+from autocast.vm.checks import A_MODEL
 from autocast.vm.compile import compile
 
 
@@ -57,5 +60,6 @@ def get_peak_memory(
 
 def get_param_size(model: Model | Executable) -> float:
     """The size of the model's parameters in MiB; tied parameters count once."""
+    check_kind("get_param_size", model, Model | Executable, InputError, f"an Executable, or {A_MODEL}")
     params = model.params.values() if isinstance(model, Model) else model.params
     return sum(map(bytes_of, params)) / MIB

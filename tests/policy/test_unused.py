@@ -5,14 +5,16 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import torch
 import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+import autocast
 from autocast import amp
 from autocast.errors import PolicyWarning
 from tests.training.trainers import batch, make_trainer
-from type_hints import full
+from type_hints import full, low
 
 
 @I.ir_module
@@ -79,3 +81,16 @@ def test_a_trainer_warns_once_and_of_what_it_never_uses(entry, count):
     assert [warning.category for warning in said] == [PolicyWarning] * count
     assert all("/tests/" in warning.filename for warning in said)
     assert said_by(lambda: trainers[0].evaluate([batch(0)])) == []
+
+
+def test_an_operator_inside_of_attention_is_answered_by_the_operator_that_has_it() -> None:
+    class Attention(torch.nn.Module):
+        def forward(self, q: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+    model = autocast.from_torch(Attention(), (torch.ones(1, 2, 4, 8),))
+    with (
+        amp.CustomTypeHint({"nn.softmax": low(1)}),
+        pytest.warns(PolicyWarning, match=r"nearest: nn\.attention, which computes nn\.softmax inside in float32"),
+    ):
+        amp.autocast(model)

@@ -138,16 +138,19 @@ def test_gradients_too_small_for_float16_survive_where_the_loss_is_scaled():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: DynamicLossScaling(init_loss_scaling=0.5), "init_loss_scaling is 0.5, expected 1 or more"),
-        (lambda: DynamicLossScaling(incr_every_n_steps=0), "incr_every_n_steps is 0, expected 1 or more"),
-        (lambda: DynamicLossScaling(incr_ratio=1.0), "incr_ratio is 1.0, expected more than 1"),
+        (lambda: DynamicLossScaling(init_loss_scaling=0.5), "init_loss_scaling is 0.5, expected 1 to 3.4e38"),
+        (
+            lambda: DynamicLossScaling(incr_every_n_steps=0),
+            "incr_every_n_steps is 0, expected a number of steps",
+        ),
+        (lambda: DynamicLossScaling(incr_ratio=1.0), "incr_ratio is 1.0, expected a finite number above 1"),
         (lambda: DynamicLossScaling(decr_ratio=1.0), "decr_ratio is 1.0, expected 0 to 1, both excluded"),
         (lambda: DynamicLossScaling(decr_ratio="half"), "decr_ratio is 'half', expected 0 to 1, both excluded"),
         (lambda: DynamicLossScaling(growth_interval=9), "'growth_interval'; it is incr_every_n_steps"),
         (lambda: DynamicLossScaling(2.0), "got a float without a name; try loss_scaling=1024.0"),
-        (lambda: compiled(0.0), "StaticLossScaling: scale is 0.0, expected more than 0"),
+        (lambda: compiled(0.0), "StaticLossScaling: scale is 0.0, expected above 0"),
         (lambda: compiled("dynamic"), r"loss_scaling is 'dynamic', expected None, a number or DynamicLossScaling\(\)"),
-        (lambda: compiled(None, clip_norm=0.0), "clip_norm is 0.0, expected a norm above 0, or None"),
+        (lambda: compiled(None, clip_norm=0.0), "clip_norm is 0.0, expected a finite norm above 0, or None"),
     ],
 )
 def test_options_out_of_range_are_refused(build, message):

@@ -50,8 +50,11 @@ def test_it_decays_as_its_formula_says(schedule, step, expected):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Constant(0.1, warmup=-1), "Constant: warmup is -1, expected a number of steps, 0 or more"),
-        (lambda: Linear(0.1, warmup=10, steps=10), "expected steps above warmup, and a floor from 0 to the peak"),
+        (lambda: Constant(0.1, warmup=-1), "Constant: warmup is -1, expected a whole number of steps, 0 or more"),
+        (
+            lambda: Linear(0.1, warmup=10, steps=10),
+            "expected steps above warmup, a peak above 0, and a floor",
+        ),
         (lambda: Cosine(0.1, steps=10, floor=0.2), r"Try Cosine\(peak=1e-3, warmup=100, steps=10_000\)"),
     ],
 )

@@ -113,10 +113,15 @@ def test_a_batch_in_which_no_label_counts_is_an_error():
 
 @pytest.mark.parametrize("rate", [None, "0.1", math.nan, math.inf, -0.1, lambda step: None])
 def test_a_learning_rate_that_is_no_number_is_an_error(rate):
-    trainer = make_trainer(learning_rate=rate)
     with pytest.raises(InputError, match=r"the learning rate of step 0 is .*expected a finite number"):
-        trainer.step(batch(0))
-    assert trainer.steps == 0
+        make_trainer(learning_rate=rate).step(batch(0))
+
+
+def test_one_hot_labels_are_answered_by_the_loss_that_takes_them():
+    trainer = Trainer(small_model(), CrossEntropy(), SGD(), learning_rate=0.1)
+    one_hot = torch.eye(3)[torch.arange(BATCH) % 3]
+    with pytest.raises(InputError, match=r"labels are float32\[6, 3\], expected .*kind='probabilities'.*argmax\(-1\)"):
+        trainer.step((batch(0)[0], one_hot))
 
 
 def test_saving_every_zero_steps_is_an_error(tmp_path):
@@ -129,14 +134,18 @@ def test_saving_every_zero_steps_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"model": torch.nn.Linear(2, 2)}, r"got \(Linear, MSE, Adam\), expected a Model"),
-        ({"loss": MSE}, r"got \(Model, <class .*MSE'>, Adam\)"),
-        ({"optimizer": SGD}, r"got \(Model, MSE, <class .*SGD'>\)"),
-        ({"recompute": "0"}, r"recompute is '0', expected a list of globs: \['0'\]"),
+        ({"model": torch.nn.Linear(2, 2)}, r"got a torch\.nn\.modules\.linear\.Linear, expected a Model"),
+        ({"loss": MSE}, r"got the class autocast\..*\.MSE, expected a loss"),
+        ({"optimizer": SGD}, r"got the class autocast\..*\.SGD, expected an optimizer"),
+        (
+            {"optimizer": torch.optim.SGD([torch.ones(1)], 0.1)},
+            r"got a torch\.optim\.sgd\.SGD, expected an optimizer",
+        ),
+        ({"recompute": "0"}, r"recompute is '0', expected a list of globs"),
         ({"policy": "mp1"}, "Trainer: got the option 'policy'; it is amp. Expected name=value, of learning_rate, amp"),
         ({"clip": 1.0}, "Trainer: got the option 'clip'; nearest: clip_norm"),
     ],
-    ids=["model", "loss", "optimizer", "recompute", "policy", "clip"],
+    ids=["model", "loss", "optimizer", "torch's optimizer", "recompute", "policy", "clip"],
 )
 def test_a_trainer_of_something_else_is_an_error(given, message):
     with pytest.raises(TrainingError, match=message):

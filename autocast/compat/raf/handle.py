@@ -12,6 +12,7 @@ import tvm
 from autocast.compat.names import check_device, missing
 from autocast.compat.raf.symbols import RecordedLoss, Symbol
 from autocast.errors import InputError, UnsupportedError
+from autocast.messages import check_kind
 from autocast.model import Model
 from autocast.training.append_loss import append_loss
 from autocast.vm import Executable, compile
@@ -153,9 +154,10 @@ def run(executable: Executable, args: Any) -> Any:
 
 def model_of(model: FrameworkModel | Model) -> Model:
     """The Model that a handle stands for; a Model is its own."""
+    check_kind("raf", model, FrameworkModel | Model, InputError, "a FrameworkModel: raf.frontend.from_pytorch(...)")
     return model.value if isinstance(model, FrameworkModel) else model
 
 
 def handle_of(model: FrameworkModel | Model) -> FrameworkModel:
     """A handle onto a Model; a handle is its own."""
-    return model if isinstance(model, FrameworkModel) else FrameworkModel(model)
+    return model if isinstance(model, FrameworkModel) else FrameworkModel(model_of(model))

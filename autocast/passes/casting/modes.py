@@ -118,6 +118,8 @@ class RuleQuery:
         questions = [type_hints.Argument(expr, type) for (expr, _), type in zip(self.arguments, types, strict=True)]
         try:
             answers = self.rule(questions, retype(*self.result, repeat(result)), self.amp)
+            if not isinstance(answers, Sequence) or isinstance(answers, str):
+                raise TypeError(f"got {answers!r}, expected a list of hints, one for each argument: [PrimType(dtype)]")
             hints = [type_hints.as_hint(answer) for answer in answers]
             if self.derived is not None:
                 hints = self.derived.real_hints(hints)

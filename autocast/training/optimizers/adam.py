@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from tvm import relax
 
+from autocast.messages import is_number
 from autocast.training.optimizers.optimizer import Operands, Optimizer, number, optimizer_options
 
 op = relax.op
@@ -34,7 +35,7 @@ class Adam(Optimizer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check("betas", _are_two_factors, "two numbers from 0 to 1, 1 excluded, as (0.9, 0.999)")
-        self._check("eps", lambda eps: eps >= 0, "0 or more")
+        self._check("eps", lambda eps: is_number(eps) and eps >= 0, "a finite number of 0 or more")
 
     @property
     def slots(self) -> tuple[str, ...]:

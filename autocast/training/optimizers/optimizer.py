@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from tvm import relax
 
 from autocast.errors import TrainingError
-from autocast.messages import check_option, named_options
+from autocast.messages import check_option, is_number, named_options
 
 #: Binds an expression to a variable of the function that is being built.
 Emit = Callable[..., relax.Var]
@@ -101,16 +101,24 @@ class Optimizer:
     groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
-        self._check("groups", lambda groups: all(isinstance(group, Group) for group in groups), "a tuple of Groups")
+        self._check(
+            "groups",
+            lambda groups: all(isinstance(group, Group) for group in groups),
+            "a tuple of Groups, such as (Group('*.bias', weight_decay=0.0),)",
+        )
         known = {field.name for field in fields(self)} - {"groups"}
         for group in self.groups:
             unknown = sorted(group.changes.keys() - known)
-            if unknown or not group.patterns:
+            named = group.patterns and all(isinstance(pattern, str) for pattern in group.patterns)
+            if unknown or not named:
                 raise TrainingError(
                     f"{type(self).__name__}: {group} changes {unknown or 'no parameters'}; expected patterns of names, "
                     f"then some of {', '.join(sorted(known))}"
                 )
-        self._check("weight_decay", lambda decay: decay >= 0, "0 or more")
+        for name in ("weight_decay", "learning_rate_factor"):
+            self._check(name, lambda value: is_number(value) and value >= 0, "a finite number of 0 or more")
+        for group in self.groups:
+            replace(self, **group.changes, groups=())  # raises where the changes are not legal
 
     @property
     def slots(self) -> tuple[str, ...]:

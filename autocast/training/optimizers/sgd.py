@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tvm import relax
 
+from autocast.messages import is_number
 from autocast.training.optimizers.optimizer import Operands, Optimizer, number, optimizer_options
 
 
@@ -27,7 +28,8 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("momentum", lambda momentum: 0 <= momentum < 1, "0 to 1, 1 excluded")
+        self._check("momentum", lambda momentum: is_number(momentum) and 0 <= momentum < 1, "0 to 1, 1 excluded")
+        self._check("nesterov", lambda nesterov: isinstance(nesterov, bool), "True or False")
         self._check("nesterov", lambda nesterov: not nesterov or self.momentum > 0, "a momentum above 0 with it")
 
     @property

@@ -107,7 +107,7 @@ def test_an_optimizer_prints_as_what_makes_it():
         (lambda: SGD(momentum=1.0), "SGD: momentum is 1.0, expected 0 to 1, 1 excluded"),
         (lambda: SGD(nesterov=True), "nesterov is True, expected a momentum above 0 with it"),
         (lambda: Adam(betas=(0.9, 1.0)), r"Adam: betas is \(0.9, 1.0\), expected two numbers from 0 to 1"),
-        (lambda: AdamW(weight_decay=-1.0), "AdamW: weight_decay is -1.0, expected 0 or more"),
+        (lambda: AdamW(weight_decay=-1.0), "AdamW: weight_decay is -1.0, expected a finite number of 0 or more"),
         (
             lambda: SGD(groups=(Group("*.bias", beta=1.0),)),
             r"changes \['beta'\]; expected patterns of names, then some of learning_rate_factor, momentum",
@@ -115,7 +115,7 @@ def test_an_optimizer_prints_as_what_makes_it():
         (lambda: SGD(groups=(Group(weight_decay=0.0),)), "changes no parameters"),
         (lambda: SGD(groups=("*.bias",)), r"SGD: groups is \('\*.bias',\), expected a tuple of Groups"),
         (lambda: AdamW(betas=0.9), r"AdamW: betas is 0.9, expected two numbers .* as \(0.9, 0.999\)"),
-        (lambda: Adam(eps="1e-8"), "Adam: eps is '1e-8', expected 0 or more"),
+        (lambda: Adam(eps="1e-8"), "Adam: eps is '1e-8', expected a finite number of 0 or more"),
         (lambda: AdamW(lr=1e-3), r"AdamW: got the option 'lr'; the learning rate .* Trainer\(..., learning_rate=...\)"),
         (lambda: LAMB(beta=0.9), "LAMB: got the option 'beta'; nearest: betas"),
         (lambda: SGD(iter(())), "SGD: got a .*iterator without a name; what is trained is the model"),

@@ -11,8 +11,9 @@ import tvm
 from autocast import amp
 from autocast.compat.mxnet.amp.lists import Conditions, Lists, Names
 from autocast.compat.names import check_device
-from autocast.errors import InputError
+from autocast.errors import ImportModelError, InputError
 from autocast.frontend import from_relax, with_dtypes
+from autocast.messages import check_kind
 from autocast.model import Model
 from autocast.passes.store_parameters import store_signature
 from autocast.policy.text import dtype_name
@@ -113,6 +114,10 @@ def convert_model(
     ImportModelError
         The dtypes are incomplete or disagree with the module's, or the values do not fit.
     """
+    for what, given in (("arg_params", arg_params), ("aux_params", aux_params)):
+        check_kind(
+            f"convert_model: {what}", given, Mapping, ImportModelError, "arrays by their names, perhaps none: {}"
+        )
     values = {**arg_params, **aux_params}
     param_dtypes = {name: value.dtype for name, value in values.items()}
     model = from_relax(_typed(sym, input_dtypes, param_dtypes), values)
@@ -155,6 +160,8 @@ def convert_symbol(
 
 
 def _typed(sym: tvm.IRModule, input_dtypes: Mapping[str, Any], param_dtypes: Mapping[str, Any]) -> tvm.IRModule:
+    for what, given in (("input_dtypes", input_dtypes), ("param_dtypes", param_dtypes)):
+        check_kind(f"convert_symbol: {what}", given, Mapping, ImportModelError, "dtypes by names, perhaps none: {}")
     return with_dtypes(sym, {name: dtype_name(dtype) for name, dtype in {**input_dtypes, **param_dtypes}.items()})
 
 

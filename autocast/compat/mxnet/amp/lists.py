@@ -9,9 +9,10 @@ from typing import Any
 import tvm
 
 import type_hints
-from autocast.compat.names import operators_of, table, translated
+from autocast.compat.names import check_names, operators_of, table, translated
 from autocast.errors import PolicyError
 from autocast.ir import all_bindings, place_of, relax_functions
+from autocast.messages import check_option
 from autocast.policy import Policy
 from autocast.policy.patterns import with_parents
 from autocast.policy.text import dtype_name
@@ -75,6 +76,11 @@ class Lists:
     conditional_fp32_ops: Conditions
     excluded_sym_names: Iterable[str]
 
+    def __post_init__(self) -> None:
+        for name in ("target_dtype_ops", "fp32_ops", "excluded_sym_names"):
+            check_names(name, getattr(self, name))
+        check_option(self, "conditional_fp32_ops", _are_conditions, PolicyError, "(operator, attribute, values), ...")
+
     def policy(self, mod: tvm.IRModule, dtype: Any, offline: bool) -> Policy:
         """The policy that the lists are for one module, with `dtype` as the low one."""
         called = operators_of(mod)
@@ -103,6 +109,10 @@ class Lists:
             float32_names=tuple(name for name in excluded if name not in modules),
             parameters="offline" if offline else "float32",
         )
+
+
+def _are_conditions(conditions: Any) -> bool:
+    return all(len(one) == 3 and isinstance(one[2], Iterable) for one in conditions or ())
 
 
 def _variants(operator: str, attribute: str, values: Sequence[object]) -> list[str]:

@@ -12,12 +12,13 @@ from typing import Any
 from tvm import relax
 
 from autocast import amp
-from autocast.compat.names import check_device, named, operators_of, table, translated
+from autocast.compat.names import check_device, check_names, named, operators_of, table, translated
 from autocast.compat.paddle.optimizer import Optimizer
 from autocast.compat.paddle.static.program import Program, Variable
-from autocast.errors import TrainingError
+from autocast.errors import InputError, TrainingError
 from autocast.frontend import from_relax
 from autocast.ir import all_bindings, relax_functions
+from autocast.messages import check_kind
 from autocast.model import Model
 from autocast.policy import Policy, fp16_guard
 from autocast.training import DynamicLossScaling
@@ -95,6 +96,10 @@ class AutoMixedPrecisionLists:
     custom_black_list: Iterable[str] | None = None
     custom_black_varnames: Iterable[str] | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("custom_white_list", "custom_black_list", "custom_black_varnames"):
+            check_names(name, getattr(self, name))
+
     def policy(self, model: Model, use_pure_fp16: bool, use_fp16_guard: bool, masters: bool = True) -> Policy:
         """The policy that these lists are for one model.
 
@@ -164,6 +169,7 @@ def decorate(
             incr_ratio=incr_ratio,
             decr_ratio=decr_ratio,
         )
+    check_kind("decorate", optimizer, Optimizer, TrainingError, "an optimizer of paddle.optimizer, such as Adam()")
     guarded = use_pure_fp16 if use_fp16_guard is None else use_fp16_guard
     return OptimizerWithMixedPrecision(
         optimizer, amp_lists or AutoMixedPrecisionLists(), scaling, use_pure_fp16, guarded
@@ -246,6 +252,7 @@ def cast_model_to_fp16(
     set of str
         The parameters that `cast_parameters_to_fp16` can make float16: of which nothing else is read.
     """
+    check_kind("cast_model_to_fp16", program, Program, InputError, "a paddle.static.Program")
     lists = amp_lists or AutoMixedPrecisionLists()
     program.model = amp.cast_model(program.forward, lists.policy(program.forward, True, use_fp16_guard))
     return set(amp.cast_parameters(program.model).report.parameters.stored)

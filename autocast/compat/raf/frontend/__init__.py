@@ -8,7 +8,9 @@ import torch
 
 from autocast.compat.names import named
 from autocast.compat.raf.handle import FrameworkModel
+from autocast.errors import ImportModelError
 from autocast.frontend import from_torch
+from autocast.messages import check_kind, shown
 from autocast.model import Model
 
 __all__ = ["FrameworkModel", "from_pytorch"]
@@ -34,7 +36,15 @@ def from_pytorch(
     model_file, hash_file
         Accepted as RAF accepts them; nothing is traced that would have to be kept.
     """
-    examples = tuple(torch.zeros(tuple(shape), dtype=getattr(torch, dtype)) for shape, dtype in shape_dict.values())
+    check_kind("from_pytorch", model, torch.nn.Module, ImportModelError, "a torch.nn.Module")
+    try:
+        described = [(tuple(map(int, shape)), getattr(torch, dtype)) for shape, dtype in shape_dict.values()]
+    except (AttributeError, TypeError, ValueError):
+        raise ImportModelError(
+            f"from_pytorch: shape_dict is {shown(shape_dict)}, expected the shape and the dtype of each input by its "
+            "name; try {'x': ((1, 3), 'float32')}"
+        ) from None
+    examples = tuple(torch.zeros(shape, dtype=dtype) for shape, dtype in described)
     is_train = model.training
 
     def other() -> Model:

@@ -1,0 +1,58 @@
+"""Programs that torch.export made already."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from autocast import from_torch
+from autocast.errors import ImportModelError
+
+
+def test_an_exported_program_is_imported_with_its_examples_and_dynamic_dimensions() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval()
+    dim = torch.export.Dim("batch", min=1, max=9)
+    program = torch.export.export(net, (torch.ones(2, 3),), dynamic_shapes=({0: dim},))
+    x = torch.randn(5, 3)
+    model = from_torch(program)
+    torch.testing.assert_close(model(x), net(x))
+    assert list(model.params) == ["0.weight", "0.bias"]
+
+
+def test_an_exported_program_has_its_examples_itself() -> None:
+    program = torch.export.export(nn.ReLU(), (torch.ones(2),))
+    with pytest.raises(ImportModelError, match="ExportedProgram with examples or dynamic=, expected it alone"):
+        from_torch(program, (torch.ones(2),))
+
+
+class Fixed(nn.Module):
+    """One that works for one size alone."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(2, 3) * 2
+
+
+def test_a_refusal_that_only_a_dynamic_dimension_causes_says_that_it_works_without() -> None:
+    with pytest.raises(ImportModelError, match=r"Without dynamic=, for inputs of these sizes alone, torch exports it"):
+        from_torch(Fixed(), (torch.ones(2, 3),), dynamic={"n": ("x", 0)})
+
+
+class Decides(nn.Module):
+    """One that makes a number of values, in the middle of its computation."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.relu() * x.sum().item()
+
+
+def test_a_refused_import_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    for module, example in ((Decides(), torch.ones(2, 3)), (nn.Linear(3, 2), torch.ones(2, 4))):
+        with pytest.raises(ImportModelError):
+            from_torch(module, (example,))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_dimension_of_size_0_is_imported_with_the_bounds_that_an_error_proposes() -> None:
+    net = nn.Linear(3, 2).eval()
+    model = from_torch(net, (torch.ones(2, 3),), dynamic={"n": ("input", 0, 0, 8)})
+    assert tuple(model(torch.ones(0, 3)).shape) == (0, 2)
