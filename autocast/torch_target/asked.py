@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from tvm import relax
 
-from autocast.ir import dims, dtype_of
+from autocast.ir import dims, dtype_of, shape_of
 from autocast.kernels.storage import LOW
 
 #: A value while a graph is made: a proxy of torch.fx, a number, None, or a tuple of values.
@@ -55,10 +55,16 @@ class Asked:
     @cached_property
     def shape(self) -> tuple[Value, ...]:
         """Of the result: numbers, and sizes that a call says."""
+        if shape_of(self.call) is None:  # it is an argument: a variable whose value the type does not say
+            shapes = [i for i, arg in enumerate(self.call.args) if isinstance(arg.ty, relax.ShapeType)]
+            if shapes:
+                return tuple(self.args[shapes[0]])
         return self.shape_of_type(self.call)
 
     def shape_of(self, index: int) -> tuple[Value, ...]:
         """Of an argument."""
+        if shape_of(self.call.args[index]) is None:
+            return tuple(self.args[index].size(axis) for axis in range(self.rank(index)))
         return self.shape_of_type(self.call.args[index])
 
     def shape_of_type(self, expr: relax.Expr) -> tuple[Value, ...]:

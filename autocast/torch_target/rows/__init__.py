@@ -10,6 +10,7 @@ from autocast.torch_target.rows import (
     normalization,
     pooling,
     products,
+    quantization,
     randomness,
     reductions,
     vision,
@@ -28,4 +29,5 @@ ROWS: dict[str, Row] = {
     **gradients.ROWS,
     **vision.ROWS,
     **randomness.ROWS,
+    **quantization.ROWS,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from autocast.ir import dtype_of
@@ -66,6 +68,52 @@ def _scatter_elements(asked: Asked) -> Value:
     return asked.stored(torch.scatter_reduce(x, axis, places, updates, _REDUCE[reduction]))
 
 
+def _scatter_nd(asked: Asked) -> Value:
+    """Blocks, each at a place that the last axis of the indices says."""
+    _, indices, updates = asked.args
+    x, reduction = asked.wide(0), str(asked.attrs.reduction)
+    updates = updates.to(torch.float32) if asked.is_low() else updates
+    sizes = asked.shape_of(0)[: int(asked.call.args[1].ty.shape.values[-1])]
+    rows: Value = 0
+    for i, size in enumerate(sizes):
+        rows = rows * size + _within(torch.select(indices, -1, i), size, "")
+    # torch does not work out a size where another is 0.
+    width, count = math.prod(asked.shape_of(0)[len(sizes) :]), math.prod(asked.shape_of(1)[:-1])
+    flat = x.reshape((math.prod(sizes), width))
+    places = rows.reshape((count, 1)).expand((count, width))
+    updates = updates.reshape((count, width))
+    if reduction == "update":
+        return asked.stored(torch.scatter(flat, 0, places, updates).reshape(asked.shape_of(0)))
+    how = {**_REDUCE, "max": "amax"}[reduction]
+    return asked.stored(torch.scatter_reduce(flat, 0, places, updates, how).reshape(asked.shape_of(0)))
+
+
+def _reverse_sequence(asked: Asked) -> Value:
+    x, lengths = asked.args
+    axes = int(asked.attrs.batch_axis) % asked.rank(), int(asked.attrs.seq_axis) % asked.rank()
+    batch, length = (asked.shape_of(0)[axis] for axis in axes)
+    places, ends = torch.arange(length)[None, :], lengths.to(torch.int64)[:, None]
+    source = torch.where(places < ends, ends - 1 - places, places)
+    return torch.movedim(torch.movedim(x, axes, (0, 1))[torch.arange(batch)[:, None], source], (0, 1), axes)
+
+
+def _unique(asked: Asked) -> Value:
+    """The different values, and what else is asked for: their first places, where each went, how many there are."""
+    x, _, *wanted = asked.args
+    axis = wanted[3] if len(wanted) > 3 else None
+    x = x.reshape(-1) if axis is None else x
+    axis = 0 if axis is None else int(axis)
+    found = torch.unique(x, return_inverse=True, return_counts=True, dim=axis)
+    values, inverse, counts = (found[i] for i in range(3))
+    if not any(wanted[:3]):
+        return values
+    count = x.size(axis)
+    last = torch.full_like(counts, count - 1)
+    first = torch.scatter_reduce(last, 0, inverse.reshape(-1), torch.arange(count), "amin")
+    more = zip((first, inverse.reshape(-1), counts), wanted[:3], strict=True)
+    return (values, *(part for part, is_wanted in more if is_wanted))
+
+
 def _index_put(asked: Asked) -> Value:
     _, indices, values = asked.args
     indices = indices if isinstance(indices, tuple) else (indices,)
@@ -122,6 +170,9 @@ ROWS: dict[str, Row] = {
     "gather_elements": _gather_elements,
     "gather_nd": _gather_nd,
     "scatter_elements": _scatter_elements,
+    "scatter_nd": _scatter_nd,
+    "reverse_sequence": _reverse_sequence,
+    "unique": _unique,
     "index_put": _index_put,
     "index_tensor": _index_tensor,
     "slice_scatter": _slice_scatter,

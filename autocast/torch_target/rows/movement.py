@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from autocast.errors import UnsupportedError
+from autocast.ir import ConstantExpr
 from autocast.torch_target.asked import Asked, Row, Value
 
 
@@ -112,7 +115,42 @@ def _shape_of(asked: Asked) -> Value:
 
 
 def _shape_to_tensor(asked: Asked) -> Value:
-    return torch.tensor(asked.args[0], dtype=torch.int64)
+    sizes = [torch.full((1,), size, dtype=torch.int64) for size in asked.args[0]]
+    return torch.cat(sizes) if sizes else torch.zeros(0, dtype=torch.int64)
+
+
+def _tensor_to_shape(asked: Asked) -> Value:
+    return tuple(asked.args[0][i].item() for i in range(int(asked.call.ty.ndim)))
+
+
+def _size(asked: Asked) -> Value:
+    return torch.full((), math.prod(asked.shape_of(0)), dtype=asked.dtype)
+
+
+def _dynamic_strided_slice(asked: Asked) -> Value:
+    x, *numbers = asked.args
+    steps = asked.call.args[3]
+    if not isinstance(steps, ConstantExpr):
+        raise UnsupportedError(
+            f"to_torch: {asked.name} has strides that are computed, which torch slices by only where they are known; "
+            "expected a constant"
+        )
+    for axis, step in enumerate(steps.value.numpy().tolist()):
+        first, last = (
+            arg.value.numpy().tolist()[axis] if isinstance(arg, ConstantExpr) else value[axis].item()
+            for arg, value in zip(asked.call.args[1:3], numbers[:2], strict=True)
+        )
+        x = _cut(x, axis, asked.shape_of(0)[axis], first, last, step)
+    return x
+
+
+def _layout_transform(asked: Asked) -> Value:
+    mapping = asked.attrs.index_map
+    axes = list(mapping.initial_indices)
+    order = [axes.index(index) if index in axes else -1 for index in mapping.final_indices]
+    if sorted(order) != list(range(asked.rank())):
+        raise UnsupportedError(f"to_torch: {asked.name} has index_map={mapping}, expected a permutation of the axes")
+    return asked.args[0].permute(order)
 
 
 def _repeat(asked: Asked) -> Value:
@@ -143,6 +181,12 @@ ROWS: dict[str, Row] = {
     "collapse_sum_to": _collapse,
     "collapse_sum_like": _collapse,
     "shape_of": _shape_of,
+    "shape_to_tensor": _shape_to_tensor,
+    "tensor_to_shape": _tensor_to_shape,
+    "size": _size,
+    "dynamic_strided_slice": _dynamic_strided_slice,
+    "layout_transform": _layout_transform,
+    "nn.dropout": lambda asked: (asked.args[0], torch.ones_like(asked.args[0])),  # TVM's own, of inference
     **dict.fromkeys(
         (
             *("hint_on_device", "to_vdevice", "memory.ensure_zero_offset", "builtin.stop_lift_params"),

@@ -45,7 +45,7 @@ def _avg_pool(asked: Asked) -> Value:
     ceil = bool(asked.attrs.ceil_mode)
     padding = widths[:rank]
     fits = widths[:rank] == widths[rank:] and all(2 * w <= p for w, p in zip(padding, size, strict=True))
-    if fits:
+    if fits and (rank < 3 or not any(padding)):  # torch's window in three dimensions must fit without the padding
         result = function(x, size, strides, padding, ceil, counted)
     else:
         ones = torch.ones_like(x)

@@ -40,7 +40,16 @@ def _stochastic_round(asked: Asked) -> Value:
     return torch.where(torch.isnan(x), x, rounded).to(torch.bfloat16)
 
 
+def _multinomial(asked: Asked) -> Value:
+    """For each sample, the first index where the sums of its row's probabilities are beyond its number."""
+    chances, uniform, rows = asked.args
+    sums = torch.cumsum(chances, 1)[rows.reshape(-1).to(torch.int64)]
+    found = torch.searchsorted(sums, uniform.reshape((-1, 1)).to(sums.dtype), right=True)
+    return torch.clamp(found, max=asked.shape_of(0)[1] - 1).to(asked.dtype)
+
+
 ROWS: dict[str, Row] = {
     "nn.seeded_dropout": _dropout,
+    "multinomial_from_uniform": _multinomial,
     "nn.stochastic_round": _stochastic_round,
 }

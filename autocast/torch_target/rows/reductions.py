@@ -76,7 +76,8 @@ def _median(asked: Asked) -> Value:
     x, keep = asked.args[0], bool(asked.attrs.keepdims)
     if asked.attrs.axis is None or not len(asked.attrs.axis):
         return torch.median(x).reshape([1] * asked.rank() if keep else [])
-    found = torch.median(x, int(asked.attrs.axis[0]), keepdim=keep)
+    # Of a tensor that is expanded along the axis, torch 2.13 reads what is beyond its memory.
+    found = torch.median(x.contiguous(), int(asked.attrs.axis[0]), keepdim=keep)
     return found[0], found[1]
 
 
@@ -96,7 +97,7 @@ def _cross_entropy(asked: Asked) -> Value:
 
 
 def _nll_loss(asked: Asked) -> Value:
-    weights = asked.args[2] if len(asked.args) > 2 else None
+    weights = asked.wide(2) if len(asked.args) > 2 else None
     return F.nll_loss(
         asked.wide(0),
         asked.args[1].to(torch.int64),
