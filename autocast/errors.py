@@ -8,6 +8,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArtifactError",
     "AutocastError",
+    "BackgroundWarning",
     "CacheWarning",
     "CastErasureError",
     "CastingRuleError",
@@ -100,6 +101,10 @@ class DivergedError(AutocastError):
 
 class CacheWarning(UserWarning):
     """Nothing is cached, or not all that could be: a compilation takes longer than it has to, and works."""
+
+
+class BackgroundWarning(UserWarning):
+    """What was to be compiled while a model runs could not be: its calls go on, slower than they might be."""
 
 
 class SlowDtypeWarning(UserWarning):

@@ -51,17 +51,23 @@ def _parse_debug(text: str) -> Debug:
     return Debug(int(level), len(levels) < len(text.split(",")))
 
 
-def _parse_cache(text: str) -> str:
-    if text not in ("on", "off", "readonly"):
-        raise ValueError(text)
-    return text
+def _one_of(*values: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in values:
+            raise ValueError(text)
+        return text
 
+    return parse
+
+
+#: What a compilation does where a model was never seen: compile it, or answer at once and compile meanwhile.
+FIND_MODES = ("fast", "dynamic_hybrid")
 
 SETTINGS = (
     Setting(
         "AUTOCAST_CACHE",
         "on, off or readonly",
-        _parse_cache,
+        _one_of("on", "off", "readonly"),
         "on",
         "whether what was compiled is kept on disk, and found there again",
     ),
@@ -88,6 +94,13 @@ SETTINGS = (
         str,
         "",
         "directory for the IR after each phase of lowering, and for files that repeat a failure",
+    ),
+    Setting(
+        "AUTOCAST_FIND_MODE",
+        " or ".join(FIND_MODES),
+        _one_of(*FIND_MODES),
+        "fast",
+        "how compile answers for a model that it never saw: fast compiles it, dynamic_hybrid runs it at once",
     ),
     Setting("AUTOCAST_NUM_THREADS", "int", int, 0, "threads that run kernels and compile them; 0: one for each core"),
     Setting("AUTOCAST_SYSTEM_CACHE", "path", str, "", "folder of a cache that is shared, and only read"),

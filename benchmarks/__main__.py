@@ -22,6 +22,8 @@ BENCHMARKS = (
     "runtime",
     "models",
     "training",
+    "starting",
+    "first_iteration",
     "presets",
 )
 

@@ -39,8 +39,7 @@ def parts_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         Its module or its report has something that is no data.
     """
     try:
-        with without_garbage_collection():
-            data, constants = to_data(model.mod)
+        entries = module_entries(model.mod)
     except SerializationError as error:
         raise ArtifactError(
             f"Model.save: {error}. Expected a module of expressions, PrimFuncs, tensors and plain attributes; keep the "
@@ -48,11 +47,8 @@ def parts_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         ) from error
     first: dict[Any, str] = {}
     stored = {name: first.setdefault(_memory_of(tensor, name), name) for name, tensor in model.params.items()}
-    entries = {
-        _MODULE: _json(data),
-        _CONSTANTS: as_entry({str(number): array_over(tensor) for number, tensor in enumerate(constants)}),
-        _PARAMETERS: as_entry({name: array_over(model.params[name]) for name in dict.fromkeys(stored.values())}),
-    }
+    parameters = {name: array_over(model.params[name]) for name in dict.fromkeys(stored.values())}
+    entries[_PARAMETERS] = as_entry(parameters)
     if model.report is not None:
         entries[_REPORT] = _json(_report_data(model.report))
     metadata = {
@@ -61,6 +57,28 @@ def parts_of(model: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         "frozen": sorted(model.frozen),
     }
     return entries, metadata
+
+
+def module_entries(mod: tvm.IRModule) -> dict[str, Any]:
+    """The entries of a module, which `module_in` reads; SerializationError where it has something that is no data."""
+    with without_garbage_collection():
+        data, constants = to_data(mod)
+    arrays = {str(number): array_over(tensor) for number, tensor in enumerate(constants)}
+    return {_MODULE: _json(data), _CONSTANTS: as_entry(arrays)}
+
+
+def module_in(container: Container) -> tvm.IRModule:
+    """The module of a file, none of which was run; ArtifactError where there is none."""
+    with container.reading("its module"):
+        constants = container.tensors(_CONSTANTS)
+        try:
+            tensors = [tensor_over(constants[str(number)]) for number in range(len(constants))]
+            with without_garbage_collection():
+                mod = from_data(_parsed(container, _MODULE), tensors)
+            check_well_formed("autocast.load", mod, IllFormedModuleError)
+        except (SerializationError, IllFormedModuleError, LookupError) as error:
+            raise LayoutError(str(error)) from error
+    return mod
 
 
 def _memory_of(tensor: tvm.runtime.Tensor, name: str) -> Any:
@@ -81,15 +99,7 @@ def _report_data(report: Any) -> dict[str, Any]:
 
 def fields_of(container: Container) -> dict[str, Any]:
     """The fields of the Model in a file, none of which was run; ArtifactError where they are none of a model."""
-    with container.reading("its module"):
-        constants = container.tensors(_CONSTANTS)
-        try:
-            tensors = [tensor_over(constants[str(number)]) for number in range(len(constants))]
-            with without_garbage_collection():
-                mod = from_data(_parsed(container, _MODULE), tensors)
-            check_well_formed("autocast.load", mod, IllFormedModuleError)
-        except (SerializationError, IllFormedModuleError, LookupError) as error:
-            raise LayoutError(str(error)) from error
+    mod = module_in(container)
     with container.reading("what it says of parameters and report"):
         stored = {name: tensor_over(array) for name, array in container.tensors(_PARAMETERS).items()}
         facts = container.metadata

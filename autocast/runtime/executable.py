@@ -26,6 +26,7 @@ from autocast.runtime.mismatch import mismatch
 from autocast.runtime.pool import varying_outputs
 from autocast.runtime.program import CARRY, PREPARE
 from autocast.runtime.signature import Input, Signature
+from autocast.runtime.status import Status
 from autocast.runtime.tensors import copy, copy_into, from_tensor, is_array, kind_of, to_tensor
 from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
 
@@ -127,6 +128,19 @@ class Executable:
         """What `main` takes after the inputs, to ask for dtypes and shapes: the state, its copies in low precision
         (described by their types: asking makes none), then `params`."""
         return (*self._initial_state.values(), *self.program.copies, *self.params)
+
+    def adopt(self, state: Mapping[str, tvm_ffi.Tensor]) -> None:
+        """Go on with these tensors themselves as the state, all of it: calls change them in place."""
+        self.__dict__["state"] = dict(state)
+
+    @property
+    def status(self) -> Status:
+        """What computes the model's operators: all of them kernels that were compiled for it."""
+        return Status(0, len(self.program.kernels), self.kernel_origins or {self.origin: len(self.program.kernels)})
+
+    def wait(self, timeout: float | None = None) -> Executable:
+        """This executable: nothing of it is still to be compiled."""
+        return self
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from other values.

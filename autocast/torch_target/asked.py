@@ -31,11 +31,14 @@ class Asked:
         The values of its arguments: tensors, tuples of them, shapes (tuples of sizes), numbers.
     size : function
         The value of a size, or of a shape, of the IR.
+    exact : bool
+        Whether products whose result is wider than their operands are computed in that precision.
     """
 
     call: relax.Call
     args: tuple[Value, ...]
     size: Callable[[Any], Value]
+    exact: bool = True
 
     @property
     def name(self) -> str:

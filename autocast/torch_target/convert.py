@@ -11,22 +11,35 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.ir import ConstantExpr, all_bindings, first_order, op_name, place_of, relax_functions
+from autocast.ir import (
+    ConstantExpr,
+    all_bindings,
+    first_order,
+    is_tensor,
+    op_name,
+    place_of,
+    relax_functions,
+    static_shape,
+)
 from autocast.kernels.phases.expand import expand_operators
 from autocast.model.value import Model, updates_of
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Asked, Value
+from autocast.torch_target.linear import use_linear
 from autocast.torch_target.rows import ROWS
 from autocast.torch_target.sizes import Sizes
 
 
-def to_torch(model: Model) -> fx.GraphModule:
+def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
     """A torch module that computes what a model does, by torch's operators.
 
     Parameters
     ----------
     model : Model
         As it was imported, or with casts, or a training step.
+    exact : bool
+        Products of 16 bits whose result is float32 are computed in float32, which takes twice as long: torch's for CPUs
+        answer in 16 bits. False rounds them so, as `torch.autocast` does.
 
     Returns
     -------
@@ -44,7 +57,7 @@ def to_torch(model: Model) -> fx.GraphModule:
     """
     mod = expand_operators(first_order(model.mod, inline_private=True), _has_row)
     _check(mod)
-    return _Converter(mod, model).module()
+    return _Converter(mod, model, exact).module()
 
 
 def _has_row(call: relax.Call) -> bool:
@@ -101,7 +114,8 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
 class _Converter:
     """Makes the graph of `main`."""
 
-    def __init__(self, mod: tvm.IRModule, model: Model) -> None:
+    def __init__(self, mod: tvm.IRModule, model: Model, exact: bool) -> None:
+        self.exact = exact
         self.main = mod["main"]
         self.model = model
         self.root = torch.nn.Module()
@@ -128,6 +142,7 @@ class _Converter:
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             outputs = self.updated(list(outputs), [names[position] for position in updates])
         self.graph.output(self.tracer.create_arg(outputs))
+        use_linear(self.graph)
         self.graph.eliminate_dead_code(lambda node: node.is_impure() or node.target == "copy_")
         module = fx.GraphModule(self.root, self.graph, class_name="Model")
         module._non_persistent_buffers_set |= self.root._non_persistent_buffers_set & module._buffers.keys()
@@ -168,6 +183,8 @@ class _Converter:
 
     def bind(self, var: relax.Var, value: Value) -> None:
         self.values[var] = value
+        if isinstance(value, fx.Proxy) and is_tensor(var):
+            value.node.meta["shape"] = static_shape(var)
         self.sizes.learn(var.ty, value)
 
     def convert(self, binding: relax.Binding) -> None:
@@ -197,7 +214,7 @@ class _Converter:
         if isinstance(expr, relax.TupleGetItem):
             return self.value(expr.tuple_value)[expr.index]
         if isinstance(expr, relax.Call):
-            asked = Asked(expr, tuple(map(self.value, expr.args)), self.sizes)
+            asked = Asked(expr, tuple(map(self.value, expr.args)), self.sizes, self.exact)
             return ROWS[asked.name](asked)
         return self.sizes(getattr(expr, "value", expr))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import tvm
+import tvm_ffi
 
 from autocast import kernels, settings
 from autocast.container import LayoutError
@@ -22,10 +24,14 @@ from autocast.runtime import threads
 from autocast.runtime.executable import Executable
 from autocast.runtime.tensors import to_tensor
 from autocast.runtime.variant import Variant
+from autocast.vm.background import compile_elsewhere
 from autocast.vm.checks import check_module
 from autocast.vm.compiled import Compiled
-from autocast.vm.program import build
+from autocast.vm.generic import Generic
+from autocast.vm.program import build, find, is_kept
 from autocast.vm.signatures import signature_of
+from autocast.vm.source import Source
+from autocast.vm.starting import StartingExecutable
 
 #: The devices that models can be compiled for.
 DEVICES = ("cpu",)
@@ -43,6 +49,7 @@ def compile(
     *,
     target: tvm.target.Target | None = None,
     opt_level: int = 3,
+    mode: str | None = None,
 ) -> Executable:
     """Compile a model; the executable of a `Model` is kept and found again as long as that `Model` object lives.
 
@@ -60,12 +67,17 @@ def compile(
         What to generate code for; this machine's processor (or AUTOCAST_TARGET) if omitted.
     opt_level : int
         0 to 3: TVM's `PassContext(opt_level=...)`, which skips passes that ask for a higher level.
+    mode : str, optional
+        For a model that no cache knows. "fast", the default, compiles it now. "dynamic_hybrid" generates no code while
+        somebody waits: torch's kernels answer calls at once, another process compiles the model meanwhile, and calls
+        go on with that when it is done; `executable.wait()` waits for it, `executable.status` tells. Results differ by
+        rounding between the two. AUTOCAST_FIND_MODE if omitted.
 
     Raises
     ------
     UnsupportedError
-        Another device, an `opt_level` out of range, an input that is not a tensor, a result that is a function, or a
-        packed function that nobody has registered.
+        Another device, an `opt_level` out of range, a mode that there is not, an input that is not a tensor, a result
+        that is a function, or a packed function that nobody has registered.
     IllFormedModuleError
         A module that is not well formed, or has no Relax function `main`.
     CompileError
@@ -80,18 +92,22 @@ def compile(
     if device not in DEVICES:
         raise UnsupportedError(f"compile: device {device!r} is not supported, expected one of {', '.join(DEVICES)}")
     check_options(target, opt_level)
+    mode = settings.text("AUTOCAST_FIND_MODE") if mode is None else mode
+    if mode not in settings.FIND_MODES:
+        raise UnsupportedError(f"compile: mode is {mode!r}, expected one of {', '.join(settings.FIND_MODES)}")
     threads.configure()
     target = kernels.detect_target() if target is None else target
     if not isinstance(model_or_module, Model):
         return _compile(model_or_module, None, device, target, opt_level)
     _warn_of_training_mode(model_or_module)
+    make = partial(_start if mode == "dynamic_hybrid" else _compile_model, model_or_module, device, target, opt_level)
     if model_or_module.updated:
-        return _compile(model_or_module.mod, model_or_module.params, device, target, opt_level)
+        return make()
     with _cache_lock:
         executables = _cache.setdefault(model_or_module, {})
         key = (device, str(target), opt_level, settings.debug().poison)
         if key not in executables:
-            executables[key] = _compile(model_or_module.mod, model_or_module.params, device, target, opt_level)
+            executables[key] = make()
         return executables[key]
 
 
@@ -120,6 +136,23 @@ def _warn_of_training_mode(model: Model) -> None:
         )
 
 
+def _compile_model(model: Model, device: str, target: tvm.target.Target, opt_level: int) -> Executable:
+    return _compile(model.mod, model.params, device, target, opt_level)
+
+
+def _start(model: Model, device: str, target: tvm.target.Target, opt_level: int) -> Executable:
+    """The executable of a model that answers at once, whether or not it was compiled before."""
+    source, others, state = _source(model.mod, model.params, target, opt_level)
+    if not is_kept(source) or find(source) is not None:
+        return _compile_model(model, device, target, opt_level)
+
+    def compiled() -> Executable:
+        made = compile_elsewhere(source)
+        return _executable(Variant(made.program, made.library, others, state), made, device)
+
+    return cast(Executable, StartingExecutable(source.signature, Generic(model), compiled))
+
+
 def _compile(
     mod: tvm.IRModule,
     params: Mapping[str, Any] | None,
@@ -129,18 +162,31 @@ def _compile(
 ) -> Executable:
     variant, compiled = variant_of(mod, params, target, opt_level)
     with repeatable("vm.compile", mod, _written(target, opt_level), params):
-        return Executable(
-            variant, device=device, seconds=compiled.seconds, origin=compiled.origin, kernels=compiled.kernels
-        )
+        return _executable(variant, compiled, device)
+
+
+def _executable(variant: Variant, compiled: Compiled, device: str) -> Executable:
+    return Executable(
+        variant, device=device, seconds=compiled.seconds, origin=compiled.origin, kernels=compiled.kernels
+    )
 
 
 def variant_of(
     mod: tvm.IRModule, params: Mapping[str, Any] | None, target: tvm.target.Target, opt_level: int
 ) -> tuple[Variant, Compiled]:
     """What a model, or a module without parameters, is compiled to; nothing of it was run."""
+    source, others, state = _source(mod, params, target, opt_level)
+    with repeatable("vm.compile", source.mod, _written(target, opt_level), params):
+        compiled = build(source)
+    return Variant(compiled.program, compiled.library, others, state), compiled
+
+
+def _source(
+    mod: tvm.IRModule, params: Mapping[str, Any] | None, target: tvm.target.Target, opt_level: int
+) -> tuple[Source, tuple[tvm_ffi.Tensor, ...], dict[str, tvm_ffi.Tensor]]:
+    """What is compiled; the parameters that stay as they are, and the state."""
     mod = check_module(mod)
     main = mod["main"]
-    model_params = params
     if params is None:
         params = {}
         mod = tvm.IRModule(
@@ -156,13 +202,11 @@ def variant_of(
         raise IllFormedModuleError(
             f"compile: {error}; expected a tensor of that dtype and shape. Try model.replace(params=...)"
         ) from None
-    signature = signature_of(main, len(main.params) - len(params))
     values = [to_tensor(value) for value in params.values()]
     state = {names[position]: values[position] for position in updates}
     others = tuple(value for position, value in enumerate(values) if position not in updates)
-    with repeatable("vm.compile", mod, _written(target, opt_level), model_params):
-        compiled = build(mod, signature, tuple(state), target, opt_level)
-    return Variant(compiled.program, compiled.library, others, state), compiled
+    signature = signature_of(main, len(main.params) - len(params))
+    return Source(mod, signature, tuple(state), target, opt_level), others, state
 
 
 def _written(target: tvm.target.Target, opt_level: int) -> str:

@@ -67,4 +67,4 @@ def profile_vm_model(
 
 
 def _executable(model: Model | tvm.IRModule | Executable, device: str, opt_level: int) -> Executable:
-    return model if isinstance(model, Executable) else compile(model, device, opt_level=opt_level)
+    return (model if hasattr(model, "wait") else compile(model, device, opt_level=opt_level)).wait()

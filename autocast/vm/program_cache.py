@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -17,13 +18,14 @@ from tvm.target import codegen
 import autocast
 from autocast import settings
 from autocast.cache import Store, store
-from autocast.container import Format
+from autocast.container import Container, Format
 from autocast.ir import all_bindings, op_name, relax_functions
 from autocast.kernels.targets.cpu.instruction_sets import machine_of
 from autocast.operators import REGISTERED
-from autocast.runtime.library import load_library
+from autocast.runtime.library import Library, load_library
 from autocast.runtime.program import Program
 from autocast.vm.compiled import Compiled
+from autocast.vm.source import Source
 
 #: What a file of the cache is marked with. Another version has other keys, too.
 PROGRAMS = Format("autocast.cache.programs", 1, "autocast.vm.compile", "autocast.vm.compile")
@@ -33,25 +35,13 @@ _VERSIONED = ("apache-tvm", "apache-tvm-ffi")
 _COMPILING = ("ir", "operators", "kernels", "runtime", "vm", "model/value.py")
 
 
-def cached(
-    mod: tvm.IRModule,
-    names: tuple[object, ...],
-    target: tvm.target.Target,
-    opt_level: int,
-    compile: Callable[[], Compiled],
-) -> Compiled:
-    """What `compile` makes of a module, from the cache where it was made before.
-
-    Parameters
-    ----------
-    names
-        What a program says beside what it computes: the names of variables and parameters, and where they come from.
-    """
+def cached(source: Source, compile: Callable[[], Compiled]) -> Compiled:
+    """What `compile` makes of a module, from the cache where it was made before."""
     kept = store()
-    if not kept.folders or _has_own_operators(mod):
+    if not kept.folders or _has_own_operators(source.mod):
         return compile()
     started = time.perf_counter()
-    key = _key(mod, names, target, opt_level)
+    key = _key(source)
     if found := _found(kept, key, started):
         return found
     with kept.alone(PROGRAMS, key):
@@ -59,13 +49,19 @@ def cached(
             return found
         compiled = compile()
         if compiled.library.code is not None:
-            entries = {
-                "library.so": compiled.library.code,
-                "program.json": json.dumps(compiled.program.to_json(), separators=(",", ":")).encode(),
-            }
-            kept.add(PROGRAMS, key, entries, {"target": str(target), "inputs": _inputs(compiled.program)})
+            about = {"target": str(source.target), "inputs": _inputs(compiled.program)}
+            kept.add(PROGRAMS, key, entries_of(compiled), about)
     kept.prune()
     return compiled
+
+
+def cached_before(source: Source) -> Compiled | None:
+    """A program from the cache, if it was made before."""
+    kept = store()
+    if not kept.folders or _has_own_operators(source.mod):
+        return None
+    started = time.perf_counter()
+    return _found(kept, _key(source), started)
 
 
 def _found(kept: Store, key: str, started: float) -> Compiled | None:
@@ -74,10 +70,21 @@ def _found(kept: Store, key: str, started: float) -> Compiled | None:
         return None
     container, folder = found
     looked = time.perf_counter()
-    program = Program.from_json(json.loads(bytes(container["program.json"])))
-    library = load_library(container["library.so"])
+    program, library = loaded(container)
     seconds = {"look up": looked - started, "load": time.perf_counter() - looked}
     return Compiled(program, library, seconds, f"the {folder}'s cache")
+
+
+def entries_of(compiled: Compiled) -> dict[str, Any]:
+    """What a file holds of a program whose code another process can load."""
+    program = json.dumps(compiled.program.to_json(), separators=(",", ":"))
+    return {"library.so": compiled.library.code, "program.json": program.encode()}
+
+
+def loaded(container: Container) -> tuple[Program, Library]:
+    """A program in a file, and its code."""
+    program = Program.from_json(json.loads(bytes(container["program.json"])))
+    return program, load_library(container["library.so"])
 
 
 def _inputs(program: Program) -> str:
@@ -94,15 +101,17 @@ def _has_own_operators(mod: tvm.IRModule) -> bool:
     )
 
 
-def _key(mod: tvm.IRModule, names: tuple[object, ...], target: tvm.target.Target, opt_level: int) -> str:
+def _key(source: Source) -> str:
     """All that decides what a module is compiled to, and what is said of it.
 
     TVM's structural hash has 64 bits. The names, and the operators in their order, have to agree as well.
     """
+    mod, target = source.mod, source.target
     functions = [function for _, function in relax_functions(mod)]
     operators = [op_name(binding.value) for function in functions for binding in all_bindings(function.body)]
     whole = tvm_ffi.structural_hash(tvm.IRModule(mod.functions, attrs=mod.attrs))
-    parts = (str(PROGRAMS), whole, operators, names, machine_of(target), opt_level, settings.debug().poison, makers())
+    how = (machine_of(target), source.opt_level, settings.debug().poison, makers())
+    parts = (str(PROGRAMS), whole, operators, source.names, *how)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

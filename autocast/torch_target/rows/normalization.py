@@ -31,15 +31,23 @@ def _normalized(x: Value, over: list[int], epsilon: float) -> Value:
     return centred * torch.rsqrt(variance + epsilon)
 
 
+def _mixed(asked: Asked, count: int) -> tuple[Value, ...] | None:
+    """The operands, where torch normalizes data of 16 bits by statistics and parameters in float32 itself: all of the
+    latter are of one dtype, float32 or the data's."""
+    data, *others = (str(arg.ty.dtype) for arg in asked.call.args[:count])
+    return asked.args[:count] if set(others) <= {"float32"} or set(others) <= {data} else None
+
+
 def _layer_norm(asked: Asked) -> Value:
-    axes, epsilon = sorted(asked.axes("axes")), float(asked.attrs.epsilon)
-    rank = asked.rank()
-    gamma, beta = (asked.wide(1) if asked.attrs.scale else None, asked.wide(2) if asked.attrs.center else None)
-    if axes == list(range(rank - len(axes), rank)):
-        sizes = [asked.shape_of(0)[axis] for axis in axes]
-        return asked.stored(F.layer_norm(asked.wide(0), sizes, gamma, beta, epsilon))
-    result = _normalized(asked.wide(0), axes, epsilon)
-    return asked.stored(_scaled(asked, result, asked.wide(1), asked.wide(2), axes))
+    attrs, axes = asked.attrs, sorted(asked.axes("axes"))
+    epsilon, rank = float(attrs.epsilon), asked.rank()
+    if axes != list(range(rank - len(axes), rank)):
+        result = _normalized(asked.wide(0), axes, epsilon)
+        return asked.stored(_scaled(asked, result, asked.wide(1), asked.wide(2), axes))
+    x, gamma, beta = _mixed(asked, 3) or tuple(asked.wide(i) for i in range(3))
+    sizes = [asked.shape_of(0)[axis] for axis in axes]
+    result = F.layer_norm(x, sizes, gamma if attrs.scale else None, beta if attrs.center else None, epsilon)
+    return asked.stored(result)
 
 
 def _rms_norm(asked: Asked) -> Value:
@@ -69,6 +77,10 @@ def _instance_norm(asked: Asked) -> Value:
 
 def _batch_norm(asked: Asked) -> Value:
     attrs, channel = asked.attrs, asked.axis()
+    if not attrs.training and channel == 1 and (mixed := _mixed(asked, 5)) and asked.rank() > 1:
+        x, gamma, beta, mean, variance = mixed
+        gamma, beta = (gamma if attrs.scale else None, beta if attrs.center else None)
+        return F.batch_norm(x, mean, variance, gamma, beta, eps=float(attrs.epsilon)), mean, variance
     x, gamma, beta, mean, variance = (asked.wide(i) for i in range(5))
     kept = (mean, variance)
     if bool(attrs.training):

@@ -12,13 +12,22 @@ from autocast.torch_target.layouts import channels_first, spatial, to_layout
 
 
 def _matmul(asked: Asked) -> Value:
-    return torch.matmul(*_operands(asked))
+    return _widened(asked, torch.matmul(*_operands(asked)))
+
+
+def _is_wider(asked: Asked) -> bool:
+    """Whether the result is in a wider dtype than the operands, which torch has no products for on CPUs."""
+    return bool(asked.call.args[0].ty.dtype != asked.call.ty.dtype)
 
 
 def _operands(asked: Asked) -> tuple[Value, ...]:
-    """What is multiplied: torch answers in the dtype of its operands, so those of 16 bits are widened if that is."""
-    types = asked.call.args[0].ty.dtype, asked.call.ty.dtype
-    return asked.args if types[0] == types[1] else tuple(x.to(asked.dtype) for x in asked.args)
+    """What is multiplied: torch answers in the dtype of its operands, so they are widened if the result is."""
+    return tuple(x.to(asked.dtype) for x in asked.args) if _is_wider(asked) and asked.exact else asked.args
+
+
+def _widened(asked: Asked, result: Value) -> Value:
+    """The result in its dtype, where the operands were not widened for that."""
+    return result.to(asked.dtype) if _is_wider(asked) and not asked.exact else result
 
 
 def _einsum(asked: Asked) -> Value:
@@ -63,7 +72,7 @@ def _convolution(asked: Asked) -> Value:
     function: Any = getattr(F, f"conv{len(axes)}d")
     strides, dilation = asked.integers("strides"), asked.integers("dilation")
     result = function(x, weight, None, strides, padding, dilation, int(attrs.groups))
-    return to_layout(result, f"NC{axes}", str(attrs.out_layout))
+    return _widened(asked, to_layout(result, f"NC{axes}", str(attrs.out_layout)))
 
 
 def padded(x: Value, widths: tuple[int, ...], value: float = 0.0) -> tuple[Value, tuple[int, ...]]:
@@ -91,7 +100,7 @@ def _transposed_convolution(asked: Asked) -> Value:
         for axis in range(rank):
             length = result.size(2 + axis) - widths[axis] - widths[rank + axis]
             result = torch.narrow(result, 2 + axis, widths[axis], length)
-    return to_layout(result, f"NC{axes}", str(attrs.out_layout))
+    return _widened(asked, to_layout(result, f"NC{axes}", str(attrs.out_layout)))
 
 
 ROWS: dict[str, Row] = {

@@ -1,0 +1,34 @@
+"""What depends on parameters alone, computed once."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def fold(module: fx.GraphModule) -> None:
+    """Replace what is computed of parameters and constants alone by buffers that hold it: casts of weights, say.
+
+    Parameters that change later have no effect on these: not for modules whose calls replace some.
+    """
+    known: dict[fx.Node, Any] = {}
+    with torch.no_grad():
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                known[node] = operator.attrgetter(node.target)(module)
+            elif node.op in ("call_function", "call_method") and all(arg in known for arg in node.all_input_nodes):
+                args, kwargs = (fx.map_arg(part, known.__getitem__) for part in (node.args, node.kwargs))
+                call = node.target if node.op == "call_function" else getattr(args[0], node.target)
+                known[node] = call(*(args if node.op == "call_function" else args[1:]), **kwargs)
+    for node, value in known.items():
+        read = any(user not in known for user in node.users)
+        if node.op != "get_attr" and read and isinstance(value, torch.Tensor):
+            name = f"folded_{node.name}"
+            module.register_buffer(name, value, persistent=False)
+            with module.graph.inserting_before(node):
+                node.replace_all_uses_with(module.graph.get_attr(name), lambda user: user not in known)
+    module.graph.eliminate_dead_code()
+    module.recompile()

@@ -1,0 +1,105 @@
+"""Compile in another process, which leaves the processor to this one.
+
+TVM's compiler is Python for the most part: a thread of this process would stop the model at each step.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import tvm
+
+from autocast.container import Format, read, write
+from autocast.errors import CompileError
+from autocast.model import saving
+from autocast.vm.compiled import Compiled
+from autocast.vm.program import build, keep
+from autocast.vm.program_cache import entries_of, loaded
+from autocast.vm.signatures import signature_of
+from autocast.vm.source import Source
+
+_JOB = Format("autocast.vm.job", 1, "autocast.vm.compile", "autocast.vm.background")
+_RESULT = Format("autocast.vm.result", 1, "autocast.vm.background", "autocast.vm.compile")
+
+#: The least that a process may take of processors that others want.
+_NICE = 19
+
+#: Seconds between two looks of a process at whether the one that started it is still there.
+_WATCH = 1.0
+
+_ORIGIN = "compiled in the background"
+
+
+def compile_elsewhere(source: Source) -> Compiled:
+    """What `build` makes of a module, made by another process: this thread waits for it.
+
+    Raises
+    ------
+    CompileError
+        The process failed; what it said last is in the message.
+    SerializationError
+        The module has something that is no data.
+    """
+    with tempfile.TemporaryDirectory(prefix="autocast_") as folder:
+        job, result = Path(folder, "job"), Path(folder, "result")
+        about = {
+            "inputs": len(source.signature.inputs),
+            "state": source.state,
+            "target": str(source.target),
+            "opt_level": source.opt_level,
+        }
+        write(job, _JOB, saving.module_entries(source.mod), about)
+        with _process(job, result) as process:
+            _, said = process.communicate()
+        if process.returncode:
+            raise CompileError(
+                f"compile: the process that compiles in the background ended with {process.returncode}: "
+                f"{said.strip().splitlines()[-1] if said.strip() else 'it said nothing'}. "
+                "Try mode='fast', which compiles here"
+            )
+        container = read(result, _RESULT)
+        program, library = loaded(container)
+    compiled = Compiled(program, library, container.metadata["seconds"], _ORIGIN, container.metadata["kernels"])
+    keep(source, compiled)
+    return compiled
+
+
+@contextmanager
+def _process(job: Path, result: Path) -> Iterator[subprocess.Popen[str]]:
+    """The process that compiles; it does not outlive this one, nor the block."""
+    command = [sys.executable, "-W", "ignore", "-m", "autocast.vm.background", str(os.getpid()), str(job), str(result)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _serve(parent: int, job: Path, result: Path) -> None:
+    os.nice(_NICE)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    container = read(job, _JOB)
+    mod, about = saving.module_in(container), container.metadata
+    signature = signature_of(mod["main"], about["inputs"])
+    source = Source(mod, signature, tuple(about["state"]), tvm.target.Target(about["target"]), about["opt_level"])
+    compiled = build(source)
+    write(result, _RESULT, entries_of(compiled), {"seconds": compiled.seconds, "kernels": compiled.kernels})
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it has ended."""
+    while os.getppid() == parent:
+        time.sleep(_WATCH)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,64 @@
+"""A model run by torch: its kernels take sizes as arguments, so nothing is compiled for a model."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import tvm_ffi
+
+from autocast.errors import UnsupportedError
+from autocast.model.value import Model
+from autocast.runtime.tensors import to_tensor
+
+
+class Generic:
+    """A model whose operators torch computes, one by one.
+
+    What depends on parameters alone is computed once, unless calls replace parameters.
+
+    Attributes
+    ----------
+    calls : int
+        Of torch's functions, in a call of the model.
+
+    Raises
+    ------
+    UnsupportedError
+        Torch is not installed, or has no meaning for some of the model's operators.
+    """
+
+    def __init__(self, model: Model) -> None:
+        if importlib.util.find_spec("torch") is None:
+            raise UnsupportedError(
+                "compile: mode='dynamic_hybrid' runs models by torch's kernels until they are compiled, and torch is "
+                "not installed. Try mode='fast'"
+            )
+        from autocast.torch_target import to_torch
+        from autocast.torch_target.folding import fold
+
+        self._module = to_torch(model, exact=False)
+        self._updated = model.updated
+        if not self._updated:
+            fold(self._module)
+        self.calls = sum(node.op in ("call_function", "call_method") for node in self._module.graph.nodes)
+
+    def __call__(self, *inputs: tvm_ffi.Tensor) -> Any:
+        """Tensors of the virtual machine in, one of them or a tuple out."""
+        import torch
+
+        with torch.inference_mode():
+            outputs = self._module(*map(torch.from_dlpack, inputs))
+        return _converted(outputs)
+
+    @cached_property
+    def state(self) -> Mapping[str, tvm_ffi.Tensor]:
+        """The parameters that calls update, by name, in the memory that they update."""
+        values: Any = self._module.state_dict()
+        return {name: to_tensor(values[name]) for name in self._updated}
+
+
+def _converted(outputs: Any) -> Any:
+    return tuple(map(_converted, outputs)) if isinstance(outputs, tuple | list) else to_tensor(outputs)

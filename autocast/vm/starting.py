@@ -1,0 +1,121 @@
+"""Executables of models that were never seen: torch's kernels answer until the model's own are compiled."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from threading import RLock, Thread
+from typing import Any
+
+import tvm_ffi
+
+from autocast.errors import BackgroundWarning
+from autocast.runtime.executable import Executable
+from autocast.runtime.signature import Signature
+from autocast.runtime.status import Status
+from autocast.runtime.tensors import from_tensor, kind_of, to_tensor
+from autocast.vm.generic import Generic
+
+
+class StartingExecutable:
+    """An executable that answers at once, and becomes that of the compiled model between two of its calls.
+
+    Until then calls run torch's kernels. All that `Executable` has, this has, too: what needs the compiled code
+    (`export`, `program`, profiles and memory traces) waits for it. If the compiler fails there is one
+    BackgroundWarning, and calls go on as before.
+
+    Parameters
+    ----------
+    signature : Signature
+        Of the model.
+    generic : Generic
+        The model, run by torch.
+    compiled : function
+        Answers the executable of the compiled model; called in a thread of its own.
+    """
+
+    def __init__(self, signature: Signature, generic: Generic, compiled: Callable[[], Executable]) -> None:
+        self.signature = signature
+        self._generic = generic
+        self._compiled: Future[Executable] = Future()
+        self._executable: Executable | None = None
+        self._turn = RLock()
+        Thread(target=self._compile, args=(compiled,), daemon=True).start()
+
+    def _compile(self, compiled: Callable[[], Executable]) -> None:
+        try:
+            self._compiled.set_result(compiled())
+        except BaseException as error:
+            self._compiled.set_exception(error)
+            warnings.warn(
+                f"compile: the model could not be compiled in the background: {type(error).__name__}: {error}. Its "
+                "calls go on with torch's kernels; vm.compile(model, mode='fast') compiles it here, and raises what is "
+                "wrong",
+                BackgroundWarning,
+                stacklevel=2,
+            )
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Run `main`, as `Executable` does."""
+        with self._turn:
+            executable = self._now()
+            if executable is None:
+                self.signature.bind(inputs)
+                outputs = self._generic(*(to_tensor(value) for value in inputs))
+                return from_tensor(outputs, kind_of(inputs))
+        return executable(*inputs)
+
+    @property
+    def status(self) -> Status:
+        """What computes the model's operators now."""
+        executable = self._now()
+        return Status(self._generic.calls, 0) if executable is None else executable.status
+
+    def wait(self, timeout: float | None = None) -> Executable:
+        """Wait until the model is compiled: the executable that calls run from now on.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds, after which there is a TimeoutError.
+
+        Raises
+        ------
+        CompileError
+            The model cannot be compiled.
+        """
+        self._compiled.result(timeout)
+        executable = self._now()
+        assert executable is not None
+        return executable
+
+    @property
+    def state(self) -> Mapping[str, tvm_ffi.Tensor]:
+        """The parameters that calls update, by name, as they are now: to be read; `load_state` changes them."""
+        executable = self._now()
+        return self._generic.state if executable is None else executable.state
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from other values, as `Executable.load_state` does."""
+        self.wait().load_state(state)
+
+    def _now(self) -> Executable | None:
+        """The executable of the compiled model, if there is one: it takes over the state."""
+        with self._turn:
+            if self._executable is None and self._compiled.done() and self._compiled.exception() is None:
+                self._executable = self._compiled.result()
+                self._executable.adopt(self._generic.state)
+            return self._executable
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.wait(), name)
+
+    def __reduce__(self) -> Any:
+        return self.wait().__reduce__()
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
+        return f"StartingExecutable({inputs}; {self.status})"

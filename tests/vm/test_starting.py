@@ -1,0 +1,116 @@
+"""Models that were never seen answer at once, by torch's kernels, and run compiled when they have been compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import autocast
+from autocast import amp, vm
+from autocast.errors import AutocastError, BackgroundWarning, CompileError, InputError, UnsupportedError
+from autocast.training import MSE, SGD, training_step
+from autocast.vm import background, starting
+
+
+def _network(width: int) -> nn.Module:
+    torch.manual_seed(width)
+    return nn.Sequential(nn.Linear(12, width), nn.GELU(), nn.Linear(width, 5)).eval()
+
+
+def _model(width: int) -> tuple[autocast.Model, torch.Tensor]:
+    x = torch.randn(7, 12)
+    return amp.autocast(autocast.from_torch(_network(width), (x,))), x
+
+
+def _later(monkeypatch: pytest.MonkeyPatch, done: list[Callable[[], None]]) -> None:
+    """Compile when the test says so: `done[0]()`."""
+
+    class Thread:
+        def __init__(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> None:
+            done.append(lambda: target(*args))
+
+        def start(self) -> None:
+            """Not yet."""
+
+    monkeypatch.setattr(starting, "Thread", Thread)
+
+
+def test_a_model_answers_before_it_is_compiled_and_the_same_after() -> None:
+    model, x = _model(31)
+    executable = vm.compile(model, mode="dynamic_hybrid")
+    assert executable.status.generic > 0
+    assert not executable.status.done
+    first = executable(x)
+    compiled = executable.wait(300)
+    assert compiled.origin == "compiled in the background"
+    assert executable.status.done
+    assert executable.status.specialised > 0
+    torch.testing.assert_close(executable(x), first, rtol=2e-2, atol=2e-2)
+    assert isinstance(executable(x.numpy()), np.ndarray)
+    assert executable.program is compiled.program
+
+
+def test_state_goes_on_from_what_calls_made_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Callable[[], None]] = []
+    x, y = torch.randn(7, 12), torch.randn(7, 5)
+    step = training_step(autocast.from_torch(_network(33), (x,)), MSE(), SGD(momentum=0.9))
+    inputs = (x, y, torch.tensor(0.1))
+    expected = vm.compile(step)
+    losses = [float(expected(*inputs)) for _ in range(6)]
+    monkeypatch.setattr(import_module("autocast.vm.compile"), "find", lambda source: None)
+    _later(monkeypatch, done)
+    executable = vm.compile(step, mode="dynamic_hybrid")
+    got = [float(executable(*inputs)) for _ in range(3)]
+    done[0]()
+    assert executable.status.done
+    got += [float(executable(*inputs)) for _ in range(3)]
+    assert got == pytest.approx(losses, rel=1e-5)
+
+
+def test_what_was_compiled_before_is_found() -> None:
+    model, _ = _model(34)
+    vm.compile(model)
+    assert isinstance(vm.compile(model.replace(), mode="dynamic_hybrid"), vm.Executable)
+
+
+def test_a_compiler_that_fails_leaves_the_model_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Callable[[], None]] = []
+    _later(monkeypatch, done)
+    monkeypatch.setattr(background.sys, "executable", "/bin/false")
+    model, x = _model(35)
+    executable = vm.compile(model, mode="dynamic_hybrid")
+    first = executable(x)
+    with pytest.warns(BackgroundWarning, match="ended with 1.*mode='fast'"):
+        done[0]()
+    torch.testing.assert_close(executable(x), first)
+    with pytest.raises(CompileError, match="in the background"):
+        executable.wait()
+
+
+def test_inputs_are_checked_from_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    _later(monkeypatch, [])
+    model, _ = _model(36)
+    with pytest.raises(InputError, match="expected"):
+        vm.compile(model, mode="dynamic_hybrid")(torch.randn(8, 12))
+
+
+def test_the_mode_is_one_of_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = _model(37)
+    with pytest.raises(UnsupportedError, match="mode is 'slow', expected one of fast, dynamic_hybrid"):
+        vm.compile(model, mode="slow")
+    monkeypatch.setenv("AUTOCAST_FIND_MODE", "slow")
+    with pytest.raises(AutocastError, match="AUTOCAST_FIND_MODE='slow': expected fast or dynamic_hybrid"):
+        vm.compile(model)
+
+
+def test_without_torch_the_mode_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = _model(38)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(UnsupportedError, match="torch is not installed"):
+        vm.compile(model, mode="dynamic_hybrid")
