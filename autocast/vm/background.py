@@ -77,8 +77,7 @@ def _process(job: Path, result: Path) -> Iterator[subprocess.Popen[str]]:
     """The process that compiles; it does not outlive this one, nor the block."""
     command = [sys.executable, "-W", "ignore", "-m", "autocast.vm.background", str(os.getpid()), str(job), str(result)]
     same = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes, text=True, env=same) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=same) as process:
         try:
             yield process
         finally:
