@@ -131,3 +131,13 @@ class DimensionNames:
     def sizes(self, shape: Sequence[Any]) -> tuple[Size, ...]:
         """The dimensions of a Relax shape."""
         return tuple(dimension(self.dim(dim)) for dim in shape)
+
+
+class FactorNames(DimensionNames):
+    """The same, where a product of dimensions counts as its factors: `2 * b` is twice what `b` is."""
+
+    def sizes(self, shape: Sequence[Any]) -> tuple[Size, ...]:
+        return tuple(map(self._size, shape))
+
+    def _size(self, dim: Any) -> Size:
+        return self._size(dim.a) * self._size(dim.b) if isinstance(dim, tirx.Mul) else dimension(self.dim(dim))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import tvm
@@ -26,7 +27,7 @@ from autocast.kernels.matching.attention.operands import (
 from autocast.kernels.matching.attention.pattern import Graph, GraphStep, Match, match
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
 from autocast.kernels.specs.attention import Attention, OperandView, Step
-from autocast.kernels.specs.sizes import DimensionNames, known, named_in
+from autocast.kernels.specs.sizes import DimensionNames, FactorNames, known, named_in
 from autocast.kernels.storage import LOW
 
 _STORAGES = ("float32", *LOW)
@@ -122,14 +123,20 @@ class _Attention(KernelRewriter):
 
     def describe(self, site: _Site) -> None:
         """Set the specification and the arguments of a site; raises Declined where it has none."""
-        try:
-            self.specify(site, lambda expr, names: look_through(expr, self.graph.bound, names))
-        except Declined:
-            self.specify(site, whole)
+        # Factors see through more reshapes; but a kernel that reads `2 * b` rows alone does not know `b`.
+        for names in (FactorNames(), DimensionNames()):
+            with suppress(Declined):
+                return self.specify(site, self.read_where_stored, names)
+        return self.specify(site, whole, DimensionNames())
 
-    def specify(self, site: _Site, view: Callable[[relax.Expr, DimensionNames], Operand]) -> None:
-        """Do so with operands that are looked at by `view`."""
-        found, names = site.found, DimensionNames()
+    def read_where_stored(self, expr: relax.Expr, names: DimensionNames) -> Operand:
+        return look_through(expr, self.graph.bound, names)
+
+    def specify(
+        self, site: _Site, view: Callable[[relax.Expr, DimensionNames], Operand], names: DimensionNames
+    ) -> None:
+        """Do so with operands that are looked at by `view`, and dimensions that have `names`."""
+        found = site.found
         factors = (found.query, found.key, found.value)
         if any(shape_of(factor) is None for factor in factors):
             raise Declined("a shape is not known")

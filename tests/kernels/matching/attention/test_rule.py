@@ -154,6 +154,40 @@ def test_a_fused_projection_is_read_through_its_parts() -> None:
         _check(form, expected, [qkv], "bfloat16")
 
 
+def test_heads_that_a_run_time_batch_is_multiplied_by_are_read_where_projections_have_them() -> None:
+    def split(x: relax.Expr) -> relax.Expr:
+        length, batch = x.ty.shape.values[:2]
+        rows = op.permute_dims(op.reshape(x, [length, batch * H, D]), [1, 0, 2])
+        return op.reshape(rows, [batch, H, length, D])
+
+    def body(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
+        length, batch = q.ty.shape.values[:2]
+        result = op.permute_dims(_attention(*map(split, (q, k, v)), dtype="bfloat16"), [2, 0, 1, 3])
+        return op.reshape(result, [length * batch, H * D])
+
+    arguments = [((length, "b", H * D), "bfloat16") for length in ("s", "t", "t")]
+    assert _only_attention(body, *arguments)
+    arrays = [random((length, B, H * D), "bfloat16", seed) for seed, length in enumerate((S, T, T))]
+    q, k, v = (a.astype("float64").reshape(-1, B, H, D).transpose(1, 2, 0, 3) for a in arrays)
+    expected = _reference(q, k, v).transpose(2, 0, 1, 3).reshape(S * B, H * D)
+    (got,) = run(module(body, *arguments), *arrays)
+    assert error(got, expected) < 8 * EPSILON["bfloat16"]
+
+
+def test_rows_of_several_sequences_alone_are_read_as_so_many_rows() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.matmul(op.nn.softmax(op.matmul(x, op.permute_dims(x))), x)
+
+    def twice(x: relax.Expr) -> relax.Expr:
+        return body(_emit(op.concat([x, x], axis=0)))
+
+    assert any(name.startswith("attention") for name in _kernels(twice, (("n", 5), "float32")))
+    x = random((7, 5), "float32")
+    weights = np.exp(x.astype("float64") @ x.T)
+    (got,) = run(module(twice, (("n", 5), "float32")), x)
+    assert error(got, np.tile(weights / weights.sum(-1, keepdims=True) @ x, (2, 1))) < 1e-6
+
+
 @pytest.mark.parametrize("form", ["repeat", "broadcast"])
 def test_repeated_heads_of_keys_and_values_are_read_once(form: str) -> None:
     def repeated(x: relax.Expr) -> relax.Expr:
