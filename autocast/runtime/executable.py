@@ -90,6 +90,7 @@ class Executable:
         self._main = self._vm["main"]
         self._lock = threading.RLock()
         self._last = math.inf  # seconds of the last call
+        self._taken = self.signature.inputs  # with the sizes that they had when they were checked last
 
     @property
     def signature(self) -> Signature:
@@ -105,7 +106,12 @@ class Executable:
             The inputs do not fit the signature, or what is computed of them has not the sizes that a `match_cast` or a
             function declares; the message names it, what it is and what was expected.
         """
-        self.signature.bind(inputs)
+        if len(inputs) != len(self._taken) or not all(map(Input.takes, self._taken, inputs)):
+            self.signature.bind(inputs)
+            self._taken = tuple(
+                Input(spec.name, spec.dtype, tuple(value.shape))
+                for spec, value in zip(self.signature.inputs, inputs, strict=True)
+            )
         return from_tensor(self.run(self.arguments(inputs)), kind_of(inputs))
 
     @cached_property

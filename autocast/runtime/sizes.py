@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial, reduce
+from functools import cache, partial, reduce
 from math import prod
 from typing import Any, TypeAlias
 
@@ -111,6 +111,7 @@ def tensor_bytes(shape: Iterable[int], dtype: object) -> int:
     return (prod(shape) * bits_of(str(dtype)) + 7) // 8
 
 
+@cache
 def bits_of(dtype: str) -> int:
     """Bits of one element of a dtype such as `float32`, `bool`, `int4` or `float32x4`; a handle is a pointer."""
     bits, lanes = re.fullmatch(r"[a-z]*(\d*)(?:_[a-z0-9]+?)?(?:x(\d+))?", dtype).groups()  # type: ignore[union-attr]

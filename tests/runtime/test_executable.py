@@ -12,6 +12,7 @@ import tvm
 
 from autocast import amp, from_torch, vm
 from autocast.errors import InputError
+from tests.kernels.modules import module
 from tests.vm.modules import dense, square
 
 
@@ -148,6 +149,18 @@ def test_inputs_that_do_not_fit_a_model_from_torch_lead_back_to_its_import(input
     for casted in (model, amp.autocast(model)):
         with pytest.raises(InputError, match=message):
             vm.compile(casted)(*inputs)
+
+
+def test_inputs_that_disagree_are_refused_after_calls_whose_inputs_agreed():
+    executable = vm.compile(module(tvm.relax.op.add, *[(("n", 3), "float32")] * 2))
+    for rows in (2, 2, 5):
+        assert executable(torch.ones(rows, 3), torch.ones(rows, 3)).tolist() == [[2.0] * 3] * rows
+        with pytest.raises(InputError, match="expected"):
+            executable(torch.ones(rows, 3), torch.ones(rows + 1, 3))
+        with pytest.raises(InputError, match="expected"):
+            executable(torch.ones(rows, 3), torch.ones(rows, 3, dtype=torch.float64))
+        with pytest.raises(InputError, match="got 1 inputs"):
+            executable(torch.ones(rows, 3))
 
 
 def test_threads_may_call_one_executable(model):
