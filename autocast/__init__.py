@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autocast import amp, runtime
     from autocast.errors import AutocastError, CastingRuleError
-    from autocast.frontend import from_relax, from_torch
+    from autocast.frontend import from_onnx, from_relax, from_torch
     from autocast.model import Model, load
     from autocast.torch_target import to_torch
     from autocast.vm import get_peak_memory, profile_vm_model
@@ -28,6 +28,7 @@ _HOMES = {
     "CastingRuleError": "autocast.errors",
     "Model": "autocast.model",
     "compile": "autocast.vm",
+    "from_onnx": "autocast.frontend",
     "from_relax": "autocast.frontend",
     "from_torch": "autocast.frontend",
     "get_peak_memory": "autocast.vm",
@@ -56,6 +57,7 @@ __all__ = [
     "Model",
     "amp",
     "compile",
+    "from_onnx",
     "from_relax",
     "from_torch",
     "get_peak_memory",

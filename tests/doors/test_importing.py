@@ -74,11 +74,6 @@ class Item(nn.Module):
         return x * x.sum().item()
 
 
-class Random(nn.Module):
-    def forward(self, x):
-        return x + torch.randn(2, 3)
-
-
 class Nonzero(nn.Module):
     def forward(self, x):
         return x.nonzero()

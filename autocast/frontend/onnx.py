@@ -1,0 +1,224 @@
+"""Import an ONNX model: TVM's importer, whose results are held against ONNX's own inference of shapes and dtypes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import onnx
+import tvm
+from onnx import numpy_helper
+from tvm import relax, tirx
+from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
+
+from autocast.errors import ImportModelError, UnsupportedError
+from autocast.frontend.onnx_operators import mistaken
+from autocast.frontend.relax import from_relax
+from autocast.ir import PlacedBuilder, dtype_of, lacks_dtype, shape_of
+from autocast.ir.places import Place
+from autocast.messages import check_kind, checked_path, reason
+from autocast.model.value import Model
+
+_SPELLING = 'dynamic={"batch": ("input", 0, 1, 64)} (name: input, axis, minimum, maximum), or a list of such tuples'
+
+
+def from_onnx(
+    path_or_model: str | os.PathLike[str] | onnx.ModelProto, *, dynamic: Mapping[str, Any] | None = None
+) -> Model:
+    """Import an ONNX model as it stands: its dtypes, and the casts in it, are its author's.
+
+    Parameters
+    ----------
+    path_or_model : path or onnx.ModelProto
+        A file, with its weights in it or beside it, or a model in memory with all of its weights.
+    dynamic : mapping, optional
+        Dimensions that may differ from call to call besides those that the model names: `{"batch": ("input", 0, 1,
+        64)}` (name: input, axis, minimum, maximum; the bounds may be left out), a list of such tuples where inputs
+        share the dimension.
+
+    Returns
+    -------
+    Model
+        Its inputs and outputs are the graph's, by their names; its parameters are the graph's initializers of floating
+        point, by theirs. Characters that no identifier has become `_` in the names of inputs.
+
+    Raises
+    ------
+    ImportModelError
+        There is no such file, it is no ONNX model, `dynamic` names what is not there, or a node's result is not of the
+        dtype or the shape that ONNX infers for it.
+    UnsupportedError
+        The model has operators that are not imported; all are listed, with how often they appear.
+    """
+    model = _checked(_loaded(path_or_model))
+    bounds = _make_dynamic(model.graph, dynamic)
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+    _check_operators(inferred)
+    opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
+    importer = _Importer(inferred.graph)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # of names that are sanitized, and of shapes that vary
+        mod = importer.from_onnx(model.graph, opset)
+    main = mod["main"]
+    for name in ("params", "num_input"):
+        main = main.without_attr(name) if name in (main.attrs or {}) else main
+    if bounds:
+        main = main.with_attr("tir_var_lower_bound", {name: low for name, (low, _) in bounds.items()})
+        main = main.with_attr("tir_var_upper_bound", {n: high for n, (_, high) in bounds.items() if high is not None})
+    values = {name: array for name, (_, array) in importer._params.items()}
+    mod["main"] = main
+    imported = from_relax(mod, values)
+    return imported.replace(output_names=tuple(output.name for output in model.graph.output))
+
+
+def _loaded(path_or_model: Any) -> onnx.ModelProto:
+    if isinstance(path_or_model, onnx.ModelProto):
+        return path_or_model
+    path = checked_path("from_onnx", path_or_model, ImportModelError)
+    try:
+        return onnx.load(path)
+    except Exception as error:  # protobuf's errors have no common class
+        raise ImportModelError(
+            f"from_onnx: {path} cannot be read: {reason(error)}. Expected an ONNX model, with the "
+            "files of its weights beside it"
+        ) from error
+
+
+def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a model that ONNX's checker takes."""
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:
+        raise ImportModelError(
+            f"from_onnx: ONNX's checker refuses the model: {reason(error)}. Expected a model that "
+            "onnx.checker.check_model takes"
+        ) from error
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _make_dynamic(graph: onnx.GraphProto, dynamic: Mapping[str, Any] | None) -> dict[str, tuple[int, int | None]]:
+    """Name the dimensions of inputs that `dynamic` says; their bounds, by name."""
+    check_kind("from_onnx: dynamic", dynamic, Mapping | None, ImportModelError, _SPELLING)
+    inputs = {value.name: value for value in graph.input}
+    bounds: dict[str, tuple[int, int | None]] = {}
+    for name, rows in (dynamic or {}).items():
+        for row in rows if isinstance(rows, list) else [rows]:
+            legal = isinstance(row, tuple) and 2 <= len(row) <= 4 and row[0] in inputs and isinstance(row[1], int)
+            dims = inputs[row[0]].type.tensor_type.shape.dim if legal else ()
+            if not legal or not str(name).isidentifier() or not 0 <= row[1] < len(dims):
+                raise ImportModelError(
+                    f"from_onnx: dynamic[{name!r}] is {row!r}; expected {_SPELLING}. The inputs are {', '.join(inputs)}"
+                )
+            dims[row[1]].dim_param = name
+            if len(row) > 2:
+                bounds[name] = (row[2], row[3] if len(row) == 4 else None)
+    if dynamic:
+        del graph.value_info[:]  # they say the sizes that were
+        for output in graph.output:
+            output.type.tensor_type.ClearField("shape")
+    return bounds
+
+
+def _check_operators(model: onnx.ModelProto) -> None:
+    """UnsupportedError that lists every operator that is not imported."""
+    known = {*tvm_onnx._get_convert_map(), "Constant", "If"}
+    missing: Counter[str] = Counter()
+    graphs = [*_graphs(model.graph)]
+    values = [value for graph in graphs for value in (*graph.input, *graph.value_info, *graph.output)]
+    dtypes = {value.name: value.type.tensor_type.elem_type for value in values if value.type.HasField("tensor_type")}
+    dtypes |= {tensor.name: tensor.data_type for graph in graphs for tensor in graph.initializer}
+    for node in (node for graph in graphs for node in graph.node):
+        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        what = mistaken(node, dtypes)
+        if name not in known or what:
+            missing[f"{name} with {what}" if what else name] += 1
+    if missing:
+        lines = [f"  {name}: {count} node{'s' if count > 1 else ''}" for name, count in sorted(missing.items())]
+        raise UnsupportedError(
+            "from_onnx: these operators are not imported:\n"
+            + "\n".join(lines)
+            + "\nExport the model without them, or import the torch module that it was made of: autocast.from_torch"
+        )
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and the graphs of its branches."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from _graphs(attribute.g)
+
+
+class _Importer(tvm_onnx.ONNXGraphImporter):
+    """TVM's importer, with the nodes' names as places, and each node's results checked."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        super().__init__(None, None, keep_params_in_input=True)
+        self.bb = PlacedBuilder()
+        self._inferred = {value.name: value for value in (*graph.value_info, *graph.output)}
+        self._outputs = {output.name for output in graph.output}
+
+    def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
+        """Floating-point tensors become parameters; numbers, and integers, which say shapes and axes, constants."""
+        for tensor in graph.initializer:
+            array = numpy_helper.to_array(tensor)
+            if (array.ndim and array.dtype.kind == "f") or str(array.dtype) == "bfloat16":
+                var = self._new_var(tensor.name, shape=array.shape, dtype=str(array.dtype))
+                self._nodes[tensor.name] = var
+                self._params[tensor.name] = (var, tvm.runtime.tensor(array))
+            else:
+                self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
+
+    def _construct_nodes(self, graph: Any) -> None:
+        for node in graph.node:
+            where = f"{node.op_type}{f' {node.name!r}' if node.name else ''}"
+            self.bb.place = Place(node.name.strip("/").rpartition("/")[0].replace("/", "."), "")
+            try:
+                super()._construct_nodes(SimpleNamespace(node=[node]))
+            except Exception as error:
+                raise ImportModelError(
+                    f"from_onnx: the node {where} cannot be imported with these arguments: {reason(error)}. Export the "
+                    "model with constant shapes, or without this node"
+                ) from error
+            for name in node.output:
+                if name in self._inferred and name in self._nodes:
+                    self._check(where, name, self._nodes[name], self._inferred[name])
+                if name in self._outputs and isinstance(self._nodes[name].ty, relax.ShapeType):
+                    self._nodes[name] = self.bb.emit(relax.op.shape_to_tensor(self._nodes[name]))
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
+        """Tile by Relax's operator where it can be: TVM's importer writes it as loops."""
+        repeats = inputs[1] if op_name == "Tile" and len(inputs) == 2 else None
+        if isinstance(repeats, tvm.ir.GenericConst):
+            return self.bb.normalize(relax.op.tile(inputs[0], repeats.value.numpy().tolist()))
+        return super()._convert_operator(op_name, inputs, attrs, opset)
+
+    def _check(self, where: str, name: str, value: relax.Expr, inferred: onnx.ValueInfoProto) -> None:
+        """ImportModelError unless a result may be of the dtype and the shape that ONNX infers for it."""
+        type = inferred.type.tensor_type
+        if not inferred.type.HasField("tensor_type") or not type.elem_type:
+            return
+        dtype = tvm_onnx.get_type(type.elem_type)
+        got_dtype = None if isinstance(value.ty, relax.ShapeType) or lacks_dtype(value.ty) else dtype_of(value)
+        shape, wrong = shape_of(value) if got_dtype else None, got_dtype not in (None, dtype)
+        if type.HasField("shape") and shape is not None:
+            sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in type.shape.dim]
+            wrong |= len(sizes) != len(shape) or any(
+                size is not None and isinstance(got, int | tirx.IntImm) and int(got) != size
+                for size, got in zip(sizes, shape, strict=False)
+            )
+        if wrong:
+            expected = onnx.helper.printable_type(inferred.type)
+            raise ImportModelError(
+                f"from_onnx: the result {name!r} of the node {where} became a {value.ty}, expected {expected} as ONNX "
+                "infers: TVM's importer mistakes this node. Export the model without it"
+            )

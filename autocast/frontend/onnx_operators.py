@@ -1,0 +1,58 @@
+"""What of ONNX's operators TVM's importer mistakes: found by ONNX's own node tests, and refused by what a node says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import onnx
+from onnx import NodeProto, TensorProto
+
+#: The dtypes that kernels are made for.
+DTYPES = frozenset(
+    getattr(TensorProto, name)
+    for name in (
+        *("BFLOAT16", "FLOAT16", "FLOAT", "DOUBLE", "BOOL"),
+        *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)),
+    )
+)
+_FLOATS = frozenset((TensorProto.BFLOAT16, TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE))
+_SIGNED = frozenset((TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64))
+
+_Attributes = Mapping[str, Any]
+
+#: Operator -> (when, of its attributes, the dtypes of its inputs and how many inputs it has; what is not imported).
+_MISTAKEN: dict[str, tuple[Callable[[_Attributes, Sequence[int | None], int], bool], str]] = {
+    "BatchNormalization": (lambda a, types, count: bool(a.get("training_mode")), "training_mode=1"),
+    "BitShift": (lambda a, types, count: bool(_SIGNED.intersection(types)), "signed integers"),
+    "Dropout": (lambda a, types, count: count > 2, "an input that says whether it drops"),
+    "IsInf": (lambda a, types, count: not (a.get("detect_positive", 1) and a.get("detect_negative", 1)), "one sign"),
+    "Mod": (lambda a, types, count: not a.get("fmod") and bool(_FLOATS.intersection(types)), "floats with fmod=0"),
+    "NonMaxSuppression": (lambda a, types, count: True, "it leaves boxes out"),
+    "Pow": (lambda a, types, count: not _FLOATS.intersection(types[:1]), "integers"),
+    "Resize": (lambda a, types, count: bool(a.get("antialias")), "antialias=1"),
+    "RoiAlign": (lambda a, types, count: a.get("mode") == b"max", "mode='max'"),
+    "SpaceToDepth": (lambda a, types, count: a.get("mode") == b"CRD", "mode='CRD'"),
+}
+
+_OF_VALUES = "a value that is no tensor"
+
+
+def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
+    """What a node says that is not imported faithfully; empty where it is.
+
+    Parameters
+    ----------
+    node
+    dtypes
+        ONNX's numbers of the dtypes of values, by name, as far as they are inferred.
+    """
+    if "Sequence" in node.op_type or node.op_type.startswith("Optional"):
+        return _OF_VALUES
+    types = [dtypes.get(name) for name in node.input if name]
+    for type in (*types, *(dtypes.get(name) for name in node.output)):
+        if type is not None and type not in DTYPES:
+            return f"{TensorProto.DataType.Name(type).lower()} tensors"
+    when, what = _MISTAKEN.get(node.op_type, (None, ""))
+    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    return what if when is not None and when(attributes, types, len(types)) else ""

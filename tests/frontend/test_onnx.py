@@ -1,0 +1,174 @@
+"""ONNX models: those that torch's exporters make, and what is refused."""
+
+# ruff: noqa: E402 (what the imports need may not be installed)
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; make test installs it")
+pytest.importorskip("onnxscript", reason="torch's exporter needs it; make test installs it")
+
+import autocast
+from autocast import amp
+from autocast.errors import ImportModelError, UnsupportedError
+from tests.architectures import ARCHITECTURES
+from tests.onnx_suite.check import cases, check
+
+TensorProto, helper = onnx.TensorProto, onnx.helper
+
+
+def exported(module: nn.Module, args: tuple[Any, ...], **options: Any) -> Any:
+    """The ONNX model that one of torch's exporters makes of a module."""
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of both exporters, about themselves
+        torch.onnx.export(module, args, file, **{"dynamo": True, "verbose": False, **options})
+    return onnx.load_from_string(file.getvalue())
+
+
+def graph_of(nodes: list[Any], shape: tuple[int, ...] = (4,), dtype: int = TensorProto.FLOAT) -> Any:
+    """A model of one input `x` and one output `y`."""
+    ends = [helper.make_tensor_value_info("x", dtype, shape), helper.make_tensor_value_info("y", dtype, shape)]
+    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+
+
+#: torch 2.13's older exporter has no `diff`, of which masks are made; TVM's importer has no recurrent layers.
+_EXPORTS = [
+    (name, dynamo)
+    for name in ARCHITECTURES
+    for dynamo in (False, True)
+    if name != "lstm" and (dynamo or name not in ("gpt2", "llama"))
+]
+
+
+@pytest.mark.parametrize(("name", "dynamo"), _EXPORTS)
+def test_what_torch_exports_of_an_architecture_computes_what_torch_does(name: str, dynamo: bool) -> None:
+    module, args, kwargs, _ = architecture = ARCHITECTURES[name]()
+    model = autocast.from_onnx(exported(module, tuple(args), kwargs=dict(kwargs), dynamo=dynamo))
+    outputs = model(*args, *kwargs.values())
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    for got, expected in zip(outputs, architecture.reference(*args, **kwargs), strict=False):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_recurrent_layers_are_refused_by_name() -> None:
+    module, args, _, _ = ARCHITECTURES["lstm"]()
+    with pytest.raises(UnsupportedError, match=r"not imported:\s+LSTM: \d node"):
+        autocast.from_onnx(exported(module, args))
+
+
+def test_inputs_outputs_and_parameters_keep_their_names() -> None:
+    net = nn.Sequential(nn.Linear(3, 2), nn.ReLU()).eval()
+    model = autocast.from_onnx(exported(net, (torch.ones(2, 3),), input_names=["features"], output_names=["scores"]))
+    assert model.input_names == ("features",)
+    assert model.output_names == ("scores",)
+    assert {"0.weight", "0.bias"} == set(model.params)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_model_keeps_its_low_precision(dtype: torch.dtype) -> None:
+    net = nn.Linear(8, 4).eval().to(dtype)
+    x = torch.randn(2, 8, dtype=dtype)
+    model = autocast.from_onnx(exported(net, (x,)))
+    assert model(x).dtype is dtype
+    torch.testing.assert_close(model(x), net(x), rtol=2e-2, atol=2e-2)
+
+
+def test_weights_beside_the_file_are_read(tmp_path: Path) -> None:
+    net = nn.Linear(64, 32).eval()
+    x = torch.randn(2, 64)
+    path = tmp_path / "net.onnx"
+    onnx.save(exported(net, (x,)), path, save_as_external_data=True, location="weights.bin", size_threshold=16)
+    assert (tmp_path / "weights.bin").exists()
+    torch.testing.assert_close(autocast.from_onnx(path)(x), net(x))
+
+
+def test_dimensions_vary_where_the_file_or_the_caller_says_so() -> None:
+    net = nn.Linear(3, 2).eval()
+    x, seven = torch.randn(2, 3), torch.randn(7, 3)
+    named = exported(net, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    fixed = exported(net, (x,), input_names=["x"])
+    for model in (
+        autocast.from_onnx(named),
+        autocast.from_onnx(fixed, dynamic={"batch": ("x", 0, 1, 64)}),
+    ):
+        torch.testing.assert_close(model(seven), net(seven))
+
+
+def test_an_imported_model_is_autocast_like_any_other() -> None:
+    net = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).eval()
+    x = torch.randn(2, 8)
+    low = amp.autocast(autocast.from_onnx(exported(net, (x,))))
+    assert low.report.inserted
+    torch.testing.assert_close(low(x), net(x), rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "error", "message"),
+    [
+        (None, ImportModelError, "got a NoneType for the path"),
+        ("nowhere.onnx", ImportModelError, "nowhere.onnx cannot be read"),
+        (__file__, ImportModelError, "test_onnx.py cannot be read"),
+        (onnx.ModelProto(), ImportModelError, "ONNX's checker refuses the model"),
+        (graph_of([helper.make_node("Det", ["x"], ["y"])], (2, 2)), UnsupportedError, "Det: 1 node"),
+        (
+            graph_of(
+                [
+                    helper.make_node("IsInf", ["x"], ["z"], detect_negative=0),
+                    helper.make_node("Cast", ["z"], ["y"], to=1),
+                ]
+            ),
+            UnsupportedError,
+            "IsInf with one sign",
+        ),
+        (graph_of([helper.make_node("Mod", ["x", "x"], ["y"])]), UnsupportedError, "Mod with floats with fmod=0"),
+        (
+            graph_of([helper.make_node("Relu", ["x"], ["y"])], dtype=TensorProto.FLOAT8E4M3FN),
+            UnsupportedError,
+            "Relu with float8",
+        ),
+    ],
+    ids=["nothing", "no file", "no model", "an empty one", "no such operator", "an attribute", "floats", "float8"],
+)
+def test_what_cannot_be_imported_is_an_error_that_says_why(model: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises((error, UnsupportedError), match=message):
+        autocast.from_onnx(model)
+
+
+@pytest.mark.parametrize("dynamic", [3, {"n": 3}, {"n": ("z", 0)}, {"n": ("x", 5)}, {"a b": ("x", 0)}])
+def test_dynamic_that_names_what_is_not_there_is_refused(dynamic: Any) -> None:
+    model = graph_of([helper.make_node("Relu", ["x"], ["y"])])
+    with pytest.raises(ImportModelError, match=r"from_onnx: dynamic.*expected dynamic="):
+        autocast.from_onnx(model, dynamic=dynamic)
+
+
+#: Every fiftieth of ONNX's node tests, and those of operators that were mended; `python -m tests.onnx_suite` runs all.
+_SAMPLE = [
+    *list(cases())[::50],
+    "test_gather_elements_0",
+    "test_gather_0",
+    "test_tile",
+    "test_shape",
+    "test_einsum_batch_matmul",
+]
+
+
+@pytest.mark.parametrize("form", ["inputs", "constants"])
+@pytest.mark.parametrize("name", _SAMPLE)
+def test_a_node_test_of_onnx_is_right_or_refused(name: str, form: str) -> None:
+    assert check(name, form).status in ("right", "refused")
+
+
+def test_outputs_are_of_the_kind_of_the_inputs() -> None:
+    model = autocast.from_onnx(graph_of([helper.make_node("Relu", ["x"], ["y"])]))
+    np.testing.assert_array_equal(model(np.array([-1, 0, 1, 2], "float32")), [0, 0, 1, 2])

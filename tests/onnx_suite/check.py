@@ -1,0 +1,98 @@
+"""What comes of one of ONNX's node tests: right, refused or wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+
+import autocast
+from autocast.errors import AutocastError, ImportModelError, InputError, UnsupportedError
+
+#: In which a node says axes, shapes and counts by inputs; models have them as initializers.
+FORMS = ("inputs", "constants")
+
+
+class Verdict(NamedTuple):
+    """What came of a test: "right", "refused", "wrong" or "failed", and what there is to say of it."""
+
+    status: str
+    detail: str = ""
+
+
+@cache
+def cases() -> dict[str, Any]:
+    """The node tests by their names, without those that expand operators into functions of others."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numpy, in the code that makes the tests
+        found = collect_testcases(None)
+    return {case.name: case for case in sorted(found, key=lambda case: case.name) if "_expanded" not in case.name}
+
+
+def check(name: str, form: str) -> Verdict:
+    """Import, compile and run a node test in one of FORMS; an error of the import or of its inputs is a refusal."""
+    case = cases()[name]
+    for inputs, expected in case.data_sets:
+        given = [_array(value) for value in inputs]
+        model, bound = _in_form(case.model, given, form)
+        try:
+            imported = autocast.from_onnx(model)
+        except (ImportModelError, UnsupportedError) as error:
+            return Verdict("refused", str(error))
+        try:
+            outputs = imported(*(array for array, is_bound in zip(given, bound, strict=True) if not is_bound))
+        except InputError as error:
+            return Verdict("refused", str(error))
+        except AutocastError as error:
+            return Verdict("failed", f"{type(error).__name__}: {error}")
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        for got, wanted in zip(outputs, map(_array, expected), strict=True):
+            if difference := _difference(got, wanted, max(case.rtol, 1e-3), max(case.atol, 1e-5)):
+                return Verdict("wrong", difference)
+    return Verdict("right")
+
+
+def _array(value: Any) -> np.ndarray:
+    if value is None or isinstance(value, list | dict):
+        return np.empty((), object)  # a sequence, which no model takes
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def _in_form(model: onnx.ModelProto, given: list[np.ndarray], form: str) -> tuple[onnx.ModelProto, list[bool]]:
+    """The model with its integers after the first input as constants, if `form` says so, and which inputs these are."""
+    bound = [form == "constants" and at > 0 and array.dtype.kind == "i" for at, array in enumerate(given)]
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.input[:]
+    for value, array, is_bound in zip(model.graph.input, given, bound, strict=True):
+        if is_bound:
+            copy.graph.initializer.append(numpy_helper.from_array(array, value.name))
+        else:
+            copy.graph.input.append(value)
+    return copy, bound
+
+
+def _difference(got: Any, wanted: np.ndarray, rtol: float, atol: float) -> str:
+    got = np.asarray(got)
+    if got.dtype != wanted.dtype or got.shape != wanted.shape:
+        return f"{got.dtype}{list(got.shape)} in place of {wanted.dtype}{list(wanted.shape)}"
+    a, b = got.astype("float64"), wanted.astype("float64")
+    return (
+        ""
+        if np.allclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
+        else f"{a.ravel()[:4]} in place of {b.ravel()[:4]}"
+    )
+
+
+def verdicts(names: list[str]) -> Iterator[tuple[str, str, Verdict]]:
+    """(name, form, verdict) of each; the second form where a test has integers that it binds."""
+    for name in names:
+        for form in FORMS:
+            if form == "inputs" or any(_array(v).dtype.kind == "i" for v in cases()[name].data_sets[0][0][1:]):
+                yield name, form, check(name, form)
