@@ -1,0 +1,253 @@
+"""`torch.compile(module, backend="autocast")`: the graphs that Dynamo finds, cast and run by our kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import tracing
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
+from autocast import amp
+from autocast.errors import UnsupportedError
+from autocast.frontend import from_torch
+from autocast.kernels import detect_target
+from autocast.model.value import Model
+from autocast.runtime.executable import Executable
+from autocast.runtime.tensors import from_tensor, to_tensor
+from autocast.runtime.variant import Variant
+from autocast.torch_target.asked import torch_dtype
+from autocast.vm.compile import variant_of
+
+#: How many sets of weights and plain numbers a graph is kept ready for: layers of a network may share its graph.
+_KEPT = 64
+
+
+def backend(
+    graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., tuple[Any, ...]]:
+    """Compile a graph of Dynamo's for inference; `torch.compile` finds it as "autocast".
+
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+        Takes tensors, sizes, and the module's parameters, in any order.
+    example_inputs : sequence
+        What it is about to be called with.
+    options : mapping, optional
+        Of `amp.autocast`: `{"policy": "mp1"}`, `{"dtype": "float16"}`; its defaults where nothing is given.
+
+    Returns
+    -------
+    callable
+        Takes what the graph takes, and returns a tuple. Parameters are cast and packed when they are first seen, and
+        again after they were changed.
+
+    Raises
+    ------
+    ImportModelError
+        The graph holds operators that cannot be imported: all are listed.
+    UnsupportedError
+        Gradients are wanted, or the graph changes a buffer, or returns what is neither a tensor nor known.
+    """
+    _check_inference(example_inputs)
+    compiled = _Graph(graph, options or {}, example_inputs)
+    with tracing(None), unset_fake_temporarily():
+        compiled.code(tuple(map(_real, example_inputs)))
+    return compiled
+
+
+def _check_inference(inputs: Sequence[Any]) -> None:
+    if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
+        raise UnsupportedError(
+            "torch.compile: backend='autocast' has no gradients, and some inputs or parameters require them; expected "
+            "a call under torch.no_grad() or torch.inference_mode(). autocast.training trains"
+        )
+
+
+def _real(value: Any) -> Any:
+    """An example: sizes as numbers, and tensors that have no values with zeros."""
+    if isinstance(value, torch.SymInt):
+        return value.node.hint
+    if isinstance(value, FakeTensor):
+        return torch.zeros([_real(size) for size in value.shape], dtype=value.dtype)
+    return value
+
+
+class _Inputs(torch.nn.Module):
+    """The graph as a module that holds its weights, takes its tensors and returns tensors alone."""
+
+    def __init__(self, graph: _Graph, inputs: Sequence[Any]) -> None:
+        super().__init__()
+        self.body, self.graph, self.numbers = graph.body, graph, graph.numbers_of(inputs)
+        for position in graph.weights:
+            self.register_buffer(_name(position), inputs[position].detach())
+        self.eval()
+
+    def forward(self, *tensors: torch.Tensor) -> Any:
+        graph = self.graph
+        given: dict[int, Any] = dict(zip(graph.tensors, tensors, strict=True))
+        given |= {position: getattr(self, _name(position)) for position in graph.weights}
+        given |= dict(zip(graph.numbers, self.numbers, strict=True))
+        given |= {position: given[tensor].shape[axis] for position, (tensor, axis) in graph.sizes.items()}
+        results = self.body(*(given[position] for position in range(len(given))))
+        return tuple(results[position] for position in graph.results)
+
+
+def _name(position: int) -> str:
+    return f"weight_{position}"
+
+
+@dataclass(frozen=True)
+class _Code:
+    """What one graph was compiled to: its parameters are read where the torch tensors in `weights` are."""
+
+    model: Model
+    variant: Variant
+
+    def ready(self, weights: Mapping[str, torch.Tensor]) -> Executable:
+        """An executable with these weights."""
+        params = []
+        for name, value in self.model.params.items():
+            if name in weights:
+                value = to_tensor(weights[name].to(torch_dtype(str(value.dtype))))
+            params.append(to_tensor(value))
+        return Executable(replace(self.variant, params=params))
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """An executable, and the weights that it was made with."""
+
+    weights: Mapping[str, torch.Tensor]
+    versions: list[tuple[int, int]]
+    executable: Executable
+
+
+def _versions(weights: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
+    """What differs once a weight is written in place, or its memory is exchanged."""
+    return [(0 if w.is_inference() else w._version, w.data_ptr()) for w in weights.values()]
+
+
+class _Graph:
+    """A graph of Dynamo's with the code for it.
+
+    Its inputs, by position: `weights` are parameters and buffers, `tensors` the other tensors, `sizes` those numbers
+    that are a tensor's size (its position and axis), `numbers` the rest, of which each value has code of its own.
+    """
+
+    def __init__(self, body: fx.GraphModule, options: Mapping[str, Any], examples: Sequence[Any]) -> None:
+        self.body, self.options = body, options
+        values = [node.meta.get("example_value") for node in body.graph.nodes if node.op == "placeholder"]
+        tensors = [i for i, value in enumerate(examples) if isinstance(value, torch.Tensor)]
+        self.weights = [i for i in tensors if _is_weight(examples[i])]
+        self.tensors = [i for i in tensors if i not in self.weights]
+        #: Of each size that varies, by name: where the tensors are that have it, and its axis.
+        self.axes: dict[str, list[tuple[int, int]]] = {}
+        self.bounds: dict[str, tuple[int | None, ...]] = {}
+        for i in self.tensors:
+            for axis, size in enumerate(values[i].shape):
+                if isinstance(size, torch.SymInt):
+                    self.axes.setdefault(str(size), []).append((i, axis))
+                    self.bounds[str(size)] = _bounds(size)
+        rest = [i for i in range(len(examples)) if i not in tensors]
+        self.sizes = {i: self.axes[str(values[i])][0] for i in rest if str(values[i]) in self.axes}
+        self.numbers = [i for i in rest if i not in self.sizes]
+        #: Of each number that varies: the input that says it, and its axis.
+        self.symbols: dict[str, tuple[int, int | None]] = {name: places[0] for name, places in self.axes.items()}
+        self.symbols |= {str(values[i]): (i, None) for i in self.numbers}
+        self.results, self.others = self._outputs()
+        self._codes: dict[tuple[Any, ...], _Code] = {}
+        self._ready: dict[tuple[Any, ...], _Ready] = {}
+
+    def _outputs(self) -> tuple[list[int], dict[int, Any]]:
+        """The positions of the results that are tensors, and the others: constants and sizes."""
+        tensors, others = [], {}
+        for position, result in enumerate(self.body.graph.output_node().args[0]):
+            value = result.meta.get("example_value") if isinstance(result, fx.Node) else result
+            symbols = set(map(str, value.node.expr.free_symbols)) if isinstance(value, torch.SymInt) else None
+            if isinstance(value, torch.Tensor):
+                tensors.append(position)
+            elif not isinstance(result, fx.Node) or (symbols is not None and symbols <= self.symbols.keys()):
+                others[position] = value
+            else:
+                raise UnsupportedError(
+                    f"torch.compile: backend='autocast' was given a graph that returns {result.name}, which is a "
+                    f"{type(value).__name__}; expected tensors and their sizes. Compute it outside of the graph"
+                )
+        return tensors, others
+
+    def numbers_of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """The plain numbers among the inputs."""
+        return tuple(inputs[i] for i in self.numbers)
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        tensors = [inputs[i] for i in self.tensors]
+        executable = self.executable(inputs)
+        executable.signature.bind(tensors)
+        results = from_tensor(executable.run(executable.arguments(tensors)), "torch")
+        results = iter(results if isinstance(results, tuple) else (results,))
+        count = len(self.results) + len(self.others)
+        return tuple(self.other(i, inputs) if i in self.others else next(results) for i in range(count))
+
+    def other(self, position: int, inputs: Sequence[Any]) -> Any:
+        """A result that is no tensor: a constant, or a number that the sizes say."""
+        result = self.others[position]
+        if not isinstance(result, torch.SymInt):
+            return result
+        known = {}
+        for symbol in result.node.expr.free_symbols:
+            place, axis = self.symbols[str(symbol)]
+            known[symbol] = inputs[place] if axis is None else inputs[place].shape[axis]
+        return int(result.node.expr.subs(known))
+
+    def executable(self, inputs: Sequence[Any]) -> Executable:
+        """What runs these inputs: with their numbers, and their weights as they are now."""
+        key = (self.numbers_of(inputs), *(id(inputs[i]) for i in self.weights))
+        ready = self._ready.get(key)
+        if ready is None or ready.versions != _versions(ready.weights):
+            weights = {_name(i): inputs[i] for i in self.weights}
+            ready = _Ready(weights, _versions(weights), self.code(inputs).ready(weights))
+            self._ready.pop(key, None)
+            self._ready[key] = ready
+            if len(self._ready) > _KEPT:
+                del self._ready[next(iter(self._ready))]
+        return ready.executable
+
+    def code(self, inputs: Sequence[Any]) -> _Code:
+        """The graph, compiled for the numbers among these inputs."""
+        numbers = self.numbers_of(inputs)
+        if numbers not in self._codes:
+            self._codes[numbers] = self._compiled(inputs)
+        return self._codes[numbers]
+
+    def _compiled(self, inputs: Sequence[Any]) -> _Code:
+        order = {position: i for i, position in enumerate(self.tensors)}
+        dynamic = {
+            name: [(order[i], axis, *self.bounds[name]) for i, axis in places] for name, places in self.axes.items()
+        }
+        model = from_torch(_Inputs(self, inputs), tuple(inputs[i] for i in self.tensors), dynamic=dynamic)
+        if model.updated:
+            raise UnsupportedError(
+                f"torch.compile: backend='autocast' infers, and a call of this graph changes {len(model.updated)} "
+                "tensors (statistics, or the state of random numbers); expected a module in evaluation mode. Call "
+                "module.eval()"
+            )
+        model = amp.autocast(model, **self.options)
+        variant, _ = variant_of(model.mod, model.params, detect_target(), opt_level=3)
+        return _Code(model, variant)
+
+
+def _is_weight(value: torch.Tensor) -> bool:
+    """Whether it is a parameter or buffer of a module: Dynamo marks them."""
+    return isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
+
+
+def _bounds(size: torch.SymInt) -> tuple[int | None, ...]:
+    """The least and the largest value of a size, None where there is none."""
+    bounds = size.node.shape_env.bound_sympy(size.node.expr)
+    upper = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper < 2**31 else None
+    return max(int(bounds.lower), 1), upper

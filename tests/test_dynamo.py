@@ -1,0 +1,146 @@
+"""`torch.compile(module, backend="autocast")` infers with our kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autocast import dynamo
+
+#: Of bfloat16 products of a hundred terms of order 1.
+_LOW = {"rtol": 2e-2, "atol": 2e-2}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    with torch.no_grad():
+        yield
+    torch._dynamo.reset()
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 8)).eval()
+
+
+def _compiled(module: Any, **options: Any) -> Any:
+    return torch.compile(module, backend=dynamo.backend, **({"options": options} if options else {}))
+
+
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The models that the backend makes."""
+    made: list[Any] = []
+    cast = dynamo.amp.autocast
+    monkeypatch.setattr(dynamo.amp, "autocast", lambda *args, **kw: made.append(cast(*args, **kw)) or made[-1])
+    return made
+
+
+def test_the_entry_point_is_the_backend() -> None:
+    tomllib = pytest.importorskip("tomllib")  # of Python 3.11
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    value = project["entry-points"]["torch_dynamo_backends"]["autocast"]
+    assert EntryPoint("autocast", value, "torch_dynamo_backends").load() is dynamo.backend
+
+
+def test_a_compiled_module_gives_what_the_module_gives() -> None:
+    module, x = _network(), torch.randn(4, 16)
+    torch.testing.assert_close(_compiled(module)(x), module(x), **_LOW)
+
+
+def test_a_convolution_with_its_norm_gives_what_the_module_gives() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2)).eval()
+    x = torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(_compiled(module)(x), module(x), **_LOW)
+
+
+def test_options_are_those_of_autocast(imports: list[Any]) -> None:
+    _compiled(_network(), dtype="float16")(torch.randn(4, 16))
+    assert "float16" in str(imports[0].mod)
+
+
+def test_an_option_that_autocast_lacks_is_an_error_that_names_it() -> None:
+    with pytest.raises(Exception, match="sharpness"):
+        _compiled(_network(), sharpness=3)(torch.randn(4, 16))
+
+
+def test_sizes_that_vary_are_compiled_once(imports: list[Any]) -> None:
+    module = _network()
+    compiled = _compiled(module)
+    for rows in (4, 7, 9, 30):
+        x = torch.randn(rows, 16)
+        torch.testing.assert_close(compiled(x), module(x), **_LOW)
+    assert len(imports) == 2  # of four rows, then of any
+
+
+def test_weights_that_change_in_place_are_read_again(imports: list[Any]) -> None:
+    module, x = _network(), torch.randn(4, 16)
+    compiled = _compiled(module)
+    compiled(x)
+    module.load_state_dict({name: 2 * value for name, value in module.state_dict().items()})
+    torch.testing.assert_close(compiled(x), module(x), rtol=2e-2, atol=8e-2)
+    assert len(imports) == 1
+
+
+def test_weights_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    executable = dynamo.Executable
+    monkeypatch.setattr(dynamo, "Executable", lambda variant: made.append(executable(variant)) or made[-1])
+    compiled, x = _compiled(_network()), torch.randn(4, 16)
+    for _ in range(3):
+        compiled(x)
+    assert len(made) == 1
+
+
+def test_layers_that_share_a_graph_have_their_own_weights(imports: list[Any]) -> None:
+    layers = [_network(), _network()]
+
+    @_compiled
+    def apply(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return layer(x)
+
+    x = torch.randn(4, 16)
+    for layer in layers * 2:
+        torch.testing.assert_close(apply(layer, x), layer(x), **_LOW)
+
+
+def test_a_graph_break_makes_two_graphs(imports: list[Any]) -> None:
+    def function(x: torch.Tensor, factor: int) -> tuple[torch.Tensor, int]:
+        y = torch.relu(x) * factor
+        torch._dynamo.graph_break()
+        return y.sum(1) + x.shape[0], x.shape[0]
+
+    compiled = _compiled(function)
+    for rows in (4, 7, 9):
+        x = torch.randn(rows, 6)
+        got, expected = compiled(x, rows + 1), function(x, rows + 1)
+        torch.testing.assert_close(got[0], expected[0])
+        assert got[1] == rows
+    assert len(imports) > 1
+
+
+def test_gradients_are_an_error_that_says_so() -> None:
+    compiled = _compiled(_network())
+    with torch.enable_grad(), pytest.raises(Exception, match=r"has no gradients.*torch\.no_grad\(\)"):
+        compiled(torch.randn(4, 16))
+
+
+def test_a_graph_that_changes_buffers_is_an_error_that_says_so() -> None:
+    compiled = _compiled(nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8)).train())
+    with pytest.raises(Exception, match=r"changes \d+ tensors"):
+        compiled(torch.randn(4, 16))
+
+
+def test_what_cannot_be_imported_is_an_error_that_names_it() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1)
+
+    with pytest.raises(Exception, match="from_torch"):
+        _compiled(function)(torch.randn(4, 16))
