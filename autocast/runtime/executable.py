@@ -23,7 +23,7 @@ from autocast.runtime import threads, torch_calls
 from autocast.runtime.huge_pages import use_huge_pages
 from autocast.runtime.machine import VirtualMachine
 from autocast.runtime.mismatch import mismatch
-from autocast.runtime.pool import varying_outputs
+from autocast.runtime.pool import Storages, varying_blocks
 from autocast.runtime.program import CARRY, PREPARE
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.status import Status
@@ -112,7 +112,12 @@ class Executable:
                 Input(spec.name, spec.dtype, tuple(value.shape))
                 for spec, value in zip(self.signature.inputs, inputs, strict=True)
             )
+            varying_blocks.hold(self._storages.blocks(value.shape for value in inputs))
         return from_tensor(self.run(self.arguments(inputs)), kind_of(inputs))
+
+    @cached_property
+    def _storages(self) -> Storages:
+        return Storages(self.program)
 
     @cached_property
     def state(self) -> dict[str, tvm_ffi.Tensor]:
@@ -201,7 +206,7 @@ class Executable:
                 raise mended from error
             self._last = time.perf_counter() - started
         if self.program.outputs_vary:
-            varying_outputs.note(outputs)
+            varying_blocks.note(outputs)
         return outputs
 
     @contextmanager

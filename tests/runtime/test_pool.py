@@ -17,11 +17,11 @@ def cleared(monkeypatch):
     """The sizes of the outputs at the time of each release of the pool's unused blocks."""
     counts = []
     real = pool.function
-    monkeypatch.setattr(pool, "varying_outputs", pool.VaryingOutputs())
-    monkeypatch.setattr("autocast.runtime.executable.varying_outputs", pool.varying_outputs)
+    monkeypatch.setattr(pool, "varying_blocks", pool.VaryingBlocks())
+    monkeypatch.setattr("autocast.runtime.executable.varying_blocks", pool.varying_blocks)
 
     def clear():
-        counts.append(set(pool.varying_outputs._sizes))
+        counts.append(set(pool.varying_blocks._blocks))
         real("vm.builtin.memory_manager.clear")()
 
     monkeypatch.setattr(
@@ -44,10 +44,11 @@ def test_the_steady_state_takes_no_pages():
 
 
 def test_blocks_of_many_sizes_are_freed_beyond_a_limit(monkeypatch, cleared):
-    monkeypatch.setattr(pool, "LIMIT", 4 * pool.PAGE)
+    monkeypatch.setattr(pool, "LIMIT", 8 * pool.PAGE)
+    monkeypatch.setattr(pool, "CALLS", 1)
     executable = vm.compile(dense(bound=4096))
     weight = torch.from_dlpack(dense().params["w"])
-    for rows in (32, 64, 32, 96, 128):  # an output has 1, 2, 1, 3 and 4 pages
+    for rows in (32, 64, 32, 96, 128):  # each of two outputs has 1, 2, 1, 3 and 4 pages
         x = torch.randn(rows, 16)
         torch.testing.assert_close(executable(x, torch.tensor(0.0))[1], x @ weight)
     assert [{size // pool.PAGE for size in sizes} for sizes in cleared] == [{1, 2}, {3}]
