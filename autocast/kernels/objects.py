@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from tvm import tirx
 from tvm.ir.instrument import pass_instrument
 
 from autocast.kernels.contexts import changed_context
+from autocast.kernels.fallback.schedule import EXISTING
 
 #: What is read off a kernel whose loops are final.
 Describe = Callable[[tirx.PrimFunc], Any]
@@ -49,6 +51,7 @@ def machine_code(unit: tvm.IRModule, target: tvm.target.Target, describe: Descri
     named main.
     """
     loops = _Loops()
+    target = _careful(target) if any(map(_has_remainders, unit.functions.values())) else target
     pipeline, finalize, _ = tirx.get_default_tir_pipeline(target)
     with changed_context(instruments=[loops]):
         mod = tirx.transform.BindTarget(target.with_host(target))(unit)
@@ -58,6 +61,24 @@ def machine_code(unit: tvm.IRModule, target: tvm.target.Target, describe: Descri
     functions = {var: function.without_attr("tirx.is_entry_func") for var, function in mod.functions.items()}
     code = tvm_ffi.get_global_func("target.build.llvm")(tvm.IRModule(functions, attrs=mod.attrs), target)
     return code, {var.name_hint: describe(function) for var, function in loops.mod.functions.items()}
+
+
+def _has_remainders(function: tirx.PrimFunc) -> bool:
+    """Whether a module came with a function that has remainders in it.
+
+    LLVM makes wrong code of a loop nest such as `y[i, j, k] = x[i % 3, j % 4, k % 5]`, which it unrolls and vectorizes,
+    for processors with AVX-512. Loops that are scheduled here have explicit vectors.
+    """
+    found: list[bool] = []
+    if EXISTING in (function.attrs or {}):
+        remainders = (tirx.FloorMod, tirx.Mod)
+        tvm_ffi.structural_walk(function.body, (remainders, lambda _: found.append(True)))
+    return bool(found)
+
+
+def _careful(target: tvm.target.Target) -> tvm.target.Target:
+    """The target, for which LLVM transforms no loops."""
+    return tvm.target.Target({**json.loads(str(target)), "opt-level": 1})
 
 
 def object_of(unit: tvm.IRModule, target: tvm.target.Target, describe: Describe) -> tuple[Object, dict[str, Any]]:

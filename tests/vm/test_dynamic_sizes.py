@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+
+import autocast
 
 from tests.dynamic_sizes import TOLERANCES, errors
 
@@ -29,3 +32,12 @@ def test_an_architecture_is_right_at_every_size(name: str, kind: str, dtype: tor
     found = list(errors(name, kind, dtype))
     assert found
     assert [(sizes, error) for sizes, error in found if not error <= TOLERANCES[dtype]] == []
+
+
+def test_a_convolution_of_a_single_task_takes_any_length() -> None:
+    module = nn.Sequential(nn.Conv1d(8, 64, 3, padding=1), nn.GELU(), nn.Conv1d(64, 8, 3, padding=1)).eval()
+    model = autocast.from_torch(module, (torch.randn(1, 8, 32),), dynamic={"length": ("*", 2, 3, 64)})
+    for length in (3, 17, 64):
+        x = torch.randn(1, 8, length)
+        with torch.no_grad():
+            torch.testing.assert_close(model(x), module(x))

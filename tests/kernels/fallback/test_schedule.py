@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tvm import relax
+from tvm import relax, topi
 
 from autocast.kernels import detect_target, lower
 from tests.kernels.modules import error, module, random, run, scheduled
@@ -83,3 +83,14 @@ def test_a_result_that_is_a_sum_of_sizes_may_have_elements_where_one_of_them_is_
     x, y = np.zeros((0, 3), "int32"), np.arange(6, dtype="int32").reshape(2, 3)
     for a, b in ((x, y), (y, x)):
         np.testing.assert_array_equal(run(module(*body), a, b)[0], np.concatenate([a, -b]))
+
+
+def test_remainders_in_functions_that_came_with_the_module_are_computed_right() -> None:
+    shape, repeats = (3, 4, 5), (6, 4, 2)
+    builder, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            result = builder.emit_output(builder.emit_te(topi.tile, x, repeats))
+        builder.emit_func_output(result)
+    array = random(shape, "float32")
+    np.testing.assert_array_equal(run(builder.get(), array)[0], np.tile(array, repeats))

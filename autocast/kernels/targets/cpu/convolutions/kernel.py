@@ -106,8 +106,11 @@ class _Generator:
         parts = blocking.feature_tasks
         count = groups * bands * parts
         if isinstance(count, int) and count == 1:
-            self._task(source, i64(0), i64(0), i64(0))
-            return
+            if all(isinstance(extent, int) for extent in self.shape):
+                self._task(source, i64(0), i64(0), i64(0))
+                return
+            # Outside of a parallel loop TIR allocates where the function begins: there no size is bound yet.
+            count = tirx.call_extern("int64", "autocast_same", i64(1))
         with T.parallel(0, i64(count)) as task:
             part = T.bind(task % parts)
             band = T.bind(task // parts % bands)
