@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import autocast
-
 from tests.dynamic_sizes import TOLERANCES, errors
 
 
