@@ -39,11 +39,8 @@ def test_regions_survive_symbolic_tracing() -> None:
     assert regions(from_torch(torch.fx.symbolic_trace(Nested()), (X,))) == NESTED
 
 
-def test_an_exported_program_itself_is_refused() -> None:
-    with pytest.raises(
-        ImportModelError, match=r"got a ExportedProgram; expected a torch.nn.Module. Pass its module\(\)"
-    ):
-        from_torch(torch.export.export(Nested(), (X,)), (X,))
+def test_regions_survive_in_an_exported_program_itself() -> None:
+    assert regions(from_torch(torch.export.export(Nested(), (X,)))) == NESTED
 
 
 @pytest.mark.parametrize(
