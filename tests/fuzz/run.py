@@ -106,6 +106,7 @@ def write(case: Case, amp: str | None, found: Outcome, directory: Path) -> Path:
     )
     path.write_text(
         f"# Seed {case.seed}, AutoCast to {amp}, {policy(case)}; {found.kind}:\n{comment}\n\n"
+        "from numpy import inf, nan  # noqa: F401\n\n"
         f'MODULE = """\n{case.text}"""\nARGUMENTS = [\n    {arguments}\n]\n\n'
         f"from tests.fuzz.run import repeat\n\n"
         f'if __name__ == "__main__":\n'

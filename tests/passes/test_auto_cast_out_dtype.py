@@ -7,6 +7,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from autocast import amp
+from autocast.ir import all_bindings, op_name
 from tests.passes.test_auto_cast_rules import Softmax
 
 LOW, FULL = "bfloat16", "float32"
@@ -67,3 +68,33 @@ def test_out_dtype_changes_floating_point_results_only():
 
     after = amp.autocast(Mixed, dtype="float16", out_dtype="float16")
     assert [str(field.dtype) for field in after["main"].ret_ty.fields] == ["float16", "int64", "float64"]
+
+
+def test_a_gradient_of_a_convolutions_weights_is_widened_after_it():
+    @I.ir_module
+    class Gradient:
+        @R.function
+        def main(
+            x: R.Tensor((2, 2, 3, 3, 3), LOW), g: R.Tensor((2, 2, 2, 2, 2), LOW), w: R.Tensor((2, 2, 2, 2, 2), LOW)
+        ):
+            d = R.grad.conv3d_weight_backward(
+                x,
+                w,
+                g,
+                strides=[1, 1, 1],
+                padding=[0] * 6,
+                dilation=[1, 1, 1],
+                groups=1,
+                data_layout="NCDHW",
+                kernel_layout="OIDHW",
+                out_layout="NCDHW",
+                out_dtype="void",
+            )
+            r = R.multiply(d, w)
+            return r
+
+    after = amp.autocast(Gradient, preset="mp1")
+    relax.analysis.well_formed(after)
+    assert str(after["main"].ret_ty.dtype) == LOW
+    multiplied = next(b.value for b in all_bindings(after["main"].body) if op_name(b.value) == "relax.multiply")
+    assert [str(arg.ty.dtype) for arg in multiplied.args] == [FULL, FULL]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
@@ -31,11 +32,28 @@ def _prelu(call: relax.Call, x: relax.Expr, alpha: relax.Expr) -> relax.Expr:
     return relax.op.where(positive, x, relax.op.multiply(x, factor))
 
 
-#: Operators that TVM has a type for, but nothing that computes them; not along an axis of run-time size, either.
-_UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr]] = {
+def _quantize(call: relax.Call, x: relax.Expr, scale: relax.Expr, zero: relax.Expr) -> relax.Expr | None:
+    op, dtype, axis = relax.op, str(call.attrs.out_dtype), int(call.attrs.axis) % len(dims(x))
+    if "int" not in dtype:
+        return None
+
+    def along_axis(parameter: relax.Expr) -> relax.Expr:
+        wide = op.astype(parameter, "float32")
+        if not dims(parameter):
+            return wide
+        return op.reshape(wide, [dims(parameter)[0] if i == axis else 1 for i in range(len(dims(x)))])
+
+    steps = op.round(op.divide(op.astype(x, "float32"), along_axis(scale)))
+    bounds = np.iinfo(dtype)
+    return op.astype(op.clip(op.add(steps, along_axis(zero)), int(bounds.min), int(bounds.max)), dtype)
+
+
+#: Operators that TVM has a type for, but nothing that computes them, along an axis of run-time size or of NaN.
+_UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.ewise_fma": lambda _, x, y, z: relax.op.add(relax.op.multiply(x, y), z),
     "relax.nn.prelu": _prelu,
     "relax.nn.pixel_shuffle": _pixel_shuffle,
+    "relax.quantize": _quantize,
     "relax.wrap_param": lambda call, x: relax.op.astype(x, call.attrs.dtype),
     "relax.hint_on_device": lambda _, x: x,
     "relax.builtin.stop_lift_params": lambda _, x: x,

@@ -11,6 +11,7 @@ from tvm import relax
 from autocast.errors import CastingRuleError
 from autocast.ir import identity
 from autocast.messages import reason
+from autocast.operators import Kind, is_kind
 from autocast.passes.casting.leaves import Tree, leaves, retype, signature
 from type_hints import TableRule
 
@@ -19,8 +20,11 @@ _inferred: dict[Any, tuple[str, ...]] = {}
 
 
 def has_out_dtype(call: relax.Call) -> bool:
-    """Whether the operator has an attribute for the dtype in which it stores its result."""
-    return "out_dtype" in _dtype_names(call)
+    """Whether an attribute of the call says in which dtype its result is stored.
+
+    The gradients of convolutions' weights have a convolution's attributes, and the dtype of the weights.
+    """
+    return "out_dtype" in _dtype_names(call) and not is_kind(call, Kind.CONVOLUTION_GRADIENT)
 
 
 def with_out_dtype(call: relax.Call, dtype: str | None) -> tvm.ir.Attrs:

@@ -119,3 +119,19 @@ def test_hints_and_marks_compute_nothing() -> None:
     x = random((4,), "float32")
     (got,) = run(module(body, ((4,), "float32")), x)
     np.testing.assert_array_equal(got, x.astype("float16") + np.float16(1))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
+def test_quantizing_rounds_to_even_saturates_and_makes_zero_of_nan(dtype):
+    numbers = [np.nan, np.inf, -np.inf, 0.5, 1.5, -0.25, 1e30, -1e30]
+    x = np.float32([numbers, numbers[::-1]])
+    scale, zero = np.float32([0.5, 0.125]), np.array([3, 0], dtype)
+
+    def quantized(x, scale, zero):
+        return relax.op.quantize(x, scale, zero, axis=0, out_dtype=dtype)
+
+    found = run(module(quantized, ((2, 8), "float32"), ((2,), "float32"), ((2,), dtype)), x, scale, zero)[0]
+    bounds = np.iinfo(dtype)
+    steps = np.round(np.float64(x) / scale[:, None]) + zero[:, None]
+    expected = np.nan_to_num(np.clip(steps, bounds.min, bounds.max), nan=0).astype(dtype)
+    assert np.array_equal(found, expected)
