@@ -15,7 +15,7 @@ from autocast.ir import dims, is_constant, op_name, storage
 from autocast.kernels.explain import Declined
 from autocast.kernels.matching.layout.views import View
 from autocast.kernels.specs.layout import Axis, Piece
-from autocast.kernels.specs.sizes import DimensionNames, Size
+from autocast.kernels.specs.sizes import DimensionNames, Size, strides_of
 
 #: A piece that reads a view, or one that is filled, without what it reads.
 Part = tuple[View | None, Piece]
@@ -71,12 +71,15 @@ def _tile(views: list[View], call: relax.Call, writes: tuple[Size, ...], names: 
 def _repeat(views: list[View], call: relax.Call, writes: tuple[Size, ...], names: DimensionNames) -> list[Part]:
     (view,) = views
     count = int(call.attrs.repeats)
-    if call.attrs.axis is None:
-        view = View(view.tensor, (math.prod(view.extents, start=1),), (1,), view.start, view.dtype)
-    axis = int(call.attrs.axis or 0) % len(view.extents)
+    # Without an axis: each element, in the order of the view, whatever order they are stored in.
+    flat = call.attrs.axis is None
+    axis = len(view.extents) - 1 if flat else int(call.attrs.axis) % len(view.extents)
     extents = (*view.extents[: axis + 1], count, *view.extents[axis + 1 :])
     strides = (*view.strides[: axis + 1], 0, *view.strides[axis + 1 :])
-    steps = (*writes[:axis], writes[axis] * count, writes[axis], *writes[axis + 1 :])
+    if flat:
+        steps = (*(stride * count * writes[0] for stride in strides_of(view.extents)), writes[0])
+    else:
+        steps = (*writes[:axis], writes[axis] * count, writes[axis], *writes[axis + 1 :])
     return [copied(replace(view, extents=extents, strides=strides), steps)]
 
 

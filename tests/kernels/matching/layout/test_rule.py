@@ -67,6 +67,21 @@ _CASES: dict[str, tuple[Callable[..., relax.Expr], tuple, list[str]]] = {
     "tiled": (lambda x: op.tile(x, (3, 2, 2)), (((9, 33), "int8"),), ["tile0_3x18x66_int8"]),
     "repeated": (lambda x: op.repeat(x, 3, 1), (((9, 33), "float64"),), ["repeat0_9x99_float64"]),
     "repeated flat": (lambda x: op.repeat(x, 3), (((9, 33), "int64"),), ["repeat0_891_int64"]),
+    "repeated flat, permuted": (
+        lambda x: op.repeat(op.permute_dims(x, [2, 0, 1]), 3),
+        (((9, 3, 11), f32),),
+        ["repeat0_891_float32"],
+    ),
+    "repeated flat, a part, backwards": (
+        lambda x: op.repeat(op.flip(op.strided_slice(x, [1], [2], [30], [3]), 0), 2),
+        (((30, 33), f32),),
+        ["repeat0_600_float32"],
+    ),
+    "run-time sizes repeated flat, permuted": (
+        lambda x: op.repeat(op.permute_dims(x, [1, 0, 2]), 2),
+        ((("n", "m", 12), bf16),),
+        ["repeat0_d0_bfloat16"],
+    ),
     "padded": (
         lambda x: op.nn.pad(x, [0, 0, 1, 2, 3, 4], pad_value=1.5),
         (((9, 33, 12), bf16),),
