@@ -10,6 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from autocast.collecting import without_garbage_collection
+
 if TYPE_CHECKING:
     from autocast import amp, runtime
     from autocast.errors import AutocastError, CastingRuleError
@@ -70,10 +72,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for."""
-    if name in _PACKAGES:
-        return import_module(f"autocast.{name}")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    with without_garbage_collection():  # which take a fifth of the time that imports take
+        if name in _PACKAGES:
+            return import_module(f"autocast.{name}")
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -56,7 +56,7 @@ def ours(module: Any, inputs: tuple[Any, ...], labels: Any) -> dict[str, float]:
     from autocast import amp, training, vm
 
     clock.lap("import")
-    model = autocast.from_torch(module, inputs)
+    model = autocast.from_torch(module, inputs, cached=True)
     clock.lap("from torch")
     if labels is not None:
         import torch

@@ -76,7 +76,9 @@ def _list(options: argparse.Namespace) -> int:
     for file in sorted(store().files(), key=lambda file: -file.used):
         facts = _facts(file)
         row = (file.kind, file.key[:12], f"{file.size / 1024:.0f}", _ago(now - file.used))
-        table.add_row(*row, facts.get("target", "-"), facts.get("inputs") or facts.get("symbol", "-"))
+        table.add_row(
+            *row, facts.get("target", "-"), facts.get("inputs") or facts.get("symbol") or facts.get("module", "-")
+        )
     Console().print(table)
     return 0
 

@@ -13,10 +13,59 @@ from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArg
 
 from autocast.errors import ImportModelError
 from autocast.frontend.nodes import module_path
+from autocast.runtime.tensors import kind_of_layout
 
 _EVAL = "call model.eval() first"
 _NO_ALPHA = f"{_EVAL}, or use nn.Dropout"
 _SPLIT = f"{_EVAL}, or make it of modules of one layer with nn.Dropout between them"
+
+#: What to try with tensors that cannot be imported.
+_DENSE = {
+    "complex": "Pass torch.view_as_real(tensor), and compute with pairs of numbers",
+    "lazy": "Call the module once with the examples: module(*example_args)",
+    "nested": "Pad it: torch.nested.to_padded_tensor(tensor, 0.0), with a mask",
+    "quantized": "Try tensor.dequantize()",
+    "sparse": "Try tensor.to_dense()",
+}
+
+
+def check_module(module: Any) -> None:
+    """ImportModelError unless `module` is one that torch.export reads."""
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ImportModelError(
+            f"from_torch: got a {type(module).__name__}, which is TorchScript; expected the torch.nn.Module that "
+            "torch.jit.trace or torch.jit.script was given. Pass that one."
+        )
+    if isinstance(module, torch.nn.Module):
+        if getattr(module.forward, "__name__", "") == "_forward_unimplemented":
+            raise ImportModelError(
+                f"from_torch: {type(module).__name__} has no forward of its own; expected a module that can be called. "
+                "Pass the module that calls it, or nn.Sequential(*modules)."
+            )
+        _check_tensors(module)
+        return
+    if isinstance(module, torch.export.ExportedProgram):
+        return
+    got, remedy = f"a {type(module).__name__}", ""
+    if isinstance(module, Mapping):
+        remedy = " Load a state into its module first: module.load_state_dict(...)."
+    elif isinstance(module, type):
+        got, remedy = f"the class {module.__name__}", f" Pass an object of it: {module.__name__}(...)."
+    raise ImportModelError(f"from_torch: got {got}; expected a torch.nn.Module.{remedy}")
+
+
+def _check_tensors(module: torch.nn.Module) -> None:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        lazy = isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
+        check_dense(f"the parameter {name}", "lazy" if lazy else kind_of_layout(tensor))
+
+
+def check_dense(what: str, kind: str) -> None:
+    """ImportModelError where a tensor is of a `kind` that no array of numbers is."""
+    if kind:
+        raise ImportModelError(
+            f"from_torch: {what} is a {kind} tensor; expected a dense tensor of numbers. {_DENSE[kind]}."
+        )
 
 
 def call_place(node: fx.Node) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
-from autocast.frontend.checks import check_faithful, check_signature
+from autocast.frontend.checks import check_dense, check_faithful, check_signature
 from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, input_leaves, parse
 from autocast.frontend.nodes import mark_conversions
@@ -38,41 +38,6 @@ _REMEDIES = (
         "Example inputs are tensors, plain Python values, and tuples and dictionaries of them.",
     ),
 )
-
-
-#: What to try with tensors that cannot be imported.
-_DENSE = {
-    "complex": "Pass torch.view_as_real(tensor), and compute with pairs of numbers",
-    "lazy": "Call the module once with the examples: module(*example_args)",
-    "nested": "Pad it: torch.nested.to_padded_tensor(tensor, 0.0), with a mask",
-    "quantized": "Try tensor.dequantize()",
-    "sparse": "Try tensor.to_dense()",
-}
-
-
-def check_module(module: Any) -> None:
-    """ImportModelError unless `module` is one that torch.export reads."""
-    if isinstance(module, torch.jit.ScriptModule):
-        raise ImportModelError(
-            f"from_torch: got a {type(module).__name__}, which is TorchScript; expected the torch.nn.Module that "
-            "torch.jit.trace or torch.jit.script was given. Pass that one."
-        )
-    if isinstance(module, torch.nn.Module):
-        if getattr(module.forward, "__name__", "") == "_forward_unimplemented":
-            raise ImportModelError(
-                f"from_torch: {type(module).__name__} has no forward of its own; expected a module that can be called. "
-                "Pass the module that calls it, or nn.Sequential(*modules)."
-            )
-        _check_tensors(module)
-        return
-    if isinstance(module, torch.export.ExportedProgram):
-        return
-    got, remedy = f"a {type(module).__name__}", ""
-    if isinstance(module, Mapping):
-        remedy = " Load a state into its module first: module.load_state_dict(...)."
-    elif isinstance(module, type):
-        got, remedy = f"the class {module.__name__}", f" Pass an object of it: {module.__name__}(...)."
-    raise ImportModelError(f"from_torch: got {got}; expected a torch.nn.Module.{remedy}")
 
 
 @dataclass(frozen=True)
@@ -191,20 +156,6 @@ def exported_already(
     return _decomposed(program, leaves, []), module
 
 
-def _check_tensors(module: torch.nn.Module) -> None:
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        lazy = isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin)
-        _check_dense(f"the parameter {name}", "lazy" if lazy else kind_of_layout(tensor))
-
-
-def _check_dense(what: str, kind: str) -> None:
-    """ImportModelError where a tensor is of a `kind` that no array of numbers is."""
-    if kind:
-        raise ImportModelError(
-            f"from_torch: {what} is a {kind} tensor; expected a dense tensor of numbers. {_DENSE[kind]}."
-        )
-
-
 def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: Any, leaves: Sequence[Leaf]) -> None:
     """ImportModelError unless the example inputs are what the module's `forward` takes."""
     try:
@@ -218,7 +169,7 @@ def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: An
     for leaf in leaves:
         if isinstance(leaf.value, torch.Tensor):
             kind = "complex" if leaf.value.is_complex() else kind_of_layout(leaf.value)
-            _check_dense(f"the example input {leaf.name!r}", kind)
+            check_dense(f"the example input {leaf.name!r}", kind)
         if isinstance(leaf.value, np.ndarray):
             raise ImportModelError(
                 f"from_torch: the example input {leaf.name!r} is a numpy array; expected a torch tensor. Try "

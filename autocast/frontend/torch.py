@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
-import tvm
 from torch.export import ExportedProgram
 
-from autocast.errors import FallbackWarning, ImportModelError
-from autocast.frontend.checks import check_supported, listed
-from autocast.frontend.converters import CONVERTERS, OF_PAIRS, TRUSTED
-from autocast.frontend.decompose import Call, split
-from autocast.frontend.exporting import Exported, check_module, export, exported_already
-from autocast.frontend.fallback import call_torch
-from autocast.frontend.importer import Importer
-from autocast.frontend.normalize import normalize
-from autocast.frontend.parameters import parameters
-from autocast.frontend.randomness import RANDOM_STATE, random_state
-from autocast.messages import warn
+from autocast.errors import ImportModelError
+from autocast.frontend.checks import check_module
+from autocast.frontend.imported_before import imported_before
+from autocast.frontend.randomness import random_state
+from autocast.messages import shown
 from autocast.model.value import Model
 
 #: What may become of an operator that nothing here computes.
@@ -35,6 +28,7 @@ def from_torch(
     dynamic: Mapping[str, Any] | None = None,
     seed: int = 0,
     fallback: str = "torch",
+    cached: bool = False,
 ) -> Model:
     """Import a PyTorch module as it stands: `module.eval()` to infer, `module.train()` to train.
 
@@ -56,6 +50,11 @@ def from_torch(
     fallback : str
         What becomes of an operator that nothing here computes: "torch" leaves it to torch when the model runs, without
         mixed precision, and says so in a warning and in `Model.fallbacks`; "error" refuses the model.
+    cached : bool
+        Do not export a module that was imported before, in this process or another, and is unchanged since: its code,
+        its configuration, the shapes of its parameters and inputs. Seconds become a tenth of one. What cannot be seen
+        are variables that somebody changes in modules of code while they run, and environment variables that they
+        read: leave it False where the model depends on such. See docs/cache.md.
 
     Returns
     -------
@@ -77,15 +76,19 @@ def from_torch(
     -----
     FallbackWarning
         Some operators are left to torch.
+    CacheWarning
+        `cached` is asked for, and the module has something that cannot be compared with what it was.
     """
     if fallback not in FALLBACKS:
         raise ImportModelError(
             f"from_torch: fallback is {fallback!r}; expected one of {', '.join(map(repr, FALLBACKS))}."
         )
+    if not isinstance(cached, bool):
+        raise ImportModelError(f"from_torch: cached is {shown(cached)}; expected True or False.")
     check_module(module)
     start = random_state(seed)
     if isinstance(module, ExportedProgram):
-        return _imported(*exported_already(module, example_args, example_kwargs, dynamic), start, fallback)
+        return _translate(module, (example_args, example_kwargs, dynamic), start, fallback)
     if isinstance(example_args, torch.Tensor):
         example_args = (example_args,)
     if not isinstance(example_args, Sequence) or isinstance(example_args, str):
@@ -98,47 +101,13 @@ def from_torch(
             f"from_torch: example_kwargs is a {type(example_kwargs).__name__}; expected inputs by their names, such as "
             "{'attention_mask': tensor}. Inputs without names are example_args."
         )
-    args, kwargs = tuple(example_args), dict(example_kwargs or {})
-    return _imported(export(module, args, kwargs, dynamic), module, start, fallback)
+    given = (tuple(example_args), dict(example_kwargs or {}), dynamic)
+    import_ = partial(_translate, module, given, start, fallback)
+    return imported_before(module, (*given, fallback), start, import_) if cached else import_()
 
 
-def _imported(exported: Exported, module: torch.nn.Module, start: tvm.runtime.Tensor, fallback: str) -> Model:
-    """The model of an exported module, whose random numbers start at `start`."""
-    importer, mod = _translated(exported, module)
-    if fallback == "error":
-        check_supported(importer.left)
-    elif importer.left:
-        warn(
-            "from_torch: torch computes what nothing here does, without mixed precision, whenever the model runs:\n"
-            f"{listed(importer.left)}\nModel.fallbacks lists it; fallback='error' refuses it.",
-            FallbackWarning,
-        )
-    mod, used = normalize(mod)
-    values = importer.parameters
-    kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}
-    if used[-1]:
-        kept[RANDOM_STATE] = start
-    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    return Model(mod, kept, output_names=exported.output_names, frozen=frozenset(kept.keys() - trained))
+def _translate(*args: Any) -> Model:
+    """`translate`; its converters take half a second to import, which a cached import saves."""
+    from autocast.frontend.translate import translate
 
-
-def _translated(exported: Exported, module: torch.nn.Module) -> tuple[Importer, tvm.IRModule]:
-    """The program as a Relax module, and who made it: what no converter takes is split further, while torch can."""
-    tried: set[Call] = set()
-    while True:
-        program = exported.program
-        names, training = exported.symbols, module.training
-        importer = Importer(
-            program, parameters(program, module), names, CONVERTERS, TRUSTED, OF_PAIRS, call_torch, training=training
-        )
-        try:
-            mod = importer.translate()
-        except ImportModelError:
-            further = split(program, importer.left, tried)
-            if further is None:
-                raise
-        else:
-            further = split(program, importer.left, tried)
-            if further is None:
-                return importer, mod
-        exported = replace(exported, program=further)
+    return translate(*args)

@@ -11,10 +11,10 @@ import tvm
 from tvm import relax
 
 from autocast import operators  # noqa: F401  # defines the operators of our own, which modules may call
+from autocast.collecting import without_garbage_collection
 from autocast.container import Container, Format, LayoutError, as_entry
 from autocast.errors import ArtifactError, IllFormedModuleError
 from autocast.ir import dtype_of, static_shape
-from autocast.ir.collecting import without_garbage_collection
 from autocast.ir.deserialize import from_data
 from autocast.ir.serialize import SerializationError, to_data
 from autocast.ir.well_formed import check_well_formed

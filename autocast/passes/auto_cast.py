@@ -13,9 +13,9 @@ import tvm
 from tvm import relax
 
 from autocast import settings
+from autocast.collecting import without_garbage_collection
 from autocast.errors import IllFormedModuleError
 from autocast.ir import Reading, check_well_formed
-from autocast.ir.collecting import without_garbage_collection
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
 from autocast.passes.casting.costs import CostModel, cast_bytes

@@ -8,16 +8,15 @@ import json
 import time
 from collections.abc import Callable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm.target import codegen
 
-import autocast
 from autocast import settings
 from autocast.cache import Store, store
+from autocast.cache.sources import digest_of_sources
 from autocast.container import Container, Format
 from autocast.ir import all_bindings, op_name, relax_functions
 from autocast.kernels.targets.cpu.instruction_sets import machine_of
@@ -118,11 +117,4 @@ def _key(source: Source) -> str:
 @functools.cache
 def makers() -> tuple[object, ...]:
     """Versions of the compilers, and a digest of the sources here that make programs: part of every key."""
-    root = Path(autocast.__file__).parent
-    digest = hashlib.sha256()
-    for name in _COMPILING:
-        path = root / name
-        for source in [path] if path.suffix else sorted(path.rglob("*.py")):
-            digest.update(str(source.relative_to(root)).encode())
-            digest.update(source.read_bytes())
-    return (*map(metadata.version, _VERSIONED), codegen.llvm_version_major(), digest.hexdigest())
+    return (*map(metadata.version, _VERSIONED), codegen.llvm_version_major(), digest_of_sources(*_COMPILING))

@@ -135,6 +135,7 @@ def illformed():
 
 ROWS: Rows = {
     ("from_torch", ImportModelError): {
+        "cached": (lambda: from_torch(NET, (X,), cached="yes"), "cached is 'yes'; expected True or False"),
         "module None": (lambda: from_torch(None, (X,)), "got a NoneType"),
         "module a number": (lambda: from_torch(3, (X,)), "got a int"),
         "module a text": (lambda: from_torch("bert", (X,)), "got a str"),

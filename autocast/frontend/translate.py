@@ -1,0 +1,88 @@
+"""From what torch exports of a module to a model: exported, split, converted, simplified."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+import tvm
+from torch.export import ExportedProgram
+
+from autocast.errors import FallbackWarning, ImportModelError
+from autocast.frontend.checks import check_supported, listed
+from autocast.frontend.converters import CONVERTERS, OF_PAIRS, TRUSTED
+from autocast.frontend.decompose import Call, split
+from autocast.frontend.exporting import Exported, export, exported_already
+from autocast.frontend.fallback import call_torch
+from autocast.frontend.importer import Importer
+from autocast.frontend.normalize import normalize
+from autocast.frontend.parameters import parameters
+from autocast.frontend.randomness import RANDOM_STATE
+from autocast.messages import warn
+from autocast.model.value import Model
+
+
+def translate(
+    module: torch.nn.Module | ExportedProgram, given: tuple[Any, Any, Any], start: tvm.runtime.Tensor, fallback: str
+) -> Model:
+    """The model of a module, or of an exported program.
+
+    Parameters
+    ----------
+    module
+        What is exported, if that is not done.
+    given
+        Its example inputs by place and by name, and its dynamic dimensions.
+    start
+        Where random numbers start.
+    fallback
+        As `from_torch` takes it.
+
+    Raises
+    ------
+    ImportModelError
+        As `from_torch`.
+    """
+    if isinstance(module, ExportedProgram):
+        exported, module = exported_already(module, *given)
+    else:
+        exported = export(module, *given)
+    importer, mod = _translated(exported, module)
+    if fallback == "error":
+        check_supported(importer.left)
+    elif importer.left:
+        warn(
+            "from_torch: torch computes what nothing here does, without mixed precision, whenever the model runs:\n"
+            f"{listed(importer.left)}\nModel.fallbacks lists it; fallback='error' refuses it.",
+            FallbackWarning,
+        )
+    mod, used = normalize(mod)
+    values = importer.parameters
+    kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}
+    if used[-1]:
+        kept[RANDOM_STATE] = start
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    return Model(mod, kept, output_names=exported.output_names, frozen=frozenset(kept.keys() - trained))
+
+
+def _translated(exported: Exported, module: torch.nn.Module) -> tuple[Importer, tvm.IRModule]:
+    """The program as a Relax module, and who made it: what no converter takes is split further, while torch can."""
+    tried: set[Call] = set()
+    while True:
+        program = exported.program
+        names, training = exported.symbols, module.training
+        importer = Importer(
+            program, parameters(program, module), names, CONVERTERS, TRUSTED, OF_PAIRS, call_torch, training=training
+        )
+        try:
+            mod = importer.translate()
+        except ImportModelError:
+            further = split(program, importer.left, tried)
+            if further is None:
+                raise
+        else:
+            further = split(program, importer.left, tried)
+            if further is None:
+                return importer, mod
+        exported = replace(exported, program=further)
