@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -124,6 +125,23 @@ def _any(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(relax.op.astype(relax.op.max(ones), "bool")) if dims(x) else _operand(importer, x, "bool")
 
 
+def _variance_and_mean(importer: Importer, node: fx.Node) -> list[relax.Expr]:
+    """Both from deviations from the mean; fewer than no degrees of freedom are none."""
+    x, axes = importer.arg(node, 0, "self"), importer.arg(node, 1, "dim")
+    correction, keep = node.kwargs.get("correction"), bool(node.kwargs.get("keepdim", False))
+    shape = dims(x)
+    chosen = [int(axis) % len(shape) for axis in (axes or range(len(shape)))]
+    count = math.prod(shape[axis] for axis in chosen)
+    correction = 1 if correction is None else correction
+    if not shape or not isinstance(count, int) or count <= correction:
+        raise ImportModelError(f"the variance of {count} elements with a correction of {correction}")
+    mean = importer.emit(relax.op.mean(x, chosen, keepdims=True))
+    squares = importer.emit(relax.op.square(relax.op.subtract(x, mean)))
+    total = importer.emit(relax.op.sum(squares, chosen, keepdims=keep))
+    variance = importer.emit(relax.op.divide(total, relax.const(count - correction, dtype_of(x))))
+    return [variance, mean if keep else importer.emit(relax.op.squeeze(mean, chosen))]
+
+
 def _vector_norm(importer: Importer, node: fx.Node) -> relax.Expr:
     order = importer.arg(node, 1, "ord", 2)
     if order != 2:
@@ -177,6 +195,7 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
     "argmin.default": partial(_place_of_extreme, operator=relax.op.argmin),
     "bitwise_not.default": _bitwise_not,
     "linalg_vector_norm.default": _vector_norm,
+    "var_mean.correction": _variance_and_mean,
     "logical_not.default": partial(_logical, operator=relax.op.logical_not),
     "logical_and.default": partial(_logical, operator=relax.op.logical_and),
     "logical_or.default": partial(_logical, operator=relax.op.logical_or),

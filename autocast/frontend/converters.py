@@ -6,6 +6,7 @@ from autocast.frontend.arithmetic import ARITHMETIC
 from autocast.frontend.attention import attention
 from autocast.frontend.functions import FUNCTIONS
 from autocast.frontend.helpers import Converter
+from autocast.frontend.indexing import INDEXING
 from autocast.frontend.layers import LAYERS
 from autocast.frontend.movement import MOVEMENT
 from autocast.frontend.noise import NOISE
@@ -14,14 +15,12 @@ from autocast.frontend.noise import NOISE
 CONVERTERS: dict[str, Converter] = {
     **ARITHMETIC,
     **FUNCTIONS,
+    **INDEXING,
     **LAYERS,
     **MOVEMENT,
     **NOISE,
     "scaled_dot_product_attention.default": attention,
 }
-
-#: Converters that know that complex numbers are pairs, or that do not look at them.
-OF_PAIRS = frozenset({"alias.default", "clone.default", "getitem", "view_as_complex.default", "view_as_real.default"})
 
 #: TVM's converters whose results tests/frontend/test_operators.py compares with torch's.
 TRUSTED = frozenset(
@@ -30,12 +29,11 @@ TRUSTED = frozenset(
         "default": "abs acos acosh asin asinh atan atanh ceil constant_pad_nd cos cosh "
         "erf exp flip floor gather gelu hardtanh isinf isnan leaky_relu log max mean "
         "min neg permute prod reciprocal relu relu6 repeat round rsqrt scalar_tensor sigmoid sign silu "
-        "sin sinh sort split_with_sizes sqrt square stack tan tanh topk tril triu trunc adaptive_avg_pool1d "
+        "sin sinh sort split_with_sizes sqrt square stack tan tanh tril triu trunc adaptive_avg_pool1d "
         "adaptive_avg_pool2d",
         "dim": "any max mean",
         "dim_IntList": "sum",
         "correction": "var",
-        "value": "scatter",
         "start_step": "arange",
     }.items()
     for name in names.split()

@@ -40,7 +40,7 @@ class Importer(ExportedProgramImporter):
     left to `otherwise`, and listed in `left`.
 
     Complex numbers are pairs: the last axis of their tensors has two elements. Few converters know that
-    (`of_pairs`); torch does the rest.
+    (`pairs`); torch does the rest.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Importer(ExportedProgramImporter):
         symbols: Mapping[str, str],
         converters: Mapping[str, Callable[..., Any]],
         trusted: Collection[str],
-        of_pairs: Collection[str],
+        pairs: Mapping[str, Callable[..., Any]],
         otherwise: Callable[[Importer, fx.Node], Any],
         *,
         training: bool = False,
@@ -59,7 +59,7 @@ class Importer(ExportedProgramImporter):
         self.training = training
         self.program = program
         self.parameters = parameters
-        self.converters, self.trusted, self.of_pairs = converters, trusted, of_pairs
+        self.converters, self.trusted, self.pairs = converters, trusted, pairs
         self.left: dict[fx.Node, str] = {}
         self.otherwise = otherwise
         self.constants = constants(program)
@@ -77,8 +77,8 @@ class Importer(ExportedProgramImporter):
         row = registered(node)
         if row is not None:
             return partial(translate_registered, self, row)
-        if has_complex(node) and name not in self.of_pairs:
-            return None
+        if has_complex(node):
+            return partial(self.pairs[name], self) if name in self.pairs else None
         if name in self.converters:
             return partial(self.converters[name], self)
         return self.convert_map[name] if name in self.trusted else None

@@ -48,6 +48,7 @@ _CONVOLUTIONS: dict[tuple[int, bool], tuple[Callable[..., relax.Expr], str, str]
     (5, False): (relax.op.nn.conv3d, "NCDHW", "OIDHW"),
     (3, True): (relax.op.nn.conv1d_transpose, "NCW", "IOW"),
     (4, True): (relax.op.nn.conv2d_transpose, "NCHW", "IOHW"),
+    (5, True): (relax.op.nn.conv3d_transpose, "NCDHW", "IODHW"),
 }
 
 
@@ -118,14 +119,27 @@ def _layer_norm(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _group_norm(importer: Importer, node: fx.Node) -> relax.Expr:
+    x, weight, bias = (importer.arg(node, i, name) for i, name in ((0, "input"), (2, "weight"), (3, "bias")))
+    groups, epsilon = int(node.args[1]), importer.arg(node, 4, "eps", 1e-5)
+    return _normalized_groups(importer, x, weight, bias, groups, epsilon, importer.dtype(node))
+
+
+def _normalized_groups(
+    importer: Importer,
+    x: relax.Expr,
+    weight: relax.Expr | None,
+    bias: relax.Expr | None,
+    groups: int,
+    epsilon: float,
+    dtype: str,
+) -> relax.Expr:
     """Relax has group_norm in float32 and float16 only: in bfloat16 it is computed in float32, as torch does inside.
 
     It also wants axes behind the channels.
     """
-    x, weight, bias = (importer.arg(node, i, name) for i, name in ((0, "input"), (2, "weight"), (3, "bias")))
     flat = len(dims(x)) == 2
     x = importer.emit(relax.op.expand_dims(x, 2)) if flat else x
-    shape, dtype = [dims(x)[1]], importer.dtype(node)
+    shape = [dims(x)[1]]
     weight, bias = _affine(weight, shape, dtype, 1.0), _affine(bias, shape, dtype, 0.0)
     x, weight, bias = (cast(importer, v, "float32" if dtype == "bfloat16" else dtype) for v in (x, weight, bias))
     result = importer.emit(
@@ -133,10 +147,10 @@ def _group_norm(importer: Importer, node: fx.Node) -> relax.Expr:
             x,
             weight,
             bias,
-            num_groups=int(node.args[1]),
+            num_groups=groups,
             channel_axis=1,
             axes=list(range(2, len(dims(x)))),
-            epsilon=importer.arg(node, 4, "eps", 1e-5),
+            epsilon=epsilon,
         )
     )
     return cast(importer, importer.emit(relax.op.squeeze(result, [2])) if flat else result, dtype)
@@ -181,6 +195,29 @@ def _batch_norm_in_training(importer: Importer, node: fx.Node) -> list[relax.Exp
         None,
         *(cast(importer, new, kept) for new in (new_mean, new_variance)),
     ]
+
+
+def _group_norm_with_statistics(importer: Importer, node: fx.Node) -> list[relax.Expr]:
+    """`native_group_norm`, of which nobody reads the statistics."""
+    _check_statistics_are_unread(node)
+    x, weight, bias = (importer.arg(node, i, "") for i in range(3))
+    dtype, groups, epsilon = importer.type_of(node.meta["val"][0])[1], int(node.args[6]), float(node.args[7])
+    return [_normalized_groups(importer, x, weight, bias, groups, epsilon, dtype)]
+
+
+def _norm_of_one_entry(importer: Importer, node: fx.Node) -> list[relax.Expr]:
+    """Batch statistics of a batch of one, as instance norm is written: each channel is a group."""
+    _check_statistics_are_unread(node)
+    x, weight, bias = (importer.arg(node, i, "") for i in range(3))
+    if dims(x)[0] != 1 or not isinstance(dims(x)[1], int) or not importer.arg(node, 3, "training"):
+        raise ImportModelError("statistics of several entries, or of a number of channels known only at run time")
+    dtype, epsilon = importer.type_of(node.meta["val"][0])[1], float(node.args[5])
+    return [_normalized_groups(importer, x, weight, bias, dims(x)[1], epsilon, dtype)]
+
+
+def _check_statistics_are_unread(node: fx.Node) -> None:
+    if any(user.args[1] != 0 and user.users for user in node.users):
+        raise ImportModelError("its mean and its deviation")
 
 
 def _in_one_dtype(importer: Importer, *values: relax.Expr) -> list[relax.Expr]:
@@ -262,6 +299,7 @@ def _resize(importer: Importer, node: fx.Node, method: str) -> relax.Expr:
 
 #: Converters by the name of the overload.
 LAYERS: dict[str, Converter] = {
+    "_native_batch_norm_legit.no_stats": _norm_of_one_entry,
     "_native_batch_norm_legit_functional.default": _batch_norm_in_training,
     "_log_softmax.default": partial(_softmax, operator=relax.op.nn.log_softmax),
     "_native_batch_norm_legit_no_training.default": _batch_norm,
@@ -279,6 +317,7 @@ LAYERS: dict[str, Converter] = {
     "matmul.default": _matmul,
     "max_pool2d_with_indices.default": _max_pool,
     "mm.default": _matmul,
+    "native_group_norm.default": _group_norm_with_statistics,
     "softmax.int": partial(_softmax, operator=relax.op.nn.softmax),
     "upsample_bicubic2d.vec": partial(_resize, method="cubic"),
     "upsample_bilinear2d.vec": partial(_resize, method="linear"),

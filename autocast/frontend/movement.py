@@ -11,37 +11,11 @@ from tvm import relax
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
-from autocast.ir import dtype_of
 
 
 def _index_select(importer: Importer, node: fx.Node) -> relax.Expr:
     x, index = importer.arg(node, 0, "self"), importer.arg(node, 2, "index")
     return importer.emit(relax.op.take(x, index, axis=axis_of(x, node.args[1]), mode="clip"))
-
-
-def _index(importer: Importer, node: fx.Node) -> relax.Expr:
-    """`x[i, j]`; negative indices count from the end, so one index alone wraps around."""
-    x, indices = importer.arg(node, 0, "self"), importer.arg(node, 1, "indices")
-    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
-    if any(dtype_of(index) in ("bool", "uint8") for _, index in given):
-        raise ImportModelError("indexing with a boolean mask, whose result has a shape known only at run time")
-    if len(given) == 1:
-        return importer.emit(relax.op.take(x, given[0][1], axis=given[0][0], mode="wrap"))
-    axes = [axis for axis, _ in given]
-    if axes != list(range(len(axes))):
-        raise ImportModelError(f"indices on the axes {axes}; expected one axis, or the first ones")
-    rows = [_from_start(importer, index, dims(x)[axis]) for axis, index in given]
-    return importer.emit(relax.op.index_tensor(x, rows))
-
-
-def _from_start(importer: Importer, index: relax.Expr, size: Any) -> relax.Expr:
-    """The index with negative entries counted from the start."""
-    if not isinstance(size, int):
-        return index  # torch.export knows no negative index into a symbolic dimension
-    dtype = dtype_of(index)
-    wrapped = importer.emit(relax.op.add(index, relax.const(size, dtype)))
-    negative = importer.emit(relax.op.less(index, relax.const(0, dtype)))
-    return importer.emit(relax.op.where(negative, wrapped, index))
 
 
 def _select(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -58,13 +32,13 @@ def _slice(importer: Importer, node: fx.Node) -> relax.Expr:
     step = importer.arg(node, 4, "step", 1)
     axis = axis_of(x, node.args[1] if len(node.args) > 1 else 0)
     size = dims(x)[axis]
-    start, end = _bound(start, size, 0), _bound(end, size, size)
+    start, end = bound(start, size, 0), bound(end, size, size)
     if isinstance(start, int) and start == 0 and step == 1 and _same(end, size):
         return x
     return importer.emit(relax.op.strided_slice(x, [axis], [start], [end], [step], assume_inbound=True))
 
 
-def _bound(value: Any, size: Any, default: Any) -> Any:
+def bound(value: Any, size: Any, default: Any) -> Any:
     """A slice's bound counted from the start and clipped to the dimension, as Python does."""
     if value is None or (isinstance(value, int) and value >= sys.maxsize):
         return default
@@ -153,16 +127,6 @@ def _unsqueeze(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(relax.op.expand_dims(importer.arg(node, 0, "self"), node.args[1]))
 
 
-def _scatter(importer: Importer, node: fx.Node) -> relax.Expr:
-    """`x.scatter(axis, index, source)`; torch reads only the part of the source that the index covers."""
-    x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
-    shape = dims(index)
-    if dims(source) != shape:
-        axes = list(range(len(shape)))
-        source = importer.emit(relax.op.strided_slice(source, axes, [0] * len(shape), list(shape)))
-    return importer.emit(relax.op.scatter_elements(x, index, source, axis=axis_of(x, node.args[1])))
-
-
 #: Converters by the name of the overload.
 MOVEMENT: dict[str, Converter] = {
     "_to_copy.default": _to_dtype,
@@ -175,9 +139,7 @@ MOVEMENT: dict[str, Converter] = {
     "full.default": _full,
     "full_like.default": _full,
     "getitem": _get_item,
-    "index.Tensor": _index,
     "index_select.default": _index_select,
-    "scatter.src": _scatter,
     "select.int": _select,
     "slice.Tensor": _slice,
     "squeeze.dims": _squeeze,

@@ -11,12 +11,13 @@ from torch.export import ExportedProgram
 
 from autocast.errors import FallbackWarning, ImportModelError
 from autocast.frontend.checks import check_supported, listed
-from autocast.frontend.converters import CONVERTERS, OF_PAIRS, TRUSTED
+from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.decompose import Call, split
 from autocast.frontend.exporting import Exported, export, exported_already
 from autocast.frontend.fallback import call_torch
 from autocast.frontend.importer import Importer
 from autocast.frontend.normalize import normalize
+from autocast.frontend.pairs import PAIRS
 from autocast.frontend.parameters import parameters
 from autocast.frontend.randomness import RANDOM_STATE
 from autocast.messages import warn
@@ -73,7 +74,7 @@ def _translated(exported: Exported, module: torch.nn.Module) -> tuple[Importer, 
         program = exported.program
         names, training = exported.symbols, module.training
         importer = Importer(
-            program, parameters(program, module), names, CONVERTERS, TRUSTED, OF_PAIRS, call_torch, training=training
+            program, parameters(program, module), names, CONVERTERS, TRUSTED, PAIRS, call_torch, training=training
         )
         try:
             mod = importer.translate()

@@ -66,6 +66,8 @@ FAMILIES: dict[str, dict[str, Sample]] = {
     },
     "complex": {
         "pairs": lambda x, p, i: torch.view_as_real(torch.view_as_complex(torch.stack([x, p], -1))),
+        "product": lambda x, p, i: torch.view_as_real(torch.complex(x, p) * torch.complex(p[:1], x[:1])),
+        "product with real numbers": lambda x, p, i: torch.view_as_real(x * torch.complex(p, x)),
     },
     "arithmetic": {
         "add alpha": lambda x, p, i: torch.add(x, p, alpha=3),
@@ -138,6 +140,11 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "norm": lambda x, p, i: torch.linalg.vector_norm(x, dim=-1),
         "topk": lambda x, p, i: x.topk(3, dim=-1).values,
         "indices of topk": lambda x, p, i: x.topk(2, dim=1, largest=False).indices,
+        "sum of topk in any order": lambda x, p, i: x.topk(3, dim=1, sorted=False).values.sum(1),
+        "histc": lambda x, p, i: torch.histc(x, 7, -1.0, 1.0),
+        "histc of integers": lambda x, p, i: torch.histc(i.float(), 4, 0, 3),
+        "var_mean": lambda x, p, i: torch.var_mean(x, -1)[0] + torch.var_mean(x, (-1,), correction=0)[1],
+        "std_mean": lambda x, p, i: torch.std_mean(x, (0, 2), keepdim=True)[0],
         "sort": lambda x, p, i: x.sort(dim=1, descending=True).values,
         "argsort": lambda x, p, i: x.argsort(dim=-1),
     },
@@ -151,6 +158,22 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "index_select": lambda x, p, i: x.index_select(-1, i[0, 0].abs()),
         "gather": lambda x, p, i: x.gather(1, i.abs()),
         "take_along_dim": lambda x, p, i: torch.take_along_dim(x, i.abs(), 2),
+        "index on the last two axes": lambda x, p, i: x[:, i[0, :, :3], i[1, :, :3]],
+        "index on axes apart": lambda x, p, i: x[i[0, :3, 0] % 3, :, i[1, :3, 1]],
+        "index where a mask is true": lambda x, p, i: torch.ops.aten._unsafe_masked_index(
+            x, i[0, :, :4].abs() < 2, [None, i[0, :, :4].abs() * 3, i[0, :, :4].abs()], 0.5
+        ),
+        "write by index": lambda x, p, i: x.index_put((torch.tensor([2, 0]),), p[:2]),
+        "add by index": lambda x, p, i: x.index_put((i[0, 0] % 3,), p[:1].expand(6, 4, 6), accumulate=True),
+        "write on the last two axes": lambda x, p, i: _written(x, (slice(None), [0, 3], [-1, 2]), 2.5),
+        "write rows on the middle axis": lambda x, p, i: _written(x, (slice(None), torch.tensor([3, 1])), p[:, :2]),
+        "write where a mask is true": lambda x, p, i: _written(x, i > 0, -1.0),
+        "index_add": lambda x, p, i: x.index_add(1, i[0, 0, :4].abs(), p, alpha=2),
+        "scatter_add": lambda x, p, i: x.scatter_add(1, i.abs(), p),
+        "slice_scatter": lambda x, p, i: torch.slice_scatter(x, p[:, :2], 1, 1, 3),
+        "slice_scatter to the end": lambda x, p, i: torch.slice_scatter(x, p[..., 2:], -1, -4),
+        "slice_scatter with steps": lambda x, p, i: torch.slice_scatter(x, p[:, :2], 1, 0, 4, 2),
+        "as_strided": lambda x, p, i: x.as_strided((5, 4, 3), (7, 6, 1), 2),
         "embedding": lambda x, p, i: F.embedding(i.abs(), x[0]),
         "scatter": lambda x, p, i: x.scatter(1, i[:, :1].abs(), p),
         "scatter a number": lambda x, p, i: x.scatter(1, i[:, :1].abs(), 9.0),
@@ -179,6 +202,13 @@ FAMILIES: dict[str, dict[str, Sample]] = {
     },
 }
 
+
+def _written(x: torch.Tensor, places: object, values: torch.Tensor | float) -> torch.Tensor:
+    result = x.clone()
+    result[places] = values
+    return result
+
+
 IMAGES: dict[str, Sample] = {
     "conv2d": lambda x, w, b: F.conv2d(x, w, b, stride=2, padding=(1, 2)),
     "dilated": lambda x, w, b: F.conv2d(x, w, None, dilation=2, padding="same"),
@@ -186,6 +216,7 @@ IMAGES: dict[str, Sample] = {
     "conv1d": lambda x, w, b: F.conv1d(x[:, :, 0], w[..., 0], b, padding=1),
     "transposed": lambda x, w, b: F.conv_transpose2d(x, w[:4], None, stride=2, output_padding=1),
     "transposed 1d": lambda x, w, b: F.conv_transpose1d(x[..., 0], w[:4, :, 0], stride=2, padding=1),
+    "transposed 3d": lambda x, w, b: F.conv_transpose3d(x[None], w[:2].reshape(2, 1, 4, 3, 3), stride=2),
     "unbatched": lambda x, w, b: F.conv2d(x[0], w, b),
     "max_pool2d": lambda x, w, b: F.max_pool2d(x, 3, 2, 1),
     "max_pool2d ceil": lambda x, w, b: F.max_pool2d(x, 2, ceil_mode=True),
@@ -195,6 +226,11 @@ IMAGES: dict[str, Sample] = {
     "adaptive_avg_pool1d": lambda x, w, b: F.adaptive_avg_pool1d(x[..., 0], 3),
     "group_norm": lambda x, w, b: F.group_norm(x, 2, b[:4], b[2:6]),
     "group_norm without weight": lambda x, w, b: F.group_norm(x, 2),
+    "group_norm with statistics": lambda x, w, b: torch.native_group_norm(x, b[:4], None, 2, 4, 72, 2, 1e-5)[0],
+    "instance_norm": lambda x, w, b: F.instance_norm(x, weight=b[:4], bias=b[2:6]),
+    "nearest exact": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="nearest-exact"),
+    "unfold": lambda x, w, b: F.unfold(x, 3, stride=2),
+    "fold": lambda x, w, b: F.fold(F.unfold(x, 3, stride=2), (9, 8), 3, stride=2),
     "layer_norm": lambda x, w, b: F.layer_norm(x, (9, 8), eps=1e-3),
     "batch_norm": lambda x, w, b: F.batch_norm(x, b[:4], b[:4].abs() + 0.5, b[1:5], b[2:6], eps=1e-3),
     "batch_norm without weight": lambda x, w, b: F.batch_norm(x, b[:4], b[:4].abs() + 0.5),
@@ -233,6 +269,16 @@ def test_operators_compute_what_torch_computes(family: str) -> None:
     assert {name: error for name, error in errors.items() if not error <= 1e-5} == {}
 
 
+@pytest.mark.parametrize("reduction", ["sum", "prod", "amax", "amin"])
+def test_scatter_reduces_as_torch_does(reduction: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, source = torch.randn(3, 4, generator=generator), torch.randn(5, 4, generator=generator)
+    places = torch.randint(0, 3, (5, 4), generator=generator)
+    module = Calls(lambda x, source, places: x.scatter_reduce(0, places, source, reduction)).eval()
+    model = from_torch(module, (x, source, places), fallback="error")
+    assert relative_error(model(x, source, places), module(x, source, places)) <= 1e-6
+
+
 def test_operators_of_images_and_products_compute_what_torch_computes() -> None:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 4, 9, 8, generator=generator)
@@ -261,5 +307,7 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
         module = Calls(lambda *args, samples=samples: tuple(sample(*args) for sample in samples.values()))
         program = decompose(torch.export.export(module, inputs))
         seen |= {n.target.__name__ for n in program.graph.nodes if n.op == "call_function"}
+    seen |= {"scatter_reduce.two"}  # test_scatter_reduces_as_torch_does
+    seen |= {"_unsafe_index.Tensor", "_unsafe_masked_index.default"}  # "index where a mask is true", "nearest exact"
     seen |= {name.replace(".Tensor", ".Scalar") for name in seen}  # the same converter
     assert (CONVERTERS.keys() | TRUSTED) - seen == set()

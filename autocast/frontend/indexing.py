@@ -1,0 +1,236 @@
+"""Converters of indexing on any axes, of writing by index and by slices, and of counting: what routing is made of."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from tvm import relax
+
+from autocast.errors import ImportModelError
+from autocast.frontend.helpers import Converter, axis_of, cast, dims
+from autocast.frontend.importer import Importer
+from autocast.frontend.movement import bound
+from autocast.ir import dtype_of
+
+op = relax.op
+
+
+def from_start(importer: Importer, index: relax.Expr, size: Any) -> relax.Expr:
+    """The index with negative entries counted from the start."""
+    if not isinstance(size, int):
+        return index  # torch.export knows no negative index into a symbolic dimension
+    dtype = dtype_of(index)
+    wrapped = importer.emit(op.add(index, relax.const(size, dtype)))
+    negative = importer.emit(op.less(index, relax.const(0, dtype)))
+    return importer.emit(op.where(negative, wrapped, index))
+
+
+def _given(importer: Importer, node: fx.Node) -> list[tuple[int, relax.Expr]]:
+    """The indices that are tensors, and their axes."""
+    position = 2 if node.target is torch.ops.aten._unsafe_masked_index.default else 1
+    indices = importer.arg(node, position, "indices")
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if any(dtype_of(index) in ("bool", "uint8") for _, index in given):
+        raise ImportModelError("indexing with a boolean mask, whose result has a shape known only at run time")
+    return given
+
+
+def _index(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x[i, :, j]`; negative indices count from the end, so one index alone wraps around."""
+    x, given = importer.arg(node, 0, "self"), _given(importer, node)
+    if len(given) == 1:
+        return importer.emit(op.take(x, given[0][1], axis=given[0][0], mode="wrap"))
+    return _gather(importer, x, [(axis, from_start(importer, index, dims(x)[axis])) for axis, index in given])
+
+
+def _gather(importer: Importer, x: relax.Expr, given: list[tuple[int, relax.Expr]]) -> relax.Expr:
+    """The elements at indices that are in bounds; their axes come first, or stay where they were side by side."""
+    axes, rows = [axis for axis, _ in given], [index for _, index in given]
+    rest = [axis for axis in range(len(dims(x))) if axis not in axes]
+    if axes != list(range(len(axes))):
+        x = importer.emit(op.permute_dims(x, [*axes, *rest]))
+    result = importer.emit(op.index_tensor(x, rows))
+    first, together = axes[0], axes == list(range(axes[0], axes[0] + len(axes)))
+    if not together or first == 0:
+        return result
+    count = len(dims(result)) - len(rest)  # the axes of the indices
+    order = [*range(count, count + first), *range(count), *range(count + first, len(dims(result)))]
+    return importer.emit(op.permute_dims(result, order))
+
+
+def _masked_index(importer: Importer, node: fx.Node) -> relax.Expr:
+    """The elements at indices where a mask is true, which may be out of bounds elsewhere, and a number there."""
+    x, mask, fill = (importer.arg(node, i, "") for i in (0, 1, 3))
+    given = []
+    for axis, index in _given(importer, node):
+        dtype = str(dtype_of(index))
+        last = importer.number(dims(x)[axis] - 1, dtype)
+        clipped = importer.emit(op.maximum(op.minimum(index, last), relax.const(0, dtype)))
+        given.append((axis, clipped))
+    values = _gather(importer, x, given)
+    return importer.emit(op.where(mask, values, relax.const(fill, importer.dtype(node))))
+
+
+def _index_put(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x[i, :, j] = values`, or added to it; a mask with one value is a choice."""
+    x, indices, values = (importer.arg(node, i, "") for i in range(3))
+    accumulate = bool(importer.arg(node, 3, "accumulate", False))
+    values = cast(importer, values, importer.dtype(node))
+    masks = [index for index in indices if index is not None and dtype_of(index) == "bool"]
+    if masks:
+        return _put_where(importer, x, indices, values, accumulate)
+    given = [(axis, from_start(importer, index, dims(x)[axis])) for axis, index in _given(importer, node)]
+    axes = [axis for axis, _ in given]
+    rest = [axis for axis in range(len(dims(x))) if axis not in axes]
+    if axes != list(range(axes[0], axes[0] + len(axes))):
+        raise ImportModelError(f"writing with indices on the axes {axes}; expected axes side by side")
+    order = [*axes, *rest]
+    moved = order != sorted(order)
+    before, shape = axes[0], importer.shape(node)
+    index_shape = list(torch.broadcast_shapes(*(node.args[1][axis].meta["val"].shape for axis in axes)))
+    index_shape = [importer.dim(size) for size in index_shape]
+    count = len(index_shape)
+    whole = [*shape[:before], *index_shape, *shape[before + len(axes) :]]
+    values = importer.emit(op.broadcast_to(values, whole))
+    if moved:
+        x = importer.emit(op.permute_dims(x, order))
+        places = [*range(before, before + count), *range(before), *range(before + count, len(whole))]
+        values = importer.emit(op.permute_dims(values, places))
+    columns = [importer.emit(op.broadcast_to(index, index_shape)) for _, index in given]
+    columns = [importer.emit(op.expand_dims(cast(importer, column, "int64"), -1)) for column in columns]
+    places = columns[0] if len(columns) == 1 else importer.emit(op.concat(columns, axis=-1))
+    result = importer.emit(op.scatter_nd(x, places, values, "add" if accumulate else "update"))
+    return importer.emit(op.permute_dims(result, [int(i) for i in np.argsort(order)])) if moved else result
+
+
+def _put_where(
+    importer: Importer, x: relax.Expr, indices: list[Any], values: relax.Expr, accumulate: bool
+) -> relax.Expr:
+    """`x[mask] = value`, where the mask is of the first axes, and the value the same everywhere."""
+    mask, rank = indices[0], len(dims(x))
+    if len(indices) != 1 or any(size != 1 for size in dims(values)):
+        raise ImportModelError("writing different values where a mask is true")
+    mask = importer.emit(op.reshape(mask, [*dims(mask), *[1] * (rank - len(dims(mask)))]))
+    value = importer.emit(op.reshape(values, []))
+    value = importer.emit(op.add(x, value)) if accumulate else value
+    return importer.emit(op.where(mask, value, x))
+
+
+def _slice_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x[start:end] = source`: what is before, the source, and what comes after."""
+    x, source = importer.arg(node, 0, "self"), importer.arg(node, 1, "src")
+    start, end = importer.arg(node, 3, "start"), importer.arg(node, 4, "end")
+    axis, step = axis_of(x, importer.arg(node, 2, "dim", 0)), importer.arg(node, 5, "step", 1)
+    size = dims(x)[axis]
+    start, end = bound(start, size, 0), bound(end, size, size)
+    source = cast(importer, source, importer.dtype(node))
+    if step != 1:
+        if not all(isinstance(value, int) for value in (start, end, size)):
+            raise ImportModelError("writing with steps into a dimension that is known only at run time")
+        rows = relax.const(np.arange(start, end, step)[:, None])
+        return _rows_put(importer, x, source, rows, axis)
+    parts = [source]
+    if not (isinstance(start, int) and start == 0):
+        parts.insert(0, importer.emit(op.strided_slice(x, [axis], [0], [start], assume_inbound=True)))
+    if str(end) != str(size):
+        parts.append(importer.emit(op.strided_slice(x, [axis], [end], [size], assume_inbound=True)))
+    return source if len(parts) == 1 else importer.emit(op.concat(parts, axis=axis))
+
+
+def _rows_put(importer: Importer, x: relax.Expr, source: relax.Expr, rows: relax.Expr, axis: int) -> relax.Expr:
+    order = [axis, *(i for i in range(len(dims(x))) if i != axis)]
+    x, source = (importer.emit(op.permute_dims(value, order)) for value in (x, source))
+    result = importer.emit(op.scatter_nd(x, rows, source, "update"))
+    return importer.emit(op.permute_dims(result, [int(i) for i in np.argsort(order)]))
+
+
+_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+def _scatter(importer: Importer, node: fx.Node, reduction: str = "update") -> relax.Expr:
+    """`x.scatter(axis, index, source)`; torch reads only the part of the source that the index covers."""
+    x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
+    if not dims(x):
+        raise ImportModelError("writing into a scalar")
+    shape, dtype = dims(index), importer.dtype(node)
+    if not isinstance(source, relax.Expr):
+        source = importer.emit(op.full(relax.ShapeExpr(shape), relax.const(source, dtype), dtype))
+    if dims(source) != shape:
+        axes = list(range(len(shape)))
+        source = importer.emit(op.strided_slice(source, axes, [0] * len(shape), list(shape)))
+    return importer.emit(op.scatter_elements(x, index, source, axis=axis_of(x, node.args[1]), reduction=reduction))
+
+
+def _scatter_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
+    reduction, include_self = importer.arg(node, 4, "reduce"), importer.arg(node, 5, "include_self", True)
+    if reduction not in _REDUCTIONS or not include_self:
+        raise ImportModelError(f"reduce={reduction!r}, include_self={include_self}")
+    if importer.training and reduction != "sum":
+        raise ImportModelError(f"reduce={reduction!r} has no gradient here")
+    return _scatter(importer, node, _REDUCTIONS[reduction])
+
+
+def _topk(importer: Importer, node: fx.Node) -> list[relax.Expr]:
+    """The largest elements and their places, in order, whether that is asked for or not."""
+    x, k = importer.arg(node, 0, "self"), importer.arg(node, 1, "k")
+    if not dims(x) or not isinstance(k, int):
+        raise ImportModelError("of a scalar, or a number of elements that is known only at run time")
+    axis, largest = axis_of(x, importer.arg(node, 2, "dim", -1)), bool(importer.arg(node, 3, "largest", True))
+    both = importer.emit(op.topk(x, k, axis, "both", largest, "int64"))
+    return [importer.emit(relax.TupleGetItem(both, i)) for i in range(2)]
+
+
+def _histc(importer: Importer, node: fx.Node) -> relax.Expr:
+    """How many elements are in each of some bins of the same width; the last one has both of its ends."""
+    x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
+    bins = int(importer.arg(node, 1, "bins", 100))
+    low, high = (float(importer.arg(node, i, name, 0)) for i, name in ((2, "min"), (3, "max")))
+    if low >= high:
+        raise ImportModelError("bins from the smallest element to the largest")
+    flat = importer.emit(op.reshape(x, [-1]))
+    scaled = op.divide(
+        op.multiply(flat - relax.const(low, dtype), relax.const(bins, dtype)), relax.const(high - low, dtype)
+    )
+    places = importer.emit(op.minimum(op.floor(scaled), relax.const(bins - 1, dtype)))
+    inside = op.logical_and(
+        op.greater_equal(flat, relax.const(low, dtype)), op.less_equal(flat, relax.const(high, dtype))
+    )
+    places = importer.emit(op.where(inside, places, relax.const(-1, dtype)))
+    columns = relax.const(np.arange(bins)[:, None], dtype)
+    return importer.emit(op.sum(op.astype(op.equal(op.expand_dims(places, 0), columns), dtype), 1))
+
+
+def _as_strided(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Elements of dense memory by their places."""
+    x, size, stride = importer.arg(node, 0, "self"), list(node.args[1]), list(node.args[2])
+    offset = importer.arg(node, 3, "storage_offset") or 0
+    meta = node.args[0].meta["val"]
+    known = all(isinstance(value, int) for value in (*meta.shape, *size, *stride, offset))
+    if not known or not meta.is_contiguous() or meta.storage_offset() != 0:
+        raise ImportModelError("of memory whose layout is not that of a dense tensor of known shape")
+    places = np.full([1] * len(size), offset, "int64")
+    for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
+        places = places + np.arange(extent).reshape([-1 if i == axis else 1 for i in range(len(size))]) * step
+    flat = importer.emit(op.reshape(x, [-1]))
+    return importer.emit(op.take(flat, relax.const(places), axis=0, mode="clip"))
+
+
+#: Converters by the name of the overload.
+INDEXING: dict[str, Converter] = {
+    "_unsafe_index.Tensor": _index,
+    "_unsafe_masked_index.default": _masked_index,
+    "as_strided.default": _as_strided,
+    "histc.default": _histc,
+    "index.Tensor": _index,
+    "index_put.default": _index_put,
+    "scatter.src": _scatter,
+    "scatter.value": _scatter,
+    "scatter_add.default": partial(_scatter, reduction="add"),
+    "scatter_reduce.two": _scatter_reduce,
+    "slice_scatter.default": _slice_scatter,
+    "topk.default": _topk,
+}

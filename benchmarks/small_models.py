@@ -1,0 +1,117 @@
+"""transformers' architectures from configurations made small, with random weights, and inputs that they take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+from transformers.models.auto import configuration_auto, modeling_auto
+
+#: What makes a configuration small, under whichever of these names it has it.
+_SMALL: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "embed_dim", "dim", "hidden_dim", "model_dim"), 32),
+    **dict.fromkeys(("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers"), 2),
+    **dict.fromkeys(("num_decoder_layers", "num_encoder_layers", "depth"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), 4),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "multi_query_group_num"), 2),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "n_inner", "moe_intermediate_size"), 64),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim", "feed_forward_hidden_size"), 64),
+    **dict.fromkeys(("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_topk", "num_experts_per_token"), 2),
+    **dict.fromkeys(("head_dim", "d_kv", "kv_channels", "attention_head_size"), 8),
+    "vocab_size": 99,
+    "max_position_embeddings": 64,
+    "image_size": 64,
+    "n_group": 1,
+    "topk_group": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "shared_expert_intermediate_size": 64,
+    "embedding_size": 32,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def architectures(*parts: str) -> Iterator[str]:
+    """The model types that AutoModel knows and whose name has one of `parts` in it, if there are any."""
+    for name in modeling_auto.MODEL_MAPPING_NAMES:
+        if name in configuration_auto.CONFIG_MAPPING_NAMES and (not parts or any(part in name for part in parts)):
+            yield name
+
+
+def small_model(name: str) -> nn.Module:
+    """The architecture with two layers and few features, seeded, in eval mode."""
+    config = transformers.AutoConfig.for_model(name)
+    _shrink(config)
+    torch.manual_seed(0)
+    try:
+        model: nn.Module = transformers.AutoModel.from_config(config, attn_implementation="sdpa")
+    except ValueError:  # it has none
+        model = transformers.AutoModel.from_config(config, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in model.parameters():  # routers of zeros choose experts by ties, which torch leaves open
+            if parameter.is_floating_point() and parameter.numel() > 1 and bool((parameter == parameter.max()).all()):
+                parameter += 0.02 * torch.randn_like(parameter)
+    return model.eval()
+
+
+def _shrink(config: Any) -> None:
+    """Make a configuration small, and those in it; what another attribute follows from is left alone."""
+    for attribute, value in _SMALL.items():
+        old = getattr(config, attribute, None)
+        if isinstance(old, int) and not isinstance(old, bool):
+            try:
+                setattr(config, attribute, min(old, value) if old > 0 else old)
+            except (AttributeError, NotImplementedError, TypeError, ValueError):
+                continue
+    layers = getattr(config, "num_hidden_layers", None)
+    for attribute in ("layer_types", "mlp_layer_types", "layers_block_type"):
+        kinds = getattr(config, attribute, None)
+        if isinstance(kinds, list) and isinstance(layers, int):
+            setattr(config, attribute, (sorted(set(kinds), key=kinds.index) * layers)[:layers])
+    if getattr(config, "use_cache", False):
+        config.use_cache = False
+    for part in list(vars(config).values()):
+        if isinstance(part, transformers.PreTrainedConfig):
+            _shrink(part)
+
+
+def inputs_of(model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+    """Inputs by name, two of a batch, of which the model's forward may take some: token ids, pictures, sounds."""
+    torch.manual_seed(1)
+    config = model.config
+    takes = inspect.signature(model.forward).parameters
+    inner = [config, *(part for part in vars(config).values() if isinstance(part, transformers.PreTrainedConfig))]
+
+    def number(*names: str, default: int) -> int:
+        found = (getattr(part, name, None) for name in names for part in inner)
+        return next((value for value in found if isinstance(value, int) and value > 0), default)
+
+    texts, sizes = {}, next((part.image_size for part in inner if getattr(part, "image_size", None)), 64)
+    vocabulary = number("vocab_size", default=99)
+    if "input_ids" in takes:
+        texts["input_ids"] = torch.randint(3, vocabulary, (2, 8))
+        yield texts
+        yield texts | {"decoder_input_ids": torch.randint(3, vocabulary, (2, 6))}
+    if "pixel_values" in takes:
+        height, width = sizes if isinstance(sizes, list | tuple) else (sizes, sizes)
+        pictures = {"pixel_values": torch.randn(2, number("num_channels", default=3), height, width)}
+        yield texts | pictures
+        yield pictures
+    if "input_values" in takes:
+        yield {"input_values": torch.randn(2, 4000)}
+        yield {"input_values": torch.randn(2, number("max_length", default=64), number("num_mel_bins", default=80))}
+    if "input_features" in takes:
+        length = 2 * number("max_source_positions", default=64)
+        yield {"input_features": torch.randn(2, number("num_mel_bins", "input_feat_per_channel", default=80), length)}
+        yield {"input_features": torch.randn(2, 64, number("num_mel_bins", "input_feat_per_channel", default=80))}
