@@ -31,6 +31,7 @@ import torch
 
 from autocast.cache.sources import PACKAGE, digest_of_sources
 from autocast.ir.places import current_region
+from autocast.operators import TABLE
 
 #: Types whose values are what they print.
 _PLAIN = (
@@ -76,6 +77,7 @@ def fingerprint(module: torch.nn.Module, *given: Any) -> str:
     for line in reader.versions():
         reader.text(line)
     reader.text(digest_of_sources(*_IMPORTING))
+    reader.text(repr(sorted(row.torch for row in TABLE.values() if row.torch)))
     return reader.digest.hexdigest()
 
 

@@ -17,7 +17,7 @@ from autocast.frontend.randomness import RANDOM_STATE
 from autocast.messages import warn
 from autocast.model.saving import module_entries, module_in
 from autocast.model.value import Model
-from autocast.operators import REGISTERED
+from autocast.operators.registration import calls_registered
 
 #: What a file of the cache is marked with. It holds a module; parameters are taken from the torch module.
 IMPORTS = Format("autocast.cache.imports", 1, "autocast.from_torch", "autocast.from_torch")
@@ -28,10 +28,11 @@ def imported_before(
 ) -> Model:
     """What `import_` makes of a module and of what is `given` with it, from the cache where it is unchanged.
 
-    Random numbers start at `start`. Models that leave calls to torch are imported each time, which says so.
+    Random numbers start at `start`. Models that leave calls to torch, or call operators of a user's, are imported each
+    time.
     """
     kept = store()
-    if not kept.folders or REGISTERED:
+    if not kept.folders:
         return import_()
     try:
         key = fingerprint(module, *given)
@@ -46,7 +47,8 @@ def imported_before(
     if found := kept.find(IMPORTS, key):
         return _model_of(found.container, module, start)
     model = import_()
-    if not model.fallbacks and model.params.keys() - {RANDOM_STATE} <= state_of(module).keys():
+    is_named = model.params.keys() - {RANDOM_STATE} <= state_of(module).keys()
+    if is_named and not model.fallbacks and not calls_registered(model.mod):
         facts = {"parameters": list(model.params), "output_names": list(model.output_names)}
         kept.add(IMPORTS, key, module_entries(model.mod), {**facts, "module": type(module).__name__})
         kept.prune()

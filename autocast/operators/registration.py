@@ -11,6 +11,7 @@ from tvm import relax
 
 import type_hints
 from autocast.errors import OperatorError
+from autocast.ir import all_bindings, op_name, relax_functions
 from autocast.operators.operator import Expanded, Expansion, Operator, enter
 from autocast.operators.row import TABLE, Flops, Kind, OperatorRow
 
@@ -107,3 +108,12 @@ def register(
     TABLE[full] = OperatorRow(full, kind, flops=flops, gradient=gradient, torch=torch)
     REGISTERED.add(full)
     return operator
+
+
+def calls_registered(mod: tvm.IRModule) -> bool:
+    """Whether a module calls operators that a user registered: nobody knows when what they compute is changed."""
+    return bool(REGISTERED) and any(
+        op_name(binding.value) in REGISTERED
+        for _, function in relax_functions(mod)
+        for binding in all_bindings(function.body)
+    )

@@ -20,7 +20,7 @@ from autocast.cache.sources import digest_of_sources
 from autocast.container import Container, Format
 from autocast.ir import all_bindings, op_name, relax_functions
 from autocast.kernels.targets.cpu.instruction_sets import machine_of
-from autocast.operators import REGISTERED
+from autocast.operators.registration import calls_registered
 from autocast.runtime.library import Library, load_library
 from autocast.runtime.program import Program
 from autocast.vm.compiled import Compiled
@@ -37,7 +37,7 @@ _COMPILING = ("ir", "operators", "kernels", "runtime", "vm", "model/value.py")
 def cached(source: Source, compile: Callable[[], Compiled]) -> Compiled:
     """What `compile` makes of a module, from the cache where it was made before."""
     kept = store()
-    if not kept.folders or _has_own_operators(source.mod):
+    if not kept.folders or calls_registered(source.mod):
         return compile()
     started = time.perf_counter()
     key = _key(source)
@@ -57,7 +57,7 @@ def cached(source: Source, compile: Callable[[], Compiled]) -> Compiled:
 def cached_before(source: Source) -> Compiled | None:
     """A program from the cache, if it was made before."""
     kept = store()
-    if not kept.folders or _has_own_operators(source.mod):
+    if not kept.folders or calls_registered(source.mod):
         return None
     started = time.perf_counter()
     return _found(kept, _key(source), started)
@@ -89,15 +89,6 @@ def loaded(container: Container) -> tuple[Program, Library]:
 def _inputs(program: Program) -> str:
     """What a listing of the cache shows of a program."""
     return ", ".join(f"{one.name}: {one}" for one in program.signature.inputs)
-
-
-def _has_own_operators(mod: tvm.IRModule) -> bool:
-    """Whether a module calls operators that a user registered: nobody knows when what they compute is changed."""
-    return bool(REGISTERED) and any(
-        op_name(binding.value) in REGISTERED
-        for _, function in relax_functions(mod)
-        for binding in all_bindings(function.body)
-    )
 
 
 def _key(source: Source) -> str:

@@ -18,7 +18,8 @@ import tvm_ffi
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from autocast import Model, from_torch, vm
+import type_hints
+from autocast import Model, from_torch, operators, vm
 from autocast.errors import CacheWarning, FallbackWarning, TrainingModeWarning
 from autocast.frontend import exporting
 from tests.architectures import ARCHITECTURES
@@ -236,6 +237,33 @@ def test_calls_that_are_left_to_torch_are_said_each_time(exports: list[str]) -> 
         with pytest.warns(FallbackWarning):
             from_torch(Left(), (torch.eye(3),), cached=True)
     assert len(exports) == 2
+
+
+def test_calls_of_operators_of_a_users_are_exported_each_time(exports: list[str]) -> None:
+    @torch.library.custom_op("autocast_tests::cached_twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+    operators.register(
+        "tests.cached_twice",
+        "x",
+        infer_type=operators.like(0),
+        rule=type_hints.follow(1),
+        why="moves data",
+        expand=lambda e: e.operands[0],
+        torch="autocast_tests::cached_twice",
+        override=True,
+    )
+
+    class Calls(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return twice(x)
+
+    for module in (Calls(), Net().eval()):
+        for _ in range(2):
+            from_torch(module, X, cached=True)
+    assert exports == ["Calls", "Calls", "Net"]
 
 
 def test_nothing_is_kept_where_the_cache_is_off(exports: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
