@@ -16,7 +16,7 @@ import pytest
 from autocast.cache import folders, notices, store
 from autocast.container import Format
 from autocast.errors import CacheWarning
-from tests.cache.faults import kill_writers
+from tests.cache.faults import kill_cache_writers, kill_exporters
 
 KIND = Format("autocast.cache.tests", 1, "a test", "a test")
 KEY = "ab" + 62 * "0"
@@ -176,8 +176,12 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path: Path) -> None:
 
 
 def test_kills_while_files_are_written_leave_whole_files_alone() -> None:
-    kill_writers(12)
+    kill_cache_writers(12)
     assert list(store().files())
+
+
+def test_kills_while_a_model_is_exported_leave_the_old_file_or_the_new_one(tmp_path: Path) -> None:
+    assert kill_exporters(12, tmp_path) == 12
 
 
 def test_what_a_killed_process_left_is_not_listed_and_is_removed(tmp_path: Path) -> None:
