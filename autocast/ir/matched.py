@@ -29,7 +29,7 @@ def bind_matched_calls(mod: tvm.IRModule) -> tvm.IRModule:
     functions = {
         var: _Binder().visit_expr(function)
         for var, function in relax_functions(mod)
-        if any(isinstance(b, relax.MatchCast) and isinstance(b.value, relax.Call) for b in all_bindings(function.body))
+        if any(type(b) is relax.MatchCast and type(b.value) is relax.Call for b in all_bindings(function.body))
     }
     if not functions:
         return mod

@@ -22,6 +22,11 @@ def call_like(call: relax.Call, op: relax.Expr, args: Sequence[relax.Expr], attr
     return _call(_NO_TYPE, op, args, attrs, call.ty_args, None)
 
 
+def call_of(op: tvm.ir.Op, args: Sequence[relax.Expr], attrs: tvm.ir.Attrs | None) -> relax.Call:
+    """A call of an operator that takes no type arguments; its type is not known yet."""
+    return _call(_NO_TYPE, op, args, attrs, [], None)
+
+
 def typed_call(
     type: tvm.ir.Type, op: relax.Expr, args: Sequence[relax.Expr], attrs: tvm.ir.Attrs | None, types: Sequence
 ) -> relax.Call:

@@ -169,8 +169,9 @@ def all_bindings(sequence: relax.SeqExpr) -> Iterator[relax.Binding]:
     """The bindings of a sequence in order, those inside its conditionals before the conditional's own."""
     for block in items(sequence.blocks):
         for binding in items(block.bindings):
-            if isinstance(binding.value, relax.If):
-                for branch in (binding.value.true_branch, binding.value.false_branch):
+            value = binding.value
+            if type(value) is relax.If:  # it has no subclasses, and the isinstance that fails is slow
+                for branch in (value.true_branch, value.false_branch):
                     yield from all_bindings(branch)
             yield binding
 

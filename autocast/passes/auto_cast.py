@@ -18,13 +18,13 @@ from autocast.errors import IllFormedModuleError
 from autocast.ir import Reading, check_well_formed
 from autocast.ir.failures import in_phase
 from autocast.ir.matched import bind_matched_calls
-from autocast.passes.casting.costs import CostModel, cast_bytes
+from autocast.passes.casting.costs import CostModel
 from autocast.passes.casting.erasure import check_erasure
 from autocast.passes.casting.plan import ModulePlan
 from autocast.passes.casting.planner import Planner
-from autocast.passes.casting.report import CastReport
+from autocast.passes.casting.report import CastReport, GreedyChoice
 from autocast.passes.casting.rewriter import CastRewriter
-from autocast.passes.casting.solver import solve, solve_greedily
+from autocast.passes.casting.solver import solve
 from autocast.policy import Decisions, Policy
 
 
@@ -79,10 +79,8 @@ def _auto_cast(
         plan, decisions = _plan(reading, policy, costs, params)
     with in_phase("solve"):
         solution = solve(plan.problem)
-        greedy = solve_greedily(plan.problem)
-    greedy_casts = plan.problem.casts(greedy)
-    greedy_cost = plan.problem.cost(greedy, greedy_casts)
-    low, cost = (solution.low, solution.cost) if policy.solver == "optimal" else (greedy, greedy_cost)
+        greedy = GreedyChoice(plan)
+        low, cost = (solution.low, solution.cost) if policy.solver == "optimal" else (greedy.low, greedy.cost)
     with in_phase("rewrite"):
         rewriter = CastRewriter(plan, low)
         result = rewriter.rewrite(reading)
@@ -95,9 +93,7 @@ def _auto_cast(
         inserted=tuple(rewriter.forms.casts),
         cost=cost,
         lower_bound=solution.lower_bound,
-        greedy_casts=len(greedy_casts),
-        greedy_cast_bytes=sum(cast_bytes(plan.tensors[index].elements) for index in greedy_casts),
-        greedy_cost=greedy_cost,
+        greedy=greedy,
         milliseconds=0.0,
         bindings=len(plan.calls),
         unused=decisions.unused(),

@@ -13,11 +13,13 @@ from tvm import relax
 import type_hints
 from autocast.ir import (
     FLOATS,
+    ConstantExpr,
     Reading,
     dtype_of,
     fits,
     identity,
     is_constant,
+    items,
     op_name,
     out_of_range,
     place_of,
@@ -40,7 +42,7 @@ def parameter_names(reading: Reading, params: Sequence[str] = ()) -> dict[int, f
     """
     names: dict[int, frozenset[str]] = {}
     for global_var, function in relax_functions(reading.mod):
-        for param in function.params:
+        for param in items(function.params):
             names[identity(param)] = frozenset((param.name,))
         if global_var.name_hint == "main" and params:
             for param, name in zip(function.params[-len(params) :], params, strict=True):
@@ -91,9 +93,8 @@ def unholdable(reading: Reading, params: Sequence[str], lost: Collection[str], d
     for function in functions:
         literals: dict[int, relax.Expr] = {}
         for _, _, key, value, _, args, keys in reading.all_bindings(function.body):
-            for at, arg in zip(keys, args, strict=True):
-                if is_constant(arg):
-                    literals[at] = arg
+            if ConstantExpr in map(type, args):
+                literals.update((at, arg) for at, arg in zip(keys, args, strict=True) if is_constant(arg))
             if not args and is_constant(value):
                 literals[key] = value
         found.update((at, None) for at, literal in literals.items() if _overflows(literal, dtype))

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.errors import CastErasureError
-from autocast.ir import Bound, Reading, identity, is_constant, relax_functions, with_captured
+from autocast.ir import Bound, Reading, identity, is_constant, items, relax_functions, with_captured
 from autocast.passes.casting.signatures import Types
 
 _ASTYPE = identity(tvm.ir.Op.get("relax.astype"))
@@ -50,9 +50,10 @@ class _Comparison:
         self.new: dict[int, Any] = {}
 
     def functions(self, old: relax.Function, new: relax.Function) -> None:
-        if len(old.params) != len(new.params):
-            self.fail("the parameters", len(old.params), len(new.params))
-        for a, b in zip(old.params, new.params, strict=True):
+        params, others = items(old.params), items(new.params)
+        if len(params) != len(others):
+            self.fail("the parameters", len(params), len(others))
+        for a, b in zip(params, others, strict=True):
             self.same(a, b)
         self.sequences(old.body, new.body)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import count
 from typing import Any
 
@@ -16,12 +16,14 @@ import tvm
 from tvm import relax
 
 from autocast.ir import identity, is_constant
-from autocast.ir.nodes import binding_of, variable
+from autocast.ir.nodes import binding_of, call_of, variable
 from autocast.ir.places import Place, place_of
 from autocast.passes.casting.costs import CastCost
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves
 from autocast.passes.casting.plan import ModulePlan
 from autocast.passes.casting.solver import CastTensor
+
+_ASTYPE = tvm.ir.Op.get("relax.astype")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,9 @@ class Forms:
         blocks = {block for node, block in leaf.uses if self.dtype(node) == dtype}
         # It comes from the submodule whose tensor it casts, and is in no region: nobody asked for it there.
         span = _span_in(place_of(value).module) if isinstance(value, relax.Var) else None
-        cast = self.bind(relax.op.astype(value, dtype), output or len(blocks) > 1, f"{leaf.name}_{dtype}", span)
+        cast = self.bind(
+            call_of(_ASTYPE, [value], _attributes(dtype)), output or len(blocks) > 1, f"{leaf.name}_{dtype}", span
+        )
         assert leaf.tensor is not None
         self.converted[leaf.tensor] = cast
         source = "float32" if dtype == self.plan.amp else self.plan.amp
@@ -253,6 +257,12 @@ class Forms:
                 value, at = self.fields[leaf.tensor]
                 self.natural[leaf.tensor] = self.bind(relax.TupleGetItem(value, at))
             self.cast(leaf, self.natural[leaf.tensor], dtype)
+
+
+@cache
+def _attributes(dtype: str) -> tvm.ir.Attrs:
+    """The attributes of a cast to `dtype`: calls share them."""
+    return relax.op.astype(relax.const(0.0), dtype).attrs
 
 
 @lru_cache(maxsize=1024)

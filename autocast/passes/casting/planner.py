@@ -9,8 +9,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import CastingRuleError
-from autocast.ir import Bound, Reading, dtype_of, identity, lacks_dtype, parts_of, place_of, relax_functions
-from autocast.ir.foreign import torch_operator
+from autocast.ir import Bound, Reading, dtype_of, identity, items, lacks_dtype, parts_of, place_of, relax_functions
 from autocast.model.value import updates_of
 from autocast.passes.casting.costs import CostModel, traffic_weight
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves, signature
@@ -67,7 +66,7 @@ class Planner:
         bounds = (function.attrs or {}).get("tir_var_upper_bound", {})
         self.tensors.enter_function(global_var.name_hint, {str(name): int(bound) for name, bound in bounds.items()})
         body = function.body
-        for param in function.params:
+        for param in items(function.params):
             name = param.name
             self.plan.names.add(name)
             facts = self.tensors.types.of(param.ty)
@@ -205,7 +204,7 @@ class Planner:
                 demanded.append(tensors.demand(leaf, reader, alike, position))
                 at += 1
             demands.append(demanded)
-        plan = CallPlan(args, demands, node, ruling=ruling, torch=torch_operator(bound.value))
+        plan = CallPlan(args, demands, node, ruling=ruling, torch=alike.torch)
         self.plan.bindings[key] = plan
         self.plan.calls.append((tensors.function, var, plan))
         stored = [result] if type(result) is Leaf else list(leaves(result))
@@ -287,7 +286,7 @@ class Planner:
 def _constant_parameters(main: relax.Function) -> list[relax.Var]:
     """The parameters of a model that no call replaces."""
     attributes, updates = main.attrs or {}, updates_of(main)
-    params = main.params[int(attributes["num_input"]) :] if "num_input" in attributes else ()
+    params = items(main.params)[int(attributes["num_input"]) :] if "num_input" in attributes else ()
     return [param for position, param in enumerate(params) if position not in updates]
 
 

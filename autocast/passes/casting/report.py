@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field
+from functools import cached_property
 from io import StringIO
 from typing import Any
 
@@ -15,6 +16,7 @@ from autocast.ir.places import place_of
 from autocast.passes.casting.costs import CastCost, cast_bytes
 from autocast.passes.casting.forms import InsertedCast
 from autocast.passes.casting.plan import ModulePlan
+from autocast.passes.casting.solver import solve_greedily
 from autocast.passes.store_parameters import StoredParameters
 from autocast.policy import Unused
 from autocast.runtime.torch_calls import PREFIX, operator_of
@@ -24,9 +26,10 @@ _MEBIBYTE = 2**20
 #: The fields of a report that are plain values, and their types.
 _PLAIN: dict[str, type] = {
     **dict.fromkeys(("dtype", "objective", "solver", "policy"), str),
-    **dict.fromkeys(("cost", "lower_bound", "greedy_casts", "greedy_cast_bytes", "greedy_cost", "bindings"), int),
+    **dict.fromkeys(("cost", "lower_bound", "bindings"), int),
     "milliseconds": float,
 }
+_GREEDY = ("greedy_casts", "greedy_cast_bytes", "greedy_cost")
 _CAST = ("function", "tensor", "variable", "source", "target", "elements")
 
 
@@ -62,16 +65,56 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class GreedyFigures:
+    """What one forward pass over the same module and rules needs: casts, the bytes they move, and what they cost."""
+
+    casts: int
+    cast_bytes: int
+    cost: int
+
+
+class GreedyChoice:
+    """The choice of one forward pass over a module's plan, made when somebody asks for it."""
+
+    def __init__(self, plan: ModulePlan) -> None:
+        self._plan = plan
+
+    @cached_property
+    def low(self) -> list[bool]:
+        """Which nodes are in low precision."""
+        return solve_greedily(self._plan.problem)
+
+    @cached_property
+    def _indices(self) -> list[int]:
+        return self._plan.problem.casts(self.low)
+
+    @property
+    def casts(self) -> int:
+        """How many casts it needs."""
+        return len(self._indices)
+
+    @property
+    def cast_bytes(self) -> int:
+        """The bytes that these read and write."""
+        return sum(cast_bytes(self._plan.tensors[index].elements) for index in self._indices)
+
+    @cached_property
+    def cost(self) -> int:
+        """What they cost in the objective's unit."""
+        return self._plan.problem.cost(self.low, self._indices)
+
+
+@dataclass(frozen=True)
 class CastReport:
     """The result of one AutoCast.
 
     `cost` and `lower_bound` are in the objective's unit, casts or bytes: no valid choice of precisions costs less than
-    `lower_bound`. `cast_bytes` counts what every
-    cast would read and write if none were absorbed by a kernel. The `greedy` figures are those of one forward pass
-    over the same module and rules. `unused` are the policy's entries that concern nothing in the module. `out_of_range`
-    are the parameters that the dtype cannot hold, and why: what reads them is float32, unless the policy explicitly
-    says otherwise. `parameters` tells which are stored in low precision since, where any may be. `policy` is the
-    text of the policy, without its hints that are Python.
+    `lower_bound`. `cast_bytes` counts what every cast would read and write if none were absorbed by a kernel. The
+    `greedy` figures are those of one forward pass over the same module and rules, which is made when they are asked
+    for. `unused` are the policy's entries that concern nothing in the module. `out_of_range` are the parameters that
+    the dtype cannot hold, and why: what reads them is float32, unless the policy explicitly says otherwise.
+    `parameters` tells which are stored in low precision since, where any may be. `policy` is the text of the policy,
+    without its hints that are Python.
     """
 
     dtype: str
@@ -80,9 +123,7 @@ class CastReport:
     inserted: tuple[InsertedCast, ...]
     cost: int
     lower_bound: int
-    greedy_casts: int
-    greedy_cast_bytes: int
-    greedy_cost: int
+    greedy: GreedyChoice | GreedyFigures = field(repr=False, compare=False)
     milliseconds: float
     bindings: int
     unused: tuple[Unused, ...]
@@ -103,6 +144,21 @@ class CastReport:
     def cast_bytes(self) -> int:
         """Bytes that these casts read and write if each is a tensor of its own."""
         return sum(cast_bytes(cast.elements) for cast in self.inserted)
+
+    @property
+    def greedy_casts(self) -> int:
+        """How many casts one forward pass needs."""
+        return self.greedy.casts
+
+    @property
+    def greedy_cast_bytes(self) -> int:
+        """Bytes that these read and write."""
+        return self.greedy.cast_bytes
+
+    @property
+    def greedy_cost(self) -> int:
+        """What they cost, in the objective's unit."""
+        return self.greedy.cost
 
     @property
     def is_optimal(self) -> bool:
@@ -140,7 +196,7 @@ class CastReport:
 
     def to_data(self) -> dict[str, Any]:
         """All that the report says, as JSON can say it; `from_data` makes a report of it that says the same."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
+        plain = {name: getattr(self, name) for name in (*_PLAIN, *_GREEDY)}
         casts = [[*(getattr(cast, name) for name in _CAST), cast.cost.name] for cast in self.inserted]
         return plain | {
             "inserted": casts,
@@ -153,7 +209,8 @@ class CastReport:
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> CastReport:
         """The report that `to_data` wrote; LookupError, TypeError or ValueError where it did not write this."""
-        wrong = [name for name, type_ in _PLAIN.items() if not isinstance(data[name], type_)]
+        types = _PLAIN | dict.fromkeys(_GREEDY, int)
+        wrong = [name for name, type_ in types.items() if not isinstance(data[name], type_)]
         if wrong:
             raise TypeError(f"{', '.join(wrong)} of a CastReport")
         parameters = data["parameters"]
@@ -162,6 +219,7 @@ class CastReport:
             parameters = StoredParameters(**{**parameters, **{name: tuple(parameters[name]) for name in names}})
         return cls(
             **{name: data[name] for name in _PLAIN},
+            greedy=GreedyFigures(*(data[name] for name in _GREEDY)),
             inserted=tuple(
                 InsertedCast(**dict(zip(_CAST, facts, strict=True)), cost=CastCost[cost])
                 for *facts, cost in data["inserted"]

@@ -10,7 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from autocast.ir import Bound, Reading, identity, is_constant, with_captured
+from autocast.ir import Bound, Reading, identity, is_constant, items, with_captured
 from autocast.ir.nodes import binding_of, call_like
 from autocast.passes.casting.forms import Forms, is_local, same
 from autocast.passes.casting.leaves import Leaf, Tree
@@ -44,7 +44,7 @@ class CastRewriter:
         return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
     def _function(self, name: str, function: relax.Function) -> relax.Function:
-        params = list(function.params)
+        params = items(function.params)
         self.forms.enter_function(name, params)
         self.builder.begin_scope(params)
         body = self._sequence(function.body)

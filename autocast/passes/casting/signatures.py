@@ -17,6 +17,7 @@ from tvm_ffi import StructuralKey
 
 import type_hints
 from autocast.ir import Bound, identity, items, lacks_dtype, op_name
+from autocast.ir.foreign import torch_operator
 from autocast.ir.views import count, structural_equal, structural_hash
 from autocast.operators import Kind, is_kind
 
@@ -120,7 +121,7 @@ class Signature:
 
     `result` is the type of the variables that they are bound to, `name` the operator's, None where a function is
     called. `computed` is the type of the call itself, which may say more. `derived` is the derived operator that the
-    call is. `rulings` has what the rules of the tables said, by rule.
+    call is, `torch` the operator that it leaves to torch. `rulings` has what the rules of the tables said, by rule.
     """
 
     call: relax.Call
@@ -132,6 +133,7 @@ class Signature:
     is_view: bool
     lacks_dtype: bool
     cast_to: str | None
+    torch: str
     rulings: dict[Any, Any] = field(default_factory=dict)
 
 
@@ -188,4 +190,5 @@ class Signatures:
             is_kind(call, Kind.VIEW),
             result.lacks_dtype or any(lacks_dtype(arg.ty) for arg in bound.args),
             str(call.attrs.dtype) if name == "relax.astype" else None,
+            torch_operator(call),
         )

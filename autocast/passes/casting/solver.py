@@ -106,27 +106,28 @@ def solve(problem: CastProblem) -> Solution:
     """
     sources, targets, weights, constant = _edges(problem)
     count = 1 + max(int(sources.max(initial=FULL)), int(targets.max(initial=FULL)), len(problem.traffic) - 1)
-    spare, flow = _maximum_flow(sources, targets, weights, count)
+    (tied_sources, tied_targets), flow = _maximum_flow(sources, targets, weights, count)
     if any(problem.traffic):
         traffic = np.zeros(count, np.int64)
         traffic[: len(problem.traffic)] = problem.traffic
-        tied_sources, tied_targets = spare.nonzero()
         relevant = (tied_sources != FULL) & (tied_targets != LOW)
         tied_sources, tied_targets = tied_sources[relevant], tied_targets[relevant]
         traffic[tied_targets[tied_sources == LOW]] = 0  # low in every cheapest assignment
         chosen = np.flatnonzero(traffic)
-        spare, _ = _maximum_flow(
+        (tied_sources, tied_targets), _ = _maximum_flow(
             np.concatenate([tied_sources, np.full(chosen.size, LOW)]),
             np.concatenate([tied_targets, chosen]),
             np.concatenate([np.full(tied_sources.size, -1), traffic[chosen]]),
             count,
         )
-    low = _reachable(spare)[: len(problem.traffic)]
+    low = _reachable(tied_sources, tied_targets, count)[: len(problem.traffic)]
     return Solution(low, problem.cost(low), flow + constant)
 
 
-def _maximum_flow(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count: int) -> tuple[csr_array, int]:
-    """Where capacity is spare after a maximum flow from LOW to FULL, and the flow's value. Weight -1 is infinite.
+def _maximum_flow(
+    sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count: int
+) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+    """The edges (in order) with spare capacity after a maximum flow from LOW to FULL, and its value; -1 is infinite.
 
     scipy works on 32-bit capacities and wraps silently beyond. So capacities are divided by a unit; where that rounds,
     what is left after the flow is divided by a smaller one, until the unit is 1 and nothing was rounded. What a rounded
@@ -134,26 +135,32 @@ def _maximum_flow(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray,
     """
     units = _units(sources, targets, weights, count)
     infinite = int(np.maximum(weights, 0).sum()) + 1
-    shape = (count, count)
-    spare = csr_array((np.where(weights < 0, infinite, weights), (sources, targets)), shape=shape)
-    graph = csr_array((np.where(weights < 0, _INFINITE, weights // units).astype(np.int32), (sources, targets)), shape)
+    # scipy's flow has an entry for each edge and for its reverse. So has this graph: their entries are the same.
+    edges, places = np.unique(
+        np.concatenate([sources * count + targets, targets * count + sources]), return_inverse=True
+    )
+    places = places[: sources.size]
+    rows, columns = edges // count, (edges % count).astype(np.int32)
+    pointers = np.searchsorted(rows, np.arange(count + 1)).astype(np.int32)
+    spare, capacity = np.zeros(edges.size, np.int64), np.zeros(edges.size, np.int32)
+    spare[places] = np.where(weights < 0, infinite, weights)
+    capacity[places] = np.where(weights < 0, _INFINITE, weights // units)
     is_exact = not np.any(np.where(weights < 0, 0, weights % units))
     node_units = np.ones(count, np.int64)
     node_units[np.where(sources > FULL, sources, targets)] = units
     node_units[FULL] = 1
+    free_ends = np.where(rows > FULL, rows, columns)
     value = 0
     while True:
-        flow = maximum_flow(graph, LOW, FULL, method="dinic").flow.tocoo()
-        moved = flow.data * node_units[np.where(flow.row > FULL, flow.row, flow.col)]
-        spare = csr_array(spare - csr_array((moved, (flow.row, flow.col)), shape))
-        spare.eliminate_zeros()
-        value += int(moved[flow.row == LOW].sum())
+        graph = csr_array((capacity, columns, pointers), shape=(count, count))
+        moved = maximum_flow(graph, LOW, FULL, method="dinic").flow.data * node_units[free_ends]
+        spare -= moved
+        value += int(moved[pointers[LOW] : pointers[LOW + 1]].sum())
         if is_exact:
-            return spare, value
-        unit = -(-spare.nnz * int(node_units.max()) // _LARGEST)
-        graph = csr_array(
-            (np.minimum(spare.data // unit, _INFINITE).astype(np.int32), spare.indices, spare.indptr), shape
-        )
+            left = spare > 0
+            return (rows[left], columns[left]), value
+        unit = -(-np.count_nonzero(spare) * int(node_units.max()) // _LARGEST)
+        capacity = np.minimum(spare // unit, _INFINITE).astype(np.int32)
         is_exact, node_units = unit == 1, np.full(count, unit, np.int64)
 
 
@@ -236,10 +243,10 @@ def _edges(problem: CastProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, in
     return pairs[:, 0], pairs[:, 1], np.array(list(edges.values()), dtype=np.int64), constant
 
 
-def _reachable(spare: csr_array) -> list[bool]:
-    """The nodes that the source still reaches over spare capacity: the smallest low side of a minimum cut."""
-    pointers, indices = spare.indptr.tolist(), spare.indices.tolist()
-    seen = [False] * spare.shape[0]
+def _reachable(sources: np.ndarray, targets: np.ndarray, count: int) -> list[bool]:
+    """The nodes that the source still reaches over edges with spare capacity: the smallest low side of a cut."""
+    pointers, indices = np.searchsorted(sources, np.arange(count + 1)).tolist(), targets.tolist()
+    seen = [False] * count
     seen[LOW] = True
     queue = deque([LOW])
     while queue:
