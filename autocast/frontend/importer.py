@@ -1,4 +1,7 @@
-"""From an exported torch program to a Relax module: TVM's importer, with every result checked against torch's own."""
+"""From an exported torch program to a Relax module: TVM's importer, with every result checked against torch's own.
+
+One class, as each of its methods reads what others have translated: hence its more than 300 lines.
+"""
 
 from __future__ import annotations
 

@@ -20,8 +20,10 @@ from autocast.kernels.matching.convolutions.declined import declined, has_kernel
 from autocast.kernels.matching.convolutions.pooling_rule import GRADIENTS, POOLINGS
 from autocast.kernels.matching.functions import operation
 from autocast.kernels.matching.layout.pieces import JOINS
+from autocast.kernels.matching.layout.rule import LOOKUPS, SPLITS
 from autocast.kernels.matching.layout.views import VIEWS
 from autocast.kernels.matching.reductions.rule import FUNCTIONS, axes_of
+from autocast.kernels.matching.reductions.scatter_rule import SCATTERS
 from autocast.kernels.matching.rows.losses import LOSSES, is_matrix
 from autocast.kernels.matching.rows.operators import ROW_OPERATORS
 from autocast.kernels.matching.rows.space import rows_of
@@ -160,20 +162,22 @@ def _lookup_gradient(call: relax.Call, backend: Backend) -> Conversions:
     return Conversions(lambda position: position == 0)
 
 
-#: By the name of an operator: the spec that its kernels have, and what those convert.
+#: By the name of an operator: the spec that its kernels have, and what those convert. Operators come from the tables
+#: of the kernels' rules. Four stand here by name: phases before the rules write batch_norm as arithmetic and einsum as a
+#: matmul; a permutation may turn out to be a view; astype becomes a part of the kernels around it.
 _FAMILIES: dict[str, tuple[type, Callable[[relax.Call, Backend], Conversions]]] = {
     "relax.nn.batch_norm": (Program, _anything),
     **dict.fromkeys(FUNCTIONS, (Reduce, _reduction)),
     **dict.fromkeys(ROW_OPERATORS, (Rows, _row_operator)),
     **dict.fromkeys(LOSSES, (Rows, _loss)),
-    **dict.fromkeys(("relax.matmul", "relax.einsum"), (Product, _product)),
+    **dict.fromkeys((*named(Kind.PRODUCT), "relax.einsum"), (Product, _product)),
     **dict.fromkeys(named(Kind.CONVOLUTION), (Convolution, _convolution)),
     **dict.fromkeys(named(Kind.ATTENTION), (Attention, _attention)),
-    **dict.fromkeys((*VIEWS, *JOINS, "relax.split", "relax.take"), (Move, _move)),
+    **dict.fromkeys((*VIEWS, *JOINS, *SPLITS, *LOOKUPS), (Move, _move)),
     **dict.fromkeys(named(Kind.VIEW), (Move, _nothing)),
     "relax.permute_dims": (Move, _permutation),
     "relax.astype": (Program, _anything),
-    "relax.grad.take_backward": (Scatter, _lookup_gradient),
+    **dict.fromkeys(SCATTERS, (Scatter, _lookup_gradient)),
     **dict.fromkeys(POOLINGS, (Pooling, _anything)),
     **dict.fromkeys(GRADIENTS, (PoolingGradient, _pooling_gradient)),
 }

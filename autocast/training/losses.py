@@ -1,4 +1,7 @@
-"""Losses: one number to make small, from a model's output and labels."""
+"""Losses: one number to make small, from a model's output and labels.
+
+Every loss, with the checks of labels and the weights of classes that they share: hence its more than 300 lines.
+"""
 
 from __future__ import annotations
 

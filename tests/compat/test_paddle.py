@@ -14,84 +14,13 @@ from autocast.compat import paddle
 from autocast.compat.paddle.nn import functional as F
 from autocast.compat.paddle.static import Executor, Program, amp
 from autocast.errors import InputError, PolicyError, PolicyWarning, TrainingError, UnsupportedError
-from autocast.model import Model
 from autocast.policy import Policy
-
-
-class Net(nn.Module):
-    """A layer outside of the guard, and a pool and a layer in it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.drop = nn.Conv2d(1, 2, 3), nn.Dropout(0.5)
-        self.fc = nn.Linear(8, 5)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """Logits."""
-        data = self.conv(image)
-        with amp.fp16_guard():
-            return self.fc(self.drop(nn.functional.max_pool2d(data, 2).flatten(1)))
-
-
-FEED = {"pixels": np.random.default_rng(0).random((3, 1, 6, 6), "float32"), "label": np.array([[0], [1], [4]])}
-
-
-class Built:
-    """A program that computes a loss, one that computes logits in evaluation mode, and their startup program."""
-
-    def __init__(self, dropout: float = 0.0, label_shape: tuple = (None, 1)) -> None:
-        torch.manual_seed(0)
-        self.net = Net()
-        self.net.drop.p = dropout
-        self.train, self.test, self.startup = Program(), Program(), Program()
-        with paddle.static.program_guard(self.train, self.startup):
-            image = paddle.static.data("pixels", [None, 1, 6, 6])
-            label = paddle.static.data("label", label_shape, "int64")
-            self.trained = paddle.static.nn.torch_module(self.net.train(), image)
-            self.loss = F.cross_entropy(self.trained, label)
-        with paddle.static.program_guard(self.test, self.startup):
-            image = paddle.static.data("pixels", [None, 1, 6, 6])
-            self.logits = paddle.static.nn.torch_module(self.net.eval(), image)
-        self.exe = Executor(paddle.CPUPlace())
-
-    def step(self) -> float:
-        """The loss of one step."""
-        return float(self.exe.run(self.train, feed=FEED, fetch_list=[self.loss])[0])
-
-    def predict(self, program: Program | None = None) -> np.ndarray:
-        """The testing program's logits."""
-        return self.exe.run(program or self.test, feed={"pixels": FEED["pixels"]}, fetch_list=[self.logits.name])[0]
+from tests.compat.paddle_programs import FEED, Built, decorated, minimized, modes, step_modes
 
 
 @pytest.fixture
 def built() -> Built:
     return Built()
-
-
-def decorated(
-    optimizer: paddle.optimizer.Optimizer | None = None, **options: object
-) -> amp.OptimizerWithMixedPrecision:
-    return amp.decorate(optimizer or paddle.optimizer.SGD(0.1, multi_precision=True), **options)
-
-
-def minimized(built: Built, **options: object) -> amp.OptimizerWithMixedPrecision:
-    """The decorated optimizer, ready to step."""
-    optimizer = decorated(**options)
-    optimizer.minimize(built.loss, built.startup)
-    built.exe.run(built.startup)
-    return optimizer
-
-
-def modes(model: Model | None) -> dict[str, str]:
-    assert model is not None
-    return {decision.operator.removeprefix("relax."): decision.mode for decision in model.report.decisions}
-
-
-def step_modes(built: Built) -> dict[str, str]:
-    """The precisions of the forward calls of the training step, by operator."""
-    assert built.train.trainer is not None
-    decisions = built.train.trainer.step_model.report.decisions
-    return {d.operator.removeprefix("relax."): d.mode for d in decisions if not d.forward}
 
 
 @pytest.mark.parametrize(
@@ -232,44 +161,6 @@ def test_gradients_are_clipped_as_the_optimizer_says(built):
     assert 0 < np.linalg.norm(moved) <= 1.001e-3
 
 
-def test_the_testing_program_reads_the_parameters_that_training_reaches(built):
-    optimizer = minimized(built, use_pure_fp16=True)
-    assert optimizer.amp_init(paddle.CPUPlace(), test_program=built.test) is None
-    before = built.predict()
-    for _ in range(3):
-        built.step()
-    reached = built.train.trainer.trained().params["fc.weight"].numpy()
-    np.testing.assert_array_equal(built.test.parameters["fc.weight"].numpy(), reached.astype("float16"))
-    assert (built.predict() != before).any()
-    assert before.shape == (3, 5)
-
-
-def test_under_lists_the_testing_program_is_transformed_only_if_asked(built):
-    optimizer = minimized(built)
-    optimizer.amp_init(test_program=built.test)
-    assert built.test.model.report is None
-    optimizer.amp_init(test_program=built.test, use_fp16_test=True)
-    assert modes(built.test.model)["matmul"] == "float16"
-
-
-def test_a_scope_gives_the_testing_program_values_of_its_own(built):
-    optimizer = minimized(built, use_pure_fp16=True)
-    scope = {"fc.weight": np.full((5, 8), 0.25, "float32"), "another": np.zeros(3)}
-    optimizer.amp_init(scope=scope, test_program=built.test)
-    built.step()
-    assert (built.test.parameters["fc.weight"].numpy() == 0.25).all()
-
-
-def test_parameters_are_cast_by_the_names_that_the_cast_of_the_model_answers():
-    for chosen in (None, ["fc.bias"]):
-        built = Built()
-        names = amp.cast_model_to_fp16(built.test)
-        assert names == {"fc.weight", "fc.bias"}
-        amp.cast_parameters_to_fp16("cpu", built.test, to_fp16_var_names=chosen or names)
-        low = {name for name, tensor in built.test.parameters.items() if tensor.dtype == "float16"}
-        assert low == set(chosen or names)
-
-
 @pytest.mark.parametrize("shape", [(None, 1), (None,)])
 def test_labels_may_be_columns(shape):
     built = Built(label_shape=shape)
@@ -285,43 +176,6 @@ def test_the_batch_may_have_any_size(built):
     minimized(built)
     feed = {name: np.concatenate([value, value]) for name, value in FEED.items()}
     assert np.isfinite(built.exe.run(built.train, feed=feed, fetch_list=[built.loss])[0])
-
-
-def test_a_clone_for_testing_neither_trains_nor_drops():
-    built = Built(dropout=0.5)
-    minimized(built)
-    clone = built.train.clone(for_test=True)
-    first, second = (built.exe.run(clone, feed=FEED, fetch_list=[built.trained, built.loss]) for _ in range(2))
-    np.testing.assert_array_equal(first[0], second[0])
-    np.testing.assert_allclose(first[0], built.predict(), rtol=1e-5)
-    expected = nn.functional.cross_entropy(torch.from_numpy(first[0]), torch.from_numpy(FEED["label"][:, 0]))
-    np.testing.assert_allclose(first[1], expected.item(), rtol=1e-5)
-    built.step()
-    assert (built.exe.run(clone, feed=FEED, fetch_list=[built.trained])[0] != first[0]).any()
-
-
-@pytest.mark.parametrize("pure", [True, False])
-def test_what_was_saved_predicts_the_same_to_the_last_bit(built, tmp_path, pure):
-    optimizer = minimized(built, use_pure_fp16=pure)
-    built.step()
-    optimizer.amp_init(test_program=built.test)
-    paddle.static.save_inference_model(
-        tmp_path / "net", built.test.arguments, [built.logits], built.exe, program=built.test
-    )
-    program, feeds, fetches = paddle.static.load_inference_model(tmp_path / "net", built.exe)
-    found = Executor().run(program, feed={feeds[0]: FEED["pixels"]}, fetch_list=fetches)[0]
-    np.testing.assert_array_equal(found, built.predict())
-    assert str(program.parameters["fc.weight"].dtype) == ("float16" if pure else "float32")
-
-
-def test_what_is_saved_of_a_training_program_is_its_evaluation(tmp_path):
-    built = Built(dropout=0.5)
-    minimized(built)
-    built.step()
-    paddle.static.save_inference_model(tmp_path / "net", built.train.arguments[0], built.trained, built.exe)
-    program, _, fetches = paddle.static.load_inference_model(tmp_path / "net", built.exe)
-    found = built.exe.run(program, feed={"pixels": FEED["pixels"]}, fetch_list=fetches)[0]
-    np.testing.assert_allclose(found, built.predict(), rtol=1e-5)
 
 
 def test_what_has_no_meaning_here_is_refused(built):

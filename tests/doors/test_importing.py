@@ -1,4 +1,7 @@
-"""What `from_torch` and `from_relax` do not take."""
+"""What `from_torch` and `from_relax` do not take.
+
+One table, a row for each bad call, so it has more than 300 lines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a Trainer and the functions of `autocast.training` do not take."""
+"""What a Trainer and the functions of `autocast.training` do not take.
+
+One table, a row for each bad call, so it has more than 300 lines.
+"""
 
 from __future__ import annotations
 
@@ -37,13 +40,9 @@ from autocast.training import (
     training_step,
 )
 from tests.doors.rows import Row, Rows, rows_of
+from tests.doors.trainers import NET, C, M, X, Y, tr
 
 torch.manual_seed(0)
-NET = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
-X = torch.ones(4, 5)
-Y = torch.zeros(4, 3)
-C = torch.zeros(4, dtype=torch.int64)
-M = from_torch(NET, (X,))
 
 
 class Intout(nn.Module):
@@ -61,10 +60,6 @@ class Labelled(nn.Module):
 
 
 FROZEN = nn.Linear(5, 3).requires_grad_(False)
-
-
-def tr(loss=None, opt=None, **options):
-    return Trainer(M, loss or MSE(), opt or SGD(), **{"learning_rate": 0.1, **options})
 
 
 ok = tr()

@@ -205,43 +205,6 @@ def test_gradients_of_variables_inside_the_function_can_be_asked_for() -> None:
     np.testing.assert_allclose(gradient, np.exp([0.0, 1.0, 4.0]))
 
 
-def test_every_operator_that_stands_in_the_way_is_named_with_its_reason() -> None:
-    x = tensor("x", 2, 3)
-
-    def build(builder: relax.BlockBuilder) -> relax.Expr:
-        y = builder.emit(op.cumprod(builder.emit(op.cumprod(x, 0)), 1))
-        z = builder.emit(op.call_pure_packed("mine", y, ty_args=relax.TensorType((2, 3), "float32")))
-        return builder.emit(op.sum(z))
-
-    with pytest.raises(GradientError) as raised:
-        differentiate(function_of([x], build), [x])
-    message = str(raised.value)
-    assert "relax.cumprod: it divides by elements" in message
-    assert "(2 calls)" in message
-    assert "relax.call_pure_packed: foreign code" in message
-
-
-@pytest.mark.parametrize(
-    ("build", "arguments", "message"),
-    [
-        (lambda b, x: b.emit(op.exp(x)), {}, "the target is a .*expected a 0-d floating-point tensor"),
-        (
-            lambda b, x: b.emit(op.sum(x)),
-            {"target": 2},
-            "target is 2, expected the position of one",
-        ),
-        (lambda b, x: b.emit(op.sum(x)), {"wrt": []}, "got wrt=an empty list; expected one floating-point tensor"),
-        (lambda b, x: b.emit(op.sum(op.floor(x))), {}, r"depends on none of \['x'\]"),
-        (lambda b, x: b.emit(op.sum(x)), {"seed": relax.const(1.0, "float16")}, "the seed is a .*expected a"),
-    ],
-)
-def test_what_cannot_be_differentiated_is_refused(build: Callable, arguments: dict, message: str) -> None:
-    x = tensor("x", 2, 3)
-    function = function_of([x], lambda builder: build(builder, x))
-    with pytest.raises(GradientError, match=message):
-        differentiate(function, **{"wrt": [x], **arguments})
-
-
 def test_functions_that_the_module_calls_are_inlined() -> None:
     @I.ir_module
     class Module:

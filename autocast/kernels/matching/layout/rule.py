@@ -21,6 +21,9 @@ from autocast.kernels.specs.layout import MODES, Lookup, Move, Piece
 from autocast.kernels.specs.sizes import DimensionNames, named_in, strides_of
 from autocast.kernels.storage import BITS, LOW, computes
 
+#: What selects slices of a table by their numbers, and what cuts a tensor into several results.
+LOOKUPS, SPLITS = ("relax.take",), ("relax.split",)
+
 #: Results of fewer elements than this are left to be fused with what reads them.
 _SMALL = 256
 
@@ -33,7 +36,7 @@ class _Layout(KernelRewriter):
         self.lowered: dict[relax.Var, tuple[Move | Lookup, list[relax.Expr], str]] = {}
         # Backwards: what a reader does not absorb is then looked at by itself.
         for var, value in reversed(self.bound.items()):
-            if is_op(value, "relax.take") and var not in self.absorbed:
+            if is_op(value, *LOOKUPS) and var not in self.absorbed:
                 self.look_up(var, value)
             if (looked_up := self.narrowed_lookup(var, value)) is not None:
                 self.look_up(var, looked_up)
@@ -68,7 +71,7 @@ class _Layout(KernelRewriter):
         """The split of which `value` is a part."""
         if isinstance(value, relax.TupleGetItem) and isinstance(value.tuple_value, relax.Var):
             split = self.bound.get(value.tuple_value)
-            return split if is_op(split, "relax.split") else None
+            return split if is_op(split, *SPLITS) else None
         return None
 
     def moved(self, value: relax.Expr) -> list[relax.Expr]:
@@ -109,7 +112,7 @@ class _Layout(KernelRewriter):
         """Whether what is moved to `var` is converted on the way: fused with what reads it, the cast would be left."""
         if storage(var) != storage(value) or (is_op(value, "relax.astype") and self.absorbs(value)):
             return True
-        looks_up = is_op(value, "relax.take")
+        looks_up = is_op(value, *LOOKUPS)
         operands = [operand for operand in self.moved(value) if isinstance(operand, relax.Var)]
         return any(
             is_op(self.bound.get(operand), "relax.astype") and (looks_up or self.is_seen(operand))
@@ -183,7 +186,7 @@ class _Layout(KernelRewriter):
         ):
             return None
         call = self.bound.get(value.args[0])
-        is_alone = is_op(call, "relax.take") and storage(call) == "float32" and self.uses[value.args[0]] == 1
+        is_alone = is_op(call, *LOOKUPS) and storage(call) == "float32" and self.uses[value.args[0]] == 1
         return call if is_alone else None
 
     def look_up(self, var: relax.Var, call: relax.Call) -> None:

@@ -17,6 +17,9 @@ from autocast.kernels.specs.reductions import Scatter
 from autocast.kernels.specs.sizes import DimensionNames
 from autocast.kernels.storage import LOW
 
+#: The gradients of lookups.
+SCATTERS = ("relax.grad.take_backward",)
+
 
 @mutator
 class _Scatters(KernelRewriter):
@@ -26,7 +29,7 @@ class _Scatters(KernelRewriter):
         self.ends: dict[relax.Var, tuple[relax.Call, relax.Expr | None]] = {}
         taken: set[relax.Var] = set()
         for var, value in self.bound.items():
-            if not is_op(value, "relax.grad.take_backward"):
+            if not is_op(value, *SCATTERS):
                 continue
             reason = _declined(value)
             explain("scatter", var, reason or "", taken=reason is None)
