@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autocast.frontend.arithmetic import ARITHMETIC
 from autocast.frontend.attention import attention
+from autocast.frontend.experts import EXPERTS
 from autocast.frontend.functions import FUNCTIONS
 from autocast.frontend.helpers import Converter
 from autocast.frontend.indexing import INDEXING
@@ -14,6 +15,7 @@ from autocast.frontend.noise import NOISE
 #: Our converters, by the name of the overload.
 CONVERTERS: dict[str, Converter] = {
     **ARITHMETIC,
+    **EXPERTS,
     **FUNCTIONS,
     **INDEXING,
     **LAYERS,

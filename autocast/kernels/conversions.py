@@ -31,7 +31,7 @@ from autocast.kernels.matching.translate import SEEDED
 from autocast.kernels.specs.attention import Attention
 from autocast.kernels.specs.convolutions import Convolution, Pooling, PoolingGradient, WeightGradient
 from autocast.kernels.specs.layout import Move
-from autocast.kernels.specs.products import Product
+from autocast.kernels.specs.products import GroupedProduct, Product
 from autocast.kernels.specs.program import Program
 from autocast.kernels.specs.reductions import Reduce, Scatter
 from autocast.kernels.specs.rows import Rows
@@ -171,6 +171,7 @@ _FAMILIES: dict[str, tuple[type, Callable[[relax.Call, Backend], Conversions]]] 
     **dict.fromkeys(ROW_OPERATORS, (Rows, _row_operator)),
     **dict.fromkeys(LOSSES, (Rows, _loss)),
     **dict.fromkeys((*named(Kind.PRODUCT), "relax.einsum"), (Product, _product)),
+    "relax.nn.grouped_matmul": (GroupedProduct, _nothing),
     **dict.fromkeys(named(Kind.CONVOLUTION), (Convolution, _convolution)),
     **dict.fromkeys(named(Kind.ATTENTION), (Attention, _attention)),
     **dict.fromkeys((*VIEWS, *JOINS, *SPLITS, *LOOKUPS), (Move, _move)),

@@ -37,6 +37,7 @@ from autocast.kernels.kernel_cache import Makers
 from autocast.kernels.matching.attention.decompose import decompose_attention
 from autocast.kernels.matching.convolutions.declined import has_kernel
 from autocast.kernels.matching.convolutions.pooling_rule import move_channels_of_pooling
+from autocast.kernels.matching.products.grouped import has_grouped_kernel
 from autocast.kernels.matching.products.transposed import transpose_products
 from autocast.kernels.matching.rows.losses import decompose_losses
 from autocast.kernels.matching.rules import RULES
@@ -59,6 +60,7 @@ from autocast.kernels.phases.slices import keep_sizes_of_slices
 from autocast.kernels.phases.widen import accumulate_wide, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
 from autocast.kernels.specs.convolutions import Convolution, WeightGradient
+from autocast.kernels.specs.products import GroupedProduct
 from autocast.kernels.state.accumulate import accumulate_gradients
 from autocast.kernels.state.carry import carry_casts
 from autocast.kernels.state.in_place import SUFFIX, WriteInPlace
@@ -82,8 +84,14 @@ def _phase(function: Callable[[tvm.IRModule], tvm.IRModule], name: str = "") -> 
 
 
 def _expand_operators(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
-    gradients = backend.has(WeightGradient)
-    return expand_operators(mod, lambda call: is_op(call, *VECTOR_OPERATORS) or (gradients and has_kernel(call)))
+    gradients, grouped = backend.has(WeightGradient), backend.has(GroupedProduct)
+
+    def keep(call: relax.Call) -> bool:
+        return (
+            is_op(call, *VECTOR_OPERATORS) or (gradients and has_kernel(call)) or (grouped and has_grouped_kernel(call))
+        )
+
+    return expand_operators(mod, keep)
 
 
 def _channels_last(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
@@ -141,6 +149,7 @@ LOWERING = (
     _by_rule("weight_gradients"),
     _phase(transpose_products),
     _by_rule("products"),
+    _by_rule("grouped_products"),
     _phase(decompose_losses),
     _by_rule("rows"),
     _by_rule("layout"),

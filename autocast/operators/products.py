@@ -33,6 +33,7 @@ def _transposed_convolution(call: relax.Call, args: _Shapes, result: tuple[int, 
 
 ROWS = (
     *rows(Kind.PRODUCT, "matmul", of_nothing=0.0, flops=_matmul),
+    *rows(Kind.PRODUCT, "nn.grouped_matmul", of_nothing=0.0, flops=_matmul),
     *rows(Kind.SHORTHAND, "einsum", of_nothing=0.0),
     *rows(Kind.SHORTHAND, "outer"),
     *rows(Kind.CONVOLUTION, "nn.conv1d nn.conv2d", channels_last="convolution", of_nothing=0.0, flops=_convolution),

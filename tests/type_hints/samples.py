@@ -177,6 +177,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.nn.conv3d_transpose": lambda: nn.conv3d_transpose(tensor(1, 4, 8, 8, 8), tensor(4, 5, 3, 3, 3)),
     "relax.nn.cross_entropy": lambda: own.cross_entropy(tensor(4, 3), index(4), **_CROSS_ENTROPY),
     "relax.nn.cross_entropy_with_logits": lambda: nn.cross_entropy_with_logits(tensor(4, 3), tensor(4, 3)),
+    "relax.nn.grouped_matmul": lambda: own.grouped_matmul(tensor(5, 4), tensor(3, 4, 6), index(3)),
     "relax.nn.gated_add": lambda: own.gated_add(*(tensor(4, 6) for _ in range(3))),
     "relax.nn.group_norm": lambda: nn.group_norm(_images(), tensor(4), tensor(4), 2, 1, [2, 3]),
     "relax.nn.instance_norm": lambda: nn.instance_norm(_images(), tensor(4), tensor(4), 1, [2, 3]),

@@ -14,6 +14,7 @@ from autocast.kernels.matching.convolutions.pooling_rule import lower_pooling
 from autocast.kernels.matching.convolutions.rule import lower_convolutions
 from autocast.kernels.matching.elementwise.rule import lower_elementwise
 from autocast.kernels.matching.layout.rule import lower_layout
+from autocast.kernels.matching.products.grouped import lower_grouped_products
 from autocast.kernels.matching.products.rule import lower_products
 from autocast.kernels.matching.reductions.rule import lower_reductions
 from autocast.kernels.matching.reductions.scatter_rule import lower_scatters
@@ -27,7 +28,7 @@ from autocast.kernels.specs.convolutions import (
     WeightGradient,
 )
 from autocast.kernels.specs.layout import Lookup, Move
-from autocast.kernels.specs.products import Product
+from autocast.kernels.specs.products import GroupedProduct, Product
 from autocast.kernels.specs.program import Program
 from autocast.kernels.specs.reductions import Reduce, Scatter
 from autocast.kernels.specs.rows import Rows
@@ -76,6 +77,12 @@ RULES = (
         "matmul, with transposed and narrowed operands, bias, activation and residual",
         (Product,),
         lower_products,
+    ),
+    KernelRule(
+        "grouped_products",
+        "products of mixtures of experts: rows sorted by the matrix that they are multiplied by",
+        (GroupedProduct,),
+        lower_grouped_products,
     ),
     KernelRule(
         "rows", "softmax, norms, losses, reductions and scans over the last axes, and neighbours", (Rows,), lower_rows

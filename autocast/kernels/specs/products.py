@@ -127,6 +127,44 @@ class Product:
         return "bfloat16" if self.a_dtype == self.b_dtype == "bfloat16" else "float32"
 
 
+@dataclass(frozen=True)
+class GroupedProduct:
+    """`out[rows of group g] = A[rows of group g] @ op(B[g])`; a third argument says where the rows of each group end.
+
+    Rows behind the last end are zeros. Sums are float32.
+
+    Attributes
+    ----------
+    m
+        Rows of A, of all groups together; None: known at run time.
+    n, k
+        Columns of each op(B[g]), and the dimension that is summed.
+    groups
+        How many matrices B has.
+    dtype
+        How A, B and the output are stored: float32, bfloat16 or float16.
+    ends_dtype
+        The dtype of the ends: int32 or int64.
+    transpose_b
+        Whether each matrix of B is stored as (n, k).
+    """
+
+    m: int | None
+    n: int
+    k: int
+    groups: int
+    dtype: str = "float32"
+    ends_dtype: str = "int32"
+    transpose_b: bool = False
+
+    def __post_init__(self) -> None:
+        check_one_of("GroupedProduct.dtype", self.dtype, STORAGE_DTYPES)
+        check_one_of("GroupedProduct.ends_dtype", self.ends_dtype, ("int32", "int64"))
+        for name in ("m", "n", "k", "groups"):
+            if (extent := getattr(self, name)) is not None and extent < 1:
+                raise UnsupportedError(f"GroupedProduct.{name}: got {extent}, expected at least 1")
+
+
 def check_one_of(where: str, got: object, legal: tuple) -> None:
     """Raise an UnsupportedError where a field of a spec is none of its legal values."""
     if got not in legal:

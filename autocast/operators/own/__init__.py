@@ -23,6 +23,7 @@ from autocast.operators.own.broadcast import broadcast_backward
 from autocast.operators.own.convolutions import conv1d_weight_backward, conv2d_weight_backward, conv3d_weight_backward
 from autocast.operators.own.dropout import seeded_dropout
 from autocast.operators.own.gated_add import gated_add, gated_add_backward
+from autocast.operators.own.grouped import grouped_matmul
 from autocast.operators.own.losses import cross_entropy, cross_entropy_backward
 from autocast.operators.own.near_zero import expm1, log1p
 from autocast.operators.own.normalization import (
@@ -54,6 +55,7 @@ __all__ = [
     "gelu_backward",
     "gelu_tanh_backward",
     "group_norm_backward",
+    "grouped_matmul",
     "instance_norm_backward",
     "layer_norm_backward",
     "leakyrelu_backward",

@@ -30,6 +30,15 @@ def _widened(asked: Asked, result: Value) -> Value:
     return result.to(asked.dtype) if _is_wider(asked) and not asked.exact else result
 
 
+def _grouped_matmul(asked: Asked) -> Value:
+    """Every row times every matrix, of which one is kept: torch exports no product of groups in each dtype."""
+    (x, weight), ends = asked.args[:2], asked.args[2]
+    group = (ends[:, None] <= torch.arange(asked.shape_of(0)[0])).sum(0)
+    inside = (group == torch.arange(asked.shape_of(1)[0])[:, None])[:, :, None]
+    products = torch.matmul(x[None], weight)
+    return torch.where(inside, products, torch.zeros((), dtype=products.dtype)).sum(0)
+
+
 def _einsum(asked: Asked) -> Value:
     return torch.einsum(str(asked.attrs.subscripts), *asked.args[0])
 
@@ -105,6 +114,7 @@ def _transposed_convolution(asked: Asked) -> Value:
 
 ROWS: dict[str, Row] = {
     "matmul": _matmul,
+    "nn.grouped_matmul": _grouped_matmul,
     "einsum": _einsum,
     "outer": _outer,
     "nn.attention": _attention,

@@ -20,6 +20,20 @@ def _matmul(call: relax.Call, x: Tensor, y: Tensor) -> Tensor:
     return linear(np.matmul, x.shape[-1], x, y, dtype=dtype_of(call))
 
 
+@operator("relax.nn.grouped_matmul")
+def _grouped_matmul(call: relax.Call, x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    groups = (ends.value[:, None] <= np.arange(x.shape[0])).sum(0)
+
+    def product(rows: np.ndarray, matrices: np.ndarray) -> np.ndarray:
+        result = np.zeros((rows.shape[0], matrices.shape[2]), rows.dtype)
+        for row, group in enumerate(groups):
+            if group < matrices.shape[0]:
+                result[row] = rows[row] @ matrices[group]
+        return result
+
+    return linear(product, x.shape[-1], x, weight, dtype=dtype_of(call))
+
+
 @operator("relax.einsum")
 def _einsum(call: relax.Call, operands: tuple[Tensor, ...]) -> Tensor:
     subscripts = str(call.attrs.subscripts)

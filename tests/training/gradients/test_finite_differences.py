@@ -55,6 +55,8 @@ ELEMENTWISE = {
     "power of zero": Case(lambda x: op.power(x, relax.const(0.0, "float64")), ((2, 3),)),
     "divide by a literal": Case(lambda x: op.divide(x, relax.const(3.0, "float64")), ((2, 3),)),
     "clip": Case(lambda x: op.clip(x, -1.0, 0.8), ((3, 4),)),
+    "nn.grouped_matmul": Case(own.grouped_matmul, ((5, 3), (4, 3, 2)), indices=(_index(2, 2, 3, 5),)),
+    "nn.grouped_matmul that leaves rows": Case(own.grouped_matmul, ((5, 3), (2, 3, 2)), indices=(_index(1, 3),)),
     "nn.gated_add": Case(own.gated_add, ((2, 3), (2, 3), (2, 3))),
     "nn.gated_add of one to itself": Case(lambda x: own.gated_add(x, x, x), ((2, 3),)),
     "outer": Case(op.outer, ((2,), (3,))),

@@ -18,7 +18,7 @@ from autocast.kernels.specs.convolutions import (
     WeightGradient,
 )
 from autocast.kernels.specs.layout import Lookup, Move
-from autocast.kernels.specs.products import Product
+from autocast.kernels.specs.products import GroupedProduct, Product
 from autocast.kernels.specs.program import Program
 from autocast.kernels.specs.reductions import Reduce, Scatter
 from autocast.kernels.specs.rows import Rows
@@ -31,6 +31,7 @@ from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.layout.kernel import move
 from autocast.kernels.targets.cpu.layout.lookup import lookup
+from autocast.kernels.targets.cpu.products.grouped import grouped_product
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
 from autocast.kernels.targets.cpu.reductions.kernel import reduce
@@ -54,6 +55,7 @@ class Cpu(Backend):
         Pooling: pooling,
         PoolingGradient: lambda spec, target, name: pooling_gradient(spec.pooling, target, name),
         Product: product,
+        GroupedProduct: grouped_product,
         PackedWeight: lambda spec, target, name: pack_weight(spec, instruction_set(target), name),
         Rows: _rows,
         Reduce: reduce,

@@ -51,6 +51,19 @@ def product(spec: Product, target: tvm.target.Target, name: str) -> tirx.PrimFun
     return finished().with_attr("autocast.in_place", generator.in_place(problem))
 
 
+def snippets(spec: Product, unit: VectorUnit, *, pairs: bool) -> str:
+    """The LLVM functions that a kernel of `spec` calls."""
+    compute = "bfloat16" if pairs else "float32"
+    storages = sorted({spec.a_dtype, spec.b_dtype})
+    activation = spec.epilogue.activation
+    math_ir = vector_math.math_ir(unit.lanes, (activation,)) if activation else ""
+    return (
+        math_ir
+        + llvm_ir.conversions_and_accesses(unit.isa)
+        + "".join(llvm_pack.packing(unit.isa, storage, compute) for storage in storages)
+    )
+
+
 @dataclass(frozen=True)
 class _Problem:
     """A product as the walks see it, which may differ from how its arguments are declared.
@@ -127,7 +140,7 @@ class _Generator:
     def emit(self) -> _Problem:
         """Emit the function's arguments and body; the problem that it solves."""
         problem = self._arguments().folded().swapped()
-        with importing(self._llvm()):
+        with importing(snippets(self.spec, self.unit, pairs=self.pairs)):
             if problem.spec.m is not None:
                 self._tasks(problem)
                 return problem
@@ -181,17 +194,6 @@ class _Generator:
         self.a_words = flat(a, self.word, self.per_word) if in_place and whole_words else None
         self.b_panels = None if self.packed is None else flat(b, self.word, self.per_word)
         return problem
-
-    def _llvm(self) -> str:
-        compute = "bfloat16" if self.pairs else "float32"
-        storages = sorted({self.spec.a_dtype, self.spec.b_dtype})
-        activation = self.spec.epilogue.activation
-        math_ir = vector_math.math_ir(self.unit.lanes, (activation,)) if activation else ""
-        return (
-            math_ir
-            + llvm_ir.conversions_and_accesses(self.unit.isa)
-            + "".join(llvm_pack.packing(self.unit.isa, storage, compute) for storage in storages)
-        )
 
     def _tasks(self, problem: _Problem) -> None:
         spec, isa = problem.spec, self.unit.isa

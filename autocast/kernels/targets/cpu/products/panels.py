@@ -30,6 +30,8 @@ class Task:
         A's memory as words, if the microkernel can read it in place, and where the matrix begins in it.
     b_panels
         B's memory as words, if it is packed already: panel after panel, each `b_panel_words` long.
+    most_tiles
+        How many tiles of rows there are at most, where their number is read from memory: TIR allocates nothing by that.
     """
 
     a: Source
@@ -43,6 +45,7 @@ class Task:
     last_tile: tirx.Expr
     first_panel: tirx.Expr
     last_panel: tirx.Expr
+    most_tiles: Extent | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ class PanelWalk:
         if isinstance(self.k_words, int) and self.k_words <= blocking.k_words:
             self._k_block(self._block(0, self.k_words, first_panel, count, packed, None))
             return
-        tiles = T.bind(task.last_tile - task.first_tile)
+        tiles = T.bind(task.last_tile - task.first_tile) if task.most_tiles is None else task.most_tiles
         partial = unit.scratch(tiles * (blocking.tile_rows * blocking.panels * blocking.panel), "float32")
         # One block at least: sums of nothing are stored, too.
         with T.serial(0, tirx.max(i64(ceil_div(self.k_words, blocking.k_words)), i64(1))) as block:
