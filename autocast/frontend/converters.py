@@ -31,7 +31,7 @@ TRUSTED = frozenset(
         "default": "abs acos acosh asin asinh atan atanh ceil constant_pad_nd cos cosh "
         "erf exp flip floor gather gelu hardtanh isinf isnan leaky_relu log max mean "
         "min neg permute prod reciprocal relu relu6 repeat round rsqrt scalar_tensor sigmoid sign silu "
-        "sin sinh sort split_with_sizes sqrt square stack tan tanh tril triu trunc adaptive_avg_pool1d "
+        "sin sinh sort sqrt square stack tan tanh tril triu trunc adaptive_avg_pool1d "
         "adaptive_avg_pool2d",
         "dim": "any max mean",
         "dim_IntList": "sum",

@@ -20,12 +20,13 @@ op = relax.op
 
 
 def from_start(importer: Importer, index: relax.Expr, size: Any) -> relax.Expr:
-    """The index with negative entries counted from the start."""
+    """The index with negative entries counted from the start: what reads it counts those that are left again."""
     if not isinstance(size, int):
         return index  # torch.export knows no negative index into a symbolic dimension
     dtype = dtype_of(index)
-    wrapped = importer.emit(op.add(index, relax.const(size, dtype)))
-    negative = importer.emit(op.less(index, relax.const(0, dtype)))
+    zero = relax.const(0, dtype)
+    wrapped = importer.emit(op.maximum(op.add(index, relax.const(size, dtype)), zero))
+    negative = importer.emit(op.less(index, zero))
     return importer.emit(op.where(negative, wrapped, index))
 
 

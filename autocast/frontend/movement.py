@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import accumulate, pairwise
 from typing import Any
 
 from torch import fx
@@ -49,6 +50,19 @@ def bound(value: Any, size: Any, default: Any) -> Any:
 
 def _same(a: Any, b: Any) -> bool:
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b) or str(a) == str(b)
+
+
+def _split(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Expr]:
+    """Parts of these sizes, one after the other; sizes may be 0, or known only at run time."""
+    x, sizes = importer.arg(node, 0, "self"), importer.arg(node, 1, "split_sizes")
+    axis = axis_of(x, importer.arg(node, 2, "dim", 0))
+    if len(sizes) == 1:
+        return [x]
+    ends = list(accumulate(sizes))
+    if all(isinstance(size, int) and size > 0 for size in sizes):  # TVM's split has no parts without elements
+        return importer.emit(relax.op.split(x, ends[:-1], axis))
+    places = pairwise([0, *ends])
+    return [importer.emit(relax.op.strided_slice(x, [axis], [a], [b], assume_inbound=True)) for a, b in places]
 
 
 def _cumsum(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -142,6 +156,7 @@ MOVEMENT: dict[str, Converter] = {
     "index_select.default": _index_select,
     "select.int": _select,
     "slice.Tensor": _slice,
+    "split_with_sizes.default": _split,
     "squeeze.dims": _squeeze,
     "sym_size.int": _sym_size,
     "unsqueeze.default": _unsqueeze,

@@ -190,6 +190,8 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "cat of two types": lambda x, p, i: torch.cat([x, i]),
         "stack": lambda x, p, i: torch.stack([x, p], 1),
         "split": lambda x, p, i: x.split([1, 2, 3], -1)[2],
+        "split into one part": lambda x, p, i: x.split([6], -1)[0],
+        "split with parts without elements": lambda x, p, i: x.split([0, 4, 0, 2, 0], -1)[3],
         "chunk": lambda x, p, i: x.chunk(4, -1)[2],
         "unbind": lambda x, p, i: x.unbind(1)[-1],
         "flip": lambda x, p, i: x.flip(0, 2),
