@@ -43,6 +43,7 @@ _PACKAGES = (
     "compat",
     "errors",
     "frontend",
+    "generation",
     "model",
     "operators",
     "policy",

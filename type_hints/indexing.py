@@ -19,6 +19,7 @@ RULES = (
     rule("relax.scatter_elements", follow((0, 2)), why=_WRITES),
     rule("relax.scatter_nd", follow((0, 2)), why=_WRITES),
     rule("relax.index_put", follow((0, 2)), why=_WRITES),
+    rule("relax.nn.index_copy", follow((0, 2)), why=_WRITES),
     rule("relax.slice_scatter", follow(2), why="moves data only; data and source must agree"),
     rule(
         "relax.where", follow((1, 2)), why="gives back one of its branches, which must agree; the condition is boolean"

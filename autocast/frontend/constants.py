@@ -54,9 +54,12 @@ _ALONG = {
 #: Their result has the symbolic dimensions of its input, moved.
 _MOVES = {aten.permute.default, aten.unsqueeze.default, aten.squeeze.dims, aten.squeeze.dim}
 
-_FILLS = {aten.full.default, aten.ones.default, aten.zeros.default, aten.empty.memory_format}
+_FILLS = {aten.full.default, aten.ones.default, aten.zeros.default}
 _FILLS_LIKE = {aten.full_like.default, aten.ones_like.default, aten.zeros_like.default}
 _IMPURE = ("_assert",)
+
+#: What they leave undefined is zero here: whatever is in memory would be a constant otherwise.
+_EMPTY = {aten.empty.memory_format, aten.empty_permuted.default}
 
 
 def constants(program: ExportedProgram) -> dict[fx.Node, torch.Tensor]:
@@ -108,6 +111,8 @@ def _evaluate(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         return None
     if _size(meta) > _LIMIT:
         return None
+    if node.target in _EMPTY and isinstance(meta, torch.Tensor):
+        return torch.zeros([1 if i in _symbolic_axes(node) else n for i, n in enumerate(meta.shape)], dtype=meta.dtype)
     static = not any(map(_symbolic_axes, [node, *node.all_input_nodes]))
     if static and all(n in values for n in node.all_input_nodes):
         return node.target(*_map(node.args, values), **_map(node.kwargs, values))

@@ -91,8 +91,11 @@ class Importer(ExportedProgramImporter):
         return self.block_builder.emit(expr)
 
     def dim(self, size: Any) -> Any:
-        """A dimension that torch knows (int or SymInt), as Relax wants it (int or PrimExpr)."""
-        return int(size) if isinstance(size, int) else self._prim(size.node.expr)
+        """A dimension that torch knows (int or SymInt), as Relax wants it: int, or PrimExpr in the order of TVM's own.
+
+        TVM's fusion takes `2 * n` and `n * 2` for different sizes.
+        """
+        return int(size) if isinstance(size, int) else tvm.sym.Analyzer().simplify(self._prim(size.node.expr))
 
     def shape(self, node: fx.Node) -> list[Any]:
         """The shape of the tensor that `node` computes."""

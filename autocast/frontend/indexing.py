@@ -15,6 +15,7 @@ from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
 from autocast.frontend.movement import bound
 from autocast.ir import dtype_of
+from autocast.operators import own
 
 op = relax.op
 
@@ -84,7 +85,14 @@ def _index_put(importer: Importer, node: fx.Node) -> relax.Expr:
     masks = [index for index in indices if index is not None and dtype_of(index) == "bool"]
     if masks:
         return _put_where(importer, x, indices, values, accumulate)
-    given = [(axis, from_start(importer, index, dims(x)[axis])) for axis, index in _given(importer, node)]
+    given = _given(importer, node)
+    if len(given) == 1 and not accumulate and len(dims(given[0][1])) == 1:
+        ((axis, rows),) = given
+        shape = [*importer.shape(node)]
+        shape[axis] = dims(rows)[0]
+        values = importer.emit(op.broadcast_to(values, shape))
+        return importer.emit(own.index_copy(x, rows, values, axis=axis))
+    given = [(axis, from_start(importer, index, dims(x)[axis])) for axis, index in given]
     axes = [axis for axis, _ in given]
     rest = [axis for axis in range(len(dims(x))) if axis not in axes]
     if axes != list(range(axes[0], axes[0] + len(axes))):
@@ -132,21 +140,13 @@ def _slice_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
     if step != 1:
         if not all(isinstance(value, int) for value in (start, end, size)):
             raise ImportModelError("writing with steps into a dimension that is known only at run time")
-        rows = relax.const(np.arange(start, end, step)[:, None])
-        return _rows_put(importer, x, source, rows, axis)
+        return importer.emit(own.index_copy(x, relax.const(np.arange(start, end, step)), source, axis=axis))
     parts = [source]
     if not (isinstance(start, int) and start == 0):
         parts.insert(0, importer.emit(op.strided_slice(x, [axis], [0], [start], assume_inbound=True)))
     if str(end) != str(size):
         parts.append(importer.emit(op.strided_slice(x, [axis], [end], [size], assume_inbound=True)))
     return source if len(parts) == 1 else importer.emit(op.concat(parts, axis=axis))
-
-
-def _rows_put(importer: Importer, x: relax.Expr, source: relax.Expr, rows: relax.Expr, axis: int) -> relax.Expr:
-    order = [axis, *(i for i in range(len(dims(x))) if i != axis)]
-    x, source = (importer.emit(op.permute_dims(value, order)) for value in (x, source))
-    result = importer.emit(op.scatter_nd(x, rows, source, "update"))
-    return importer.emit(op.permute_dims(result, [int(i) for i in np.argsort(order)]))
 
 
 _REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}

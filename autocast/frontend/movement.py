@@ -124,6 +124,11 @@ def _full(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(relax.op.full(importer.shape(node), relax.const(value, dtype), dtype))
 
 
+def _empty(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Zeros: torch leaves the values undefined, a compiled program is to give the same ones each time."""
+    return importer.emit(relax.op.zeros(importer.shape(node), importer.dtype(node)))
+
+
 def _get_item(importer: Importer, node: fx.Node) -> relax.Expr:
     values, index = importer.arg(node, 0, ""), node.args[1]
     if isinstance(values, list | tuple):
@@ -149,6 +154,8 @@ MOVEMENT: dict[str, Converter] = {
     "clone.default": _same_value,
     "copy.default": _copy,
     "cumsum.default": _cumsum,
+    "empty.memory_format": _empty,
+    "empty_permuted.default": _empty,
     "expand.default": _expand,
     "full.default": _full,
     "full_like.default": _full,

@@ -37,6 +37,7 @@ from autocast.kernels.kernel_cache import Makers
 from autocast.kernels.matching.attention.decompose import decompose_attention
 from autocast.kernels.matching.convolutions.declined import has_kernel
 from autocast.kernels.matching.convolutions.pooling_rule import move_channels_of_pooling
+from autocast.kernels.matching.layout.row_writes_rule import ROW_WRITES
 from autocast.kernels.matching.products.grouped import has_grouped_kernel
 from autocast.kernels.matching.products.transposed import transpose_products
 from autocast.kernels.matching.rows.losses import decompose_losses
@@ -60,6 +61,7 @@ from autocast.kernels.phases.slices import keep_sizes_of_slices
 from autocast.kernels.phases.widen import accumulate_wide, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
 from autocast.kernels.specs.convolutions import Convolution, WeightGradient
+from autocast.kernels.specs.layout import RowWrites
 from autocast.kernels.specs.products import GroupedProduct
 from autocast.kernels.state.accumulate import accumulate_gradients
 from autocast.kernels.state.carry import carry_casts
@@ -83,15 +85,17 @@ def _phase(function: Callable[[tvm.IRModule], tvm.IRModule], name: str = "") -> 
     return Phase(name or function.__name__, lambda mod, _: function(mod))
 
 
+#: Operators of our own that rules look for, by the spec that they make of them.
+_MATCHED: tuple[tuple[type, Callable[[relax.Call], bool]], ...] = (
+    (WeightGradient, has_kernel),
+    (GroupedProduct, has_grouped_kernel),
+    (RowWrites, lambda call: is_op(call, *ROW_WRITES)),
+)
+
+
 def _expand_operators(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
-    gradients, grouped = backend.has(WeightGradient), backend.has(GroupedProduct)
-
-    def keep(call: relax.Call) -> bool:
-        return (
-            is_op(call, *VECTOR_OPERATORS) or (gradients and has_kernel(call)) or (grouped and has_grouped_kernel(call))
-        )
-
-    return expand_operators(mod, keep)
+    matched = [has for spec, has in _MATCHED if backend.has(spec)]
+    return expand_operators(mod, lambda call: is_op(call, *VECTOR_OPERATORS) or any(has(call) for has in matched))
 
 
 def _channels_last(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
@@ -146,6 +150,7 @@ LOWERING = (
     _by_rule("pooling"),
     _by_rule("convolutions"),
     _by_rule("scatter"),
+    _by_rule("row_writes"),
     _by_rule("weight_gradients"),
     _phase(transpose_products),
     _by_rule("products"),

@@ -14,8 +14,8 @@ MOVES = (
         Kind.MOVE,
         """
         broadcast_to dynamic_strided_slice flip gather_elements gather_nd hint_on_device index_put index_tensor
-        layout_transform meshgrid nn.batch_flatten nn.dropout nn.pixel_shuffle nonzero repeat reverse_sequence
-        scatter_elements scatter_nd slice_scatter stack take tile to_vdevice tril triu unique
+        layout_transform meshgrid nn.batch_flatten nn.dropout nn.index_copy nn.pixel_shuffle nonzero repeat
+        reverse_sequence scatter_elements scatter_nd slice_scatter stack take tile to_vdevice tril triu unique
         """,
     ),
     *rows(Kind.MOVE, "concat nn.pad split", channels_last="axis"),

@@ -10,6 +10,7 @@ import math
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -30,7 +31,7 @@ from autocast.runtime.pool import Storages, varying_blocks
 from autocast.runtime.program import CARRY, PREPARE
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.status import Status
-from autocast.runtime.tensors import copy, copy_into, from_tensor, is_array, kind_of, to_tensor
+from autocast.runtime.tensors import copy, copy_into, from_tensor, is_array, kind_of, same_bits, to_tensor
 from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
 
 #: What compiles the model in a file that has no code for this processor: the runtime knows nothing more of it.
@@ -146,6 +147,18 @@ class Executable:
     def adopt(self, state: Mapping[str, tvm_ffi.Tensor]) -> None:
         """Go on with these tensors themselves as the state, all of it: calls change them in place."""
         self.__dict__["state"] = dict(state)
+
+    def share(self, other: Executable) -> None:
+        """Go on with the state of another program of the same model, and with its parameters that are the same bits."""
+        self.adopt({name: other.state[name] for name in self._initial_state})
+        self.__dict__["_copies"] = other._copies
+        known: defaultdict[tuple[str, tuple[int, ...]], list[tvm_ffi.Tensor]] = defaultdict(list)
+        for param in other.params:
+            known[str(param.dtype), tuple(param.shape)].append(param)
+        self.params = tuple(
+            next((one for one in known[str(param.dtype), tuple(param.shape)] if same_bits(one, param)), param)
+            for param in self.params
+        )
 
     @property
     def status(self) -> Status:

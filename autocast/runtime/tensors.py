@@ -94,6 +94,12 @@ def array_over(tensor: tvm_ffi.Tensor) -> np.ndarray:
     return np.frombuffer(memory, np.uint8).view(str(tensor.dtype)).reshape(tuple(tensor.shape))
 
 
+def same_bits(one: tvm_ffi.Tensor, other: tvm_ffi.Tensor) -> bool:
+    """Whether two tensors of one type hold the same, NaN and the signs of zeros included."""
+    left, right = (array_over(tensor).reshape(-1).view(np.uint8) for tensor in (one, other))
+    return bool(np.array_equal(left, right))
+
+
 def tensor_over(array: np.ndarray) -> tvm_ffi.Tensor:
     """A dense array's memory as a tensor, which keeps the array alive; a copy where it is not aligned."""
     if not array.size or array.ctypes.data % ALIGNMENT:

@@ -183,6 +183,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.nn.instance_norm": lambda: nn.instance_norm(_images(), tensor(4), tensor(4), 1, [2, 3]),
     "relax.nn.layer_norm": lambda: nn.layer_norm(tensor(4, 6), tensor(6), tensor(6), -1),
     "relax.nn.max_pool1d": lambda: nn.max_pool1d(tensor(1, 4, 8), 2),
+    "relax.nn.index_copy": lambda: own.index_copy(tensor(4, 3), index(2), tensor(2, 3), axis=0),
     "relax.nn.max_pool2d": lambda: nn.max_pool2d(_images(), 2),
     "relax.nn.max_pool3d": lambda: nn.max_pool3d(tensor(1, 2, 4, 4, 4), 2),
     "relax.nn.nll_loss": lambda: nn.nll_loss(tensor(4, 3), index(4), tensor(3)),

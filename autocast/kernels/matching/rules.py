@@ -13,6 +13,7 @@ from autocast.kernels.matching.convolutions.gradient_rule import lower_weight_gr
 from autocast.kernels.matching.convolutions.pooling_rule import lower_pooling
 from autocast.kernels.matching.convolutions.rule import lower_convolutions
 from autocast.kernels.matching.elementwise.rule import lower_elementwise
+from autocast.kernels.matching.layout.row_writes_rule import lower_row_writes
 from autocast.kernels.matching.layout.rule import lower_layout
 from autocast.kernels.matching.products.grouped import lower_grouped_products
 from autocast.kernels.matching.products.rule import lower_products
@@ -27,7 +28,7 @@ from autocast.kernels.specs.convolutions import (
     PoolingGradient,
     WeightGradient,
 )
-from autocast.kernels.specs.layout import Lookup, Move
+from autocast.kernels.specs.layout import Lookup, Move, RowWrites
 from autocast.kernels.specs.products import GroupedProduct, Product
 from autocast.kernels.specs.program import Program
 from autocast.kernels.specs.reductions import Reduce, Scatter
@@ -69,6 +70,7 @@ RULES = (
         lower_convolutions,
     ),
     KernelRule("scatter", "gradients of lookups, and the dense gradient they are added to", (Scatter,), lower_scatters),
+    KernelRule("row_writes", "slices that are written at run-time places", (RowWrites,), lower_row_writes),
     KernelRule(
         "weight_gradients", "gradients of the weights of conv1d and conv2d", (WeightGradient,), lower_weight_gradients
     ),

@@ -118,7 +118,7 @@ def _names(text: str) -> frozenset[str]:
 _RULES: dict[str, _Answer] = {
     **dict.fromkeys(_names("argmax argmin max median min"), _undefined),
     **dict.fromkeys(_names("nn.cross_entropy nn.nll_loss"), _loss),
-    **dict.fromkeys(_names("index_put scatter_elements scatter_nd slice_scatter"), _unchanged),
+    **dict.fromkeys(_names("index_put nn.index_copy scatter_elements scatter_nd slice_scatter"), _unchanged),
     "relax.concat": _concat,
     "relax.nn.pad": _pad,
 }

@@ -103,3 +103,17 @@ class Lookup:
     out: tuple[tuple[Dim, ...], str]
     axis: int
     mode: str
+
+
+@dataclass(frozen=True)
+class RowWrites:
+    """`out[i, numbers[n], j] = rows[i, n, j]` and `out = x` elsewhere; i and j: the dimensions before and after `axis`.
+
+    Negative numbers count from the end, beyond an end is the nearest, and of equal numbers the last counts. `x` is also
+    the (shape, dtype) of the result; the dtypes of `rows` and `x` are equal or both of `ir.FLOATS`.
+    """
+
+    x: tuple[tuple[Dim, ...], str]
+    numbers: tuple[tuple[Dim, ...], str]
+    rows: tuple[tuple[Dim, ...], str]
+    axis: int

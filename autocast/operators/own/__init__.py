@@ -24,6 +24,7 @@ from autocast.operators.own.convolutions import conv1d_weight_backward, conv2d_w
 from autocast.operators.own.dropout import seeded_dropout
 from autocast.operators.own.gated_add import gated_add, gated_add_backward
 from autocast.operators.own.grouped import grouped_matmul
+from autocast.operators.own.index_copy import index_copy
 from autocast.operators.own.losses import cross_entropy, cross_entropy_backward
 from autocast.operators.own.near_zero import expm1, log1p
 from autocast.operators.own.normalization import (
@@ -56,6 +57,7 @@ __all__ = [
     "gelu_tanh_backward",
     "group_norm_backward",
     "grouped_matmul",
+    "index_copy",
     "instance_norm_backward",
     "layer_norm_backward",
     "leakyrelu_backward",

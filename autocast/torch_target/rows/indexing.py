@@ -126,6 +126,13 @@ def _index_tensor(asked: Asked) -> Value:
     return asked.args[0][tuple(index.to(torch.int64) for index in asked.args[1])]
 
 
+def _index_copy(asked: Asked) -> Value:
+    x, numbers, source = asked.args
+    axis = asked.axis()
+    size = asked.shape_of(0)[axis]
+    return torch.index_copy(x, axis, torch.clamp(_within(numbers, size, ""), 0, size - 1), source)
+
+
 def _slice_scatter(asked: Asked) -> Value:
     x, source, start, end, step = asked.args
     return torch.slice_scatter(x, source, asked.axis(), start, end, step)
@@ -175,6 +182,7 @@ ROWS: dict[str, Row] = {
     "unique": _unique,
     "index_put": _index_put,
     "index_tensor": _index_tensor,
+    "nn.index_copy": _index_copy,
     "slice_scatter": _slice_scatter,
     "bucketize": _bucketize,
     "sort": _sort,

@@ -10,6 +10,7 @@ from tvm.relax import op
 
 from autocast.errors import GradientError
 from autocast.ir import dtype_of
+from autocast.operators import own
 from autocast.training.gradients.registry import (
     Adjoint,
     Backward,
@@ -136,6 +137,13 @@ def _index_put(b: Backward) -> list[Adjoint]:
     return [of_data, None, of_values]
 
 
+def _index_copy(b: Backward) -> list[Adjoint]:
+    _, numbers, source = b.call.args
+    axis = int(b.call.attrs.axis)
+    of_data = own.index_copy(b.adjoint, numbers, zeros_like(source), axis=axis)
+    return [of_data, None, op.take(b.adjoint, numbers, axis, "wrap")]
+
+
 def _slice_scatter(b: Backward) -> list[Adjoint]:
     _, source, *bounds = b.call.args
     axis = int(b.call.attrs.axis)
@@ -189,6 +197,7 @@ RULES = (
     gradient("relax.scatter_elements", _scatter_elements, why="what was written, and what was not overwritten"),
     gradient("relax.scatter_nd", _scatter_nd, why="what was written, and what was not overwritten"),
     gradient("relax.index_put", _index_put, why="what was written, and what was not overwritten"),
+    gradient("relax.nn.index_copy", _index_copy, why="what was written, and what was not overwritten"),
     gradient("relax.slice_scatter", _slice_scatter, why="the slice, and what is around it"),
     gradient("relax.where", _where, why="the adjoint where the branch was chosen, else zero"),
     gradient("relax.sort", _sort, why="the inverse permutation"),

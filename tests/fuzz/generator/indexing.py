@@ -56,9 +56,9 @@ def gather(w: Writer) -> None:
 
 
 def scatter(w: Writer) -> None:
-    """scatter_elements, scatter_nd, index_put, slice_scatter."""
+    """scatter_elements, scatter_nd, index_put, index_copy, slice_scatter."""
     x = w.pick_float(lambda v: v.ndim >= 1 and v.size > 0 and all(d.known for d in v.dims))
-    kind = w.one_of(["elements", "nd", "slice"])
+    kind = w.one_of(["elements", "nd", "rows", "slice"])
     axis = w.axis(x)
     size = x.dims[axis].value
     if kind == "slice":
@@ -68,6 +68,14 @@ def scatter(w: Writer) -> None:
         text = f"R.strided_slice({x.name}, axes=[{axis}], begin=[0], end=[{last - first}])"
         source = w.bind(f"R.negative({text})", part, x.dtype)
         w.bind(f"R.slice_scatter({x.name}, {source.name}, {first}, {last}, 1, axis={axis})", x.dims, x.dtype)
+        return
+    if kind == "rows":
+        count = Dim.of(w.random.randint(0, 3))
+        rows, numbers = w.index((count,), size), w.index((count,), size)
+        part = (*x.dims[:axis], count, *x.dims[axis + 1 :])
+        source = w.bind(f"R.negative(R.take({x.name}, {rows.name}, axis={axis}))", part, x.dtype)
+        numbers = f'R.subtract({numbers.name}, R.const({size}, "{numbers.dtype}"))' if w.chance(3) else numbers.name
+        w.bind(f"R.nn.index_copy({x.name}, {numbers}, {source.name}, axis={axis})", x.dims, x.dtype)
         return
     reduction = w.one_of(["update", "add", "mul", "min", "max"])
     if kind == "elements":

@@ -120,6 +120,17 @@ def _scatter_nd(call: relax.Call, x: Tensor, indices: Tensor, updates: Tensor) -
     return _scattered(str(call.attrs.reduction), x, index, updates, x.dtype)
 
 
+@operator("relax.nn.index_copy")
+def _index_copy(call: relax.Call, x: Tensor, numbers: Tensor, source: Tensor) -> Tensor:
+    if _unsure(numbers):
+        return _all_unknown(x)
+    axis = int(call.attrs.axis)
+    size = x.shape[axis]
+    rows = np.clip(np.where(numbers.value < 0, numbers.value + size, numbers.value), 0, size - 1)
+    index = (*[slice(None)] * axis, rows)
+    return _scattered("update", x, index, source, x.dtype)
+
+
 @operator("relax.index_put")
 def _index_put(call: relax.Call, x: Tensor, indices: Any, values: Tensor) -> Tensor:
     indices = indices if isinstance(indices, tuple) else (indices,)

@@ -148,6 +148,9 @@ INDEXING = {
         )
         for how in ("update", "add")
     },
+    "nn.index_copy": Case(
+        lambda x, y, i: own.index_copy(x, i, y, axis=1), ((3, 4, 2), (3, 2, 2)), indices=(_index(3, 1),)
+    ),
     **{
         f"scatter_nd {how}": Case(
             lambda x, y, i, how=how: op.scatter_nd(x, i, y, how), ((4, 2), (2, 2)), indices=(_index([3], [1]),)

@@ -17,7 +17,7 @@ from autocast.kernels.specs.convolutions import (
     PoolingGradient,
     WeightGradient,
 )
-from autocast.kernels.specs.layout import Lookup, Move
+from autocast.kernels.specs.layout import Lookup, Move, RowWrites
 from autocast.kernels.specs.products import GroupedProduct, Product
 from autocast.kernels.specs.program import Program
 from autocast.kernels.specs.reductions import Reduce, Scatter
@@ -31,6 +31,7 @@ from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.layout.kernel import move
 from autocast.kernels.targets.cpu.layout.lookup import lookup
+from autocast.kernels.targets.cpu.layout.row_writes import row_writes
 from autocast.kernels.targets.cpu.products.grouped import grouped_product
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
@@ -62,6 +63,7 @@ class Cpu(Backend):
         Scatter: scatter,
         Move: move,
         Lookup: lookup,
+        RowWrites: row_writes,
         Program: elementwise_kernel,
     }
 

@@ -1,0 +1,203 @@
+"""Text generation gives torch's tokens, and writes keys and values where they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    BambaConfig,
+    BambaForCausalLM,
+    BertConfig,
+    BertModel,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedModel,
+    StoppingCriteria,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from autocast import vm
+from autocast.errors import ImportModelError, InputError
+from autocast.generation import Generator
+
+_COMMON = {
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 97,
+    "max_position_embeddings": 64,
+}
+
+_MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "Llama, grouped heads": lambda: LlamaForCausalLM(LlamaConfig(**_COMMON)),
+    "GPT-2, learned positions": lambda: GPT2LMHeadModel(
+        GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=97, n_positions=64)
+    ),
+    "Gemma 3, sliding windows": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_COMMON, head_dim=16, sliding_window=6)),
+    "Mixtral, experts": lambda: MixtralForCausalLM(MixtralConfig(**_COMMON, num_local_experts=4)),
+}
+
+_GREEDY: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+
+
+def _model(name: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return _MODELS[name]().eval()
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return _model("Llama, grouped heads")
+
+
+@pytest.fixture(scope="module")
+def generator(llama: PreTrainedModel) -> Generator:
+    return Generator(llama, max_batch=4, max_length=24)
+
+
+def _prompts(rows: int, length: int) -> torch.Tensor:
+    return torch.randint(1, 97, (rows, length), generator=torch.Generator().manual_seed(length))
+
+
+@pytest.mark.parametrize("name", list(_MODELS)[1:])
+def test_greedy_tokens_are_torchs(name: str) -> None:
+    model = _model(name)
+    generator = Generator(model, max_batch=2, max_length=24)
+    prompts = _prompts(2, 7)
+    mask = torch.ones_like(prompts)
+    mask[0, :3] = 0
+    for rows in (slice(0, 2), slice(1, 2)):
+        asked = {"attention_mask": mask[rows], **_GREEDY}
+        assert torch.equal(generator.generate(prompts[rows], **asked), model.generate(prompts[rows], **asked))
+
+
+@pytest.mark.parametrize("length", [1, 2, 14])
+def test_prompts_of_any_length_are_continued(llama: PreTrainedModel, generator: Generator, length: int) -> None:
+    prompts = _prompts(3, length)
+    assert torch.equal(generator.generate(prompts, **_GREEDY), llama.generate(prompts, **_GREEDY))
+
+
+def test_what_was_generated_before_leaves_no_trace(generator: Generator) -> None:
+    prompts = _prompts(1, 5)
+    first = generator.generate(prompts, **_GREEDY)
+    generator.generate(_prompts(4, 14), **_GREEDY)
+    assert torch.equal(generator.generate(prompts, **_GREEDY), first)
+
+
+def test_beams_follow_torchs(llama: PreTrainedModel, generator: Generator) -> None:
+    asked = {**_GREEDY, "num_beams": 4}
+    assert torch.equal(generator.generate(_prompts(1, 5), **asked), llama.generate(_prompts(1, 5), **asked))
+
+
+def test_samplers_and_stopping_criteria_are_those_of_transformers(llama: PreTrainedModel, generator: Generator) -> None:
+    class AfterFour(StoppingCriteria):
+        def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            return torch.full((len(input_ids),), input_ids.shape[1] >= 9)
+
+    asked = {**_GREEDY, "do_sample": True, "temperature": 0.7, "top_k": 20, "stopping_criteria": [AfterFour()]}
+    results = []
+    for generate in (generator.generate, llama.generate):
+        torch.manual_seed(3)
+        results.append(generate(_prompts(2, 5), **asked))
+    assert results[0].shape == (2, 9)
+    assert torch.equal(*results)
+
+
+def test_tokens_are_streamed_as_they_come(generator: Generator) -> None:
+    tokens = torch.stack(list(generator.stream(_prompts(1, 5), **_GREEDY)), dim=1)
+    assert torch.equal(tokens, generator.generate(_prompts(1, 5), **_GREEDY)[:, 5:])
+
+
+def test_a_failure_while_tokens_are_streamed_is_raised_where_they_are_read(generator: Generator) -> None:
+    with pytest.raises(InputError, match="expected at most 24"):
+        next(generator.stream(_prompts(1, 5), max_new_tokens=100))
+
+
+def test_both_programs_hold_the_same_parameters_and_the_same_state(generator: Generator) -> None:
+    held = {param.data_ptr() for param in generator.prompt.params}
+    assert {param.data_ptr() for param in generator.step.params} <= held
+    states = [[tensor.data_ptr() for tensor in one.state.values()] for one in (generator.prompt, generator.step)]
+    assert len(states[0]) == 4 and states[0] == states[1]
+
+
+@pytest.fixture(scope="module")
+def low(llama: PreTrainedModel) -> Generator:
+    return Generator(llama, max_batch=2, max_length=24, amp="bfloat16")
+
+
+def test_in_mixed_precision_keys_and_values_are_low_and_logits_near(llama: PreTrainedModel, low: Generator) -> None:
+    assert {str(tensor.dtype) for tensor in low.step.state.values()} == {"bfloat16"}
+    asked = {**_GREEDY, "max_new_tokens": 6, "output_logits": True, "return_dict_in_generate": True}
+    got, want = (one.generate(_prompts(2, 8), **asked) for one in (low, llama))
+    assert (got.logits[0] - want.logits[0]).abs().max() < 0.02 * want.logits[0].abs().max()
+
+
+def test_a_step_writes_what_is_new_and_copies_and_converts_nothing_that_is_kept(low: Generator) -> None:
+    inputs = [torch.zeros(2, 1, dtype=torch.int64)] * 2 + [torch.ones(2, 24, dtype=torch.int64), torch.tensor(3)]
+    kernels = [row.name for row in vm.profile_vm_model(low.step, "cpu", inputs, number=1, repeat=1).operators]
+    whole = [name for name in kernels if "2x2x24x16" in name]
+    assert len(whole) == 2 and all(name.startswith("index_copy") and name.endswith("in_place") for name in whole)
+
+
+_WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "no model of transformers": (lambda: Generator(torch.nn.Linear(2, 2)), InputError, "a model of transformers"),
+    "an encoder": (
+        lambda: Generator(BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1))),
+        ImportModelError,
+        "expected a decoder that generates text",
+    ),
+    "an encoder and a decoder": (
+        lambda: Generator(T5ForConditionalGeneration(T5Config(d_model=8, d_ff=8, d_kv=4, num_layers=1, num_heads=1))),
+        ImportModelError,
+        "expected a decoder that generates text",
+    ),
+    "a length of 0": (lambda: Generator(_model("GPT-2, learned positions"), max_length=0), InputError, "max_length"),
+    "a batch that is true": (
+        lambda: Generator(_model("GPT-2, learned positions"), max_batch=True),
+        InputError,
+        "max_batch is True, expected a whole number",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", _WRONG)
+def test_what_cannot_generate_is_refused(what: str) -> None:
+    make, error, message = _WRONG[what]
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_state_that_is_no_keys_and_values_is_refused() -> None:
+    torch.manual_seed(0)
+    config = BambaConfig(**_COMMON, mamba_n_heads=8, mamba_d_head=16, attn_layer_indices=[1], mamba_d_state=8)
+    with pytest.raises(ImportModelError, match="expected a model whose layers all attend"):
+        Generator(BambaForCausalLM(config).eval())
+
+
+@pytest.mark.parametrize(
+    ("prompts", "options", "message"),
+    [
+        ([[1, 2]], {}, "got a list, expected token numbers"),
+        (torch.ones(5, dtype=torch.int64), {}, r"torch.int64 \[5\], expected"),
+        (torch.ones(1, 2), {}, r"torch.float32 \[1, 2\], expected torch.int64"),
+        (torch.ones(5, 2, dtype=torch.int64), {}, "1 to 4 sequences"),
+        (torch.ones(1, 20, dtype=torch.int64), {"max_new_tokens": 5}, "25 tokens with the prompt, expected at most 24"),
+        (torch.ones(1, 20, dtype=torch.int64), {"max_length": 30}, "30 tokens with the prompt, expected at most 24"),
+        (torch.ones(2, 2, dtype=torch.int64), {"num_beams": 3, "max_new_tokens": 2}, "6 sequences with their beams"),
+    ],
+)
+def test_prompts_that_do_not_fit_are_refused(generator: Generator, prompts: Any, options: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        generator.generate(prompts, **options)
