@@ -119,7 +119,7 @@ class Pooling:
     ceil_mode
         Round the number of windows up: the last one may reach beyond the padding.
     count_include_pad
-        Divide by the window's size even where it covers padding.
+        Divide by the window's size even where it covers padding, though not by what of it is beyond the padding.
     adaptive
         The output's height and width: windows divide the data as evenly as they can, and the five above are unused;
         None: they are used. (1, 1) pools everything.

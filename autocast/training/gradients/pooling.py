@@ -16,12 +16,16 @@ from autocast.training.gradients.vision import along_axes
 
 
 def _pooling_2d(b: Backward) -> list[Adjoint]:
+    if _cut(b.call):
+        return [_of_cut_windows(b)]
     return [_backward(b.call.op.name, b.adjoint, b.call.args[0], b.call.attrs)]
 
 
 def _pooling_1d(b: Backward) -> list[Adjoint]:
     """As pooling of images that are one pixel high."""
     data, attributes = b.call.args[0], b.call.attrs
+    if _cut(b.call):
+        return [_of_cut_windows(b)]
     if str(attributes.layout) != "NCW":
         raise GradientError(f"layout={attributes.layout!r}; expected NCW")
     image, adjoint = (b.emit(op.expand_dims(tensor, 2)) for tensor in (data, b.adjoint))
@@ -41,6 +45,35 @@ def _pooling_1d(b: Backward) -> list[Adjoint]:
 def _backward(name: str, adjoint: relax.Expr, data: relax.Expr, attributes: ir.Attrs) -> relax.Call:
     backward = ir.Op.get(f"relax.grad.{name.rpartition('.')[2]}_backward")
     return relax.Call(backward, [adjoint, data], attributes)
+
+
+def _cut(call: relax.Call) -> bool:
+    """Whether means are taken of windows that padding counts in, and what is behind the padding does not.
+
+    TVM's gradient divides by whole windows.
+    """
+    return "avg" in call.op.name and bool(call.attrs.ceil_mode) and bool(call.attrs.count_include_pad)
+
+
+def _of_cut_windows(b: Backward) -> relax.Expr:
+    """Along each axis a product with the matrix of averages."""
+    data, attributes = b.call.args[0], b.call.attrs
+    axes = [place for place, axis in enumerate(str(attributes.layout)) if axis not in "NC"]
+    shape, out = known_shape(data), known_shape(b.call)
+    if static_shape(data) is None:
+        raise GradientError(
+            f"windows of an image of {shape} with ceil_mode and count_include_pad; expected a size that is known now, "
+            "or one of the two"
+        )
+    matrices = {}
+    for i, axis in enumerate(axes):
+        window, stride, step = (int(a[i]) for a in (attributes.pool_size, attributes.strides, attributes.dilation))
+        before, after = int(attributes.padding[i]), int(attributes.padding[i + len(axes)])
+        matrix = np.zeros((out[axis], shape[axis] + before + after))
+        for row, average in enumerate(matrix):
+            average[row * stride :: step][:window] = 1 / len(average[row * stride :: step][:window])
+        matrices[axis] = matrix[:, before : before + shape[axis]].astype(dtype_of(data))
+    return along_axes(b, b.adjoint, matrices)
 
 
 def _adaptive(b: Backward) -> list[Adjoint]:

@@ -37,6 +37,14 @@ POOLING: dict[str, tuple[Callable[..., relax.Expr], tuple[int, ...]]] = {
     "largest, one axis": (lambda x: nn.max_pool1d(x, 3, 2, 1), (1, 2, 9)),
     "average": (lambda x: nn.avg_pool2d(x, (2, 3), (2, 1), (1, 1)), (1, 2, 6, 5)),
     "average, padding counted": (lambda x: nn.avg_pool2d(x, 2, 2, 1, count_include_pad=True), (1, 2, 6, 6)),
+    "average, padding counted, rounded up": (
+        lambda x: nn.avg_pool2d(x, 3, (2, 3), 1, ceil_mode=True, count_include_pad=True),
+        (1, 2, 6, 6),
+    ),
+    "average, one axis, padding counted, rounded up": (
+        lambda x: nn.avg_pool1d(x, 3, 2, 1, ceil_mode=True, count_include_pad=True),
+        (1, 2, 6),
+    ),
     "average, one axis": (lambda x: nn.avg_pool1d(x, 2, 2), (1, 2, 8)),
     "average of everything": (lambda x: nn.adaptive_avg_pool2d(x, 1), (1, 2, 5, 4)),
     "average of uneven windows": (lambda x: nn.adaptive_avg_pool2d(x, (3, 2)), (1, 2, 7, 5)),

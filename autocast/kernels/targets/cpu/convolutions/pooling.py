@@ -70,16 +70,17 @@ class _Generator:
         first_y, high = self._taps(0, row)
         with T.serial(0, i64(self.out_shape[2])) as column:
             first_x, wide = self._taps(1, column)
+            size = self._size(row, column, high, wide)
             begin = T.bind(((image * self.shape[1] + first_y) * self.shape[2] + first_x) * channels + channel)
             place = T.bind(((image * self.out_shape[1] + row) * self.out_shape[2] + column) * channels + channel)
             if channels % self.block == 0:
-                self._window(begin, place, high, wide, None)
+                self._window(begin, place, high, wide, size, None)
             else:
                 with T.If(channel + self.block <= channels):
                     with T.Then():
-                        self._window(begin, place, high, wide, None)
+                        self._window(begin, place, high, wide, size, None)
                     with T.Else():
-                        self._window(begin, place, high, wide, T.bind(i64(channels) - channel))
+                        self._window(begin, place, high, wide, size, T.bind(i64(channels) - channel))
 
     def _taps(self, axis: int, index: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """Where the data in the window of output `index` begins along an axis, and how many elements there are."""
@@ -96,9 +97,15 @@ class _Generator:
         return T.bind(start + skipped * step), T.bind(count)
 
     def _window(
-        self, begin: tirx.Expr, place: tirx.Expr, high: tirx.Expr, wide: tirx.Expr, valid: tirx.Expr | None
+        self,
+        begin: tirx.Expr,
+        place: tirx.Expr,
+        high: tirx.Expr,
+        wide: tirx.Expr,
+        size: tirx.Expr,
+        valid: tirx.Expr | None,
     ) -> None:
-        """One output of a block of channels, of which `valid` exist."""
+        """One output, a mean of `size` elements, of a block of channels, of which `valid` exist."""
         spec, unit, lanes = self.spec, self.unit, self.unit.lanes
         largest = spec.kind == "max"
         steps = (1, 1) if spec.adaptive else spec.dilation
@@ -119,7 +126,7 @@ class _Generator:
                 T.buffer_store(result, kept, [at])
 
         def stored(value: Callable[[tirx.Expr], tirx.Expr]) -> None:
-            factor = None if largest else self._factor(high, wide)
+            factor = None if largest else self._factor(size)
             for (skip, at), count in zip(places, counts, strict=True):
                 unit.store(self.out, place + skip, value(at) if largest else value(at) * factor, count)
 
@@ -152,11 +159,26 @@ class _Generator:
         extents = zip((spec.height, spec.width), spec.adaptive, strict=True)
         return math.prod(math.inf if extent is None else -(-extent // outputs) + 1 for extent, outputs in extents)
 
-    def _factor(self, high: tirx.Expr, wide: tirx.Expr) -> tirx.Expr:
+    def _size(self, row: tirx.Expr, column: tirx.Expr, high: tirx.Expr, wide: tirx.Expr) -> tirx.Expr:
+        """The number of elements of a window that sees `high` x `wide` of the data: padding counts if asked for.
+
+        What is beyond the padding never counts; only windows whose number is rounded up reach so far.
+        """
+        spec = self.spec
+        if not spec.count_include_pad or spec.adaptive is not None:
+            return T.bind(tirx.max(high * wide, i64(1)))
+        if not spec.ceil_mode:
+            return i64(math.prod(spec.window))
+        counts = []
+        for axis, index in enumerate((row, column)):
+            step, end = spec.dilation[axis], i64(self.shape[axis + 1]) + (spec.padding[axis] + spec.padding[axis + 2])
+            beyond = tirx.truncdiv(end - index * spec.strides[axis] + (step - 1), i64(step))
+            counts.append(tirx.max(tirx.min(i64(spec.window[axis]), beyond), i64(1)))
+        return T.bind(counts[0] * counts[1])
+
+    def _factor(self, size: tirx.Expr) -> tirx.Expr:
         """What makes a mean of a window's sum."""
-        padded = self.spec.count_include_pad and self.spec.adaptive is None
-        divisor = i64(math.prod(self.spec.window)) if padded else tirx.max(high * wide, i64(1))
-        return T.bind(self.unit.splat(tirx.const(1.0, "float32") / divisor.astype("float32")))
+        return T.bind(self.unit.splat(tirx.const(1.0, "float32") / size.astype("float32")))
 
 
 class _GradientGenerator(_Generator):
@@ -196,12 +218,19 @@ class _GradientGenerator(_Generator):
                 first_x, wide = self._taps(1, column)
                 begin = T.bind(first + (first_y * width + first_x) * channels)
                 place = T.bind(((image * self.out_shape[1] + row) * self.out_shape[2] + column) * channels + channel)
-                self._spread(begin, T.bind(unit.load(self.adjoint, place, valid)), high, wide, valid)
+                size = self._size(row, column, high, wide)
+                self._spread(begin, T.bind(unit.load(self.adjoint, place, valid)), high, wide, size, valid)
 
     def _spread(
-        self, begin: tirx.Expr, adjoint: tirx.Expr, high: tirx.Expr, wide: tirx.Expr, valid: tirx.Expr | None
+        self,
+        begin: tirx.Expr,
+        adjoint: tirx.Expr,
+        high: tirx.Expr,
+        wide: tirx.Expr,
+        size: tirx.Expr,
+        valid: tirx.Expr | None,
     ) -> None:
-        """Add the adjoint of one window to what is in it; `left` is what no element has got yet."""
+        """Add the adjoint of one window of `size` elements to what is in it; `left` is what no element has got yet."""
         spec, unit = self.spec, self.unit
         steps = (1, 1) if spec.adaptive else spec.dilation
         at = T.ramp(0, 1, unit.lanes)
@@ -231,5 +260,5 @@ class _GradientGenerator(_Generator):
             elements(find)
             elements(give)
             return
-        T.buffer_store(left, adjoint * self._factor(high, wide), [at])
+        T.buffer_store(left, adjoint * self._factor(size), [at])
         elements(share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +24,8 @@ SPECS = (
     Pooling("max", 1, 12, 10, 17, (3, 2), (2, 3), ceil_mode=True),
     Pooling("average", 2, 11, 9, 33, (3, 3), (2, 2), padding=(1, 1, 1, 1)),
     Pooling("average", 2, 11, 9, 130, (3, 3), (1, 1), padding=(1, 1, 1, 1), count_include_pad=True),
+    Pooling("average", 2, 10, 9, 33, (3, 4), (2, 3), padding=(1, 1, 1, 1), ceil_mode=True, count_include_pad=True),
+    Pooling("average", 1, 2, 2, 16, (32, 32), (32, 32), ceil_mode=True, count_include_pad=True),
     Pooling("average", 3, 7, 7, 65, adaptive=(1, 1)),
     Pooling("average", 2, 10, 7, 20, adaptive=(3, 4)),
     Pooling("max", 2, 10, 7, 20, adaptive=(3, 4)),
@@ -38,6 +41,12 @@ def windows(spec: Pooling, axis: int, extent: int, outputs: int) -> list[list[in
     return [[i for i in indices if 0 <= i < extent] for indices in taps]
 
 
+def _size(spec: Pooling, axis: int, extent: int, index: int) -> int:
+    """How many elements of a window are in the padded data."""
+    padded = extent + spec.padding[axis] + spec.padding[axis + 2]
+    return len(range(index * spec.strides[axis], padded, spec.dilation[axis])[: spec.window[axis]])
+
+
 def expected(spec: Pooling, data: np.ndarray, out_shape: tuple[int, ...]) -> np.ndarray:
     """The output in float64."""
     out = np.empty(out_shape)
@@ -48,7 +57,8 @@ def expected(spec: Pooling, data: np.ndarray, out_shape: tuple[int, ...]) -> np.
             if spec.kind == "max":
                 out[:, y, x] = seen.max(axis=(1, 2))
             else:
-                whole = spec.window[0] * spec.window[1] if spec.count_include_pad else seen.shape[1] * seen.shape[2]
+                sizes = [_size(spec, axis, data.shape[axis + 1], (y, x)[axis]) for axis in (0, 1)]
+                whole = math.prod(sizes) if spec.count_include_pad else seen.shape[1] * seen.shape[2]
                 out[:, y, x] = seen.sum(axis=(1, 2)) / whole
     return out
 
