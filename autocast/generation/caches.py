@@ -2,94 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
 
 from autocast.errors import ImportModelError
 
 
-class _Layer(CacheLayerMixin):
-    """Keys and values of one layer: buffers of the exported module, into which new ones are written."""
+class Kept(nn.Module):
+    """The keys and values of each layer: buffers (batch, heads, length, width), which a step writes to.
 
+    `shapes` has (heads, width) of the keys, and of the values, of each layer; they are stored as `dtype`.
+    """
+
+    def __init__(
+        self,
+        shapes: list[tuple[tuple[int, int], ...]],
+        batch: int,
+        length: int,
+        dtype: torch.dtype,
+        read_as: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.read_as = read_as
+        for number, of_layer in enumerate(shapes):
+            for kind, (heads, width) in zip(("keys", "values"), of_layer, strict=True):
+                self.register_buffer(f"{kind}_{number}", torch.zeros(batch, heads, length, width, dtype=dtype))
+
+    def cache(self, start: torch.Tensor | int, *, whole: bool = True) -> Cache:
+        """What the model reads and writes, from token `start` on.
+
+        A layer that has written answers with all that is kept, or with what it wrote unless `whole`.
+        """
+        return cache_over(list(self.buffers()), start, self.read_as, whole=whole)
+
+
+def cache_over(
+    kept: Sequence[torch.Tensor], start: torch.Tensor | int, read_as: torch.dtype, *, whole: bool = True
+) -> Cache:
+    """The cache over keys and values of each layer in turn."""
+    pairs = zip(kept[::2], kept[1::2], strict=True)
+    return Cache(layers=[_Layer(pair, start, read_as, whole) for pair in pairs])
+
+
+class _Layer(CacheLayerMixin):
     is_compileable, is_sliding = True, False
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, start: torch.Tensor) -> None:
+    def __init__(
+        self, buffers: tuple[torch.Tensor, torch.Tensor], start: torch.Tensor | int, read_as: torch.dtype, whole: bool
+    ) -> None:
         super().__init__()
-        self.keys, self.values, self.start, self.is_initialized = keys, values, start, True
+        self.buffers, self.start, self.read_as, self.whole, self.is_initialized = buffers, start, read_as, whole, True
+        self.keys, self.values = (buffer.to(read_as) for buffer in buffers)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         pass
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
         places = torch.arange(key_states.shape[2]) + self.start
-        kept = []
-        for buffer, new in ((self.keys, key_states), (self.values, value_states)):
+        for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
             buffer.index_copy_(2, places, new.to(buffer.dtype))
-            kept.append(buffer.to(new.dtype))
-        return tuple(kept)
+        return tuple(buffer.to(self.read_as) for buffer in self.buffers) if self.whole else (key_states, value_states)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.keys.shape[2], 0
+        return self.get_max_length(), 0
 
     def get_seq_length(self) -> Any:
         return self.start
 
     def get_max_length(self) -> int:
-        return self.keys.shape[2]
+        return self.buffers[0].shape[2]
 
 
-class CachingStep(nn.Module):
-    """A language model that reads tokens from `start` on, after those whose keys and values it keeps.
+def shapes_kept(model: PreTrainedModel, start: int) -> tuple[list[Any], list[Any]]:
+    """(heads, width) of the keys, and of the values, of each layer, as they are for the token `start`.
 
-    The keys and values of `batch` sequences of at most `length` tokens are its buffers, stored as `dtype`.
+    Those of the tokens, and those of what an encoder made of its input, if there is one.
     """
-
-    def __init__(self, model: PreTrainedModel, batch: int, length: int, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.model = model
-        self.names: list[tuple[str, str]] = []
-        for number, heads in enumerate(_heads(model)):
-            self.names.append((f"keys_{number}", f"values_{number}"))
-            for name, (count, width) in zip(self.names[-1], heads, strict=True):
-                self.register_buffer(name, torch.zeros(batch, count, length, width, dtype=dtype))
-
-    def forward(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, attention_mask: torch.Tensor, start: torch.Tensor
-    ) -> torch.Tensor:
-        """Logits of what follows the last token, (batch, 1, vocabulary)."""
-        layers = [_Layer(getattr(self, keys), getattr(self, values), start) for keys, values in self.names]
-        outputs = self.model(
-            input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=Cache(layers=layers),
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: torch.Tensor = outputs.logits
-        return logits
-
-
-def _heads(model: PreTrainedModel) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """(heads, width) of the keys, and of the values, of each layer: as they are for one token."""
-    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    config = model.config.get_text_config(decoder=True)
+    cache: Any = DynamicCache(config=config)
+    token = torch.full((1, 1), start, dtype=torch.int64)
+    inputs = {"input_ids": token}
+    if model.config.is_encoder_decoder:
+        cache = EncoderDecoderCache(cache, DynamicCache(config=config))
+        inputs["decoder_input_ids"] = token
     with torch.no_grad():
-        model(torch.zeros(1, 1, dtype=torch.int64), past_key_values=cache, use_cache=True)
-    kinds = sorted({type(layer).__name__ for layer in cache.layers if getattr(layer, "keys", None) is None})
-    if kinds:
+        model(**inputs, past_key_values=cache, use_cache=True)
+    caches = [cache.self_attention_cache, cache.cross_attention_cache] if model.config.is_encoder_decoder else [cache]
+    of_tokens, of_source = ([_shapes(model, layer) for layer in one.layers] for one in [*caches, DynamicCache()][:2])
+    return of_tokens, of_source
+
+
+def _shapes(model: PreTrainedModel, layer: Any) -> tuple[tuple[int, int], ...]:
+    if getattr(layer, "keys", None) is None:
         raise ImportModelError(
-            f"Generator: got {type(model).__name__}, whose state is not keys and values of attention alone "
-            f"({', '.join(kinds)}); expected a model whose layers all attend. Import one step of it with from_torch"
+            f"Generator: got {type(model).__name__}, which keeps a {type(layer).__name__}; expected a model whose "
+            "layers all keep keys and values of attention. Import one step of it with from_torch"
         )
-    return [(_shape(layer.keys), _shape(layer.values)) for layer in cache.layers]
-
-
-def _shape(kept: torch.Tensor) -> tuple[int, int]:
-    return kept.shape[1], kept.shape[3]
+    return tuple((kept.shape[1], kept.shape[3]) for kept in (layer.keys, layer.values))
 
 
 class Filled(Cache):

@@ -10,16 +10,18 @@ from queue import SimpleQueue
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from autocast import amp as mixed_precision
 from autocast.errors import ImportModelError, InputError
 from autocast.frontend import from_torch
-from autocast.generation.caches import CachingStep, Filled
+from autocast.generation.caches import Filled
+from autocast.generation.steps import Limits, Step, steps_of
 from autocast.messages import check_kind, check_value, is_count, shown
-from autocast.model import Model
+from autocast.runtime.executable import Executable
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import torch_dtype
 from autocast.vm.compile import compile
@@ -28,17 +30,19 @@ from autocast.vm.compile import compile
 class Generator:
     """A language model of transformers that generates text on our kernels.
 
-    It is compiled twice: for prompts of any length, and for the one token of every later step. Both programs have the
-    same parameters and write to the same keys and values in place, so a step reads each weight once.
+    It is compiled twice: for the first tokens, however many, and for the one token of every later step. Both programs
+    have the same parameters and write to the same keys and values in place, so a step reads each weight once.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        A decoder in eval mode that keeps keys and values, such as LlamaForCausalLM.
+        A model in eval mode that reads tokens and generates text, such as LlamaForCausalLM.
     max_batch : int
         How many sequences it generates at once, at most. Fewer are padded to as many.
     max_length : int
         How many tokens a sequence has at most, its prompt among them.
+    max_source : int, optional
+        How many tokens an encoder reads at most; `max_length` where it is missing.
     amp : str, optional
         The dtype of AutoCast, "bfloat16" or "float16", which keys and values are stored in, too. Without it all is
         computed as the model is stored.
@@ -48,12 +52,12 @@ class Generator:
     Attributes
     ----------
     prompt, step : Executable
-        The program for prompts and the one for single tokens: to be profiled, say.
+        The program for first tokens and the one for later tokens: to be profiled, say.
 
     Raises
     ------
     ImportModelError
-        The model cannot be exported, encodes before it decodes, or keeps something else than keys and values.
+        The model cannot be exported, reads no tokens, or keeps something else than keys and values.
     InputError
         An argument is of another type or out of range.
     """
@@ -64,43 +68,41 @@ class Generator:
         *,
         max_batch: int = 1,
         max_length: int = 1024,
+        max_source: int | None = None,
         amp: str | None = None,
         policy: Any = None,
     ) -> None:
         check_kind("Generator", model, PreTrainedModel, InputError, "a model of transformers, such as LlamaForCausalLM")
-        for name, value in (("max_batch", max_batch), ("max_length", max_length)):
+        self.limits = Limits(max_batch, max_length, max_length if max_source is None else max_source)
+        for name, value in zip(("max_batch", "max_length", "max_source"), self.limits, strict=True):
             check_value("Generator", name, value, partial(is_count, least=1), InputError, "a whole number, 1 or more")
-        if model.config.is_encoder_decoder or not model.can_generate():
+        if not model.can_generate() or model.main_input_name != "input_ids":
             raise ImportModelError(
-                f"Generator: got {type(model).__name__}, expected a decoder that generates text, such as "
-                "LlamaForCausalLM; import what else there is with autocast.from_torch"
+                f"Generator: got {type(model).__name__}, expected a model that reads tokens and generates text, such "
+                "as LlamaForCausalLM; import what else there is with autocast.from_torch"
             )
-        self.max_batch, self.max_length = max_batch, max_length
         self._lock = threading.Lock()
         dtype = model.dtype if amp is None else torch_dtype(amp)
-        step = CachingStep(model, max_batch, max_length, dtype).eval()
 
-        def imported(count: int, dynamic: Any) -> Model:
-            mask, start = torch.ones(max_batch, max_length, dtype=torch.int64), torch.tensor(0)
-            positions = torch.arange(count).repeat(max_batch, 1)
-            imported = from_torch(step, (torch.zeros_like(positions), positions, mask, start), dynamic=dynamic)
-            return imported if amp is None else mixed_precision.autocast(imported, dtype=amp, policy=policy)
+        def compiled(step: Step) -> Executable:
+            imported = from_torch(step.module, step.inputs, dynamic=step.dynamic)
+            return compile(imported if amp is None else mixed_precision.autocast(imported, dtype=amp, policy=policy))
 
-        several = min(2, max_length)
-        lengths = {"tokens": [("input_ids", 1, 1, max_length), ("position_ids", 1, 1, max_length)]}
-        self.prompt = compile(imported(several, lengths if max_length > 1 else None))
-        self.step = compile(imported(1, None))
+        self.prompt, self.step = map(compiled, steps_of(model, self.limits, dtype))
         self.step.share(self.prompt)
         self._torch = copy.copy(model)
-        object.__setattr__(self._torch, "forward", self._forward)
+        self._torch.__dict__ |= {
+            "forward": self._decode if model.config.is_encoder_decoder else self._read,
+            "get_encoder": _Source,
+        }
 
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:
-        """Continue sequences, as `model.generate` of transformers does and with all that it takes.
+        """Continue sequences, or answer them, as `model.generate` of transformers does and with all that it takes.
 
         Parameters
         ----------
         input_ids : torch.Tensor
-            Prompts, int64 (batch, length); shorter ones are padded on the left.
+            Prompts, or what the encoder reads: int64 (batch, length). Shorter prompts are padded on the left.
         attention_mask : torch.Tensor, optional
             1 for tokens and 0 for padding, (batch, length); all are tokens where it is missing.
         **options
@@ -114,24 +116,23 @@ class Generator:
         Raises
         ------
         InputError
-            There are more sequences or tokens than the generator was made for, or several beams.
+            There are more sequences, beams or tokens than the generator was made for.
         """
         check_kind("Generator.generate", input_ids, torch.Tensor, InputError, "token numbers, int64 (batch, length)")
-        if input_ids.ndim != 2 or input_ids.dtype != torch.int64 or not 1 <= input_ids.shape[0] <= self.max_batch:
+        if input_ids.ndim != 2 or input_ids.dtype != torch.int64 or not 1 <= input_ids.shape[0] <= self.limits.batch:
             raise InputError(
                 f"Generator.generate: input_ids are {input_ids.dtype} {list(input_ids.shape)}, expected torch.int64 "
-                f"(batch, length) with 1 to {self.max_batch} sequences; make the generator with a larger max_batch"
+                f"(batch, length) with 1 to {self.limits.batch} sequences; make the generator with a larger max_batch"
             )
-        total = input_ids.shape[1] + int(options.get("max_new_tokens") or 1)
-        if total > self.max_length or options.get("max_length", 0) > self.max_length:
-            raise InputError(
-                f"Generator.generate: {max(total, options.get('max_length', 0))} tokens with the prompt, expected at "
-                f"most {self.max_length}; make the generator with a larger max_length"
-            )
+        encodes, read = self._torch.config.is_encoder_decoder, input_ids.shape[1]
+        if encodes:
+            _check_room("source", read, "max_source", self.limits.source)
+        asked = (1 if encodes else read) + int(options.get("max_new_tokens") or 0)
+        _check_room("prompt", max(asked, options.get("max_length") or 0), "max_length", self.limits.length)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         with self._lock, torch.no_grad():
-            filled = Filled(self.max_length, [from_tensor(kept, "torch") for kept in self.step.state.values()])
+            filled = Filled(self.limits.length, [from_tensor(kept, "torch") for kept in self.step.state.values()])
             return self._torch.generate(
                 input_ids, attention_mask=attention_mask, past_key_values=filled, use_cache=True, **options
             )
@@ -155,7 +156,7 @@ class Generator:
         if failed:
             raise failed[0]
 
-    def _forward(
+    def _read(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
@@ -163,32 +164,77 @@ class Generator:
         past_key_values: Filled | None = None,
         **_: Any,
     ) -> CausalLMOutputWithPast:
-        """A step, as transformers' loop asks for it."""
-        if not isinstance(past_key_values, Filled):
-            raise InputError(f"Generator: got the cache {shown(past_key_values)}, expected none: it has its own")
-        batch, count = input_ids.shape
-        start = past_key_values.count
-        if batch > self.max_batch:
-            raise InputError(
-                f"Generator.generate: {batch} sequences with their beams, expected at most {self.max_batch}; make the "
-                "generator with a larger max_batch"
-            )
-        if start + count > self.max_length:
-            raise InputError(
-                f"Generator.generate: token {start + count}, expected at most {self.max_length} with the prompt; pass "
-                "max_new_tokens, or make the generator with a larger max_length"
-            )
-        if attention_mask is None:  # transformers leaves out one of ones alone
-            attention_mask = torch.ones(batch, start + count, dtype=torch.int64)
+        """A step of a model without an encoder, as transformers' loop asks for it."""
+        filled, mask, start = self._room(past_key_values, input_ids, attention_mask)
         if position_ids is None:
-            position_ids = (attention_mask.cumsum(-1) - 1).clamp(min=0)[:, start : start + count]
-        padded = partial(_padded, rows=self.max_batch)
-        mask = torch.ones(self.max_batch, self.max_length, dtype=torch.int64)
-        mask[:batch, : start + count] = attention_mask
-        program = self.step if count == 1 else self.prompt
-        logits = program(padded(input_ids), padded(position_ids), mask, torch.tensor(start))
-        past_key_values.count = start + count
-        return CausalLMOutputWithPast(logits=logits[:batch], past_key_values=past_key_values)
+            position_ids = (mask.cumsum(-1) - 1).clamp(min=0)[: len(input_ids), int(start) : filled.count]
+        program = self.step if input_ids.shape[1] == 1 else self.prompt
+        logits = program(self._padded(input_ids), self._padded(position_ids), mask, start)
+        return CausalLMOutputWithPast(logits=logits[: len(input_ids)], past_key_values=filled)
+
+    def _decode(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | None = None,
+        past_key_values: Filled | None = None,
+        **_: Any,
+    ) -> Seq2SeqLMOutput:
+        """A step of a model with an encoder, which runs with the first tokens: `encoder_outputs` is what it reads."""
+        assert decoder_input_ids is not None and encoder_outputs is not None
+        source = encoder_outputs[0][..., 0]
+        source_mask = torch.ones_like(source) if attention_mask is None else attention_mask
+        filled, mask, start = self._room(past_key_values, decoder_input_ids, decoder_attention_mask)
+        tokens = self._padded(decoder_input_ids)
+        if int(start) == 0:
+            logits = self.prompt(self._padded(source), self._padded(source_mask), tokens, mask, start)
+        else:
+            whole = nn.functional.pad(source_mask, (0, self.limits.source - source_mask.shape[1]))
+            of_source = (kept for name, kept in self.prompt.state.items() if name not in self.step.state)
+            logits = self.step(self._padded(whole), tokens, mask, start, *(from_tensor(t, "torch") for t in of_source))
+        return Seq2SeqLMOutput(logits=logits[: len(decoder_input_ids)], past_key_values=filled)
+
+    def _room(
+        self, filled: Filled | None, tokens: torch.Tensor, mask: torch.Tensor | None
+    ) -> tuple[Filled, torch.Tensor, torch.Tensor]:
+        """Count `tokens` as kept: which of all places are read from now on, and the first that is new."""
+        if not isinstance(filled, Filled):
+            raise InputError(f"Generator: got the cache {shown(filled)}, expected none: it has its own")
+        (batch, count), start = tokens.shape, filled.count
+        if batch > self.limits.batch:
+            raise InputError(
+                f"Generator.generate: {batch} sequences with their beams, expected at most {self.limits.batch}; make "
+                "the generator with a larger max_batch"
+            )
+        filled.count += count
+        _check_room("prompt", filled.count, "max_length", self.limits.length)
+        whole = torch.ones(self.limits.batch, self.limits.length, dtype=torch.int64)
+        if mask is not None:  # transformers leaves out one of ones alone
+            whole[:batch, : filled.count] = mask
+        return filled, whole, torch.tensor(start)
+
+    def _padded(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The tensor with a row for each sequence that there may be: copies of the last."""
+        tensor = tensor.expand(self.limits.batch, -1) if len(tensor) == 1 else tensor
+        return torch.cat([tensor, tensor[-1:].expand(self.limits.batch - len(tensor), -1)]).contiguous()
+
+
+def _check_room(what: str, asked: int, limit: str, most: int) -> None:
+    if asked > most:
+        raise InputError(
+            f"Generator.generate: {asked} tokens with the {what}, expected at most {most}; make the generator with a "
+            f"larger {limit}"
+        )
+
+
+class _Source(nn.Module):
+    """In the place of an encoder: leaves what is to be encoded to the program for the first tokens."""
+
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> BaseModelOutput:
+        """The tokens, int64 (batch, length, 1)."""
+        return BaseModelOutput(last_hidden_state=input_ids[..., None])
 
 
 class _Queue(BaseStreamer):
@@ -205,9 +251,3 @@ class _Queue(BaseStreamer):
 
     def end(self) -> None:
         self.tokens.put(None)
-
-
-def _padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """The tensor with as many rows: copies of the last."""
-    tensor = tensor.expand(rows, -1) if tensor.shape[0] == 1 else tensor
-    return torch.cat([tensor, tensor[-1:].expand(rows - tensor.shape[0], -1)]).contiguous()

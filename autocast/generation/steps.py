@@ -1,0 +1,144 @@
+"""Steps of a language model as modules to export: what is kept is theirs, what a call brings is their input."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
+
+from autocast.generation.caches import Kept, cache_over, shapes_kept
+
+
+class Limits(NamedTuple):
+    """How many sequences, tokens of each, and tokens of what an encoder reads, there may be."""
+
+    batch: int
+    length: int
+    source: int
+
+
+class Step(NamedTuple):
+    """A module, inputs to export it with, and which of their dimensions vary."""
+
+    module: nn.Module
+    inputs: tuple[torch.Tensor, ...]
+    dynamic: dict[str, Any] | None
+
+
+def steps_of(model: PreTrainedModel, limits: Limits, dtype: torch.dtype) -> tuple[Step, Step]:
+    """The step for several tokens, the first of all, and the one for each later token: with the same buffers."""
+    start = getattr(model.config, "decoder_start_token_id", None) or 0
+    of_tokens, of_source = shapes_kept(model, start)
+    kept = Kept(of_tokens, limits.batch, limits.length, dtype, model.dtype)
+    source = Kept(of_source, limits.batch, limits.source, dtype, model.dtype)
+    several = min(2, limits.length)
+
+    def tokens(count: int) -> torch.Tensor:
+        return torch.full((limits.batch, count), start, dtype=torch.int64)
+
+    mask, first = torch.ones(limits.batch, limits.length, dtype=torch.int64), torch.tensor(0)
+    if not model.config.is_encoder_decoder:
+        module = _Decoder(model, kept).eval()
+        places = [torch.arange(count).repeat(limits.batch, 1) for count in (several, 1)]
+        vary = _varying(tokens=(limits.length, "input_ids", "position_ids"))
+        return (
+            Step(module, (tokens(several), places[0], mask, first), vary),
+            Step(module, (tokens(1), places[1], mask, first), None),
+        )
+    read = tokens(min(2, limits.source))
+    vary = _varying(source=(limits.source, "source", "source_mask"), tokens=(limits.length, "input_ids"))
+    return (
+        Step(_First(model, kept, source).eval(), (read, torch.ones_like(read), tokens(several), mask, first), vary),
+        Step(_Next(model, kept).eval(), (tokens(limits.source), tokens(1), mask, first, *source.buffers()), None),
+    )
+
+
+def _varying(**dimensions: tuple[int | str, ...]) -> dict[str, Any] | None:
+    """`from_torch`'s `dynamic`: by name the largest size, if it is above 1, and the inputs whose second axis it is."""
+    return {
+        name: [(one, 1, 1, largest) for one in inputs]
+        for name, (largest, *inputs) in dimensions.items()
+        if largest != 1
+    } or None
+
+
+class _Decoder(nn.Module):
+    """A model that reads tokens alone."""
+
+    def __init__(self, model: PreTrainedModel, kept: Kept) -> None:
+        super().__init__()
+        self.model, self.kept = model, kept
+
+    def forward(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, attention_mask: torch.Tensor, start: torch.Tensor
+    ) -> Any:
+        """Logits of what follows the last token, (batch, 1, vocabulary)."""
+        return self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=self.kept.cache(start),
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits
+
+
+class _First(nn.Module):
+    """A model that encodes a source before it decodes: it keeps what its layers made of the source, too."""
+
+    def __init__(self, model: PreTrainedModel, kept: Kept, of_source: Kept) -> None:
+        super().__init__()
+        self.model, self.kept, self.of_source = model, kept, of_source
+
+    def forward(
+        self,
+        source: torch.Tensor,
+        source_mask: torch.Tensor,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        start: torch.Tensor,
+    ) -> Any:
+        """Logits of what follows the last token, (batch, 1, vocabulary)."""
+        cache = EncoderDecoderCache(self.kept.cache(start), self.of_source.cache(0, whole=False))
+        outputs = self.model(
+            input_ids=source,
+            attention_mask=source_mask,
+            decoder_input_ids=input_ids,
+            decoder_attention_mask=attention_mask,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return outputs.logits[:, -1:]
+
+
+class _Next(nn.Module):
+    """The same for later tokens: what is kept of the source is an input, as no call changes it any more."""
+
+    def __init__(self, model: PreTrainedModel, kept: Kept) -> None:
+        super().__init__()
+        self.model, self.kept = model, kept
+
+    def forward(
+        self,
+        source_mask: torch.Tensor,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        start: torch.Tensor,
+        *of_source: torch.Tensor,
+    ) -> Any:
+        """Logits of what follows the last token, (batch, 1, vocabulary)."""
+        encoded = torch.zeros(*source_mask.shape, self.model.config.hidden_size)  # nobody reads more than its shape
+        read = cache_over(of_source, source_mask.shape[1], self.kept.read_as)
+        outputs = self.model(
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
+            attention_mask=source_mask,
+            decoder_input_ids=input_ids,
+            decoder_attention_mask=attention_mask,
+            past_key_values=EncoderDecoderCache(self.kept.cache(start), read),
+            use_cache=True,
+        )
+        return outputs.logits[:, -1:]
