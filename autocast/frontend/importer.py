@@ -227,7 +227,7 @@ class Importer(ExportedProgramImporter):
         if not isinstance(node.target, torch._ops.OpOverload):
             return (self.converter(node) or self.convert_map[node.target.__name__])(node)
         converter, why = self.converter(node), NO_CONVERTER
-        if converter is not None:
+        if converter is not None and self._is_known(node.meta.get("val")):
             try:
                 result = converter(node)
                 self._check_type(node, result)
@@ -236,6 +236,12 @@ class Importer(ExportedProgramImporter):
                 why = str(error) if isinstance(error, ImportModelError) else f"{type(error).__name__}: {error}"
         self.left[node] = why
         return self.otherwise(self, node)
+
+    def _is_known(self, value: Any) -> bool:
+        """Whether the shapes of tensors do not depend on values."""
+        parts = value if isinstance(value, list | tuple) else [value]
+        sizes = [size for part in parts if isinstance(part, torch.Tensor) for size in part.shape]
+        return all(isinstance(size, int) or self.is_bound(size) for size in sizes)
 
     def _place(self, node: fx.Node) -> Place:
         """Where a node comes from, and whether it follows a conversion to float32 that none to low precision ends."""

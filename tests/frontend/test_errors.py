@@ -59,6 +59,13 @@ def _write(x: torch.Tensor) -> torch.Tensor:
     return x.mul_(2)
 
 
+def _cut(x: torch.Tensor) -> torch.Tensor:
+    length = x.argmax().item()
+    torch._check(length >= 0)
+    torch._check(length <= 2)
+    return x[:length] + 1
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -66,6 +73,7 @@ def _write(x: torch.Tensor) -> torch.Tensor:
         (lambda x: (x, x.shape[0]), "an output is"),
         (_write, "writes into 'args_0'"),
         (lambda x: x[x > 0], "which depends on the values of a tensor"),
+        (_cut, "which depends on the values of a tensor"),
         (lambda x: x.nonexistent, "torch.export cannot export Calls"),
         (lambda x: x.sort(1).indices + x.max_pool(1), "torch.export cannot export Calls"),
     ],
