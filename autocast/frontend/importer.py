@@ -91,11 +91,8 @@ class Importer(ExportedProgramImporter):
         return self.block_builder.emit(expr)
 
     def dim(self, size: Any) -> Any:
-        """A dimension that torch knows (int or SymInt), as Relax wants it: int, or PrimExpr in the order of TVM's own.
-
-        TVM's fusion takes `2 * n` and `n * 2` for different sizes.
-        """
-        return int(size) if isinstance(size, int) else tvm.sym.Analyzer().simplify(self._prim(size.node.expr))
+        """A dimension that torch knows (int or SymInt), as Relax wants it (int or PrimExpr)."""
+        return int(size) if isinstance(size, int) else self._prim(size.node.expr)
 
     def shape(self, node: fx.Node) -> list[Any]:
         """The shape of the tensor that `node` computes."""
@@ -315,7 +312,7 @@ class Importer(ExportedProgramImporter):
         result = parts[0]
         for part in parts[1:]:
             result = combine(result, part)
-        return result
+        return tvm.sym.Analyzer().simplify(result)  # TVM's fusion takes `2 * n` for another size than its own `n * 2`
 
 
 def as_constant(value: torch.Tensor) -> relax.Expr:
