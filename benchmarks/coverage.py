@@ -1,6 +1,7 @@
 """How much can be imported, measured: torch's own operators on torch's samples, and transformers' architectures.
 
-python -m benchmarks.coverage                  # prints the table of docs/models_in.md
+python -m benchmarks.coverage                  # all of them: an hour; prints the table of docs/models_in.md
+python -m benchmarks.coverage table            # measures nothing, and prints it
 python -m benchmarks.coverage models llama     # architectures whose name has "llama" in it
 python -m benchmarks.coverage operators --samples 3
 """
@@ -12,19 +13,28 @@ import multiprocessing
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
 from autocast.terminal import at_least
+from benchmarks.timing import load, save
 
 #: Seconds after which an architecture counts as failed.
 PATIENCE = 300
 
 #: Relative to the largest number of an output: small models, so that sums are short.
 TOLERANCE = 1e-4
+
+#: What results are kept as, and what is measured.
+NAME = "coverage"
+TITLES = {
+    "operators": "torch's operators (OpInfo), float32",
+    "models": "transformers' architectures that torch exports",
+}
 
 #: What may come of an architecture, and what it means.
 OUTCOMES = {
@@ -49,13 +59,9 @@ def architecture(name: str) -> Outcome:
     from autocast import vm
     from autocast.errors import AutocastError
     from autocast.frontend import from_torch
-    from benchmarks.small_models import inputs_of, small_model
 
     try:
-        module = small_model(name)
-        with torch.no_grad():
-            inputs, expected = _runs(module, inputs_of(module))
-            torch.export.export(module, (), inputs, strict=False)
+        module, inputs, expected = _exportable(name)
     except Exception as error:
         return Outcome("torch", _line(error))
     try:
@@ -69,26 +75,76 @@ def architecture(name: str) -> Outcome:
     results = got if isinstance(got, tuple) else (got,)
     worst = max(_difference(expected, name, result) for name, result in zip(names, results, strict=True))
     if not worst <= TOLERANCE:
+        if not _is_settled(module, inputs, expected):
+            return Outcome("torch", "it chooses by numbers so near that torch's own results differ in float64")
         return Outcome("wrong", f"off by {worst:.2g} of the largest number")
     left = ", ".join(f"{operator} x{count}" for operator, count in model.fallbacks.items())
     return Outcome("left", left) if left else Outcome("right", f"{worst:.1g}")
 
 
+def _exportable(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor], Any]:
+    """An architecture that torch runs and exports as it was made here, inputs, and what it returns."""
+    from benchmarks.small_models import inputs_of, small_models
+
+    refused: Exception | None = None
+    for make in small_models(name):
+        try:
+            module = make()
+            with torch.no_grad():
+                inputs, expected = _runs(module, inputs_of(module))
+                program = torch.export.export(module, (), inputs, strict=False)
+                exported = program.module()(**inputs)
+            if not _alike(exported, expected):
+                raise ValueError("what torch.export makes of it computes something else")
+            return module, inputs, expected
+        except Exception as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def _is_settled(module: torch.nn.Module, inputs: dict[str, torch.Tensor], expected: Any) -> bool:
+    """Whether torch's results are the same in float64; an architecture that knows no float64 counts as one."""
+    wide = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+    try:
+        with torch.no_grad():
+            exact = module.double()(**wide)
+    except Exception:
+        return True
+    pairs = zip(*([x.double() for x in _tensors(value)] for value in (exact, expected)), strict=True)
+    return all(_apart(*pair) <= TOLERANCE for pair in pairs)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
 def _runs(module: torch.nn.Module, tried: Iterable[dict[str, torch.Tensor]]) -> tuple[dict[str, torch.Tensor], Any]:
     """The first of some inputs that a module takes, and what it returns."""
-    refused: Exception = ValueError("its forward takes neither texts, pictures nor sounds")
+    refused: Exception | None = None
     for inputs in tried:
         try:
             return inputs, module(**inputs)
         except Exception as error:
-            refused = error
-    raise refused
+            refused = refused or error
+    raise refused or ValueError("its forward takes neither texts, pictures nor sounds")
+
+
+def _alike(got: Any, expected: Any) -> bool:
+    """Whether the tensors of two results are the same, but for rounding."""
+    both = [_tensors(value) for value in (got, expected)]
+    return len(both[0]) == len(both[1]) and all(_apart(*pair) <= TOLERANCE for pair in zip(*both, strict=True))
 
 
 def _difference(expected: Any, path: str, result: torch.Tensor) -> float:
-    """The largest difference of a result from the one at a path (`logits`, `hidden_states.0`), relative."""
+    """How far a result is from the one at a path (`logits`, `hidden_states.0`)."""
     for key in path.split("."):
         expected = expected[int(key)] if key.isdigit() else expected[key]
+    return _apart(result, expected)
+
+
+def _apart(result: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference, relative to the largest number."""
     if result.shape != expected.shape or result.dtype != expected.dtype:
         return float("inf")
     got, true = result.double(), expected.double()
@@ -127,47 +183,59 @@ class _Worker:
 def _work(connection: Connection) -> None:
     warnings.simplefilter("ignore")
     while True:
-        name = connection.recv()
+        try:
+            name = connection.recv()
+        except EOFError:  # there are no more
+            return
         connection.send(architecture(name))
 
 
-def models(parts: Iterable[str]) -> Counter[str]:
-    """How many architectures came to which outcome; each is printed."""
+def models(parts: Iterable[str]) -> Iterator[tuple[str, Outcome]]:
+    """What came of architectures."""
     from benchmarks.small_models import architectures
 
-    worker, counts = _Worker(), Counter[str]()
+    worker = _Worker()
     for name in architectures(*parts):
-        outcome = worker.run(name)
-        counts[outcome.word] += 1
-        print(f"{name:36} {outcome.word:8} {outcome.detail}", flush=True)
-    return counts
+        yield name, worker.run(name)
 
 
-def operators(parts: Iterable[str], samples: int) -> Counter[str]:
-    """How many of torch's operators came to which outcome, on so many of torch's samples of each."""
+def operators(parts: Iterable[str], samples: int) -> Iterator[tuple[str, Outcome]]:
+    """What came of torch's operators, on so many of torch's samples of each."""
     from tests.opinfo import samples as table
     from tests.opinfo.check import worst
     from tests.opinfo.workers import Task, Worker
 
-    worker, counts = Worker(), Counter[str]()
+    worker = Worker()
     for name in dict.fromkeys(operator.name for operator in table.operators(*parts)):
         verdicts = worker.run(Task(name, samples or None))
-        counts[str(worst(verdicts))] += 1
         details = sorted({verdict.detail for verdict in verdicts if verdict.detail})
-        print(f"{name:50} {worst(verdicts):8} {' | '.join(details)[:200]}", flush=True)
+        yield name, Outcome(str(worst(verdicts)).replace("crashed", "failed"), " | ".join(details)[:200])
     worker.close()
-    return counts
+
+
+def measure(kind: str, found: Iterable[tuple[str, Outcome]]) -> None:
+    """Print outcomes, and keep each in `benchmarks/results/coverage.json` beside those of earlier runs."""
+    for name, outcome in found:
+        print(f"{name:50} {outcome.word:8} {outcome.detail}", flush=True)
+        known = load(NAME)
+        known.setdefault(kind, {})[name] = " ".join(outcome).strip()
+        save(NAME, {key: known[key] for key in TITLES if key in known})
+
+
+def counted() -> dict[str, Counter[str]]:
+    """How many came to which outcome, by what they are, of all that was ever measured."""
+    known = load(NAME)
+    return {TITLES[kind]: Counter(text.split()[0] for text in known[kind].values()) for kind in TITLES if kind in known}
 
 
 def table(rows: dict[str, Counter[str]]) -> str:
     """Counts as Markdown: what torch itself does not run is left out."""
-    words = ("right", "left", "refused", "wrong", "crashed")
+    words = ("right", "left", "refused", "wrong", "failed")
     lines = [
         "| of | right | left to torch, in part | refused | wrong | failed | all |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, counts in rows.items():
-        counts["crashed"] += counts.pop("failed", 0)
         total = sum(counts[word] for word in words)
         cells = [f"{counts[word]} ({100 * counts[word] / max(total, 1):.0f} %)" for word in words]
         lines.append(f"| {name} | {' | '.join(cells)} | {total} |")
@@ -177,17 +245,15 @@ def table(rows: dict[str, Counter[str]]) -> str:
 def main() -> int:
     """1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("all", "operators", "models"), default="all")
+    parser.add_argument("what", nargs="?", choices=("all", "operators", "models", "table"), default="all")
     parser.add_argument("parts", nargs="*", help="only what has one of these in its name")
     parser.add_argument("--samples", type=at_least(0), default=10, help="of each operator (10), 0: all")
     options = parser.parse_args()
-    rows = {}
     if options.what in ("all", "operators"):
-        rows["torch's operators (OpInfo), float32"] = operators(options.parts, options.samples)
+        measure("operators", operators(options.parts, options.samples))
     if options.what in ("all", "models"):
-        rows[f"transformers' architectures that torch {torch.__version__.partition('+')[0]} exports"] = models(
-            options.parts
-        )
+        measure("models", models(options.parts))
+    rows = counted()
     print(f"\n{table(rows)}")
     return 1 if any(counts["wrong"] for counts in rows.values()) else 0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -36,10 +37,28 @@ _SMALL: dict[str, Any] = {
     "v_head_dim": 8,
     "shared_expert_intermediate_size": 64,
     "embedding_size": 32,
+    "rotary_dim": 8,
+    "mamba_n_heads": 4,
+    "mamba_d_head": 16,
+    "num_queries": 20,
+    "n_positions": 64,
+    "n_ctx": 64,
     "pad_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+
+#: The same with heads, of attention and of state spaces, that are as wide as they are.
+_WIDE_HEADS = {name: size for name, size in _SMALL.items() if name != "head_dim" and not name.startswith("mamba")}
+
+#: What makes a configuration short: few layers, of as many features as they have.
+_SHORT = {name: size for name, size in _SMALL.items() if "layer" in name or name in ("depth", "vocab_size")}
+
+#: What some configurations leave to who makes them.
+_LEFT_OPEN = ("vocab_size", "head_dim", "num_experts_per_tok")
+
+#: Parameters of a model that is compiled in a minute.
+_LARGEST = 100_000_000
 
 
 def architectures(*parts: str) -> Iterator[str]:
@@ -49,11 +68,24 @@ def architectures(*parts: str) -> Iterator[str]:
             yield name
 
 
-def small_model(name: str) -> nn.Module:
-    """The architecture with two layers and few features, seeded, in eval mode."""
-    config = transformers.AutoConfig.for_model(name)
-    _shrink(config)
+def small_models(name: str) -> Iterator[Callable[[], nn.Module]]:
+    """Ways to make the architecture with two layers and few features, seeded, in eval mode; some of which may fail.
+
+    A configuration that is changed keeps what followed from its numbers; one that is made of small ones does not. Heads
+    of the usual size, or few layers of that, are left to architectures whose sizes must fit each other.
+    """
+    yield lambda: _model(_changed(name))
+    yield lambda: _model(_made_small(name, _SMALL))
+    yield lambda: _model(_made_small(name, _WIDE_HEADS))
+    yield lambda: _model(_made_small(name, _SHORT))
+
+
+def _model(config: Any) -> nn.Module:
     torch.manual_seed(0)
+    with torch.device("meta"):
+        size = sum(parameter.numel() for parameter in transformers.AutoModel.from_config(config).parameters())
+    if size > _LARGEST:
+        raise ValueError(f"it has {size:,} parameters, however small its configuration")
     try:
         model: nn.Module = transformers.AutoModel.from_config(config, attn_implementation="sdpa")
     except ValueError:  # it has none
@@ -65,25 +97,68 @@ def small_model(name: str) -> nn.Module:
     return model.eval()
 
 
+def _made_small(name: str, sizes: dict[str, Any]) -> Any:
+    return transformers.AutoConfig.for_model(name, **_arguments(transformers.AutoConfig.for_model(name), sizes))
+
+
+def _arguments(config: Any, sizes: dict[str, Any]) -> dict[str, Any]:
+    """What makes a configuration like `config` with small numbers."""
+    result: dict[str, Any] = {}
+    for attribute, value in sizes.items():
+        old = _attribute(config, attribute)
+        if isinstance(old, int) and not isinstance(old, bool) and old > 0:
+            result[attribute] = min(old, value)
+        elif attribute in _LEFT_OPEN and vars(config).get(attribute, 0) is None:
+            result[attribute] = value
+    if "num_key_value_heads" in result and _attribute(config, "kv_lora_rank"):  # latent attention has heads of one kind
+        result["num_key_value_heads"] = result["num_attention_heads"]
+    rotation = _attribute(config, "rope_parameters")
+    if isinstance(rotation, dict) and "mrope_section" in rotation and "head_dim" in result:
+        result["head_dim"] = int(2 * sum(rotation["mrope_section"]) / rotation.get("partial_rotary_factor", 1.0))
+    if _attribute(config, "use_cache"):
+        result["use_cache"] = False
+    for attribute, part in vars(config).items():
+        if isinstance(part, transformers.PreTrainedConfig):
+            kind = {"model_type": part.model_type} if part.model_type else {}
+            result[attribute] = kind | _arguments(part, sizes)
+    return result
+
+
+def _attribute(config: Any, name: str) -> Any:
+    """None where a configuration has no such attribute, or not one for all layers."""
+    try:
+        return getattr(config, name, None)
+    except Exception:  # of the kinds that the authors of configurations thought of
+        return None
+
+
+def _changed(name: str) -> Any:
+    config = transformers.AutoConfig.for_model(name)
+    _shrink(config)
+    return config
+
+
 def _shrink(config: Any) -> None:
     """Make a configuration small, and those in it; what another attribute follows from is left alone."""
     for attribute, value in _SMALL.items():
-        old = getattr(config, attribute, None)
+        old = _attribute(config, attribute)
         if isinstance(old, int) and not isinstance(old, bool):
-            try:
-                setattr(config, attribute, min(old, value) if old > 0 else old)
-            except (AttributeError, NotImplementedError, TypeError, ValueError):
-                continue
-    layers = getattr(config, "num_hidden_layers", None)
+            _set(config, attribute, min(old, value) if old > 0 else old)
+    layers = _attribute(config, "num_hidden_layers")
     for attribute in ("layer_types", "mlp_layer_types", "layers_block_type"):
-        kinds = getattr(config, attribute, None)
+        kinds = _attribute(config, attribute)
         if isinstance(kinds, list) and isinstance(layers, int):
-            setattr(config, attribute, (sorted(set(kinds), key=kinds.index) * layers)[:layers])
-    if getattr(config, "use_cache", False):
+            _set(config, attribute, (sorted(set(kinds), key=kinds.index) * layers)[:layers])
+    if _attribute(config, "use_cache"):
         config.use_cache = False
     for part in list(vars(config).values()):
         if isinstance(part, transformers.PreTrainedConfig):
             _shrink(part)
+
+
+def _set(config: Any, attribute: str, value: Any) -> None:
+    with contextlib.suppress(AttributeError, NotImplementedError, TypeError, ValueError):
+        setattr(config, attribute, value)
 
 
 def inputs_of(model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
@@ -110,6 +185,7 @@ def inputs_of(model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
         yield pictures
     if "input_values" in takes:
         yield {"input_values": torch.randn(2, 4000)}
+        yield {"input_values": torch.randn(2, 1, 4000)}
         yield {"input_values": torch.randn(2, number("max_length", default=64), number("num_mel_bins", default=80))}
     if "input_features" in takes:
         length = 2 * number("max_source_positions", default=64)
