@@ -187,13 +187,14 @@ class Importer(ExportedProgramImporter):
         return {k: v for k, v in (("tir_var_lower_bound", lower), ("tir_var_upper_bound", upper)) if v}
 
     def _translate_nodes(self, placeholders: Mapping[str, relax.Var]) -> list[relax.Expr]:
+        read = _read_by_outputs(self.program)
         for node in self.program.graph.nodes:
             if node.op == "placeholder":
                 if node.name in placeholders:
                     self.env[node] = placeholders[node.name]
             elif node.op == "output":
                 return self._outputs(node)
-            elif node.users and node not in self.constants:
+            elif node in read and node not in self.constants:
                 self._translate_node(node)
         raise ImportModelError("from_torch: the exported program has no output node.")
 
@@ -319,6 +320,18 @@ def as_constant(value: torch.Tensor) -> relax.Expr:
     """A Relax literal with the value of a torch tensor."""
     value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
     return relax.const(tvm.runtime.from_dlpack(value.detach().cpu().contiguous().clone()))
+
+
+def _read_by_outputs(program: ExportedProgram) -> set[fx.Node]:
+    """The nodes that outputs depend on: others are checks that raise, and what these alone read."""
+    read: set[fx.Node] = set()
+    found = list(program.graph.find_nodes(op="output"))
+    while found:
+        node = found.pop()
+        if node not in read:
+            read.add(node)
+            found += node.all_input_nodes
+    return read
 
 
 def _sizes_of_inputs(program: ExportedProgram) -> set[sympy.Symbol]:

@@ -111,8 +111,10 @@ def _cat(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _where(importer: Importer, node: fx.Node) -> relax.Expr:
-    condition, x, y = (importer.arg(node, i, "") for i in range(3))
-    x, y = (cast(importer, value, importer.dtype(node)) for value in (x, y))
+    """Either branch may be a number."""
+    dtype, condition = importer.dtype(node), importer.arg(node, 0, "condition")
+    branches = (importer.arg(node, i, "") for i in (1, 2))
+    x, y = (cast(importer, b, dtype) if isinstance(b, relax.Expr) else relax.const(b, dtype) for b in branches)
     return importer.emit(relax.op.where(condition, x, y))
 
 
@@ -171,4 +173,6 @@ MOVEMENT: dict[str, Converter] = {
     "view_as_complex.default": _same_value,
     "view_as_real.default": _same_value,
     "where.self": _where,
+    "where.ScalarOther": _where,
+    "where.ScalarSelf": _where,
 }

@@ -177,3 +177,12 @@ def test_what_a_converter_refuses_is_split_by_torch_first() -> None:
         model = from_torch(Calls(function), (X,))
     assert "aten.grid_sampler_2d.default" not in model.fallbacks
     assert_close((model(X),), (function(X),))
+
+
+def test_checks_that_only_raise_are_left_out_with_what_they_alone_read() -> None:
+    def checked(x: torch.Tensor) -> torch.Tensor:
+        torch._check_tensor_all(torch.special.i0(x) > 0)
+        return x + 1
+
+    x = torch.randn(2, 3)
+    assert torch.equal(from_torch(Calls(checked), (x,), fallback="error")(x), x + 1)

@@ -242,6 +242,7 @@ IMAGES: dict[str, Sample] = {
     "bilinear": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="bilinear"),
     "bilinear aligned": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="bilinear", align_corners=True),
     "bicubic": lambda x, w, b: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    "sampled at places": lambda x, w, b: F.grid_sample(x, w[:2, :, :, :2].tanh(), align_corners=False),
     "bicubic antialiased": lambda x, w, b: F.interpolate(x, size=(5, 11), mode="bicubic", antialias=True),
     "bilinear antialiased": lambda x, w, b: F.interpolate(x, scale_factor=0.6, mode="bilinear", antialias=True),
     "pixel_shuffle": lambda x, w, b: F.pixel_shuffle(x, 2),
@@ -313,6 +314,7 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
         program = decompose(torch.export.export(module, inputs))
         seen |= {n.target.__name__ for n in program.graph.nodes if n.op == "call_function"}
     seen |= {f"_upsample_{how}2d_aa.default" for how in ("bicubic", "bilinear")}  # "bicubic antialiased", split further
+    seen |= {"where.ScalarOther", "where.ScalarSelf"}  # what torch splits grid_sampler into
     seen |= {"_grouped_mm.default", "grouped_mm_fallback.default"}  # test_experts.py
     seen |= {"scatter_reduce.two"}  # test_scatter_reduces_as_torch_does
     seen |= {"_unsafe_index.Tensor", "_unsafe_masked_index.default"}  # "index where a mask is true", "nearest exact"
