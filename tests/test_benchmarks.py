@@ -6,13 +6,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
 
 from autocast.policy import PRESETS
-from benchmarks import presets
+from benchmarks import coverage, presets
 from benchmarks.harness import Case, Outcome, run
 from benchmarks.sides import Side, SideError
 
@@ -99,3 +100,8 @@ def test_presets_are_measured_on_the_same_model(capsys: pytest.CaptureFixture[st
     assert figures["mp0"]["error"] < 1e-6 < 1e-4 < figures["mp4"]["error"] < 1e-2
     Console().print(presets.table("two layers", figures))
     assert "two layers" in capsys.readouterr().out
+
+
+def test_the_page_counts_what_was_measured_of_coverage() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "models_in.md").read_text()
+    assert coverage.table(coverage.counted()) in page
