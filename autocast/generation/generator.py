@@ -59,7 +59,7 @@ class Generator:
     ImportModelError
         The model cannot be exported, reads no tokens, or keeps something else than keys and values.
     InputError
-        An argument is of another type or out of range.
+        An argument is of another type or out of range, or the model is in training mode.
     """
 
     def __init__(
@@ -81,6 +81,8 @@ class Generator:
                 f"Generator: got {type(model).__name__}, expected a model that reads tokens and generates text, such "
                 "as LlamaForCausalLM; import what else there is with autocast.from_torch"
             )
+        if model.training:
+            raise InputError("Generator: got a model in training mode, expected one in eval mode; call model.eval()")
         self._lock = threading.Lock()
         dtype = model.dtype if amp is None else torch_dtype(amp)
 

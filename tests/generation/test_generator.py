@@ -180,6 +180,11 @@ _WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ImportModelError,
         "expected a model that reads tokens and generates text",
     ),
+    "a model in training mode": (
+        lambda: Generator(_MODELS["GPT-2, learned positions"]().train()),
+        InputError,
+        r"call model.eval\(\)",
+    ),
     "a length of 0": (lambda: Generator(_model("GPT-2, learned positions"), max_length=0), InputError, "max_length"),
     "a batch that is true": (
         lambda: Generator(_model("GPT-2, learned positions"), max_batch=True),
