@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -191,7 +192,14 @@ def _apply(subject: Subject, policy: Policy, is_module: bool) -> Subject:
     if policy.parameters != "float32" or not masters:
         names = () if policy.parameters == "float32" else None
         model = _store(model, names, shared=policy.parameters == "offline_shared", masters=masters)
-    return model.replace(mod=round_stochastically(model.mod, policy))
+    model = model.replace(mod=round_stochastically(model.mod, policy))
+    return model.replace(reimport=_recast(subject.reimport, policy) if subject.reimport else None)
+
+
+def _recast(reimport: Callable[[Any], Model], policy: Policy) -> Callable[[Any], Model]:
+    """What imports a model for other shapes, and casts it as it was cast here, with the rules that hold now."""
+    context = copy_context()
+    return lambda shapes: context.copy().run(apply_policy, reimport(shapes), policy)
 
 
 def cast_model(model: Model, policy: Policy | str | None = None) -> Model:

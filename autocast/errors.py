@@ -119,6 +119,10 @@ class FallbackWarning(UserWarning):
     """A model calls operators of torch when it runs: in the dtypes of the torch module, and only where torch is."""
 
 
+class ReimportWarning(UserWarning):
+    """A call had a size that the model was not imported for, so the model is imported and compiled again."""
+
+
 class EndOfDataWarning(UserWarning):
     """The batches ended before the steps that a trainer was asked for."""
 

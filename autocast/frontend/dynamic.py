@@ -32,16 +32,12 @@ class Leaf:
 
 @dataclass(frozen=True)
 class DynamicAxis:
-    """Axis `axis` of the input `leaf` is the symbolic dimension `dim`."""
+    """Axis `axis` of the input `leaf` is the symbolic dimension `dim`; Relax's symbolic variable gets its name."""
 
     leaf: int
     axis: int
     dim: Any
-
-    @property
-    def name(self) -> str:
-        """The dimension's name, which becomes the name of the Relax symbolic variable."""
-        return str(self.dim.__name__)
+    name: str
 
 
 def input_leaves(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Leaf]:
@@ -68,10 +64,10 @@ def input_leaves(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[s
     return [Leaf(name_of(path), path, value) for path, value in flat]
 
 
-def parse(dynamic: Mapping[str, Any] | None, leaves: Sequence[Leaf]) -> list[DynamicAxis]:
+def parse(dynamic: Mapping[str, Any] | tuple[DynamicAxis, ...] | None, leaves: Sequence[Leaf]) -> list[DynamicAxis]:
     """Every dynamic axis that `dynamic` asks for; ImportModelError where it names what is not there."""
-    if dynamic is None:
-        return []
+    if dynamic is None or isinstance(dynamic, tuple):
+        return list(dynamic or ())
     if not isinstance(dynamic, Mapping):
         raise ImportModelError(f"from_torch: dynamic is a {type(dynamic).__name__}; expected {_SPELLING}.")
     axes: list[DynamicAxis] = []
@@ -87,6 +83,30 @@ def parse(dynamic: Mapping[str, Any] | None, leaves: Sequence[Leaf]) -> list[Dyn
                 f"{axis.name!r}; expected one name for it. Leave one out."
             )
     return axes
+
+
+def grown(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], example: Any) -> Any:
+    """Example inputs that vary: torch.export takes sizes 0 and 1 for constants, so tensors of zeros stand for those.
+
+    Parameters
+    ----------
+    axes, leaves
+        Which axes vary, and the inputs.
+    example
+        The inputs as a tree, `(args, kwargs)`.
+    """
+    common: dict[str, int] = {}
+    for axis in axes:
+        size = leaves[axis.leaf].value.shape[axis.axis]
+        common[axis.name] = max(common.get(axis.name, 2), size, getattr(axis.dim, "min", None) or 0)
+    shapes = {axis.leaf: list(leaves[axis.leaf].value.shape) for axis in axes}
+    small = [axis for axis in axes if shapes[axis.leaf][axis.axis] < 2]
+    for axis in small:
+        shapes[axis.leaf][axis.axis] = common[axis.name]
+    flat, spec = pytree.tree_flatten(example)
+    for leaf in {axis.leaf for axis in small}:
+        flat[leaf] = flat[leaf].new_zeros(shapes[leaf])
+    return pytree.tree_unflatten(flat, spec)
 
 
 def export_shapes(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], args: Sequence[Any]) -> dict[str, Any] | None:
@@ -137,7 +157,8 @@ def _is_torch_spelling(value: Any) -> bool:
 
 
 def _is_dim(value: Any) -> bool:
-    return hasattr(value, "__name__") and hasattr(value, "min") and hasattr(value, "max")
+    named = hasattr(value, "__name__") and hasattr(value, "min") and hasattr(value, "max")
+    return named or isinstance(value, type(torch.export.Dim.DYNAMIC))
 
 
 def _torch_axes(key: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[DynamicAxis]:
@@ -151,7 +172,8 @@ def _torch_axes(key: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[Dynami
                 f"{_SPELLING}."
             )
         for leaf in _find(key, leaves):
-            yield DynamicAxis(leaf, axis, dim)
+            own = f"{leaves[leaf].name}_{axis}".replace(".", "_")
+            yield DynamicAxis(leaf, axis, dim, str(getattr(dim, "__name__", own)))
 
 
 def _named_axes(name: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[DynamicAxis]:
@@ -167,16 +189,19 @@ def _named_axes(name: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[Dynam
     bounds = {tuple(row[2:]) for row in rows if len(row) > 2}
     if len(bounds) > 1:
         raise ImportModelError(f"from_torch: dimension {name!r} has several bounds: {sorted(bounds, key=str)}.")
-    lower, upper = (*bounds.pop(), None, None)[:2] if bounds else (None, None)
+    dim = _bounded(name, *bounds.pop()) if bounds else torch.export.Dim.DYNAMIC
+    for row in rows:
+        for leaf in _find(row[0], leaves):
+            yield DynamicAxis(leaf, row[1], dim, name)
+
+
+def _bounded(name: str, lower: int | None, upper: int | None = None) -> Any:
     lower = 1 if lower is None else lower
     if lower < 0 or (upper is not None and upper <= lower):
         raise ImportModelError(
             f"from_torch: dimension {name!r} has the bounds {lower} to {upper}; expected 0 <= minimum < maximum."
         )
-    dim = torch.export.Dim(name, min=lower, max=upper)
-    for row in rows:
-        for leaf in _find(row[0], leaves):
-            yield DynamicAxis(leaf, row[1], dim)
+    return torch.export.Dim(name, min=lower, max=upper)
 
 
 def _find(which: Any, leaves: Sequence[Leaf]) -> list[int]:
@@ -200,13 +225,12 @@ def _check_axis(axis: DynamicAxis, leaf: Leaf) -> None:
             f"{rank}; expected an axis from 0 to {rank - 1}."
         )
     size = leaf.value.shape[axis.axis]
-    if size < 2:
+    lower, upper = getattr(axis.dim, "min", None) or 0, getattr(axis.dim, "max", None)
+    if upper is not None and upper < 2:
         raise ImportModelError(
-            f"from_torch: the example of {leaf.name!r} has size {size} along the dynamic axis {axis.axis} "
-            f"({axis.name!r}), and torch.export takes sizes 0 and 1 for constants. Pass an example of size 2 or more; "
-            f"the model then also runs with size 1."
+            f"from_torch: dynamic bounds {axis.name!r} by {upper}, and torch.export takes sizes 0 and 1 for constants; "
+            "expected a maximum of 2 or more. Leave it out, for examples of that size alone"
         )
-    lower, upper = getattr(axis.dim, "min", 0), getattr(axis.dim, "max", None)
     if not lower <= size <= (size if upper is None else upper):
         raise ImportModelError(
             f"from_torch: the example of {leaf.name!r} has size {size} along axis {axis.axis}, outside the bounds of "

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_dense, check_faithful, check_signature
 from autocast.frontend.decompose import decompose
-from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, input_leaves, parse
+from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.nodes import mark_conversions
 from autocast.runtime.tensors import kind_of_layout
 
@@ -63,17 +63,33 @@ class Exported:
         """torch's symbols (`s72`) -> the names that the user gave the dimensions."""
         specs = [spec for spec in self.program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
         nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
-        names = {}
+        names: dict[str, str] = {}
         for axis in self.axes:
             size = nodes[specs[axis.leaf].arg.name].meta["val"].shape[axis.axis]
             if isinstance(size, int):
+                if axis.dim is torch.export.Dim.AUTO:
+                    continue
                 raise ImportModelError(
                     f"from_torch: the model works for size {size} of {self.leaves[axis.leaf].name!r}, axis {axis.axis} "
                     f"only, so it cannot be the dynamic dimension {axis.name!r}."
                 )
-            if size.node.expr.is_symbol:
-                names[str(size.node.expr)] = axis.name
+            if not size.node.expr.is_symbol:
+                continue
+            other = names.setdefault(str(size.node.expr), axis.name)
+            if other != axis.name and axis.dim is not torch.export.Dim.AUTO:
+                raise ImportModelError(
+                    f"from_torch: {other} and {axis.name} are the same size wherever the model works, so they cannot "
+                    f"be two dynamic dimensions; expected one name for both: dynamic={{{other!r}: [...]}}."
+                )
         return names
+
+    def allow_one(self) -> None:
+        """Lower the least size, where torch infers it, from 2 to the 1 that a `Dim` with its own bounds has."""
+        inferred = {axis.name for axis in self.axes if not hasattr(axis.dim, "__name__")}
+        for symbol, name in self.symbols.items():
+            for known, values in self.program.range_constraints.items():
+                if str(known) == symbol and name in inferred and values.lower == 2:
+                    self.program.range_constraints[known] = type(values)(1, values.upper)
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -118,14 +134,17 @@ def export(
         with torch.no_grad(), _no_cache(module, kwargs), warnings.catch_warnings():
             # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
             warnings.simplefilter("ignore")
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+            examples, named = grown(axes, leaves, (args, kwargs))
+            program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
         raise ImportModelError(
             f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
             f"{_remedy(text, axes)}{_static(module, args, kwargs, axes)}"
         ) from error
-    return _decomposed(program, leaves, axes)
+    exported = _decomposed(program, leaves, axes)
+    exported.allow_one()
+    return exported
 
 
 def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], axes: Sequence[DynamicAxis]) -> Exported:

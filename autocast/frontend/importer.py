@@ -66,7 +66,8 @@ class Importer(ExportedProgramImporter):
         self.left: dict[fx.Node, str] = {}
         self.otherwise = otherwise
         self.constants = constants(program)
-        self.symbols = {name: tirx.Var(text, "int64") for name, text in symbols.items()}
+        variables = {name: tirx.Var(name, "int64") for name in symbols.values()}
+        self.symbols = {symbol: variables[name] for symbol, name in symbols.items()}
         self.sizes_of_inputs = _sizes_of_inputs(program)
         self.env: dict[fx.Node, Any] = {}
         self.converted: set[fx.Node] = set()
@@ -174,16 +175,17 @@ class Importer(ExportedProgramImporter):
 
     def _bounds(self) -> dict[str, dict[str, int]]:
         """The ranges of the symbolic dimensions, under the names of attributes that TVM's memory planner reads."""
-        lower, upper = {}, {}
+        lower: dict[str, int] = {}
+        upper: dict[str, int] = {}
         computed = {str(expr): var for var, expr in self.multiples.known}
         for symbol, value_range in self.program.range_constraints.items():
             variable = self.symbols.get(str(symbol))
             if variable is None and computed:
                 variable = computed.get(str(self._prim(symbol)))
             if variable is not None:
-                lower[variable.name] = int(value_range.lower)
+                lower[variable.name] = max(int(value_range.lower), lower.get(variable.name, 0))
                 if isinstance(value_range.upper, sympy.Integer) and int(value_range.upper) < 2**31:
-                    upper[variable.name] = int(value_range.upper)
+                    upper[variable.name] = min(int(value_range.upper), upper.get(variable.name, 2**31))
         return {k: v for k, v in (("tir_var_lower_bound", lower), ("tir_var_upper_bound", upper)) if v}
 
     def _translate_nodes(self, placeholders: Mapping[str, relax.Var]) -> list[relax.Expr]:

@@ -13,6 +13,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_module
 from autocast.frontend.imported_before import imported_before
 from autocast.frontend.randomness import random_state
+from autocast.frontend.reimport import Reimport
 from autocast.messages import shown
 from autocast.model.value import Model
 
@@ -25,7 +26,7 @@ def from_torch(
     example_args: Sequence[Any] | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
-    dynamic: Mapping[str, Any] | None = None,
+    dynamic: Mapping[str, Any] | str | None = None,
     seed: int = 0,
     fallback: str = "torch",
     cached: bool = False,
@@ -41,10 +42,12 @@ def from_torch(
         Example positional inputs. Tensors become inputs of the model; plain Python values are baked in.
     example_kwargs : mapping, optional
         Example keyword inputs.
-    dynamic : mapping, optional
+    dynamic : mapping or "auto", optional
         Dimensions that may differ from call to call: `{"batch": ("input_ids", 0, 1, 64)}` (name: input, axis, minimum,
-        maximum; the bounds may be left out), a list of such tuples where inputs share the dimension, `"*"` for every
-        tensor input; or torch's own `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`.
+        maximum; torch infers bounds that are left out), a list of such tuples where inputs share the dimension, `"*"`
+        for every tensor input; or torch's own `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`. "auto":
+        sizes are those of the examples until a call has another; then `module` is imported again with that dimension
+        dynamic, once, and a ReimportWarning says so.
     seed : int
         Where random numbers start, in a model that has any (dropout in training mode).
     fallback : str
@@ -101,9 +104,15 @@ def from_torch(
             f"from_torch: example_kwargs is a {type(example_kwargs).__name__}; expected inputs by their names, such as "
             "{'attention_mask': tensor}. Inputs without names are example_args."
         )
-    given = (tuple(example_args), dict(example_kwargs or {}), dynamic)
-    import_ = partial(_translate, module, given, start, fallback)
-    return imported_before(module, (*given, fallback), start, import_) if cached else import_()
+
+    def import_(*given: Any) -> Model:
+        exported_now = partial(_translate, module, given, start, fallback)
+        return imported_before(module, (*given, fallback), start, exported_now) if cached else exported_now()
+
+    args, kwargs = tuple(example_args), dict(example_kwargs or {})
+    if dynamic == "auto":
+        return import_(args, kwargs, None).replace(reimport=Reimport(import_, args, kwargs))
+    return import_(args, kwargs, dynamic)
 
 
 def _translate(*args: Any) -> Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -54,6 +54,10 @@ class Model:
         One name for each output where the source names them (`logits`), else empty.
     frozen : frozenset of str
         Parameters that training leaves alone: torch's buffers, and what needs no gradient.
+    reimport : callable, optional
+        Makes this model for inputs of other shapes, which it is given in the order of the inputs: what `from_torch`
+        with `dynamic="auto"` leaves here. A file has none, nor has what `replace` makes with another module or other
+        parameters.
 
     Two models are equal only if they are the same object, so a Model can key a cache.
     """
@@ -63,6 +67,7 @@ class Model:
     report: Any = None
     output_names: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
+    reimport: Callable[[Sequence[Sequence[int]]], Model] | None = None
 
     @property
     def main(self) -> relax.Function:
@@ -156,6 +161,8 @@ class Model:
 
     def replace(self, *, mod: tvm.IRModule | None = None, **changes: Any) -> Model:
         """A new Model with some fields changed; the parameters are shared, never copied."""
+        if mod is not None or "params" in changes:
+            changes.setdefault("reimport", None)
         return replace(self, mod=self.mod if mod is None else mod, **changes)
 
     def save(self, path: str | os.PathLike[str], *, key: bytes | None = None) -> Path:

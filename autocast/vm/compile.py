@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
@@ -22,12 +22,14 @@ from autocast.model.saving import check_params
 from autocast.model.value import IMPORTED_FROM, Model, updates_of
 from autocast.runtime import threads
 from autocast.runtime.executable import Executable
+from autocast.runtime.signature import Inputs
 from autocast.runtime.tensors import to_tensor
 from autocast.runtime.variant import Variant
 from autocast.vm.background import compile_elsewhere
 from autocast.vm.checks import check_module
 from autocast.vm.compiled import Compiled
 from autocast.vm.generic import Generic
+from autocast.vm.growing import GrowingExecutable
 from autocast.vm.program import build, find, is_kept
 from autocast.vm.signatures import signature_of
 from autocast.vm.source import Source
@@ -100,7 +102,8 @@ def compile(
     if not isinstance(model_or_module, Model):
         return _compile(model_or_module, None, device, target, opt_level)
     _warn_of_training_mode(model_or_module)
-    make = partial(_start if mode == "dynamic_hybrid" else _compile_model, model_or_module, device, target, opt_level)
+    kind = _start if mode == "dynamic_hybrid" else _compile_model
+    make = partial(_of_model, model_or_module, partial(kind, device=device, target=target, opt_level=opt_level))
     if model_or_module.updated:
         return make()
     with _cache_lock:
@@ -109,6 +112,16 @@ def compile(
         if key not in executables:
             executables[key] = make()
         return executables[key]
+
+
+def executable_for(
+    model: Model | tvm.IRModule | Executable, device: str, inputs: Inputs, opt_level: int = 3
+) -> tuple[Executable, Sequence[Any]]:
+    """The executable that runs these inputs, compiled whole, and the inputs in its order."""
+    is_compiled = hasattr(model, "wait")
+    executable: Any = model if is_compiled else compile(cast(Model, model), device, opt_level=opt_level)
+    ordered = executable.signature.in_order(inputs)
+    return (executable.fitting(ordered) if isinstance(executable, GrowingExecutable) else executable).wait(), ordered
 
 
 def check_options(target: Any, opt_level: Any) -> None:
@@ -134,6 +147,10 @@ def _warn_of_training_mode(model: Model) -> None:
             TrainingModeWarning,
             stacklevel=3,
         )
+
+
+def _of_model(model: Model, make: Callable[[Model], Executable]) -> Executable:
+    return cast(Executable, GrowingExecutable(model, make)) if model.reimport else make(model)
 
 
 def _compile_model(model: Model, device: str, target: tvm.target.Target, opt_level: int) -> Executable:

@@ -12,7 +12,7 @@ from autocast.runtime.memory import MIB, MemoryTrace, trace
 from autocast.runtime.signature import Inputs
 from autocast.runtime.tensors import bytes_of
 from autocast.vm.checks import A_MODEL
-from autocast.vm.compile import compile
+from autocast.vm.compile import executable_for
 
 
 def trace_memory(model: Model | tvm.IRModule | Executable, device: str = "cpu", args: Inputs = ()) -> MemoryTrace:
@@ -35,8 +35,7 @@ def trace_memory(model: Model | tvm.IRModule | Executable, device: str = "cpu", 
     MemoryTrace
         Prints as a table.
     """
-    executable = model if isinstance(model, Executable) else compile(model, device)
-    return trace(executable, args)
+    return trace(*executable_for(model, device, args))
 
 
 def get_peak_memory(

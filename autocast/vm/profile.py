@@ -11,15 +11,15 @@ from autocast.runtime.executable import Executable
 from autocast.runtime.latency_report import LatencyReport
 from autocast.runtime.profiling import profile
 from autocast.runtime.signature import Inputs
-from autocast.vm.compile import compile
+from autocast.vm.compile import executable_for
 
 
 def run_vm_model(
     model: Model | tvm.IRModule | Executable, device: str = "cpu", args: Inputs = (), *, opt_level: int = 3
 ) -> Any:
     """Compile `model` for `device` if it is not yet, and run it on `args`: its outputs, of the kind of the inputs."""
-    executable = _executable(model, device, opt_level)
-    return executable(*executable.signature.in_order(args))
+    executable, inputs = executable_for(model, device, args, opt_level)
+    return executable(*inputs)
 
 
 def profile_vm_model(
@@ -62,9 +62,5 @@ def profile_vm_model(
     InputError
         The inputs do not fit the model, or one of the counts is too small.
     """
-    executable = _executable(model, device, opt_level)
-    return profile(executable, args, warmup=warmup, number=number, repeat=repeat)
-
-
-def _executable(model: Model | tvm.IRModule | Executable, device: str, opt_level: int) -> Executable:
-    return (model if hasattr(model, "wait") else compile(model, device, opt_level=opt_level)).wait()
+    executable, inputs = executable_for(model, device, args, opt_level)
+    return profile(executable, inputs, warmup=warmup, number=number, repeat=repeat)

@@ -80,9 +80,43 @@ def test_inputs_after_a_star_are_dynamic_too() -> None:
     assert_close(run(torch.ones(5, 2), torch.ones(5, 2)), (torch.full((5, 2), 2.0),))
 
 
-def test_an_example_of_size_one_along_a_dynamic_axis_is_refused() -> None:
-    with pytest.raises(ImportModelError, match=r"size 1 along the dynamic axis 0.*size 2 or more"):
-        from_torch(nn.ReLU(), (torch.randn(1, 3),), dynamic={"batch": (0, 0)})
+@pytest.mark.parametrize("bounds", [(), (0, 8)], ids=["inferred", "given"])
+def test_an_example_may_have_size_one_along_a_dynamic_axis(bounds: tuple[int, ...]) -> None:
+    dynamic = {"batch": [("x", 0, *bounds), ("rest.0", 0)]}
+    run = runner(from_torch(Pair(), (torch.randn(1, 5, 4), (torch.randn(1, 4),)), dynamic=dynamic))
+    for batch in (1, 3):
+        x, y = torch.randn(batch, 5, 4), torch.randn(batch, 4)
+        assert_close(run(x, y), (Pair()(x, (y,)),))
+
+
+class Positions(nn.Module):
+    """Adds one of twelve positions to each row of tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("positions", torch.randn(12, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, length, 3) to the same."""
+        return x + self.positions[: x.shape[1]]
+
+
+def test_bounds_that_are_left_out_are_those_of_the_module() -> None:
+    model = from_torch(Positions(), (torch.randn(2, 5, 3),), dynamic={"length": ("x", 1)})
+    assert dict(model.main.attrs["tir_var_upper_bound"]) == {"length": 12}
+    assert dict(model.main.attrs["tir_var_lower_bound"]) == {"length": 1}
+
+
+def test_dimensions_of_one_name_are_one_where_the_module_does_not_say_so() -> None:
+    rows = {"rows": ("*", 0)}
+    model = from_torch(Calls(lambda x, y: (x + 1, y - 1)), (torch.ones(3), torch.ones(3)), dynamic=rows)
+    with pytest.raises(InputError, match="share a dimension"):
+        compile(model)(torch.ones(4), torch.ones(5))
+
+
+def test_two_names_for_what_has_to_be_one_dimension_are_refused() -> None:
+    with pytest.raises(ImportModelError, match=r"a and b are the same size.*one name for both"):
+        from_torch(Calls(lambda x, y: x + y), (torch.ones(3), torch.ones(3)), dynamic={"a": (0, 0), "b": (1, 0)})
 
 
 class Pairs(nn.Module):
