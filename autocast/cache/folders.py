@@ -48,7 +48,9 @@ def folders() -> tuple[Folder, ...]:
     if _made(user, create=mode == "on") and _is_trusted(user, (os.geteuid(),)):
         found.append(Folder(user / LAYOUT, "user", mode == "on"))
     system = settings.text("AUTOCAST_SYSTEM_CACHE")
-    if system and Path(system).is_dir() and _is_trusted(Path(system), (os.geteuid(), 0)):
+    if system and not Path(system).is_dir():
+        notice(f"AUTOCAST_SYSTEM_CACHE is {system!r}, and there is no such folder")
+    elif system and _is_trusted(Path(system), (os.geteuid(), 0)):
         found.append(Folder(Path(system) / LAYOUT, "system", False))
     return tuple(found)
 

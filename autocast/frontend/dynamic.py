@@ -88,6 +88,8 @@ def parse(dynamic: Mapping[str, Any] | tuple[DynamicAxis, ...] | None, leaves: S
 def grown(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], example: Any) -> Any:
     """Example inputs that vary: torch.export takes sizes 0 and 1 for constants, so tensors of zeros stand for those.
 
+    Tensors that vary are others over the same memory, as torch.export leaves marks on what it is given.
+
     Parameters
     ----------
     axes, leaves
@@ -100,12 +102,14 @@ def grown(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], example: Any) -> 
         size = leaves[axis.leaf].value.shape[axis.axis]
         common[axis.name] = max(common.get(axis.name, 2), size, getattr(axis.dim, "min", None) or 0)
     shapes = {axis.leaf: list(leaves[axis.leaf].value.shape) for axis in axes}
-    small = [axis for axis in axes if shapes[axis.leaf][axis.axis] < 2]
-    for axis in small:
-        shapes[axis.leaf][axis.axis] = common[axis.name]
+    for axis in axes:
+        if shapes[axis.leaf][axis.axis] < 2:
+            shapes[axis.leaf][axis.axis] = common[axis.name]
     flat, spec = pytree.tree_flatten(example)
-    for leaf in {axis.leaf for axis in small}:
-        flat[leaf] = flat[leaf].new_zeros(shapes[leaf])
+    for leaf, shape in shapes.items():
+        grows = list(flat[leaf].shape) != shape
+        varies = flat[leaf].new_zeros(shape) if grows else flat[leaf].detach()
+        flat[leaf] = varies.requires_grad_(flat[leaf].requires_grad)
     return pytree.tree_unflatten(flat, spec)
 
 

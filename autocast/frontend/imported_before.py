@@ -12,8 +12,9 @@ from autocast.cache import store
 from autocast.container import Container, Format
 from autocast.errors import CacheWarning
 from autocast.frontend.fingerprint import Incomparable, fingerprint
-from autocast.frontend.parameters import share
+from autocast.frontend.parameters import share, state_of
 from autocast.frontend.randomness import RANDOM_STATE
+from autocast.frontend.writes import Writes
 from autocast.messages import warn
 from autocast.model.saving import module_entries, module_in
 from autocast.model.value import Model
@@ -55,12 +56,6 @@ def imported_before(
     return model
 
 
-def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers under all their names."""
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    return {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
-
-
 def _model_of(container: Container, module: torch.nn.Module, start: tvm.runtime.Tensor) -> Model:
     state, facts = state_of(module), container.metadata
     params = {name: start if name == RANDOM_STATE else share(state[name]) for name in facts["parameters"]}
@@ -70,4 +65,5 @@ def _model_of(container: Container, module: torch.nn.Module, start: tvm.runtime.
         params,
         output_names=tuple(facts["output_names"]),
         frozen=frozenset(params.keys() - trained),
+        writes=Writes(state[name] for name in params if name != RANDOM_STATE),
     )

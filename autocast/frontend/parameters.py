@@ -78,6 +78,12 @@ def is_state(program: ExportedProgram, spec: InputSpec) -> bool:
     return spec.kind is InputKind.BUFFER and (spec.persistent is not False or changes)
 
 
+def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers under all their names."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    return {**parameters, **dict(module.named_buffers(remove_duplicate=False))}
+
+
 def share(value: torch.Tensor) -> tvm.runtime.Tensor:
     """A TVM tensor on the memory of a torch tensor, or on a copy where that is not aligned as kernels presume."""
     value = value.detach()

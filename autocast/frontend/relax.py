@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,7 +97,16 @@ def from_relax(
         tensors[keys.get(var.name, var.name)] = value
     mod = mod.clone()
     mod["main"] = main.with_attr("num_input", num_input)
-    return Model(mod, tensors)
+    return Model(mod, tensors, writes=_writes([value for value in values.values() if hasattr(value, "detach")]))
+
+
+def _writes(tensors: Sequence[Any]) -> Callable[[], int] | None:
+    """What counts the writes to tensors of torch, where there are any."""
+    if not tensors:
+        return None
+    from autocast.frontend.writes import Writes  # needs torch, which is there if its tensors are
+
+    return Writes(tensors)
 
 
 def _first_order(mod: tvm.IRModule) -> tvm.IRModule:

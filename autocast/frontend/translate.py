@@ -18,8 +18,9 @@ from autocast.frontend.fallback import call_torch
 from autocast.frontend.importer import Importer
 from autocast.frontend.normalize import normalize
 from autocast.frontend.pairs import PAIRS
-from autocast.frontend.parameters import parameters
+from autocast.frontend.parameters import parameters, state_of
 from autocast.frontend.randomness import RANDOM_STATE
+from autocast.frontend.writes import Writes
 from autocast.messages import warn
 from autocast.model.value import Model
 
@@ -64,7 +65,13 @@ def translate(
     if used[-1]:
         kept[RANDOM_STATE] = start
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    return Model(mod, kept, output_names=exported.output_names, frozen=frozenset(kept.keys() - trained))
+    return Model(
+        mod,
+        kept,
+        output_names=exported.output_names,
+        frozen=frozenset(kept.keys() - trained),
+        writes=Writes(value for name, value in state_of(module).items() if name in kept),
+    )
 
 
 def _translated(exported: Exported, module: torch.nn.Module) -> tuple[Importer, tvm.IRModule]:

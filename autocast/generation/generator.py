@@ -26,6 +26,19 @@ from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import torch_dtype
 from autocast.vm.compile import compile
 
+#: Options of transformers that ask for what a step does not give, and why.
+_NOT_GIVEN = {
+    "assistant_model": "a step gives the logits of its last token alone",
+    "prompt_lookup_num_tokens": "a step gives the logits of its last token alone",
+    "output_attentions": "a step gives logits alone",
+    "output_hidden_states": "a step gives logits alone",
+    "cache_implementation": "the generator has keys and values of its own",
+    "past_key_values": "the generator has keys and values of its own",
+    "inputs_embeds": "a step reads tokens",
+    "decoder_inputs_embeds": "a step reads tokens",
+    "encoder_outputs": "the program for the first tokens encodes",
+}
+
 
 class Generator:
     """A language model of transformers that generates text on our kernels.
@@ -83,6 +96,7 @@ class Generator:
             )
         if model.training:
             raise InputError("Generator: got a model in training mode, expected one in eval mode; call model.eval()")
+        _check_positions(model, self.limits)
         self._lock = threading.Lock()
         dtype = model.dtype if amp is None else torch_dtype(amp)
 
@@ -99,7 +113,7 @@ class Generator:
         }
 
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:
-        """Continue sequences, or answer them, as `model.generate` of transformers does and with all that it takes.
+        """Continue sequences, or answer them, as `model.generate` of transformers does.
 
         Parameters
         ----------
@@ -108,7 +122,8 @@ class Generator:
         attention_mask : torch.Tensor, optional
             1 for tokens and 0 for padding, (batch, length); all are tokens where it is missing.
         **options
-            Such as `max_new_tokens`, `do_sample`, `temperature`, `eos_token_id`, `stopping_criteria`, `streamer`.
+            Such as `max_new_tokens`, `do_sample`, `temperature`, `eos_token_id`, `stopping_criteria`, `streamer`: those
+            of transformers that need the logits of each new token, and nothing else of the model.
 
         Returns
         -------
@@ -118,14 +133,10 @@ class Generator:
         Raises
         ------
         InputError
-            There are more sequences, beams or tokens than the generator was made for.
+            There are more sequences, beams or tokens than the generator was made for, a token is none of the model's,
+            or an option asks for something else than tokens.
         """
-        check_kind("Generator.generate", input_ids, torch.Tensor, InputError, "token numbers, int64 (batch, length)")
-        if input_ids.ndim != 2 or input_ids.dtype != torch.int64 or not 1 <= input_ids.shape[0] <= self.limits.batch:
-            raise InputError(
-                f"Generator.generate: input_ids are {input_ids.dtype} {list(input_ids.shape)}, expected torch.int64 "
-                f"(batch, length) with 1 to {self.limits.batch} sequences; make the generator with a larger max_batch"
-            )
+        self._check(input_ids, attention_mask, options)
         encodes, read = self._torch.config.is_encoder_decoder, input_ids.shape[1]
         if encodes:
             _check_room("source", read, "max_source", self.limits.source)
@@ -136,8 +147,40 @@ class Generator:
         with self._lock, torch.no_grad():
             filled = Filled(self.limits.length, [from_tensor(kept, "torch") for kept in self.step.state.values()])
             return self._torch.generate(
-                input_ids, attention_mask=attention_mask, past_key_values=filled, use_cache=True, **options
+                input_ids, attention_mask=attention_mask, **options | {"past_key_values": filled, "use_cache": True}
             )
+
+    def _check(self, input_ids: Any, attention_mask: Any, options: dict[str, Any]) -> None:
+        """InputError unless the prompts are tokens of the model, as many as there may be, and `options` can be kept."""
+        where = "Generator.generate"
+        check_kind(where, input_ids, torch.Tensor, InputError, "token numbers, int64 (batch, length)")
+        got = f"{where}: input_ids are {input_ids.dtype} {list(input_ids.shape)}, expected"
+        if input_ids.ndim != 2 or input_ids.dtype != torch.int64 or not input_ids.numel():
+            raise InputError(f"{got} torch.int64 (batch, length), one token at least; try input_ids.long()[None]")
+        if len(input_ids) > self.limits.batch:
+            raise InputError(f"{got} at most {self.limits.batch} sequences; make the generator with a larger max_batch")
+        tokens = self._torch.get_input_embeddings().num_embeddings
+        low, high = map(int, input_ids.aminmax())
+        if low < 0 or high >= tokens:
+            raise InputError(
+                f"{where}: input_ids has the token {low if low < 0 else high}, expected 0 to {tokens - 1}, which the "
+                "model knows; use the tokenizer of the model"
+            )
+        if attention_mask is not None and tuple(getattr(attention_mask, "shape", ())) != tuple(input_ids.shape):
+            raise InputError(
+                f"{where}: attention_mask is {shown(attention_mask)}, expected 1 or 0 for each of the tokens, "
+                f"{list(input_ids.shape)}"
+            )
+        if options.get("use_cache") is False:
+            raise InputError(f"{where}: got use_cache=False, expected True: keys and values are always kept")
+        config = options.get("generation_config") or self._torch.generation_config
+        for name, why in _NOT_GIVEN.items():
+            if options.get(name, getattr(config, name, None)):
+                raise InputError(f"{where}: got {name}, and {why}; leave it out, or use model.generate of transformers")
+
+    def __repr__(self) -> str:
+        model, (batch, length, _) = type(self._torch).__name__, self.limits
+        return f"Generator({model}; up to {batch} sequences of {length} tokens)"
 
     def stream(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any
@@ -221,6 +264,23 @@ class Generator:
         """The tensor with a row for each sequence that there may be: copies of the last."""
         tensor = tensor.expand(self.limits.batch, -1) if len(tensor) == 1 else tensor
         return torch.cat([tensor, tensor[-1:].expand(self.limits.batch - len(tensor), -1)]).contiguous()
+
+
+def _check_positions(model: PreTrainedModel, limits: Limits) -> None:
+    """InputError where the model has learned fewer positions than a sequence may have."""
+    count = getattr(model.config, "max_position_embeddings", None) or 0
+    learned = any(
+        # OPT's and BART's tables have two rows more
+        module.num_embeddings in (count, count + 2) and module is not model.get_input_embeddings()
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
+    )
+    asked = max(limits.length, limits.source if model.config.is_encoder_decoder else 0)
+    if learned and asked > count:
+        raise InputError(
+            f"Generator: got sequences of up to {asked} tokens, expected at most {count}: the model has as many "
+            f"positions. Make it with max_length={count}"
+        )
 
 
 def _check_room(what: str, asked: int, limit: str, most: int) -> None:

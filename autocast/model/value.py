@@ -59,6 +59,9 @@ class Model:
         with `dynamic="auto"` leaves here. A file has none, nor has what `replace` makes with another module or other
         parameters.
 
+    writes : callable, optional
+        How many times the torch tensors were written that `params` share memory with: grows with each.
+
     Two models are equal only if they are the same object, so a Model can key a cache.
     """
 
@@ -68,6 +71,7 @@ class Model:
     output_names: tuple[str, ...] = ()
     frozen: frozenset[str] = frozenset()
     reimport: Callable[[Sequence[Sequence[int]]], Model] | None = None
+    writes: Callable[[], int] | None = None
 
     @property
     def main(self) -> relax.Function:

@@ -26,6 +26,7 @@ from autocast.ir.places import canonicalize_bindings
 from autocast.model import Model
 from autocast.passes.masters import trained_parameters, without_masters
 from autocast.policy.facts import moves_data
+from autocast.runtime.tensors import copy
 
 _MEBIBYTE = 2**20
 
@@ -103,7 +104,7 @@ def store_parameters(
     Returns
     -------
     Model
-        It shares every parameter that is stored as it was.
+        It shares every parameter that is stored as it was, unless torch may write to it.
     StoredParameters
     """
     variables = dict(zip(model.params, model.main.params[model.num_input :], strict=True))
@@ -145,6 +146,8 @@ def store_parameters(
     if replaced:
         mod = canonicalize_bindings(mod)  # masters are no parameters and no results any more
     frozen = model.frozen | {copy_name(name, dtype) for name in groups["shared"]}
+    if model.writes is not None:  # what stays as it was must not change alone
+        params = {name: copy(value) if value is model.params.get(name) else value for name, value in params.items()}
     report = StoredParameters(
         dtype,
         **{group: tuple(members) for group, members in groups.items()},
@@ -152,7 +155,7 @@ def store_parameters(
         casts=rewriter.casts,
         saved_bytes=_bytes(model.params) - _bytes(params),
     )
-    return model.replace(mod=mod, params=params, frozen=frozen), report
+    return model.replace(mod=mod, params=params, frozen=frozen, writes=None), report
 
 
 def store_signature(mod: tvm.IRModule, dtype: str, names: Iterable[str]) -> tuple[tvm.IRModule, tuple[str, ...]]:

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
@@ -31,7 +31,7 @@ from autocast.runtime.pool import Storages, varying_blocks
 from autocast.runtime.program import CARRY, PREPARE
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.status import Status
-from autocast.runtime.tensors import copy, copy_into, from_tensor, is_array, kind_of, same_bits, to_tensor
+from autocast.runtime.tensors import copy, copy_into, from_tensor, is_array, kind_of, outside_of, same_bits, to_tensor
 from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
 
 #: What compiles the model in a file that has no code for this processor: the runtime knows nothing more of it.
@@ -68,6 +68,8 @@ class Executable:
         Where the code comes from: "compiled", "the user's cache", "the system's cache" or "a file".
     kernel_origins : dict of str to int
         How many kernels come from where, in the same words, if the code was compiled.
+
+    What is `lent` is memory that others write to: parameters that are read there are copied.
     """
 
     def __init__(
@@ -78,11 +80,12 @@ class Executable:
         seconds: Mapping[str, float] | None = None,
         origin: str = "a file",
         kernels: Mapping[str, int] | None = None,
+        lent: Iterable[tvm_ffi.Tensor] = (),
     ) -> None:
         self.program, self.library = variant.program, variant.library
         torch_calls.provide(self.program.torch_calls)
         params = tuple(variant.params)
-        self.params = self._once(PREPARE, params, otherwise=params)
+        self.params = outside_of(lent, self._once(PREPARE, params, otherwise=params))
         # It takes as long as all else here; calls may come meanwhile, and read the pages that there are.
         threading.Thread(target=use_huge_pages, args=(self.params,), daemon=True).start()
         self.device = device
@@ -101,8 +104,10 @@ class Executable:
         """What `main` takes."""
         return self.program.signature
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Run `main`: one tensor, or a tuple of tensors where it returns a tuple.
+
+        Inputs are taken by their places, and the others by their names.
 
         Raises
         ------
@@ -110,6 +115,8 @@ class Executable:
             The inputs do not fit the signature, or what is computed of them has not the sizes that a `match_cast` or a
             function declares; the message names it, what it is and what was expected.
         """
+        if named:
+            inputs = self.signature.in_places(inputs, named)
         if len(inputs) != len(self._taken) or not all(map(Input.takes, self._taken, inputs)):
             self.signature.bind(inputs)
             self._taken = tuple(

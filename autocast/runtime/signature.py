@@ -108,6 +108,13 @@ class Signature:
             )
         return [args[name] for name in names]
 
+    def in_places(self, inputs: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Inputs as `bind` takes them, of the first ones and the others by their names; InputError as `in_order`."""
+        names = [spec.name for spec in self.inputs]
+        if twice := named.keys() & set(names[: len(inputs)]):
+            raise InputError(f"main: got {min(twice)} by its place and by its name, expected it once")
+        return (*inputs, *replace(self, inputs=self.inputs[len(inputs) :]).in_order(named))
+
     def _check_bounds(self, spec: Input, axis: int, name: str, got: int) -> None:
         if got == 0 and name in self.chosen_from:
             raise InputError(

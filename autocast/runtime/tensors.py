@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import ml_dtypes  # noqa: F401  # numpy knows bfloat16 by its name once this is loaded
@@ -98,6 +99,17 @@ def same_bits(one: tvm_ffi.Tensor, other: tvm_ffi.Tensor) -> bool:
     """Whether two tensors of one type hold the same, NaN and the signs of zeros included."""
     left, right = (array_over(tensor).reshape(-1).view(np.uint8) for tensor in (one, other))
     return bool(np.array_equal(left, right))
+
+
+def outside_of(lent: Iterable[tvm_ffi.Tensor], tensors: Iterable[tvm_ffi.Tensor]) -> tuple[tvm_ffi.Tensor, ...]:
+    """`tensors`, with copies of those that begin in memory of `lent` ones."""
+    spans = sorted((tensor.data_ptr(), tensor.data_ptr() + bytes_of(tensor)) for tensor in lent)
+
+    def is_lent(tensor: tvm_ffi.Tensor) -> bool:
+        at = bisect_right(spans, (tensor.data_ptr(), sys.maxsize)) - 1
+        return at >= 0 and tensor.data_ptr() < spans[at][1]
+
+    return tuple(copy(tensor) if is_lent(tensor) else tensor for tensor in tensors)
 
 
 def tensor_over(array: np.ndarray) -> tvm_ffi.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
@@ -38,7 +38,8 @@ from autocast.vm.starting import StartingExecutable
 #: The devices that models can be compiled for.
 DEVICES = ("cpu",)
 
-_cache: WeakKeyDictionary[Model, dict[tuple[str, str, int, bool], Executable]] = WeakKeyDictionary()
+#: Of each model: the executables, and how often its parameters were written when that was made.
+_cache: WeakKeyDictionary[Model, dict[tuple[str, str, int, bool], tuple[int, Executable]]] = WeakKeyDictionary()
 _cache_lock = threading.RLock()
 
 #: The models whose training mode was warned of.
@@ -61,8 +62,9 @@ def compile(
     Parameters
     ----------
     model_or_module : Model or IRModule
-        Every parameter of an IRModule's `main` is an input; a `Model` binds its own parameters. They are read now:
-        what depends on them alone is computed once, so compile again (`model.replace()`) after changing one in place.
+        Every parameter of an IRModule's `main` is an input; a `Model` binds its own parameters. They are read now,
+        and an executable does not change with them. Where torch has written to those of an imported module since
+        (`load_state_dict`, an optimizer), there is a new executable; after other writes call `model.replace()` first.
     device : str
         "cpu".
     target : tvm.target.Target, optional
@@ -109,9 +111,10 @@ def compile(
     with _cache_lock:
         executables = _cache.setdefault(model_or_module, {})
         key = (device, str(target), opt_level, settings.debug().poison)
-        if key not in executables:
-            executables[key] = make()
-        return executables[key]
+        writes = model_or_module.writes() if model_or_module.writes else 0
+        if key not in executables or executables[key][0] != writes:
+            executables[key] = writes, make()
+        return executables[key][1]
 
 
 def executable_for(
@@ -154,7 +157,7 @@ def _of_model(model: Model, make: Callable[[Model], Executable]) -> Executable:
 
 
 def _compile_model(model: Model, device: str, target: tvm.target.Target, opt_level: int) -> Executable:
-    return _compile(model.mod, model.params, device, target, opt_level)
+    return _compile(model.mod, model.params, device, target, opt_level, _lent(model))
 
 
 def _start(model: Model, device: str, target: tvm.target.Target, opt_level: int) -> Executable:
@@ -165,9 +168,14 @@ def _start(model: Model, device: str, target: tvm.target.Target, opt_level: int)
 
     def compiled() -> Executable:
         made = compile_elsewhere(source)
-        return _executable(Variant(made.program, made.library, others, state), made, device)
+        return _executable(Variant(made.program, made.library, others, state), made, device, _lent(model))
 
     return cast(Executable, StartingExecutable(source.signature, Generic(model), compiled))
+
+
+def _lent(model: Model) -> Iterable[tvm_ffi.Tensor]:
+    """The parameters whose memory torch may write to."""
+    return model.params.values() if model.writes else ()
 
 
 def _compile(
@@ -176,15 +184,16 @@ def _compile(
     device: str,
     target: tvm.target.Target,
     opt_level: int,
+    lent: Iterable[tvm_ffi.Tensor] = (),
 ) -> Executable:
     variant, compiled = variant_of(mod, params, target, opt_level)
     with repeatable("vm.compile", mod, _written(target, opt_level), params):
-        return _executable(variant, compiled, device)
+        return _executable(variant, compiled, device, lent)
 
 
-def _executable(variant: Variant, compiled: Compiled, device: str) -> Executable:
+def _executable(variant: Variant, compiled: Compiled, device: str, lent: Iterable[tvm_ffi.Tensor]) -> Executable:
     return Executable(
-        variant, device=device, seconds=compiled.seconds, origin=compiled.origin, kernels=compiled.kernels
+        variant, device=device, seconds=compiled.seconds, origin=compiled.origin, kernels=compiled.kernels, lent=lent
     )
 
 

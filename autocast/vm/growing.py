@@ -35,8 +35,10 @@ class GrowingExecutable:
         self._refused: dict[tuple[tuple[str, int], ...], str] = {}
         self._turn = RLock()
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Run `main`, as `Executable` does."""
+        if named:
+            inputs = self.signature.in_places(inputs, named)
         executable = self._executable
         try:
             return executable(*inputs)

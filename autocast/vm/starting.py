@@ -56,8 +56,10 @@ class StartingExecutable:
                 stacklevel=2,
             )
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Run `main`, as `Executable` does."""
+        if named:
+            inputs = self.signature.in_places(inputs, named)
         with self._turn:
             executable = self._now()
             if executable is None:

@@ -95,7 +95,11 @@ def _warmed(name: str, arguments: Mapping[str, int]) -> Warmed:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     started = time.perf_counter()
-    made = _function(name)(**arguments)
+    function = _function(name)
+    try:
+        made = function(**arguments)
+    except Exception as error:
+        return Warmed(arguments, time.perf_counter() - started, f"{name}: {type(error).__name__}: {error}", True)
     models = [made] if isinstance(made, Model) else list(made) if isinstance(made, tuple | list) else [None]
     if not all(isinstance(model, Model) for model in models):
         raise InputError(f"warm: {name} returned a {type(made).__name__}; {_EXPECTED}")

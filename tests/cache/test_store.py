@@ -69,6 +69,12 @@ def test_the_user_s_file_wins_over_the_system_s(tmp_path: Path, monkeypatch: pyt
     assert [folder.name for folder in folders()] == ["user", "system"]
 
 
+def test_a_folder_of_the_system_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOCAST_SYSTEM_CACHE", str(tmp_path / "none"))
+    with pytest.warns(CacheWarning, match="there is no such folder"):
+        assert [folder.name for folder in folders()] == ["user"]
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o722])
 def test_a_folder_that_others_may_write_to_is_not_used(mode: int, tmp_path: Path) -> None:
     store().add(KIND, KEY, {"code": b"1"}, {})

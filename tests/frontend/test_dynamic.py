@@ -136,3 +136,11 @@ def test_a_dimension_may_be_a_multiple_of_what_varies() -> None:
         torch.testing.assert_close(executable(x), Pairs()(x))
     with pytest.raises(InputError, match=r"x is float32\[7, 3\], expected float32\[.* with x_0 = 7"):
         executable(torch.randn(7, 3))
+
+
+def test_the_tensors_of_an_example_stay_as_they_are() -> None:
+    x, y = torch.randn(3, 5, 4), torch.randn(3, 4, requires_grad=True)
+    before = dict(x.__dict__)
+    from_torch(Pair(), (x, (y,)), dynamic={"batch": ("*", 0)})
+    assert x.__dict__ == before
+    assert y.requires_grad

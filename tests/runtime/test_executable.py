@@ -33,6 +33,25 @@ def test_torch_in_is_torch_out(model):
         torch.testing.assert_close(got, want)
 
 
+def test_inputs_are_taken_by_their_names_too(model):
+    x, n = torch.randn(7, 16), torch.tensor(2.0)
+    for outputs in (vm.compile(model)(x, n=n), vm.compile(model)(n=n, x=x)):
+        torch.testing.assert_close(outputs[1], expected(model, x, n)[1])
+
+
+@pytest.mark.parametrize(
+    ("args", "named", "message"),
+    [
+        ((1,), {"x": 2, "n": 3}, "got x by its place and by its name"),
+        ((1,), {"m": 3}, "n is missing; m is none of them"),
+        ((), {"x": 3}, "n is missing"),
+    ],
+)
+def test_names_that_do_not_fit_are_an_error(model, args, named, message):
+    with pytest.raises(InputError, match=message):
+        vm.compile(model)(*args, **named)
+
+
 def test_numpy_in_is_numpy_out(model):
     x = np.random.default_rng(1).standard_normal((7, 16)).astype("float32")
     outputs = vm.compile(model)(x, np.array(2.0, "float32"))

@@ -19,6 +19,9 @@ def linear(batch):
 
 def wrong():
     return 3
+
+def fails(batch):
+    return [][batch]
 """
 
 
@@ -53,6 +56,11 @@ def test_models_are_found_after_they_were_warmed(capsys) -> None:
 def test_bad_input_is_an_error_that_says_what_was_expected(arguments: list[str], message: str, capsys) -> None:
     assert main(["warm", *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_function_that_raises_is_a_row_that_says_so(capsys) -> None:
+    assert main(["warm", "models_to_warm:fails", "--batch", "1"]) == 1
+    assert "models_to_warm:fails: IndexError: list index out of range" in capsys.readouterr().out
 
 
 def test_nothing_is_compiled_where_nothing_is_kept(capsys, monkeypatch) -> None:
