@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autocast.errors import AutocastError, CastingRuleError
     from autocast.frontend import from_onnx, from_relax, from_torch
     from autocast.model import Model, load
-    from autocast.torch_target import to_torch
+    from autocast.torch_target import to_onnx, to_torch
     from autocast.vm import get_peak_memory, profile_vm_model
     from autocast.vm.compile import compile
 
@@ -36,6 +36,7 @@ _HOMES = {
     "get_peak_memory": "autocast.vm",
     "load": "autocast.model",
     "profile_vm_model": "autocast.vm",
+    "to_onnx": "autocast.torch_target",
     "to_torch": "autocast.torch_target",
 }
 _PACKAGES = (
@@ -67,6 +68,7 @@ __all__ = [
     "load",
     "profile_vm_model",
     "runtime",
+    "to_onnx",
     "to_torch",
 ]
 

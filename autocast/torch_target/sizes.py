@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,10 +34,12 @@ _ARITHMETIC: dict[type, Callable[[Value, Value], Value]] = {
 
 
 class Sizes:
-    """The values of symbolic sizes in one function."""
+    """The values of symbolic sizes in one function; `known` are those that are numbers from the start."""
 
-    def __init__(self) -> None:
-        self._known: dict[tirx.Var, Callable[[], Value]] = {}
+    def __init__(self, known: Mapping[tirx.Var, int] | None = None) -> None:
+        self._known: dict[tirx.Var, Callable[[], Value]] = {
+            var: partial(int, size) for var, size in (known or {}).items()
+        }
 
     def learn(self, type_: Any, value: Value) -> None:
         """Read the sizes that a type names off a value of it, when they are first needed."""

@@ -1,0 +1,266 @@
+"""A model as an ONNX file: torch's exporter over the torch module, with casts, parameters and names as they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import secrets
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from tvm import tirx
+
+from autocast.container.whole_file import whole_file
+from autocast.errors import ArtifactError, UnsupportedError
+from autocast.ir import dims
+from autocast.messages import check_value, checked_path, is_count, reason
+from autocast.model.value import Model
+from autocast.torch_target.asked import torch_dtype
+from autocast.torch_target.convert import to_torch
+from autocast.torch_target.sizes import Sizes
+
+#: The first version in which convolutions take bfloat16.
+OPSET = 22
+
+#: The first version that torch's exporter writes.
+OLDEST = 18
+
+#: Bytes of weights that one file has; protobuf ends at 2 GiB, the graph included.
+LARGEST = 2_000_000_000
+
+
+def to_onnx(model: Model, path: str | os.PathLike[str], *, opset: int = OPSET, exact: bool = False) -> Path:
+    """Write a model to an ONNX file, with a Cast node for each of its casts.
+
+    Parameters
+    ----------
+    model : Model
+        As it was imported, or with casts.
+    path : path
+        The folders above it are made if they are missing; the file is whole or is not there. Weights of more than 2 GB
+        are in a file beside it, `<name>.<random>.data`, which replaces that of an earlier file of this name.
+    opset : int
+        The version of ONNX's operators, 18 or more; bfloat16 convolutions need 22.
+    exact : bool
+        Products of 16 bits whose result is float32 are computed in float32, as our kernels do. False leaves them to
+        whoever runs the file: a product in 16 bits, which accelerators accumulate in float32 and round once.
+
+    Returns
+    -------
+    pathlib.Path
+        The file. Inputs, outputs, parameters and dynamic dimensions have the model's names; outputs that have none
+        there are `output`, or `output_0` and so on.
+
+    Raises
+    ------
+    UnsupportedError
+        The extra `onnx` is not installed; a call of the model replaces parameters, as ONNX has no state; or some
+        operators have no form in torch, or none in ONNX: all of them, with counts.
+    ArtifactError
+        The file cannot be written.
+    """
+    path = checked_path("to_onnx", path, ArtifactError)
+    _check(model, opset)
+    program = _exported(model, opset, exact)
+    _tidy(program, set(model.params))
+    try:
+        _write(program, path)
+    except OSError as error:
+        raise ArtifactError(
+            f"to_onnx: {path} cannot be written: {error.strerror or error}. Expected a folder with room for the file "
+            "that this process may write to; nothing was changed. Try another path"
+        ) from error
+    return path
+
+
+def _check(model: Model, opset: int) -> None:
+    missing = [name for name in ("onnx", "onnxscript") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UnsupportedError(
+            f"to_onnx: {' and '.join(missing)} is not installed, which torch's exporter needs. Try pip install "
+            "'relax-autocast[onnx]'"
+        )
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    legal = f"{OLDEST} to {newest}, the newest that the package onnx {onnx.__version__} has"
+    check_value("to_onnx", "opset", opset, lambda n: is_count(n, OLDEST) and n <= newest, UnsupportedError, legal)
+    if model.updated:
+        raise UnsupportedError(
+            f"to_onnx: a call of the model replaces {len(model.updated)} parameters ({', '.join(model.updated[:3])}"
+            f"{', ...' if len(model.updated) > 3 else ''}), and ONNX has no state; expected a model that only "
+            "computes. Import the torch module in evaluation mode, module.eval()"
+        )
+
+
+def _exported(model: Model, opset: int, exact: bool) -> Any:
+    """What torch's exporter makes of a model: onnx_ir's Model."""
+    module = to_torch(model, exact=exact)
+    examples, dynamic = _examples(model)
+    with _quiet():
+        try:
+            program = torch.onnx.export(
+                module,
+                examples,
+                dynamic_shapes=dynamic,
+                input_names=list(model.input_names),
+                output_names=_output_names(model),
+                opset_version=opset,
+                dynamo=True,
+                optimize=False,  # it computes the casts of parameters, which lose their names
+                verbose=False,
+            )
+        except Exception as error:
+            raise UnsupportedError(_refusal(module, examples, dynamic, opset, error)) from error
+    return program.model
+
+
+def _output_names(model: Model) -> list[str]:
+    if model.output_names:
+        return list(model.output_names[: model.num_results])
+    taken = {*model.input_names, *model.params}
+    free = (name for name in (f"output_{i}" for i in count()) if name not in taken)
+    if model.num_results == 1 and "output" not in taken:
+        return ["output"]
+    return [next(free) for _ in range(model.num_results)]
+
+
+def _examples(model: Model) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
+    """Inputs to export with, and the names of those axes of each input that vary.
+
+    Sizes that vary are different numbers, none of them 1: torch takes equal ones for one size.
+    """
+    main, attrs = model.main, model.main.attrs
+    inputs = main.params[: model.num_input]
+    lower, upper = (attrs.get(f"tir_var_{side}_bound", {}) for side in ("lower", "upper"))
+    taken = {int(size) for var in inputs for size in dims(var) if isinstance(size, tirx.IntImm)} | {1}
+    values: dict[tirx.Var, int] = {}
+    for size in (size for var in inputs for size in dims(var) if isinstance(size, tirx.Var)):
+        if size not in values:
+            least, most = int(lower.get(size.name, 1)), int(upper.get(size.name, 2**31))
+            values[size] = next((n for n in range(least, min(most, least + 64) + 1) if n not in taken), most)
+            taken.add(values[size])
+    sizes = Sizes(values)
+    tensors = tuple(torch.zeros(sizes(dims(var)), dtype=torch_dtype(str(var.ty.dtype))) for var in inputs)
+    return tensors, tuple({axis: _axis(size) for axis, size in enumerate(dims(var)) if _varies(size)} for var in inputs)
+
+
+def _varies(size: Any) -> bool:
+    return not isinstance(size, int | tirx.IntImm)
+
+
+def _axis(size: Any) -> Any:
+    """The name of a size that varies; what is computed of others has none."""
+    return str(size.name) if isinstance(size, tirx.Var) else torch.export.Dim.DYNAMIC
+
+
+def _refusal(module: torch.nn.Module, examples: Any, dynamic: Any, opset: int, error: Exception) -> str:
+    """Why the exporter did not make a file: all operators that it lacks, with counts, or what it says."""
+    unknown = _without_form(module, examples, dynamic, opset)
+    if unknown:
+        listed = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
+        return (
+            f"to_onnx: these have no form in ONNX's opset {opset}: {listed}. Expected operators that torch's exporter "
+            "knows. Try another opset, or write the model without them"
+        )
+    cause: BaseException = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    said = reason(cause) if isinstance(cause, Exception) else str(cause)
+    return f"to_onnx: torch's exporter refuses the model for opset {opset}: {said}. Try another opset"
+
+
+def _without_form(module: torch.nn.Module, examples: Any, dynamic: Any, opset: int) -> Counter[str]:
+    """The operators that the exporter has no ONNX form of; it names the first one only, so its own table is asked."""
+    from torch.onnx._internal.exporter import _core, _dispatching, _registration
+
+    shapes = [
+        {axis: torch.export.Dim.DYNAMIC if isinstance(size, str) else size for axis, size in axes.items()}
+        for axes in dynamic
+    ]
+    unknown: Counter[str] = Counter()
+    try:
+        exported = torch.export.export(module, examples, dynamic_shapes=tuple(shapes))
+        registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
+        prepared = _core._prepare_exported_program_for_export(exported, registry=registry)
+    except Exception:
+        return unknown
+    for node in prepared.graph.nodes:
+        if node.op == "call_function" and getattr(node.target, "__module__", "") != "_operator":
+            known, _ = _dispatching.dispatch(node, registry)
+            unknown[str(node.target)] += known is None
+    return +unknown
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter says of packages that nobody asked for, and warns of itself."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def _tidy(program: Any, parameters: set[str]) -> None:
+    """Compute what depends on constants alone, and leave parameters and their casts as they are, by their names."""
+    import onnx_ir.passes.common as passes
+    from onnxscript import rewriter
+    from onnxscript.optimizer import fold_constants
+    from onnxscript.rewriter.rules import common as rules
+
+    def should_fold(node: Any) -> bool | None:
+        return False if any(value is not None and value.name in parameters for value in node.inputs) else None
+
+    passes.InlinePass()(program)
+    fold_constants(program, onnx_shape_inference=True, should_fold=should_fold)
+    rewriter.rewrite(program, [rules.materialize_reshape_shape_rule, rules.squeeze_reshape_1d_rule])
+    for tidied in (
+        passes.IdentityEliminationPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.RemoveUnusedNodesPass(),
+        passes.RemoveUnusedFunctionsPass(),
+        passes.RemoveUnusedOpsetsPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.ClearMetadataAndDocStringPass(),  # the paths of this machine's files
+    ):
+        tidied(program)
+    program.producer_name, program.producer_version = "relax-autocast", ""
+
+
+def _write(program: Any, path: Path) -> None:
+    """Write the model, and its weights beside it where one file cannot have them: they first, under a new name."""
+    import onnx_ir as ir
+
+    held = [value for value in program.graph.initializers.values() if value.const_value is not None]
+    beside = ""
+    if sum(value.const_value.nbytes for value in held) > LARGEST:
+        beside = f"{path.name}.{secrets.token_hex(4)}.data"
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if beside:
+            tensors = [value.const_value for value in held]
+            outside = ir.external_data.convert_tensors_to_external(tensors, path.parent, beside)
+            for value, tensor in zip(held, outside, strict=True):
+                value.const_value = tensor
+        text = ir.to_proto(program).SerializeToString()
+        with whole_file(path) as file:
+            file.write(text)
+    except BaseException:
+        if beside:
+            (path.parent / beside).unlink(missing_ok=True)
+        raise
+    for old in path.parent.glob(f"{path.name}.????????.data"):
+        if old.name != beside:
+            old.unlink(missing_ok=True)

@@ -1,0 +1,170 @@
+"""ONNX files that models are written to: what onnxruntime computes of them, and what is kept and refused."""
+
+# ruff: noqa: E402 (what the imports need may not be installed)
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; make test installs it")
+pytest.importorskip("onnxscript", reason="torch's exporter needs it; make test installs it")
+ort = pytest.importorskip("onnxruntime", reason="make test installs it")
+
+import autocast
+from autocast import amp
+from autocast.errors import ArtifactError, UnsupportedError
+from autocast.torch_target import onnx as target
+from autocast.training import SGD, CrossEntropy, training_step
+from tests.architectures import ARCHITECTURES
+
+
+def run(path: Path, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """What onnxruntime computes of a file."""
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    feed = {spec.name: value.numpy() for spec, value in zip(session.get_inputs(), inputs, strict=True)}
+    return [torch.from_numpy(value) for value in session.run(None, feed)]
+
+
+def error(got: Any, expected: Any) -> float:
+    """The largest relative error of several outputs, by their norms."""
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    return max(float((a - b).norm() / b.norm()) for a, b in zip(got, expected, strict=True))
+
+
+def axes(values: Any) -> list[Any]:
+    """The names and the shapes of inputs or outputs of a graph."""
+    return [
+        (value.name, [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]) for value in values
+    ]
+
+
+def casts(file: Any, dtype: int) -> int:
+    """How many Cast nodes convert to a dtype of ONNX's."""
+    return sum(node.op_type == "Cast" and node.attribute[0].i == dtype for node in file.graph.node)
+
+
+def network() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8)).eval()
+
+
+def small(dtype: str = "float16") -> autocast.Model:
+    """Two layers with casts, of any number of rows."""
+    return amp.autocast(
+        autocast.from_torch(network(), (torch.randn(4, 16),), dynamic={"rows": ("input", 0)}), dtype=dtype
+    )
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit", "resnet"])
+def test_onnxruntime_computes_of_a_file_what_our_kernels_compute_of_the_model(name: str, tmp_path: Path) -> None:
+    architecture = ARCHITECTURES[name]()
+    model = amp.autocast(
+        autocast.from_torch(architecture.module, architecture.args, dynamic=architecture.dynamic), dtype="float16"
+    )
+    path = autocast.to_onnx(model, tmp_path / "model.onnx")
+    for batch in (1, 3):
+        args, _ = architecture.inputs(batch)
+        assert error(run(path, *args), model(*args)) < 1e-3
+    file = onnx.load(path)
+    assert axes(file.graph.input)[0][1][0] == "batch"
+    assert axes(file.graph.output)[0][1][0] == "batch"
+    assert [value.name for value in file.graph.output] == ["logits"]
+    assert model.params.keys() <= {tensor.name for tensor in file.graph.initializer}
+
+
+def test_a_bfloat16_file_is_legal_and_computes_the_same_when_it_comes_back(tmp_path: Path) -> None:
+    architecture = ARCHITECTURES["resnet"]()
+    model = amp.autocast(autocast.from_torch(architecture.module, architecture.args, dynamic=architecture.dynamic))
+    path = autocast.to_onnx(model, tmp_path / "model.onnx")
+    onnx.checker.check_model(path, full_check=True)
+    args, _ = architecture.inputs(3)
+    assert error([autocast.from_onnx(path)(*args)], model(*args)) < 1e-2
+
+
+def test_each_cast_of_a_model_is_a_cast_node(tmp_path: Path) -> None:
+    model = small("bfloat16")
+    file = onnx.load(autocast.to_onnx(model, tmp_path / "model.onnx"))
+    assert casts(file, onnx.TensorProto.BFLOAT16) == model.script().count("R.astype(") > 0
+
+
+def test_exact_products_multiply_in_float32(tmp_path: Path) -> None:
+    exact = onnx.load(autocast.to_onnx(small(), tmp_path / "exact.onnx", exact=True))
+    rounded = onnx.load(autocast.to_onnx(small(), tmp_path / "rounded.onnx"))
+    assert casts(rounded, onnx.TensorProto.FLOAT) == 1  # the result
+    assert casts(exact, onnx.TensorProto.FLOAT) == 2  # both operands
+
+
+def test_the_opset_is_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    for opset in (20, 23):
+        file = onnx.load(autocast.to_onnx(small(), tmp_path / "model.onnx", opset=opset))
+        assert [(one.domain, one.version) for one in file.opset_import] == [("", opset)]
+
+
+def test_outputs_without_names_are_numbered(tmp_path: Path) -> None:
+    class Halves(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.chunk(2)[0] * 2
+
+    model = autocast.from_torch(Halves(), (torch.ones(4),)).replace(output_names=())
+    file = onnx.load(autocast.to_onnx(model, tmp_path / "model.onnx"))
+    assert axes(file.graph.input) == [("x", [4])]
+    assert axes(file.graph.output) == [("output", [2])]
+
+
+def test_weights_beyond_what_one_file_can_have_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "LARGEST", 1000)
+    model, x = small(), torch.randn(3, 16)
+    for _ in range(2):  # the second replaces the first
+        path = autocast.to_onnx(model, tmp_path / "model.onnx")
+        assert error(run(path, x), model(x)) < 1e-3
+        assert sorted(file.name for file in tmp_path.iterdir()) == [
+            "model.onnx",
+            *(file.name for file in tmp_path.glob("model.onnx.*.data")),
+        ]
+        assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "LARGEST", 1000)
+    path = autocast.to_onnx(small(), tmp_path / "model.onnx")
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+
+    def full(path: Path) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(target, "whole_file", full)
+    with pytest.raises(ArtifactError, match=r"cannot be written: No space left.*nothing was changed"):
+        autocast.to_onnx(small(), path)
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_operators_without_a_form_in_onnx_are_one_error_that_counts_them(tmp_path: Path) -> None:
+    @I.ir_module
+    class Middles:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32")):
+            return R.cumprod(x, axis=0), R.median(x, axis=[0]), R.median(x, axis=[1])
+
+    model = autocast.from_relax(Middles)
+    with pytest.raises(UnsupportedError, match=r"opset 22: aten\.median\.dim \(2\), prims\.prod\.default \(1\)"):
+        autocast.to_onnx(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_opset_that_there_is_not_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="opset is 17, expected 18 to"):
+        autocast.to_onnx(small(), tmp_path / "model.onnx", opset=17)
+
+
+def test_a_training_step_is_refused_as_onnx_has_no_state(tmp_path: Path) -> None:
+    model = autocast.from_torch(network(), (torch.randn(4, 16),))
+    with pytest.raises(UnsupportedError, match=r"replaces \d+ parameters \(0\.weight, .*and ONNX has no state"):
+        autocast.to_onnx(training_step(model, CrossEntropy(), SGD(momentum=0)), tmp_path / "model.onnx")
