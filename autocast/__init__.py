@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from autocast.torch_target import to_onnx, to_torch
     from autocast.vm import get_peak_memory, profile_vm_model
     from autocast.vm.compile import compile
+    from autocast.wrapping import wrap
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ _HOMES = {
     "profile_vm_model": "autocast.vm",
     "to_onnx": "autocast.torch_target",
     "to_torch": "autocast.torch_target",
+    "wrap": "autocast.wrapping",
 }
 _PACKAGES = (
     "amp",
@@ -70,6 +72,7 @@ __all__ = [
     "runtime",
     "to_onnx",
     "to_torch",
+    "wrap",
 ]
 
 

@@ -1,0 +1,246 @@
+"""`autocast.wrap`: a torch module that its program calls as before, and that our kernels compute."""
+
+from __future__ import annotations
+
+import functools
+import operator
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from autocast import amp
+from autocast.errors import InputError, UnsupportedError
+from autocast.frontend import from_torch
+from autocast.messages import check_kind
+from autocast.model.value import Model
+from autocast.vm.compile import compile
+
+Module = TypeVar("Module", bound=nn.Module)
+
+#: Where a wrapped module keeps what was compiled for it.
+_COMPILED = "_autocast_compiled"
+
+_version = operator.attrgetter("_version")
+
+#: Inputs that are baked in, so that each value has a program of its own.
+_CONSTANTS = (bool, int, float, str, type(None))
+
+
+def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **options: Any) -> Module:
+    """A module that is called, saved and loaded as `module` is, and infers with mixed precision on our kernels.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        It is not changed, and shares its parameters, buffers and submodules with what is returned.
+    dynamic : mapping or str, optional
+        As `from_torch` takes it; "auto": a size that differs from those of the calls before is dynamic from then on.
+    **options
+        Of `amp.autocast`: `policy="mp1"`, `dtype="float16"`; its defaults where nothing is given.
+
+    Returns
+    -------
+    torch.nn.Module
+        Of a class that derives from the module's, and has its name: with its signature, attributes, methods, state
+        dict and outputs (such as a ModelOutput of transformers). The first call with inputs of a kind (which there are,
+        their dtypes, the values of those that are no tensors) imports and compiles; weights that were changed since, by
+        `load_state_dict`, an optimizer or an assignment, are read again. What the module's code reads besides (its
+        configuration, say) is as it was then.
+
+    Raises
+    ------
+    UnsupportedError
+        In a call: gradients are wanted, or the module changes buffers (BatchNorm in training mode).
+    ImportModelError
+        In a call: what `from_torch` raises.
+    """
+    check_kind("wrap", module, nn.Module, InputError, "a torch.nn.Module")
+    if isinstance(module, torch.jit.ScriptModule) or _COMPILED in module.__dict__:
+        what = "wrapped already" if _COMPILED in module.__dict__ else "a ScriptModule"
+        raise InputError(
+            f"wrap: the module is {what}, expected one whose code is Python. Wrap the module it was made of"
+        )
+    wrapped = cast(Module, object.__new__(_class_of(type(module))))
+    wrapped.__dict__.update(module.__dict__)
+    wrapped.__dict__[_COMPILED] = _Compiled(dynamic, options)
+    return wrapped
+
+
+@functools.cache
+def _class_of(kind: type[nn.Module]) -> type[nn.Module]:
+    """The class of what a module of this class is wrapped to."""
+
+    @functools.wraps(kind.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__[_COMPILED](self, functools.partial(kind.forward, self), args, kwargs)
+
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        plain = object.__new__(kind)
+        plain.__dict__.update({name: value for name, value in self.__dict__.items() if name != _COMPILED})
+        compiled = self.__dict__[_COMPILED]
+        return _wrapped_again, (plain, compiled.dynamic, compiled.options)
+
+    members = {"forward": forward, "__reduce_ex__": reduce, "__module__": kind.__module__, "__doc__": kind.__doc__}
+    return type(kind.__name__, (kind,), members)
+
+
+def _wrapped_again(module: nn.Module, dynamic: Any, options: Mapping[str, Any]) -> nn.Module:
+    return wrap(module, dynamic=dynamic, **options)
+
+
+@dataclass
+class _Program:
+    """What inputs of one kind run.
+
+    Attributes
+    ----------
+    model : Model
+        The module, with casts.
+    executable : callable
+        The model, compiled with the weights as they were at `versions`.
+    outputs : pytree.TreeSpec, optional
+        How the module nests what it returns; None: one tensor.
+    leaves : list
+        What is at the tree's leaves: None stands for a tensor, ("", value) for something else.
+    """
+
+    model: Model
+    executable: Callable[..., Any]
+    versions: list[int]
+    outputs: Any
+    leaves: list[Any]
+
+    def results(self, tensors: Any) -> Any:
+        """What the module returns."""
+        if self.outputs is None:
+            return tensors
+        results = iter(tensors if isinstance(tensors, tuple) else (tensors,))
+        return pytree.tree_unflatten([next(results) if leaf is None else leaf[1] for leaf in self.leaves], self.outputs)
+
+
+class _Compiled:
+    """The programs of a wrapped module, by the kinds of their inputs."""
+
+    def __init__(self, dynamic: Any, options: Mapping[str, Any]) -> None:
+        self.dynamic, self.options = dynamic, options
+        self._programs: dict[Any, _Program] = {}
+        #: Where modules find parameters, buffers and submodules, under which names, and what they found.
+        self._found: tuple[list[Any], list[str], list[Any]] = ([], [], [])
+        self._weights: list[torch.Tensor] = []
+        self._counted: list[torch.Tensor] = []
+        self._memory: list[int] = []
+        self._turn = threading.RLock()
+        #: The leaves of what the module returned when it was exported last, and how they are nested.
+        self._returned: tuple[list[Any], Any] = ([], None)
+
+    def __call__(
+        self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if torch.compiler.is_exporting():  # for `from_torch`, among others
+            outputs = forward(*args, **kwargs)
+            self._returned = pytree.tree_flatten(outputs)
+            return outputs
+        if torch.is_grad_enabled():
+            _check_inference(module, args, kwargs)
+        kind, tensors = _sorted(args, kwargs)
+        key = (module.training, kind)
+        with self._turn:
+            if not self._is_same():
+                self._programs.clear()
+            program = self._programs.get(key)
+            if program is None:
+                program = self._programs[key] = self._imported(module, args, kwargs)
+            elif program.versions != (versions := self._versions()):
+                program.executable, program.versions = compile(program.model), versions
+        return program.results(program.executable(*tensors))
+
+    def _is_same(self) -> bool:
+        """Whether the module has the tensors and submodules, in the memory, that it was imported with."""
+        owners, names, values = self._found
+        return all(map(operator.is_, map(dict.get, owners, names), values)) and self._memory == self._addresses()
+
+    def _addresses(self) -> list[int]:
+        """Where the weights are: somebody may exchange their memory (`parameter.data = ...`, `module.to(...)`)."""
+        return list(map(torch.Tensor.data_ptr, self._weights))
+
+    def _versions(self) -> list[int]:
+        """How often each weight was written; those that were made in inference mode do not count it."""
+        return list(map(_version, self._counted))
+
+    def _imported(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Program:
+        model = from_torch(_without_hooks(module), args, example_kwargs=kwargs, dynamic=self.dynamic)
+        leaves, outputs = self._returned
+        if model.updated:
+            raise UnsupportedError(
+                f"wrap: {type(module).__name__} changes {len(model.updated)} tensors in a call (statistics, or the "
+                "state of random numbers), and a wrapped module infers; expected one in evaluation mode. Call .eval() on it, "
+                "or train it by autocast.training"
+            )
+        model = amp.autocast(model, **self.options)
+        self._remember(module)
+        leaves = [None if isinstance(leaf, torch.Tensor) else ("", leaf) for leaf in leaves]
+        nested = None if outputs.is_leaf() else outputs
+        return _Program(model, compile(model), self._versions(), nested, leaves)
+
+    def _remember(self, module: nn.Module) -> None:
+        owners, names, values = [], [], []
+        for part in module.modules():
+            for owner in (part._parameters, part._buffers, part._modules):
+                for name, value in owner.items():
+                    owners.append(owner)
+                    names.append(name)
+                    values.append(value)
+        self._found = owners, names, values
+        self._weights = [value for value in values if isinstance(value, torch.Tensor)]
+        self._counted = [weight for weight in self._weights if not weight.is_inference()]
+        self._memory = self._addresses()
+
+
+def _without_hooks(module: nn.Module) -> nn.Module:
+    """The module without the hooks of its own, which torch calls around each call of what was compiled."""
+    bare = object.__new__(type(module))
+    bare.__dict__.update(module.__dict__)
+    for name in ("_forward_hooks", "_forward_pre_hooks"):
+        bare.__dict__[name] = OrderedDict()
+    return bare
+
+
+def _check_inference(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    values = (*module.parameters(), *args, *kwargs.values())
+    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
+        raise UnsupportedError(
+            f"wrap: {type(module).__name__} is called where gradients are recorded, and some of its inputs or "
+            "parameters require them; a wrapped module infers. Call it under torch.no_grad() or "
+            "torch.inference_mode(); autocast.training trains"
+        )
+
+
+def _sorted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
+    """Which inputs there are and of what kind, and the tensors among them in the order in which a model takes them."""
+    values: Any = (*args, *kwargs.values())
+    nesting: Any = (len(args), *kwargs)
+    if not all(isinstance(value, (torch.Tensor, *_CONSTANTS)) for value in values):
+        values, nesting = pytree.tree_flatten((args, kwargs))
+    tensors, kinds = [], []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            kinds.append((value.dtype, value.ndim))
+        else:
+            _check_constant(value)
+            kinds.append((type(value), value))
+    return (nesting, tuple(kinds)), tensors
+
+
+def _check_constant(value: Any) -> None:
+    if not isinstance(value, _CONSTANTS):
+        raise InputError(
+            f"wrap: an input is a {type(value).__name__}, expected tensors, numbers, texts, None, and tuples, lists "
+            "and dictionaries of them. Keys and values of text generation are kept by autocast.generation"
+        )

@@ -1,0 +1,180 @@
+"""`autocast.wrap`: modules that their programs call as before, computed by our kernels."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import autocast
+from autocast import wrapping
+from autocast.errors import InputError, ReimportWarning, UnsupportedError
+from tests.architectures import ARCHITECTURES
+
+#: Of bfloat16 products of a hundred terms of order 1.
+_LOW = {"rtol": 2e-2, "atol": 2e-2}
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The models that are imported."""
+    made: list[Any] = []
+    import_ = wrapping.from_torch
+    monkeypatch.setattr(wrapping, "from_torch", lambda *args, **kw: made.append(import_(*args, **kw)) or made[-1])
+    return made
+
+
+class Gated(nn.Module):
+    """Has options, and returns nested outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 32), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor, gate: torch.Tensor | None = None, *, scale: float = 1.0) -> dict[str, Any]:
+        hidden = torch.relu(self.first(x))
+        if gate is not None:
+            hidden = hidden * gate
+        return {"logits": self.second(hidden) * scale, "kept": (hidden, None)}
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8)).eval()
+
+
+def test_outputs_are_nested_as_the_module_nests_them() -> None:
+    module, x = Gated().eval(), torch.randn(4, 16)
+    got, expected = autocast.wrap(module)(x), module(x)
+    torch.testing.assert_close(got["logits"], expected["logits"], **_LOW)
+    torch.testing.assert_close(got["kept"][0], expected["kept"][0], **_LOW)
+    assert got.keys() == expected.keys() and got["kept"][1] is None
+
+
+def test_each_kind_of_inputs_has_a_program(imports: list[Any]) -> None:
+    module, x, gate = Gated().eval(), torch.randn(4, 16), torch.rand(32)
+    wrapped = autocast.wrap(module)
+    for _ in range(2):
+        torch.testing.assert_close(wrapped(x)["logits"], module(x)["logits"], **_LOW)
+        torch.testing.assert_close(wrapped(x, gate)["logits"], module(x, gate)["logits"], **_LOW)
+        torch.testing.assert_close(wrapped(x, scale=3.0)["logits"], module(x, scale=3.0)["logits"], **_LOW)
+    assert len(imports) == 3
+
+
+def test_a_model_of_transformers_returns_its_own_kind_of_output() -> None:
+    architecture = ARCHITECTURES["bert"]()
+    got, expected = autocast.wrap(architecture.module)(*architecture.args), architecture.module(*architecture.args)
+    assert type(got) is type(expected)
+    torch.testing.assert_close(got.logits, expected.logits, **_LOW)
+
+
+def test_signature_class_attributes_and_state_dict_are_those_of_the_module() -> None:
+    module = Gated()
+    wrapped = autocast.wrap(module)
+    assert inspect.signature(wrapped.forward) == inspect.signature(module.forward)
+    assert isinstance(wrapped, Gated) and type(wrapped).__name__ == "Gated"
+    assert wrapped.state_dict().keys() == module.state_dict().keys()
+    assert wrapped.first.weight is module.first.weight
+
+
+def test_sizes_that_vary_are_imported_once(imports: list[Any]) -> None:
+    module = _network()
+    wrapped = autocast.wrap(module, dynamic={"rows": ("input", 0)})
+    for rows in (4, 1, 9):
+        x = torch.randn(rows, 16)
+        torch.testing.assert_close(wrapped(x), module(x), **_LOW)
+    assert len(imports) == 1
+
+
+def test_a_size_that_differs_is_dynamic_from_then_on() -> None:
+    module = _network()
+    wrapped = autocast.wrap(module)
+    wrapped(torch.randn(4, 16))
+    with pytest.warns(ReimportWarning):
+        wrapped(torch.randn(3, 16))
+    x = torch.randn(7, 16)
+    torch.testing.assert_close(wrapped(x), module(x), **_LOW)
+
+
+def _load(module: Any) -> None:
+    module.load_state_dict({name: 2 * value for name, value in module.state_dict().items()})
+
+
+def _assign(module: Any) -> None:
+    module[0].weight = nn.Parameter(2 * module[0].weight)
+
+
+def _exchange(module: Any) -> None:
+    module[0].weight.data = 2 * module[0].weight.data
+
+
+def _replace(module: Any) -> None:
+    module[0] = nn.Linear(16, 32)
+
+
+@pytest.mark.parametrize("change", [_load, _assign, _exchange, _replace])
+def test_weights_that_change_are_read_again(change: Any) -> None:
+    module, x = _network(), torch.randn(4, 16)
+    wrapped = autocast.wrap(module)
+    before = wrapped(x)
+    change(module)
+    torch.testing.assert_close(wrapped(x), module(x), rtol=2e-2, atol=8e-2)
+    assert not torch.equal(wrapped(x), before)
+
+
+def test_hooks_of_the_module_are_called_once() -> None:
+    module, x = _network(), torch.randn(4, 16)
+    module.register_forward_hook(lambda module, args, output: output * 2)
+    module.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    torch.testing.assert_close(autocast.wrap(module)(x), module(x), **_LOW)
+
+
+def test_a_wrapped_module_is_copied_and_pickled_with_weights_of_its_own() -> None:
+    module, x = _network(), torch.randn(4, 16)
+    wrapped = autocast.wrap(module, dtype="bfloat16")
+    expected = wrapped(x)
+    for made in (copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped))):
+        module[0].weight.zero_()
+        torch.testing.assert_close(made(x), expected, rtol=0, atol=0)
+
+
+def test_options_are_those_of_autocast(imports: list[Any]) -> None:
+    module, x = _network(), torch.randn(4, 16)
+    exact = autocast.wrap(module, policy="float32_ops=(matmul,)")(x)
+    torch.testing.assert_close(exact, module(x))
+
+
+def test_gradients_are_an_error_that_says_what_to_do() -> None:
+    wrapped = autocast.wrap(_network())
+    with torch.enable_grad(), pytest.raises(UnsupportedError, match=r"gradients are recorded.*torch\.no_grad\(\)"):
+        wrapped(torch.randn(4, 16))
+
+
+def test_a_module_that_changes_buffers_is_an_error_that_says_so() -> None:
+    wrapped = autocast.wrap(nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8)).train())
+    with pytest.raises(UnsupportedError, match=r"Sequential changes \d+ tensors.*\.eval\(\)"):
+        wrapped(torch.randn(4, 16))
+
+
+def test_inputs_that_are_no_values_are_an_error() -> None:
+    with pytest.raises(InputError, match="an input is a object, expected tensors"):
+        autocast.wrap(_network())(object())
+
+
+def test_a_wrapped_module_is_not_wrapped_again() -> None:
+    with pytest.raises(InputError, match="wrapped already"):
+        autocast.wrap(autocast.wrap(_network()))
+    with pytest.raises(InputError, match=r"wrap: got a function, expected a torch\.nn\.Module"):
+        autocast.wrap(lambda x: x)  # type: ignore[type-var]
