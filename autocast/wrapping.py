@@ -66,7 +66,8 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         raise InputError(
             f"wrap: the module is {what}, expected one whose code is Python. Wrap the module it was made of"
         )
-    wrapped = cast(Module, object.__new__(_class_of(type(module))))
+    kind: Any = type(module)
+    wrapped = cast(Module, object.__new__(_class_of(kind)))
     wrapped.__dict__.update(module.__dict__)
     wrapped.__dict__[_COMPILED] = _Compiled(dynamic, options)
     return wrapped
@@ -179,8 +180,8 @@ class _Compiled:
         if model.updated:
             raise UnsupportedError(
                 f"wrap: {type(module).__name__} changes {len(model.updated)} tensors in a call (statistics, or the "
-                "state of random numbers), and a wrapped module infers; expected one in evaluation mode. Call .eval() on it, "
-                "or train it by autocast.training"
+                "state of random numbers), and a wrapped module infers; expected one in evaluation mode. Call .eval() "
+                "on it, or train it by autocast.training"
             )
         model = amp.autocast(model, **self.options)
         self._remember(module)
