@@ -1,4 +1,4 @@
-"""The command line: `autocast demo`, `autocast env`, `autocast rules`, `autocast cache`, `autocast warm`."""
+"""The command line: `autocast demo`, `env`, `rules`, `cache`, `warm` and `tune`."""
 
 from __future__ import annotations
 
@@ -80,9 +80,22 @@ def _parser() -> argparse.ArgumentParser:
         help="compile models into the cache before anybody waits for them",
         description="Call a function of yours for each batch and length, and compile the models that it returns.",
     )
-    warm.add_argument("function", help="package.module:function; it takes batch=, length=, both or neither")
-    warm.add_argument("--batch", type=at_least(1), nargs="+", default=[], metavar="N", help="batch sizes")
-    warm.add_argument("--length", type=at_least(1), nargs="+", default=[], metavar="N", help="lengths of sequences")
+    tune = commands.add_parser(
+        "tune",
+        help="measure how the kernels of models are fastest on this machine, and keep it",
+        description="Call a function of yours for each batch and length, measure several ways to compute the matrix "
+        "products, convolutions and attention of the models that it returns, and say what was won. Whatever is "
+        "compiled on this machine from now on goes by it, until autocast cache clear. Let nothing else run meanwhile.",
+    )
+    for one in (warm, tune):
+        one.add_argument(
+            "function",
+            help="package.module:function, without arguments or with batch=, length= or both, that returns an autocast "
+            "Model or several, such as amp.autocast(autocast.from_torch(module, (example,)))",
+        )
+        one.add_argument("--batch", type=at_least(1), nargs="+", default=[], metavar="N", help="batch sizes")
+        one.add_argument("--length", type=at_least(1), nargs="+", default=[], metavar="N", help="lengths of sequences")
+    tune.set_defaults(run=_tune)
     warm.add_argument("--jobs", type=at_least(1), default=1, metavar="N", help="processes that compile (default: 1)")
     warm.set_defaults(run=_warm)
     return parser
@@ -150,3 +163,11 @@ def _warm(options: argparse.Namespace) -> int:
     results = warm(options.function, options.batch, options.length, options.jobs)
     Console().print(table(options.function, results))
     return 1 if any(result.failed for result in results) else 0
+
+
+def _tune(options: argparse.Namespace) -> int:
+    from autocast.vm.tune import tables, tune
+
+    for shown in tables(tune(options.function, options.batch, options.length)):
+        Console().print(shown, highlight=False)
+    return 0

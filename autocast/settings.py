@@ -60,8 +60,9 @@ def _one_of(*values: str) -> Callable[[str], str]:
     return parse
 
 
-#: What a compilation does where a model was never seen: compile it, or answer at once and compile meanwhile.
-FIND_MODES = ("fast", "dynamic_hybrid")
+#: What a compilation does where a model was never seen: compile it as it is known, or after measuring (all, or what was
+#: not measured before), or answer at once and compile meanwhile.
+FIND_MODES = ("fast", "normal", "hybrid", "dynamic_hybrid")
 
 SETTINGS = (
     Setting(
@@ -100,7 +101,8 @@ SETTINGS = (
         " or ".join(FIND_MODES),
         _one_of(*FIND_MODES),
         "fast",
-        "how compile answers for a model that it never saw: fast compiles it, dynamic_hybrid runs it at once",
+        "how compile answers for a model that it never saw: fast compiles it, normal and hybrid measure before, "
+        "dynamic_hybrid runs it at once",
     ),
     Setting("AUTOCAST_NUM_THREADS", "int", int, 0, "threads that run kernels and compile them; 0: one for each core"),
     Setting("AUTOCAST_SYSTEM_CACHE", "path", str, "", "folder of a cache that is shared, and only read"),

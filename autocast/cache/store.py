@@ -106,6 +106,11 @@ class Store:
         for folder in self.folders:
             yield from _files(folder)
 
+    def files_of(self, kind: Format) -> Iterator[File]:
+        """The files of one kind."""
+        for folder in self.folders:
+            yield from _files(folder, _name(kind))
+
     def prune(self, limit: int | None = None) -> int:
         """Remove the least recently used files of the user's until `limit` bytes are left; how many were removed.
 
@@ -139,11 +144,15 @@ def store() -> Store:
 
 
 def _path(folder: Folder, kind: Format, key: str) -> Path:
-    return folder.path / kind.name.rpartition(".")[2] / key[:2] / key
+    return folder.path / _name(kind) / key[:2] / key
 
 
-def _files(folder: Folder) -> Iterator[File]:
-    for path in sorted(folder.path.glob("*/??/*")):
+def _name(kind: Format) -> str:
+    return kind.name.rpartition(".")[2]
+
+
+def _files(folder: Folder, kind: str = "*") -> Iterator[File]:
+    for path in sorted(folder.path.glob(f"{kind}/??/*")):
         if is_partial(path.name):
             continue
         with suppress(OSError):  # another process may remove it

@@ -9,8 +9,10 @@ import tvm
 from tvm import tirx
 from tvm.s_tir.stmt import SBlock, SBlockRealize
 
-#: A destination-passing TIR function that computes a spec on a target, under a name.
-Generator: TypeAlias = Callable[[Any, tvm.target.Target, str], tirx.PrimFunc]
+from autocast.kernels.found import HEURISTIC, way_of
+
+#: A destination-passing TIR function that computes a spec on a target, under a name; some take the way, too.
+Generator: TypeAlias = Callable[..., tirx.PrimFunc]
 
 #: The attribute of a PrimFunc that holds the same function for results that take an operand's place: what was just
 #: read is in the caches, and stored there.
@@ -47,9 +49,20 @@ class Backend:
         """Whether there are generators for all of these types of specs."""
         return all(spec in self.generators for spec in specs)
 
-    def generate(self, spec: Any, name: str) -> tirx.PrimFunc:
-        """The kernel that computes `spec`, ready to be a function of a module."""
-        return self.generators[type(spec)](spec, self.target, name).without_attr("global_symbol")
+    def generate(self, spec: Any, name: str, way: str | None = None) -> tirx.PrimFunc:
+        """The kernel that computes `spec`, ready to be a function of a module.
+
+        `way` is one of `ways(spec)`, or the heuristic's; None: the one that was measured to be the fastest.
+        """
+        ways = self.ways(spec)
+        if way is None:
+            way = way_of(spec, self.target, ways) if ways else HEURISTIC
+        chosen = (ways[way],) if way != HEURISTIC else ()
+        return self.generators[type(spec)](spec, self.target, name, *chosen).without_attr("global_symbol")
+
+    def ways(self, spec: Any) -> Mapping[str, Any]:
+        """What a generator may be given beside a spec, to compute it otherwise than it chooses to; by names."""
+        return {}
 
     @property
     def multiplies(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from autocast.runtime.executable import Executable
 from autocast.runtime.signature import Inputs
 from autocast.runtime.tensors import to_tensor
 from autocast.runtime.variant import Variant
+from autocast.vm import finding
 from autocast.vm.background import compile_elsewhere
 from autocast.vm.checks import check_module
 from autocast.vm.compiled import Compiled
@@ -72,16 +73,18 @@ def compile(
     opt_level : int
         0 to 3: TVM's `PassContext(opt_level=...)`, which skips passes that ask for a higher level.
     mode : str, optional
-        For a model that no cache knows. "fast", the default, compiles it now. "dynamic_hybrid" generates no code while
-        somebody waits: torch's kernels answer calls at once, another process compiles the model meanwhile, and calls
-        go on with that when it is done; `executable.wait()` waits for it, `executable.status` tells. Results differ by
-        rounding between the two. AUTOCAST_FIND_MODE if omitted.
+        For a model that no cache knows. "fast", the default, compiles it now, by what was measured before and by
+        heuristics. "normal" measures several ways to compute each product, convolution and attention, keeps the times,
+        and compiles by them; "hybrid" measures what was not measured before (see `autocast tune`). "dynamic_hybrid"
+        generates no code while somebody waits: torch's kernels answer calls at once, another process compiles the
+        model meanwhile, and calls go on with that when it is done; `executable.wait()` waits for it,
+        `executable.status` tells. Results differ by rounding between the two. AUTOCAST_FIND_MODE if omitted.
 
     Raises
     ------
     UnsupportedError
-        Another device, an `opt_level` out of range, a mode that there is not, an input that is not a tensor, a result
-        that is a function, or a packed function that nobody has registered.
+        Another device, an `opt_level` out of range, a mode that there is not or that cannot keep its times, an input
+        that is not a tensor, a result that is a function, or a packed function that nobody has registered.
     IllFormedModuleError
         A module that is not well formed, or has no Relax function `main`.
     CompileError
@@ -104,7 +107,7 @@ def compile(
     if not isinstance(model_or_module, Model):
         return _compile(model_or_module, None, device, target, opt_level)
     _warn_of_training_mode(model_or_module)
-    kind = _start if mode == "dynamic_hybrid" else _compile_model
+    kind = _KINDS[mode]
     make = partial(_of_model, model_or_module, partial(kind, device=device, target=target, opt_level=opt_level))
     if model_or_module.updated:
         return make()
@@ -162,7 +165,7 @@ def _compile_model(model: Model, device: str, target: tvm.target.Target, opt_lev
 
 def _start(model: Model, device: str, target: tvm.target.Target, opt_level: int) -> Executable:
     """The executable of a model that answers at once, whether or not it was compiled before."""
-    source, others, state = _source(model.mod, model.params, target, opt_level)
+    source, others, state = source_of(model.mod, model.params, target, opt_level)
     if not is_kept(source) or find(source) is not None:
         return _compile_model(model, device, target, opt_level)
 
@@ -176,6 +179,21 @@ def _start(model: Model, device: str, target: tvm.target.Target, opt_level: int)
 def _lent(model: Model) -> Iterable[tvm_ffi.Tensor]:
     """The parameters whose memory torch may write to."""
     return model.params.values() if model.writes else ()
+
+
+def _find(model: Model, device: str, target: tvm.target.Target, opt_level: int, *, again: bool) -> Executable:
+    """The executable of a model whose kernels are measured before."""
+    finding.find(source_of(model.mod, model.params, target, opt_level)[0], again=again)
+    return _compile_model(model, device, target, opt_level)
+
+
+#: What makes an executable of a model, by mode.
+_KINDS: dict[str, Callable[..., Executable]] = {
+    "fast": _compile_model,
+    "normal": partial(_find, again=True),
+    "hybrid": partial(_find, again=False),
+    "dynamic_hybrid": _start,
+}
 
 
 def _compile(
@@ -201,13 +219,13 @@ def variant_of(
     mod: tvm.IRModule, params: Mapping[str, Any] | None, target: tvm.target.Target, opt_level: int
 ) -> tuple[Variant, Compiled]:
     """What a model, or a module without parameters, is compiled to; nothing of it was run."""
-    source, others, state = _source(mod, params, target, opt_level)
+    source, others, state = source_of(mod, params, target, opt_level)
     with repeatable("vm.compile", source.mod, _written(target, opt_level), params):
         compiled = build(source)
     return Variant(compiled.program, compiled.library, others, state), compiled
 
 
-def _source(
+def source_of(
     mod: tvm.IRModule, params: Mapping[str, Any] | None, target: tvm.target.Target, opt_level: int
 ) -> tuple[Source, tuple[tvm_ffi.Tensor, ...], dict[str, tvm_ffi.Tensor]]:
     """What is compiled; the parameters that stay as they are, and the state."""

@@ -100,7 +100,7 @@ def _key(source: Source) -> str:
     functions = [function for _, function in relax_functions(mod)]
     operators = [op_name(binding.value) for function in functions for binding in all_bindings(function.body)]
     whole = tvm_ffi.structural_hash(tvm.IRModule(mod.functions, attrs=mod.attrs))
-    how = (machine_of(target), source.opt_level, settings.debug().poison, makers())
+    how = (machine_of(target), source.opt_level, settings.debug().poison, source.found, makers())
     parts = (str(PROGRAMS), whole, operators, source.names, *how)
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 

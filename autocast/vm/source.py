@@ -12,6 +12,7 @@ import tvm_ffi
 
 from autocast import settings
 from autocast.ir import all_bindings, place_of, relax_functions
+from autocast.kernels import found
 from autocast.runtime.signature import Signature
 
 
@@ -46,7 +47,12 @@ class Source:
     def key(self) -> tuple[Any, ...]:
         """The same for sources that become the same program, in this process."""
         whole = tvm_ffi.StructuralKey(tvm.IRModule(self.mod.functions, attrs=self.mod.attrs))
-        return (whole, self.names, str(self.target), self.opt_level, settings.debug().poison)
+        return (whole, self.names, str(self.target), self.opt_level, settings.debug().poison, self.found)
+
+    @cached_property
+    def found(self) -> tuple[tuple[str, str], ...]:
+        """What the find database says of kernels, the same for all of a key."""
+        return found.state()
 
 
 def _names(mod: tvm.IRModule) -> Iterator[tuple[str, str]]:

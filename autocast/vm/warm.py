@@ -58,11 +58,29 @@ def warm(name: str, batches: Sequence[int], lengths: Sequence[int], jobs: int) -
             "be used; expected 'on', and a folder of yours. autocast cache info shows them"
         )
     sys.path.insert(0, os.getcwd())  # as `python -m` has it
-    cases = _cases(_function(name), name, {"batch": batches, "length": lengths})
+    cases = cases_of(name, batches, lengths)
     with ProcessPoolExecutor(min(jobs, len(cases)), get_context("spawn")) as pool:
         found = pool.map(_warmed, itertools.repeat(name), cases)
         progress = Console(stderr=True)
         return list(track(found, total=len(cases), description="warming", console=progress, transient=True))
+
+
+def cases_of(name: str, batches: Sequence[int], lengths: Sequence[int]) -> list[dict[str, int]]:
+    """The arguments of each call of the function of this name; InputError where it takes others."""
+    return _cases(_function(name), name, {"batch": batches, "length": lengths})
+
+
+def models_of(name: str, arguments: Mapping[str, int]) -> list[Model]:
+    """The models that one call of the function returns; InputError where it returns, or raises, something else."""
+    function = _function(name)
+    try:
+        made = function(**arguments)
+    except Exception as error:
+        raise InputError(f"{name}: {type(error).__name__}: {error}") from error
+    models: list[Any] = list(made) if isinstance(made, tuple | list) else [made]
+    if not all(isinstance(model, Model) for model in models):
+        raise InputError(f"{name} returned a {type(made).__name__}; {_EXPECTED}")
+    return models
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -70,9 +88,9 @@ def _function(name: str) -> Callable[..., Any]:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"warm: {name!r} cannot be imported ({error}); {_EXPECTED}") from error
+        raise InputError(f"{name!r} cannot be imported ({error}); {_EXPECTED}") from error
     if not callable(found):
-        raise InputError(f"warm: {name!r} is a {type(found).__name__}; {_EXPECTED}")
+        raise InputError(f"{name!r} is a {type(found).__name__}; {_EXPECTED}")
     function: Callable[..., Any] = found
     return function
 
@@ -83,7 +101,7 @@ def _cases(function: Callable[..., Any], name: str, given: Mapping[str, Sequence
     for argument, values in given.items():
         if values and argument not in taken:
             raise InputError(
-                f"warm: {name} takes {', '.join(taken) or 'nothing'}, and no {argument}; expected a parameter of that "
+                f"{name} takes {', '.join(taken) or 'nothing'}, and no {argument}; expected a parameter of that "
                 f"name, or no --{argument}"
             )
     named = {argument: values for argument, values in given.items() if values}
@@ -95,16 +113,8 @@ def _warmed(name: str, arguments: Mapping[str, int]) -> Warmed:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     started = time.perf_counter()
-    function = _function(name)
     try:
-        made = function(**arguments)
-    except Exception as error:
-        return Warmed(arguments, time.perf_counter() - started, f"{name}: {type(error).__name__}: {error}", True)
-    models = [made] if isinstance(made, Model) else list(made) if isinstance(made, tuple | list) else [None]
-    if not all(isinstance(model, Model) for model in models):
-        raise InputError(f"warm: {name} returned a {type(made).__name__}; {_EXPECTED}")
-    try:
-        origins = sorted({compile(model).origin for model in models})
+        origins = sorted({compile(model).origin for model in models_of(name, arguments)})
     except AutocastError as error:
         return Warmed(arguments, time.perf_counter() - started, f"{type(error).__name__}: {error}", True)
     return Warmed(arguments, time.perf_counter() - started, ", ".join(origins))

@@ -50,7 +50,6 @@ def test_models_are_found_after_they_were_warmed(capsys) -> None:
         (["models_to_warm:none"], "cannot be imported"),
         (["nothing"], "cannot be imported"),
         (["models_to_warm:linear", "--length", "3"], "takes batch, and no length"),
-        (["models_to_warm:wrong"], "returned a int; expected package.module:function"),
     ],
 )
 def test_bad_input_is_an_error_that_says_what_was_expected(arguments: list[str], message: str, capsys) -> None:
@@ -58,9 +57,16 @@ def test_bad_input_is_an_error_that_says_what_was_expected(arguments: list[str],
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_function_that_raises_is_a_row_that_says_so(capsys) -> None:
-    assert main(["warm", "models_to_warm:fails", "--batch", "1"]) == 1
-    assert "models_to_warm:fails: IndexError: list index out of range" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["models_to_warm:fails", "--batch", "1"], "models_to_warm:fails: IndexError: list index out of range"),
+        (["models_to_warm:wrong"], "returned a int; expected package.module:function"),
+    ],
+)
+def test_a_function_that_makes_no_model_is_a_row_that_says_why(arguments: list[str], message: str, capsys) -> None:
+    assert main(["warm", *arguments]) == 1
+    assert message in " ".join(capsys.readouterr().out.split())
 
 
 def test_nothing_is_compiled_where_nothing_is_kept(capsys, monkeypatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import tvm
@@ -22,16 +22,19 @@ from autocast.kernels.specs.products import GroupedProduct, Product
 from autocast.kernels.specs.program import Program
 from autocast.kernels.specs.reductions import Reduce, Scatter
 from autocast.kernels.specs.rows import Rows
+from autocast.kernels.targets.cpu.attention import blocking as attentions
 from autocast.kernels.targets.cpu.attention.kernel import attention
+from autocast.kernels.targets.cpu.convolutions import blocking as convolutions
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
 from autocast.kernels.targets.cpu.convolutions.pooling import pooling, pooling_gradient
 from autocast.kernels.targets.cpu.convolutions.weight_gradient import weight_gradient
 from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
-from autocast.kernels.targets.cpu.instruction_sets import instruction_set
+from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.layout.kernel import move
 from autocast.kernels.targets.cpu.layout.lookup import lookup
 from autocast.kernels.targets.cpu.layout.row_writes import row_writes
+from autocast.kernels.targets.cpu.products import blocking as products
 from autocast.kernels.targets.cpu.products.grouped import grouped_product
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
@@ -43,6 +46,14 @@ from autocast.kernels.targets.cpu.vector.streaming import streamed
 
 def _rows(spec: Rows, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
     return row_kernel(spec.program, spec.row_dims, target, name)
+
+
+#: By the type of a spec, in which ways its generator may compute it.
+_WAYS: Mapping[type, Callable[[Any, InstructionSet, int], Mapping[str, Any]]] = {
+    Attention: attentions.ways_of,
+    Convolution: convolutions.ways_of,
+    Product: products.ways_of,
+}
 
 
 class Cpu(Backend):
@@ -70,6 +81,10 @@ class Cpu(Backend):
     @property
     def multiplies(self) -> tuple[str, ...]:
         return ("bfloat16",) if instruction_set(self.target).bf16_dot else ()
+
+    def ways(self, spec: Any) -> Mapping[str, Any]:
+        ways_of = _WAYS.get(type(spec))
+        return ways_of(spec, instruction_set(self.target), cores(self.target)) if ways_of else {}
 
     def prepacked(self, product: Product) -> PackedWeight | None:
         return PackedWeight.of(product, instruction_set(self.target))

@@ -54,11 +54,35 @@ class Blocking:
     query_tasks: int
 
 
-def choose_blocking(spec: Attention, isa: InstructionSet, cores: int) -> Blocking:
+@dataclass(frozen=True)
+class Way:
+    """What a measurement decides about a blocking, in place of the rules below: fields of a Blocking."""
+
+    vectors: int | None = None
+    query_tasks: int | None = None
+
+
+#: The way of the rules below.
+RULES = Way()
+
+
+def ways_of(spec: Attention, isa: InstructionSet, cores: int) -> dict[str, Way]:
+    """Ways to compute attention whose sizes are known, by names; none for few queries, which have one."""
+    shapes = [extent for shape, _ in spec.arguments for extent in shape]
+    members = math.prod(spec.leading[len(spec.leading) - spec.shared :], start=1)
+    if not all(isinstance(extent, int) for extent in shapes) or is_few(known(spec.queries), known(members)):
+        return {}
+    return {
+        **{f"{vectors} vectors": Way(vectors=vectors) for vectors in sorted(_TILE_ROWS[isa.name])},
+        **{f"{tasks} query tasks": Way(query_tasks=tasks) for tasks in sorted({1, cores})},
+    }
+
+
+def choose_blocking(spec: Attention, isa: InstructionSet, cores: int, way: Way) -> Blocking:
     """The blocking of `spec`: panels that waste the fewest lanes on its queries, blocks of keys of equal size."""
     tiles = _TILE_ROWS[isa.name]
     queries = known(spec.queries) or 2 * isa.lanes
-    vectors = min(tiles, key=lambda v: (_padded(queries, v * isa.lanes) * _TILE_COST[v], v))
+    vectors = way.vectors or min(tiles, key=lambda v: (_padded(queries, v * isa.lanes) * _TILE_COST[v], v))
     panel = vectors * isa.lanes
     all_keys = known(spec.keys)
     rows = _even_rows(all_keys, tiles[vectors])
@@ -68,7 +92,8 @@ def choose_blocking(spec: Attention, isa: InstructionSet, cores: int) -> Blockin
     keys = _padded(keys, math.lcm(rows, 2))
     one_block = all_keys is not None and all_keys <= keys
     value_rows = _even_rows(spec.value_depth, tiles[vectors])
-    return Blocking(vectors, panel, rows, value_rows, keys, one_block, _query_tasks(spec, cores))
+    query_tasks = way.query_tasks or _query_tasks(spec, cores)
+    return Blocking(vectors, panel, rows, value_rows, keys, one_block, query_tasks)
 
 
 def _even_rows(extent: int | None, most: int) -> int:

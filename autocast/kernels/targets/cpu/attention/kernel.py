@@ -23,6 +23,7 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i32, i64
 from autocast.kernels.specs.attention import Attention
+from autocast.kernels.targets.cpu.attention.blocking import RULES, Way
 from autocast.kernels.targets.cpu.attention.exponentials import softmax_ir
 from autocast.kernels.targets.cpu.attention.few_queries import FewQueries
 from autocast.kernels.targets.cpu.attention.generator import Generator
@@ -32,14 +33,14 @@ from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack
 from autocast.kernels.targets.cpu.vector.unit import importing, kernel_function
 
 
-def attention(spec: Attention, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+def attention(spec: Attention, target: tvm.target.Target, name: str, way: Way = RULES) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(*arguments, out)` that computes `spec` on `target`.
 
     The function is fit for `relax.call_tir`. Its attribute `autocast.flops` counts both products in full, masked keys
     included.
     """
     with kernel_function(name) as finished:
-        _Tasks(spec, target).emit()
+        _Tasks(spec, target, way).emit()
     return finished()
 
 

@@ -107,9 +107,39 @@ def as_rows(spec: Convolution) -> Convolution:
     return replace(spec, batch=1, height=pixels, width=1)
 
 
+#: How many bands, and how many heights of tiles, are measured.
+_WAYS_MEASURED = 4
+
+
 @cache
 def choose_blocking(spec: Convolution, isa: InstructionSet, cores: int) -> Blocking:
     """The blocking of `spec` (of `as_rows`) that a model of the machine takes to be the fastest."""
+    candidates = _candidates(spec, isa, cores)
+    return min(candidates.all(), key=candidates.cycles)
+
+
+def ways_of(spec: Convolution, isa: InstructionSet, cores: int) -> dict[str, Blocking]:
+    """The blockings that a model of the machine takes to be nearly as fast, by names: weights are packed for one panel.
+
+    None where sizes are not known.
+    """
+    if None in (spec.batch, spec.height, spec.width):
+        return {}
+    spec = as_rows(spec)
+    chosen, candidates = choose_blocking(spec, isa, cores), _candidates(spec, isa, cores)
+    ordered = sorted((one for one in candidates.all() if one.panel == chosen.panel), key=candidates.cycles)
+    near: dict[tuple[int, ...], Blocking] = {}
+    for one in ordered:  # tiles of several heights differ less than bands and tasks do
+        near.setdefault((one.images, one.rows, one.feature_tasks), one)
+    tiles = [one for one in ordered if (one.images, one.rows) == (chosen.images, chosen.rows)][:_WAYS_MEASURED]
+    return {
+        f"{one.images} images, {one.rows} rows, {one.feature_tasks} tasks, tiles of {one.tile_rows}": one
+        for one in (*list(near.values())[:_WAYS_MEASURED], *tiles)
+        if one != chosen
+    }
+
+
+def _candidates(spec: Convolution, isa: InstructionSet, cores: int) -> _Candidates:
     kinds = taps_of(spec, 0), taps_of(spec, 1)
     blocking = Blocking(
         *kinds,
@@ -118,8 +148,7 @@ def choose_blocking(spec: Convolution, isa: InstructionSet, cores: int) -> Block
         pairs=spec.compute_dtype == "bfloat16" and isa.bf16_dot,
         run_taps=spec.groups == 1 and all(kind.reach == 1 or kind.count < 2 for kind in kinds[1]),
     )
-    candidates = _Candidates(spec, isa, cores, blocking)
-    return min(candidates.all(), key=candidates.cycles)
+    return _Candidates(spec, isa, cores, blocking)
 
 
 class _Candidates:

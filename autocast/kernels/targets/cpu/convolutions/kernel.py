@@ -18,7 +18,7 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.extents import Extent, i64, minimum
 from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.band import Band, BandSource
-from autocast.kernels.targets.cpu.convolutions.blocking import as_rows, choose_blocking
+from autocast.kernels.targets.cpu.convolutions.blocking import Blocking, as_rows, choose_blocking
 from autocast.kernels.targets.cpu.convolutions.depthwise import Depthwise, is_depthwise
 from autocast.kernels.targets.cpu.convolutions.runs import WORDS, Runs
 from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
@@ -30,7 +30,9 @@ from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 
-def convolution(spec: Convolution, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+def convolution(
+    spec: Convolution, target: tvm.target.Target, name: str, blocking: Blocking | None = None
+) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(data, packed, [bias], [residual], out)` that computes `spec`.
 
     `packed` are the weights as `pack_weights` leaves them. The function is fit for `relax.call_tir`, and its attribute
@@ -38,7 +40,7 @@ def convolution(spec: Convolution, target: tvm.target.Target, name: str) -> tirx
     """
     isa = instruction_set(target)
     with kernel_function(name) as finished:
-        generator = _Generator(spec, isa, cores(target))
+        generator = _Generator(spec, isa, cores(target), blocking)
         generator.emit()
     return finished().with_attr("autocast.flops", generator.flops)
 
@@ -58,9 +60,9 @@ class _Chunk:
 
 
 class _Generator:
-    def __init__(self, spec: Convolution, isa: InstructionSet, threads: int) -> None:
+    def __init__(self, spec: Convolution, isa: InstructionSet, threads: int, blocking: Blocking | None) -> None:
         self.given, self.spec, self.unit = spec, as_rows(spec), VectorUnit(isa)
-        self.blocking = choose_blocking(self.spec, isa, threads)
+        self.blocking = blocking or choose_blocking(self.spec, isa, threads)
         self.layout = PackedWeights(self.spec, self.blocking, isa)
 
     def emit(self) -> None:

@@ -73,6 +73,39 @@ class Blocking:
     fetched: bool
 
 
+@dataclass(frozen=True)
+class Way:
+    """What a measurement decides about a blocking; None: what the rules below say.
+
+    Attributes
+    ----------
+    tile_vectors, k_words, tasks
+        As in a Blocking; `tasks` by rows and by columns.
+    """
+
+    tile_vectors: int | None = None
+    k_words: int | None = None
+    tasks: tuple[int, int] | None = None
+
+
+#: The way of the rules below.
+RULES = Way()
+
+
+def ways_of(spec: Product, isa: InstructionSet, cores: int) -> dict[str, Way]:
+    """Ways to compute a product whose sizes are known, by names; a packed weight's panels are as it was packed."""
+    pairs = multiplies_pairs(spec, isa)
+    if None in (spec.m, spec.n, spec.k, *spec.batch_dims) or has_few_rows(spec, pairs=pairs):
+        return {}
+    vectors = () if spec.b_packed else sorted(_TILE_ROWS[isa.name])
+    splits = {(1, 1), *((rows, cores // rows) for rows in range(1, cores + 1) if cores % rows == 0)}
+    return {
+        **{f"{count} vectors": Way(tile_vectors=count) for count in vectors},
+        **{f"{rows} x {columns} tasks": Way(tasks=(rows, columns)) for rows, columns in sorted(splits)},
+        **{f"{words} words": Way(k_words=words) for words in (256, 512, 1024) if words * (1 + pairs) < (spec.k or 0)},
+    }
+
+
 def panel_vectors(n: int | None, isa: InstructionSet) -> int:
     """Vectors across a panel of B: those that pad n least."""
     if n is None:
@@ -80,10 +113,12 @@ def panel_vectors(n: int | None, isa: InstructionSet) -> int:
     return min(_TILE_ROWS[isa.name], key=lambda v: (_padded(n, v * isa.lanes) * _TILE_COST[v], v))
 
 
-def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bool, a_in_place: bool) -> Blocking:
+def choose_blocking(
+    spec: Product, isa: InstructionSet, cores: int, *, pairs: bool, a_in_place: bool, way: Way = RULES
+) -> Blocking:
     """The blocking of `spec`: the least padding for its n, tiles of equal height for its m, tasks that repack least."""
     lanes = isa.lanes
-    vectors = panel_vectors(spec.n, isa)
+    vectors = way.tile_vectors or panel_vectors(spec.n, isa)
     panel = vectors * lanes
     tile_rows = _TILE_ROWS[isa.name][vectors]
     if spec.m is not None:
@@ -93,10 +128,10 @@ def choose_blocking(spec: Product, isa: InstructionSet, cores: int, *, pairs: bo
         k_words = _K_BLOCK
     else:
         k_words = math.ceil(spec.k / (2 if pairs else 1))
-        if k_words > _K_WORDS[mode]:
-            k_words = math.ceil(k_words / math.ceil(k_words / _K_BLOCK))
+        if k_words > (way.k_words or _K_WORDS[mode]):
+            k_words = math.ceil(k_words / math.ceil(k_words / (way.k_words or _K_BLOCK)))
         k_words = _padded(k_words, lanes)
-    row_tasks, column_tasks = _tasks(spec, panel, cores, a_in_place)
+    row_tasks, column_tasks = way.tasks or _tasks(spec, panel, cores, a_in_place)
     whole = spec.k is not None and k_words * (2 if pairs else 1) >= spec.k
     panels = max(1, _PACKED_B_BYTES[mode if whole else "in place"] // (k_words * panel * 4))
     if spec.n is not None:

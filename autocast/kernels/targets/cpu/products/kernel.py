@@ -19,7 +19,9 @@ from autocast.kernels.extents import Extent, ceil_div, i64, quotient, remainder
 from autocast.kernels.specs.products import Epilogue, Product
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.blocking import (
+    RULES,
     Blocking,
+    Way,
     choose_blocking,
     few_rows_blocking,
     has_few_rows,
@@ -36,7 +38,7 @@ from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing
 __all__ = ["Epilogue", "Product", "product"]
 
 
-def product(spec: Product, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
+def product(spec: Product, target: tvm.target.Target, name: str, way: Way = RULES) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(A, B, [bias], [residual], out)` that computes `spec` on `target`.
 
     The function is fit for `relax.call_tir`. Its attribute `autocast.summed_axis` is A's axis of length k, which
@@ -46,7 +48,7 @@ def product(spec: Product, target: tvm.target.Target, name: str) -> tirx.PrimFun
     isa = instruction_set(target)
     with kernel_function(name) as finished:
         T.func_attr({"autocast.summed_axis": -2 if spec.transpose_a else -1})
-        generator = _Generator(spec, isa, cores(target))
+        generator = _Generator(spec, isa, cores(target), way)
         problem = generator.emit()
     return finished().with_attr("autocast.in_place", generator.in_place(problem))
 
@@ -131,8 +133,8 @@ class _Problem:
 
 
 class _Generator:
-    def __init__(self, spec: Product, isa: InstructionSet, threads: int) -> None:
-        self.spec, self.unit, self.threads = spec, VectorUnit(isa), threads
+    def __init__(self, spec: Product, isa: InstructionSet, threads: int, way: Way) -> None:
+        self.spec, self.unit, self.threads, self.way = spec, VectorUnit(isa), threads, way
         self.pairs = multiplies_pairs(spec, isa)
         self.word, self.per_word = ("int32", 2) if self.pairs else ("float32", 1)
         self.packed = PackedWeight.of(spec, isa) if spec.b_packed else None
@@ -202,7 +204,7 @@ class _Generator:
             blocking = few_rows_blocking(spec, isa, self.threads)
         else:
             in_place = self.a_words is not None
-            blocking = choose_blocking(spec, isa, self.threads, pairs=self.pairs, a_in_place=in_place)
+            blocking = choose_blocking(spec, isa, self.threads, pairs=self.pairs, a_in_place=in_place, way=self.way)
         tasks = _total(problem.batch) * (blocking.row_tasks * blocking.column_tasks)
         walk = FewRows if few_rows else PanelWalk
         if isinstance(tasks, int) and tasks == 1:
