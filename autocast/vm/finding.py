@@ -43,7 +43,7 @@ def find(source: Source, *, again: bool, shown: Callable[[list[Any]], Iterable[A
     if not any(folder.writable for folder in store().folders):
         raise UnsupportedError(
             f"find: what is measured is kept in the cache; AUTOCAST_CACHE is {settings.text('AUTOCAST_CACHE')!r}, "
-            "or its folder cannot be used; expected 'on', and a folder of yours. Try mode='fast', which measures nothing"
+            "or its folder cannot be used; expected 'on' and a folder. Try mode='fast', which measures nothing"
         )
     if str(source.target) != str(kernels.detect_target()):
         raise UnsupportedError(
