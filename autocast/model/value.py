@@ -104,8 +104,8 @@ class Model:
         """How many of main's outputs are results: the others replace parameters."""
         return len(_outputs(self.main)) - len(updates_of(self.main))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model on this machine's CPU, once, from the parameters that it has.
+    def __call__(self, *args: Any, device: str = "cpu", **kwargs: Any) -> Any:
+        """Run the model once, from the parameters that it has.
 
         A model is a value, so a call leaves `params` as they are, and the next one starts from them again; to go on
         from what a call made of the parameters, call `autocast.vm.compile(model)`.
@@ -114,6 +114,8 @@ class Model:
         ----------
         *args : torch.Tensor, numpy.ndarray or tvm.runtime.Tensor
             The first inputs, with the shapes and dtypes of main's parameters.
+        device : str
+            As `autocast.vm.compile` takes it: our kernels on this machine's CPU, or a device of torch's.
         **kwargs
             The remaining inputs, by name (`model(input_ids=..., attention_mask=...)`).
 
@@ -127,7 +129,7 @@ class Model:
             An input is missing, unknown, given twice, or of another shape or dtype.
         """
         compile = import_module(_COMPILER).compile
-        return compile(self)(*self.bind_inputs(*args, **kwargs))
+        return compile(self, device)(*self.bind_inputs(*args, **kwargs))
 
     def bind_inputs(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The inputs in the order of `input_names`; InputError where one is missing, unknown or given twice."""

@@ -31,7 +31,17 @@ from autocast.runtime.pool import Storages, varying_blocks
 from autocast.runtime.program import CARRY, PREPARE
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.status import Status
-from autocast.runtime.tensors import copy, copy_into, from_tensor, is_array, kind_of, outside_of, same_bits, to_tensor
+from autocast.runtime.tensors import (
+    copy,
+    copy_into,
+    dtype_name,
+    from_tensor,
+    is_array,
+    kind_of,
+    outside_of,
+    same_bits,
+    to_tensor,
+)
 from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
 
 #: What compiles the model in a file that has no code for this processor: the runtime knows nothing more of it.
@@ -189,20 +199,7 @@ class Executable:
         InputError
             A name that the state does not have, or a value of another dtype or shape; then nothing has changed.
         """
-        check_kind("load_state", state, Mapping, InputError, "tensors by the names of executable.state")
-        if unknown := sorted(state.keys() - self.state.keys()):
-            near = difflib.get_close_matches(unknown[0], self.state)
-            raise InputError(
-                f"load_state: {unknown[0]!r} is not part of the state, which has {len(self.state)} tensors"
-                + (f"; did you mean {near[0]!r}?" if near else "; see executable.state")
-            )
-        for name, value in state.items():
-            check_value("load_state", name, value, is_array, InputError, "a torch tensor, numpy array or TVM tensor")
-        values = {name: to_tensor(value) for name, value in state.items()}
-        for name, value in values.items():
-            got, expected = (f"{t.dtype}{list(map(int, t.shape))}" for t in (value, self.state[name]))
-            if got != expected:
-                raise InputError(f"load_state: {name} is {got}, expected {expected}")
+        values = checked_state(self.state, state)
         with self._lock:
             for name, value in values.items():
                 copy_into(self.state[name], value)
@@ -296,6 +293,25 @@ class Executable:
             return otherwise
         threads.configure()
         return tuple(VirtualMachine(self.library.module, pooled=False)[name](*arguments))
+
+
+def checked_state(held: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, tvm_ffi.Tensor]:
+    """New values for what is `held` by an executable, as tensors; InputError where one fits nothing of it."""
+    check_kind("load_state", state, Mapping, InputError, "tensors by the names of executable.state")
+    if unknown := sorted(state.keys() - held.keys()):
+        near = difflib.get_close_matches(unknown[0], held)
+        raise InputError(
+            f"load_state: {unknown[0]!r} is not part of the state, which has {len(held)} tensors"
+            + (f"; did you mean {near[0]!r}?" if near else "; see executable.state")
+        )
+    for name, value in state.items():
+        check_value("load_state", name, value, is_array, InputError, "a torch tensor, numpy array or TVM tensor")
+    values = {name: to_tensor(value) for name, value in state.items()}
+    for name, value in values.items():
+        got, expected = (f"{dtype_name(t)}{list(map(int, t.shape))}" for t in (value, held[name]))
+        if got != expected:
+            raise InputError(f"load_state: {name} is {got}, expected {expected}")
+    return values
 
 
 def load(path: str | os.PathLike[str] | bytes, *, key: bytes | None = None) -> Executable:

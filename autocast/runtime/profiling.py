@@ -24,7 +24,7 @@ VM_ROW = "(virtual machine)"
 _OWN_CALLS = ("vm.builtin.", POISON)
 
 #: Instrumented runs are for shares, not for latencies: a few are enough.
-_MAX_INSTRUMENTED_RUNS = 5
+MAX_INSTRUMENTED_RUNS = 5
 
 
 def profile(
@@ -37,9 +37,7 @@ def profile(
     InputError
         The inputs do not fit, or one of the counts is too small.
     """
-    for name, count, least in (("warmup", warmup, 0), ("number", number, 1), ("repeat", repeat, 1)):
-        is_legal = partial(is_count, least=least)
-        check_value("profile_vm_model", name, count, is_legal, InputError, f"an integer of {least} or more")
+    check_counts(warmup, number, repeat)
     args = executable.signature.in_order(args)
     executable.signature.bind(args)
     arguments = executable.arguments(args)
@@ -51,7 +49,7 @@ def profile(
         for _ in range(number):
             executable.run(arguments)
         latencies.append((time.perf_counter() - started) * 1e3 / number)
-    operators, instrumented = _time_operators(executable, arguments, min(number, _MAX_INSTRUMENTED_RUNS))
+    operators, instrumented = _time_operators(executable, arguments, min(number, MAX_INSTRUMENTED_RUNS))
     return LatencyReport(
         tuple(latencies),
         operators,
@@ -62,6 +60,13 @@ def profile(
         repeat,
         notes=executable.program.notes,
     )
+
+
+def check_counts(warmup: int, number: int, repeat: int) -> None:
+    """InputError unless one can run and measure so often."""
+    for name, count, least in (("warmup", warmup, 0), ("number", number, 1), ("repeat", repeat, 1)):
+        is_legal = partial(is_count, least=least)
+        check_value("profile_vm_model", name, count, is_legal, InputError, f"an integer of {least} or more")
 
 
 class _Instrument:

@@ -32,3 +32,12 @@ def fold(module: fx.GraphModule) -> None:
                 node.replace_all_uses_with(module.graph.get_attr(name), lambda user: user not in known)
     module.graph.eliminate_dead_code()
     module.recompile()
+
+
+def drop_unused(module: fx.GraphModule) -> None:
+    """Forget the parameters and buffers that the graph does not read."""
+    read = {node.target for node in module.graph.find_nodes(op="get_attr")}
+    for name, _ in [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]:
+        if name not in read:
+            path, _, last = name.rpartition(".")
+            delattr(module.get_submodule(path), last)

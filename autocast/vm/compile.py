@@ -35,8 +35,9 @@ from autocast.vm.program import build, find, is_kept
 from autocast.vm.signatures import signature_of
 from autocast.vm.source import Source
 from autocast.vm.starting import StartingExecutable
+from autocast.vm.torch_devices import MODES, TorchExecutable, torch_device
 
-#: The devices that models can be compiled for.
+#: The devices that our kernels are compiled for; `torch_devices.devices` lists those of torch, too.
 DEVICES = ("cpu",)
 
 #: Of each model: the executables, and how often its parameters were written when that was made.
@@ -67,7 +68,8 @@ def compile(
         and an executable does not change with them. Where torch has written to those of an imported module since
         (`load_state_dict`, an optimizer), there is a new executable; after other writes call `model.replace()` first.
     device : str
-        "cpu".
+        "cpu", whose kernels are ours; or a device of torch's, which runs `to_torch`: "torch:cpu", "cuda", "cuda:1",
+        "mps", "xpu", whichever there is. What is returned then takes calls and state as an Executable does.
     target : tvm.target.Target, optional
         What to generate code for; this machine's processor (or AUTOCAST_TARGET) if omitted.
     opt_level : int
@@ -78,7 +80,9 @@ def compile(
         and compiles by them; "hybrid" measures what was not measured before (see `autocast tune`). "dynamic_hybrid"
         generates no code while somebody waits: torch's kernels answer calls at once, another process compiles the
         model meanwhile, and calls go on with that when it is done; `executable.wait()` waits for it,
-        `executable.status` tells. Results differ by rounding between the two. AUTOCAST_FIND_MODE if omitted.
+        `executable.status` tells. Results differ by rounding between the two. AUTOCAST_FIND_MODE if omitted. On torch's
+        devices: "inductor", the default, has torch's compiler compile at the first call; "eager" runs operators one by
+        one.
 
     Raises
     ------
@@ -96,24 +100,34 @@ def compile(
         The model was imported from a torch module in training mode, and is not trained.
     """
     device = str(device)
-    if device not in DEVICES:
-        raise UnsupportedError(f"compile: device {device!r} is not supported, expected one of {', '.join(DEVICES)}")
+    where = None if device in DEVICES else torch_device(device)
     check_options(target, opt_level)
-    mode = settings.text("AUTOCAST_FIND_MODE") if mode is None else mode
-    if mode not in settings.FIND_MODES:
-        raise UnsupportedError(f"compile: mode is {mode!r}, expected one of {', '.join(settings.FIND_MODES)}")
+    modes, usual = (MODES, MODES[0]) if where else (settings.FIND_MODES, settings.text("AUTOCAST_FIND_MODE"))
+    mode = usual if mode is None else mode
+    if mode not in modes:
+        raise UnsupportedError(f"compile: mode is {mode!r}, expected one of {', '.join(modes)} on the device {device}")
+    if where and target is not None:
+        raise UnsupportedError(
+            f"compile: target is {target}, expected None on the device {device}, whose code is torch's"
+        )
+    if where and not isinstance(model_or_module, Model):
+        return cast(Executable, TorchExecutable(_with_inputs_alone(model_or_module), device, where, mode))
     threads.configure()
     target = kernels.detect_target() if target is None else target
     if not isinstance(model_or_module, Model):
         return _compile(model_or_module, None, device, target, opt_level)
     _warn_of_training_mode(model_or_module)
-    kind = _KINDS[mode]
-    make = partial(_of_model, model_or_module, partial(kind, device=device, target=target, opt_level=opt_level))
+    kind: Any
+    if where:
+        kind = partial(TorchExecutable, name=device, device=where, mode=mode)
+    else:
+        kind = partial(_KINDS[mode], device=device, target=target, opt_level=opt_level)
+    make = partial(_of_model, model_or_module, kind)
     if model_or_module.updated:
         return make()
     with _cache_lock:
         executables = _cache.setdefault(model_or_module, {})
-        key = (device, str(target), opt_level, settings.debug().poison)
+        key = (device, mode if where else str(target), opt_level, settings.debug().poison)
         writes = model_or_module.writes() if model_or_module.writes else 0
         if key not in executables or executables[key][0] != writes:
             executables[key] = writes, make()
@@ -256,6 +270,14 @@ def source_of(
 def _written(target: tvm.target.Target, opt_level: int) -> str:
     """The arguments beside the model, as Python writes them."""
     return f"target=tvm.target.Target({str(target)!r}), opt_level={opt_level}"
+
+
+def _with_inputs_alone(mod: tvm.IRModule) -> Model:
+    """A module as a model without parameters."""
+    mod = check_module(mod)
+    main = _with_inputs_only(mod["main"])
+    functions = {**mod.functions, mod.get_global_var("main"): main.with_attr("num_input", len(main.params))}
+    return Model(tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos))
 
 
 def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:

@@ -13,6 +13,7 @@ from autocast.runtime.signature import Inputs
 from autocast.runtime.tensors import bytes_of
 from autocast.vm.checks import A_MODEL
 from autocast.vm.compile import executable_for
+from autocast.vm.torch_devices import TorchExecutable
 
 
 def trace_memory(model: Model | tvm.IRModule | Executable, device: str = "cpu", args: Inputs = ()) -> MemoryTrace:
@@ -26,7 +27,8 @@ def trace_memory(model: Model | tvm.IRModule | Executable, device: str = "cpu", 
     model : Model, IRModule or Executable
         What is called; compiled for `device` if it is not yet.
     device : str
-        "cpu".
+        As `autocast.vm.compile` takes it. On torch's devices the trace has one step, the whole call, as the device's
+        allocator counts it.
     args : sequence of tensors, or dict of str to tensor
         The inputs, in their order or by their names; only their shapes matter.
 
@@ -35,7 +37,12 @@ def trace_memory(model: Model | tvm.IRModule | Executable, device: str = "cpu", 
     MemoryTrace
         Prints as a table.
     """
-    return trace(*executable_for(model, device, args))
+    executable, inputs = executable_for(model, device, args)
+    if isinstance(executable, TorchExecutable):
+        from autocast.vm.torch_measuring import trace_on_torch
+
+        return trace_on_torch(executable, inputs)
+    return trace(executable, inputs)
 
 
 def get_peak_memory(

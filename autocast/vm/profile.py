@@ -12,6 +12,7 @@ from autocast.runtime.latency_report import LatencyReport
 from autocast.runtime.profiling import profile
 from autocast.runtime.signature import Inputs
 from autocast.vm.compile import executable_for
+from autocast.vm.torch_devices import TorchExecutable
 
 
 def run_vm_model(
@@ -39,7 +40,8 @@ def profile_vm_model(
     model : Model, IRModule or Executable
         What is called; compiled for `device` if it is not yet.
     device : str
-        "cpu".
+        As `autocast.vm.compile` takes it: "cpu", "torch:cpu", "cuda". Compiled by Inductor where it is torch's; pass
+        `compile(model, device, mode="eager")` for the other way.
     args : sequence of tensors, or dict of str to tensor
         The inputs, in their order or by their names; a model's parameters are added by itself.
     opt_level : int
@@ -63,4 +65,8 @@ def profile_vm_model(
         The inputs do not fit the model, or one of the counts is too small.
     """
     executable, inputs = executable_for(model, device, args, opt_level)
+    if isinstance(executable, TorchExecutable):
+        from autocast.vm.torch_measuring import profile_on_torch
+
+        return profile_on_torch(executable, inputs, warmup=warmup, number=number, repeat=repeat)
     return profile(executable, inputs, warmup=warmup, number=number, repeat=repeat)

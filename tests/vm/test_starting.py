@@ -102,7 +102,7 @@ def test_inputs_are_checked_from_the_first_call(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_mode_is_one_of_those_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = _model(37)
-    with pytest.raises(UnsupportedError, match="mode is 'slow', expected one of fast, dynamic_hybrid"):
+    with pytest.raises(UnsupportedError, match="mode is 'slow', expected one of fast, normal, hybrid, dynamic_hybrid"):
         vm.compile(model, mode="slow")
     monkeypatch.setenv("AUTOCAST_FIND_MODE", "slow")
     with pytest.raises(AutocastError, match="AUTOCAST_FIND_MODE='slow': expected fast or dynamic_hybrid"):

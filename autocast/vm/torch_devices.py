@@ -1,0 +1,164 @@
+"""Models on torch's devices: `to_torch`, run eagerly or compiled by Inductor."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from threading import RLock
+from typing import Any
+
+import tvm_ffi
+
+from autocast.errors import UnsupportedError
+from autocast.model.value import Model
+from autocast.runtime.executable import checked_state
+from autocast.runtime.signature import Signature
+from autocast.runtime.tensors import from_tensor, is_torch, kind_of, to_tensor
+from autocast.vm.signatures import signature_of
+
+#: How torch runs a model: its kernels one by one, or what its compiler makes of them.
+MODES = ("inductor", "eager")
+
+#: What marks torch's CPU, as "cpu" is that of our kernels.
+_PREFIX = "torch:"
+
+
+def devices() -> tuple[str, ...]:
+    """What there is on this machine: "cpu", for our kernels, and torch's devices."""
+    if importlib.util.find_spec("torch") is None:
+        return ("cpu",)
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    count = torch.accelerator.device_count() if accelerator else 0
+    return "cpu", f"{_PREFIX}cpu", *(f"{accelerator.type}:{index}" for index in range(count) if accelerator)
+
+
+def torch_device(name: str) -> Any:
+    """Torch's device of a name such as "torch:cpu", "cuda" or "cuda:1".
+
+    Raises
+    ------
+    UnsupportedError
+        This machine's torch has no such device: it lists those that there are.
+    """
+    there = devices()
+    plain = name.removeprefix(_PREFIX)
+    if name == f"{_PREFIX}cpu" in there or plain in there[2:] or f"{plain}:0" in there:
+        import torch
+
+        return torch.device(plain)
+    raise UnsupportedError(
+        f"compile: device {name!r} is not supported, expected one of {', '.join(there)}: our kernels' CPU, and what "
+        "torch has on this machine"
+    )
+
+
+class TorchExecutable:
+    """A model on a device of torch's: is called, waited for and has state as an `Executable`.
+
+    Inputs of any kind are moved to the device. Outputs are of the inputs' kind: torch tensors stay on the device.
+    Products of 16 bits are rounded to 16 bits by torch's kernels, which accumulate in float32; what depends on
+    parameters alone is computed once, unless calls replace some.
+
+    Parameters
+    ----------
+    model : Model
+    name : str
+        The device, as it was asked for.
+    device : torch.device
+    mode : str
+        One of `MODES`. "inductor" compiles when it is called first, and for sizes that vary a second time.
+
+    Raises
+    ------
+    UnsupportedError
+        Some of the model's operators have no meaning in torch: all are listed.
+    """
+
+    def __init__(self, model: Model, name: str, device: Any, mode: str) -> None:
+        import torch
+
+        from autocast.torch_target import to_torch
+        from autocast.torch_target.folding import drop_unused, fold
+
+        self.signature: Signature = signature_of(model.main, model.num_input)
+        self.device, self.torch_device, self.mode = name, device, mode
+        module: Any = to_torch(model, exact=False).to(device)
+        if not model.updated:
+            fold(module)
+            drop_unused(module)
+        for parameter in module.parameters():
+            if parameter.device.type == "cpu":  # it shares the memory of the model's, which others may write
+                parameter.data = parameter.data.clone()
+        self._module, self._updated = module, model.updated
+        self._run = torch.compile(module, fullgraph=True) if mode == "inductor" else module
+        self._turn = RLock()
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Run `main`, as `Executable` does.
+
+        Raises
+        ------
+        InputError
+            The inputs do not fit the signature.
+        """
+        if named:
+            inputs = self.signature.in_places(inputs, named)
+        self.signature.bind(inputs)
+        return _of_kind(self.run(self.arguments(inputs)), kind_of(inputs))
+
+    def arguments(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Checked `inputs` as torch tensors on the device."""
+        import torch
+
+        tensors = (value if is_torch(value) else torch.from_dlpack(to_tensor(value)) for value in inputs)
+        return tuple(value.to(self.torch_device) for value in tensors)
+
+    def run(self, arguments: tuple[Any, ...]) -> Any:
+        """Run `main` on what `arguments` returned."""
+        import torch
+
+        with self._turn, torch.no_grad():
+            return self._run(*arguments)
+
+    def wait(self, timeout: float | None = None) -> TorchExecutable:
+        """This executable: nothing of it is compiled elsewhere."""
+        return self
+
+    @property
+    def params(self) -> tuple[Any, ...]:
+        """The tensors on the device that calls read, state and what was computed of parameters among them."""
+        return (*self._module.parameters(), *self._module.buffers())
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """The parameters that calls update, by name, in the memory that they update: torch tensors on the device."""
+        return {name: self._module.get_buffer(name) for name in self._updated}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from other values, as `Executable.load_state` does."""
+        values = checked_state(self.state, state)
+        with self._turn:
+            for name, value in values.items():
+                self.state[name].copy_(from_tensor(value, "torch"))
+
+    def adopt(self, state: Mapping[str, Any]) -> None:
+        """Go on with this state, all of it."""
+        with self._turn:
+            for name, value in state.items():
+                self.state[name].copy_(value)
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
+        return f"TorchExecutable({inputs}; {self.mode}; {self.device})"
+
+
+def _of_kind(value: Any, kind: str) -> Any:
+    """An output as the inputs are."""
+    if isinstance(value, tuple | list):
+        return tuple(_of_kind(one, kind) for one in value)
+    if kind == "torch":
+        return value
+    tensor: tvm_ffi.Tensor = to_tensor(value.cpu())
+    return from_tensor(tensor, kind)
