@@ -105,7 +105,7 @@ def test_the_mode_is_one_of_those_that_there_are(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(UnsupportedError, match="mode is 'slow', expected one of fast, normal, hybrid, dynamic_hybrid"):
         vm.compile(model, mode="slow")
     monkeypatch.setenv("AUTOCAST_FIND_MODE", "slow")
-    with pytest.raises(AutocastError, match="AUTOCAST_FIND_MODE='slow': expected fast or dynamic_hybrid"):
+    with pytest.raises(AutocastError, match=r"AUTOCAST_FIND_MODE='slow': expected fast or .* or dynamic_hybrid"):
         vm.compile(model)
 
 
