@@ -16,8 +16,8 @@ from autocast.messages import is_whole
 
 _SPELLING = (
     'dynamic={"batch": ("input_ids", 0, 1, 64)} (dimension: input name or position, axis, minimum, maximum), a list of '
-    'such tuples where several inputs share the dimension, "*" for every input, or torch\'s own '
-    '{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}'
+    'such tuples where several inputs share the dimension, "*" for every input, torch\'s own '
+    '{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}, or "auto"'
 )
 
 

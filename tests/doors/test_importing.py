@@ -317,10 +317,7 @@ ROWS: Rows = {
             lambda: from_torch(NET, (X,), dynamic={"input": {0: "b"}}),
             r"dynamic\['input'\] maps 0 to 'b'",
         ),
-        "dynamic torch's auto": (
-            lambda: from_torch(NET, (X,), dynamic={"input": {0: torch.export.Dim.AUTO}}),
-            r"dynamic\['input'\] maps 0 to DimHint\(AUTO\)",
-        ),
+        "dynamic unlike auto": (lambda: from_torch(NET, (X,), dynamic="always"), "dynamic is a str; expected dynamic="),
         "dynamic that the module fixes": (
             lambda: from_torch(Fixed(), (X,), dynamic={"n": ("x", 0)}),
             r"torch\.export cannot export Fixed: Constraints",
