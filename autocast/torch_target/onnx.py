@@ -8,7 +8,7 @@ import os
 import secrets
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -34,6 +34,9 @@ OLDEST = 18
 
 #: Bytes of weights that one file has; protobuf ends at 2 GiB, the graph included.
 LARGEST = 2_000_000_000
+
+#: Bytes of tensors that are never beside the file: whoever infers shapes has to read those that say them.
+SMALL = 1024
 
 
 def to_onnx(model: Model, path: str | os.PathLike[str], *, opset: int = OPSET, exact: bool = False) -> Path:
@@ -113,6 +116,7 @@ def _exported(model: Model, opset: int, exact: bool) -> Any:
                 input_names=list(model.input_names),
                 output_names=_output_names(model),
                 opset_version=opset,
+                custom_translation_table=_forms(),
                 dynamo=True,
                 optimize=False,  # it computes the casts of parameters, which lose their names
                 verbose=False,
@@ -120,6 +124,19 @@ def _exported(model: Model, opset: int, exact: bool) -> Any:
         except Exception as error:
             raise UnsupportedError(_refusal(module, examples, dynamic, opset, error)) from error
     return program.model
+
+
+def _forms() -> dict[Any, Callable[..., Any]]:
+    """What torch's exporter lacks, in ONNX."""
+    from onnxscript import opset18
+
+    op: Any = opset18
+
+    def sort(x: Any, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+        size = op.Gather(op.Shape(x), op.Constant(value_ints=[dim]))
+        return op.TopK(x, size, axis=dim, largest=int(descending), sorted=1)  # of equals the first comes first
+
+    return {torch.ops.aten.sort.stable: sort}
 
 
 def _output_names(model: Model) -> list[str]:
@@ -186,6 +203,7 @@ def _without_form(module: torch.nn.Module, examples: Any, dynamic: Any, opset: i
         for axes in dynamic
     ]
     unknown: Counter[str] = Counter()
+    ours = _forms()
     try:
         exported = torch.export.export(module, examples, dynamic_shapes=tuple(shapes))
         registry = _registration.ONNXRegistry.from_torchlib(opset_version=opset)
@@ -195,7 +213,7 @@ def _without_form(module: torch.nn.Module, examples: Any, dynamic: Any, opset: i
     for node in prepared.graph.nodes:
         if node.op == "call_function" and getattr(node.target, "__module__", "") != "_operator":
             known, _ = _dispatching.dispatch(node, registry)
-            unknown[str(node.target)] += known is None
+            unknown[str(node.target)] += known is None and node.target not in ours
     return +unknown
 
 
@@ -246,6 +264,7 @@ def _write(program: Any, path: Path) -> None:
     held = [value for value in program.graph.initializers.values() if value.const_value is not None]
     beside = ""
     if sum(value.const_value.nbytes for value in held) > LARGEST:
+        held = [value for value in held if value.const_value.nbytes > SMALL]
         beside = f"{path.name}.{secrets.token_hex(4)}.data"
         path.parent.mkdir(parents=True, exist_ok=True)
     try:

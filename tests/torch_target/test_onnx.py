@@ -121,7 +121,8 @@ def test_outputs_without_names_are_numbered(tmp_path: Path) -> None:
 
 def test_weights_beyond_what_one_file_can_have_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "LARGEST", 1000)
-    model, x = small(), torch.randn(3, 16)
+    reshaping = nn.Sequential(nn.Linear(16, 32), nn.Unflatten(1, (4, 8)), nn.Linear(8, 64)).eval()
+    model, x = autocast.from_torch(reshaping, (torch.randn(4, 16),), dynamic={"rows": ("input", 0)}), torch.randn(3, 16)
     for _ in range(2):  # the second replaces the first
         path = autocast.to_onnx(model, tmp_path / "model.onnx")
         assert error(run(path, x), model(x)) < 1e-3
@@ -144,6 +145,17 @@ def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path: Path, mon
     with pytest.raises(ArtifactError, match=r"cannot be written: No space left.*nothing was changed"):
         autocast.to_onnx(small(), path)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_what_is_sorted_keeps_the_order_of_equals(tmp_path: Path) -> None:
+    class Sorted(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return *torch.topk(x, 3, dim=1), *torch.sort(x, dim=0, descending=True), *torch.sort(x)
+
+    x = torch.randint(0, 4, (5, 7), generator=torch.Generator().manual_seed(0)).float()
+    model = autocast.from_torch(Sorted(), (x,))
+    for got, expected in zip(run(autocast.to_onnx(model, tmp_path / "model.onnx"), x), model(x), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
 def test_operators_without_a_form_in_onnx_are_one_error_that_counts_them(tmp_path: Path) -> None:
