@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import operator
 import threading
 from collections import OrderedDict
@@ -27,6 +28,10 @@ Module = TypeVar("Module", bound=nn.Module)
 _COMPILED = "_autocast_compiled"
 
 _version = operator.attrgetter("_version")
+
+#: Where one that is imported keeps what its `**kwargs` are given beside tensors: torch.export takes none of these with
+#: sizes that vary.
+_OPTIONS = "_autocast_options"
 
 #: Inputs that are baked in, so that each value has a program of its own.
 _CONSTANTS = (bool, int, float, str, type(None))
@@ -79,7 +84,8 @@ def _class_of(kind: type[nn.Module]) -> type[nn.Module]:
 
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__[_COMPILED](self, functools.partial(kind.forward, self), args, kwargs)
+        inner = functools.partial(kind.forward, self, **self.__dict__.get(_OPTIONS, {}))
+        return self.__dict__[_COMPILED](self, inner, args, kwargs)
 
     def reduce(self: nn.Module, protocol: Any) -> Any:
         plain = object.__new__(kind)
@@ -175,7 +181,11 @@ class _Compiled:
         return list(map(_version, self._counted))
 
     def _imported(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Program:
-        model = from_torch(_without_hooks(module), args, example_kwargs=kwargs, dynamic=self.dynamic)
+        bare, known = _without_hooks(module), inspect.signature(module.forward).parameters
+        options = {name: v for name, v in kwargs.items() if name not in known and isinstance(v, _CONSTANTS)}
+        bare.__dict__[_OPTIONS] = options
+        others = {name: value for name, value in kwargs.items() if name not in options}
+        model = from_torch(bare, args, example_kwargs=others, dynamic=self.dynamic)
         leaves, outputs = self._returned
         if model.updated:
             raise UnsupportedError(

@@ -108,6 +108,17 @@ def test_a_size_that_differs_is_dynamic_from_then_on() -> None:
     torch.testing.assert_close(wrapped(x), module(x), **_LOW)
 
 
+def test_options_beside_the_parameters_of_forward_are_taken_with_any_sizes() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: torch.Tensor, **options: Any) -> torch.Tensor:
+            return torch.relu(x) * options["factor"]
+
+    wrapped = autocast.wrap(Scaled(), dynamic={"rows": ("x", 0)})
+    for rows, factor in ((4, 2.0), (3, 2.0), (3, 5.0)):
+        x = torch.randn(rows, 16)
+        torch.testing.assert_close(wrapped(x, factor=factor), torch.relu(x) * factor)
+
+
 def _load(module: Any) -> None:
     module.load_state_dict({name: 2 * value for name, value in module.state_dict().items()})
 

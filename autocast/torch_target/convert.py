@@ -206,7 +206,7 @@ class _Converter:
     def value(self, expr: Any) -> Value:
         """What an expression is in the graph."""
         if isinstance(expr, relax.Var):
-            return self.values[expr]
+            return self.values[expr] if expr in self.values else self.sizes(expr)  # sizes are variables, too
         if isinstance(expr, ConstantExpr):
             return self.tracer.constant(from_tensor(expr.value, "torch"))
         if isinstance(expr, relax.Tuple):
