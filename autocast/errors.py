@@ -23,6 +23,7 @@ __all__ = [
     "InputError",
     "PolicyError",
     "PolicyWarning",
+    "RankError",
     "SlowDtypeWarning",
     "TrainingError",
     "TrainingModeWarning",
@@ -93,6 +94,10 @@ class ArtifactError(AutocastError):
 
 class TrainingError(AutocastError):
     """A training step that cannot be built: of this model, loss, optimizer or option."""
+
+
+class RankError(AutocastError):
+    """Processes that train one model together cannot go on: one of them is missing, or they were not started alike."""
 
 
 class DivergedError(AutocastError):

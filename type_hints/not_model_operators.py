@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from type_hints.helpers import opaque
+from type_hints.helpers import full, opaque
 from type_hints.registry import rule
 
 _FOREIGN = "calls code that was written for these dtypes"
 _CLOSURE = "a function value: its body is cast where it is defined"
 _COLLECTIVE = "every worker must send the same dtype, which its author chose"
+_SUM = "sums over all ranks, each as exact as the gradients that one process would have added up"
 _SHARDING = "places a tensor on a mesh of devices"
 _MEMORY = "storage is planned after casts are decided"
 _BYTES = "looks at the bytes of a tensor: their dtype is part of the result"
@@ -31,6 +32,8 @@ RULES = (
     rule("relax.ccl.allreduce", opaque(), why=_COLLECTIVE),
     rule("relax.ccl.broadcast_from_worker0", opaque(), why=_COLLECTIVE),
     rule("relax.ccl.scatter_from_worker0", opaque(), why=_COLLECTIVE),
+    rule("relax.collective.all_reduce_start", full(1), why=_SUM),
+    rule("relax.collective.all_reduce_done", opaque(), why="the buffer has the dtype that was sent"),
     rule("relax.dist.annotate_sharding", opaque(), why=_SHARDING),
     rule("relax.dist.redistribute", opaque(), why=_SHARDING),
     rule("relax.dist.redistribute_replica_to_shard", opaque(), why=_SHARDING),

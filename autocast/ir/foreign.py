@@ -11,11 +11,16 @@ from autocast.ir.views import all_bindings, is_op, relax_functions
 from autocast.runtime.torch_calls import PREFIX, operator_of
 
 
-def torch_operator(value: relax.Expr) -> str:
-    """The operator that the value of a binding calls torch for, "aten.i0.default"; empty where it calls none."""
+def packed_function(value: relax.Expr) -> str:
+    """The packed function that the value of a binding is a `call_dps_packed` of; empty where it is no such call."""
     if not is_op(value, "relax.call_dps_packed") or not isinstance(value.args[0], relax.ExternFunc):
         return ""
-    name = str(value.args[0].global_symbol)
+    return str(value.args[0].global_symbol)
+
+
+def torch_operator(value: relax.Expr) -> str:
+    """The operator that the value of a binding calls torch for, "aten.i0.default"; empty where it calls none."""
+    name = packed_function(value)
     return operator_of(name) if name.startswith(PREFIX) else ""
 
 

@@ -7,10 +7,11 @@ from autocast.operators.row import Kind, rows
 ROWS = rows(
     Kind.FOREIGN,
     """
-    assert_op builtin.alloc_tensor builtin.stop_lift_params call_builtin_with_ctx call_dps_packed call_inplace_packed
-    call_pure_packed call_py_func call_tir call_tir_inplace call_tir_with_grad ccl.allgather ccl.allreduce
-    ccl.broadcast_from_worker0 ccl.scatter_from_worker0 dist.annotate_sharding dist.call_tir_local_view
-    dist.redistribute dist.redistribute_replica_to_shard grad.end_checkpoint grad.no_grad grad.start_checkpoint
+    assert_op builtin.alloc_tensor builtin.stop_lift_params call_builtin_with_ctx call_dps_packed
+    call_inplace_packed call_pure_packed call_py_func call_tir call_tir_inplace call_tir_with_grad ccl.allgather
+    ccl.allreduce ccl.broadcast_from_worker0 ccl.scatter_from_worker0 collective.all_reduce_done
+    collective.all_reduce_start dist.annotate_sharding dist.call_tir_local_view dist.redistribute
+    dist.redistribute_replica_to_shard grad.end_checkpoint grad.no_grad grad.start_checkpoint
     inspect.tensor_byte_offset inspect.tensor_dtype_bits inspect.tensor_dtype_code inspect.tensor_dtype_lanes
     inspect.tensor_elem_offset inspect.tensor_ndim inspect.tensor_shape_i inspect.tensor_stride_i invoke_closure
     invoke_pure_closure make_closure memory.alloc_storage memory.alloc_tensor memory.ensure_zero_offset

@@ -56,7 +56,7 @@ class Operator:
     name
         Its name in TVM's registry, such as "relax.grad.gelu_backward".
     arguments
-        The names of its arguments; those that end in "?" may be missing.
+        The names of its arguments; those that end in "?" may be missing, one that ends in "*" is a tuple of tensors.
     result
         The type of a call's result.
     expand
@@ -77,11 +77,14 @@ class Operator:
     multiplies: bool = False
     compute: Callable[..., Any] | None = None
 
-    def __call__(self, *operands: relax.Expr, attrs: tvm.ir.Attrs | None = None, **attributes: Any) -> relax.Call:
+    def __call__(
+        self, *operands: relax.Expr | Sequence[relax.Expr], attrs: tvm.ir.Attrs | None = None, **attributes: Any
+    ) -> relax.Call:
         """A call with `attrs`, those of another call, or with `attributes` by name."""
         if attributes:
             attrs = tvm.ir.make_node(self.attributes, **attributes)
-        return relax.Call(tvm.ir.Op.get(self.name), list(operands), attrs)
+        fields = [relax.Tuple(operand) if isinstance(operand, tuple | list) else operand for operand in operands]
+        return relax.Call(tvm.ir.Op.get(self.name), fields, attrs)
 
     def infer(self, call: relax.Call) -> tvm.ir.Type:
         """The type of a call's result.
@@ -92,7 +95,7 @@ class Operator:
             It has too few or too many arguments, or one that is no tensor.
         """
         required = sum(not argument.endswith("?") for argument in self.arguments)
-        tensors = all(isinstance(operand.ty, relax.TensorType) for operand in call.args)
+        tensors = all(map(_fits, self.arguments, call.args))
         if not required <= len(call.args) <= len(self.arguments) or not tensors:
             given = ", ".join(str(operand.ty) for operand in call.args)
             raise IllFormedModuleError(f"{self.name}: got ({given}), expected tensors: {', '.join(self.arguments)}")
@@ -105,6 +108,14 @@ class Operator:
         attributes = {str(key): call.attrs[key] for key in call.attrs.keys()} if call.attrs else {}  # noqa: SIM118  (a node, no dict)
         hint = self.name.replace("relax.", "").replace(".", "_")
         return builder.call_te(self.compute, *call.args, **attributes, primfunc_name_hint=hint)
+
+
+def _fits(argument: str, operand: relax.Expr) -> bool:
+    """Whether an operand is what an argument of this name takes: a tensor, or for "x*" a tuple of tensors."""
+    if argument.endswith("*"):
+        fields = operand.ty.fields if isinstance(operand.ty, tvm.ir.TupleType) else ()
+        return len(fields) > 0 and all(isinstance(field, relax.TensorType) for field in fields)
+    return isinstance(operand.ty, relax.TensorType)
 
 
 #: Every operator of our own and of users, by its name.
@@ -136,7 +147,8 @@ def enter(operator: Operator, summary: str) -> Operator:
         entry = tvm.ir.Op.get(name)
         entry.set_num_inputs(-1)
         for argument in operator.arguments:
-            entry.add_argument(argument.rstrip("?"), "Tensor", argument)
+            kind = "Tuple of Tensors" if argument.endswith("*") else "Tensor"
+            entry.add_argument(argument.rstrip("?*"), kind, argument)
         entry.set_attr("FInferType", lambda call, _: OPERATORS[name].infer(call))
         entry.set_attr("FLegalize", lambda builder, call: OPERATORS[name].legalized(builder, call))
         entry.set_attr("FPurity", True)

@@ -20,6 +20,7 @@ from typing import Any
 import tvm_ffi
 
 from autocast.errors import FallbackWarning, InputError, UnsupportedError
+from autocast.runtime import collectives
 
 #: How the names of the packed functions begin; after it comes the operator, namespace.name.overload.
 PREFIX = "torch."
@@ -87,9 +88,7 @@ def provide(names: Iterable[str]) -> None:
     """
     for name in sorted(set(names)):
         if name.startswith(PREFIX) and tvm_ffi.get_global_func(name, allow_missing=True) is None:
-            operator = _operator(operator_of(name))
-            run = _gradient if name.startswith(BACKWARD) else _forward
-            tvm_ffi.register_global_func(name, functools.partial(run, operator))
+            tvm_ffi.register_global_func(name, collectives.FUNCTIONS.get(name) or _call_of(name))
 
 
 def warn(names: Sequence[str], where: str) -> None:
@@ -102,6 +101,11 @@ def warn(names: Sequence[str], where: str) -> None:
             FallbackWarning,
             stacklevel=3,
         )
+
+
+def _call_of(name: str) -> Callable[..., None]:
+    run = _gradient if name.startswith(BACKWARD) else _forward
+    return functools.partial(run, _operator(operator_of(name)))
 
 
 def _operator(name: str) -> Callable[..., Any]:

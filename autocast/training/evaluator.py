@@ -16,6 +16,7 @@ from autocast.model import Model
 from autocast.training.append_loss import append_loss
 from autocast.training.batches import Batch
 from autocast.training.losses import Loss
+from autocast.training.parallel.ranks import Ranks
 
 #: A function of outputs (a tensor, or a tuple of them) and labels to a number.
 Metric: TypeAlias = Callable[[Any, Any], Any]
@@ -54,13 +55,17 @@ class Evaluator:
         arguments_of: Callable[[Batch], tuple[Any, ...]],
         params: Iterable[tvm.runtime.Tensor],
         metrics: Mapping[str, Metric] | None,
+        ranks: Ranks,
     ) -> Any:
-        """The mean loss over batches, or with `metrics` a dictionary of it and them; see `Trainer.evaluate`."""
+        """The mean loss over batches, or with `metrics` a dictionary of it and them; see `Trainer.evaluate`.
+
+        Of all ranks' batches, where there are several.
+        """
         _check(batches, metrics)
         executable = self._losses if metrics is None else self._losses_and_outputs
         params = tuple(params)
         sums: defaultdict[str, float] = defaultdict(float)
-        examples = 0
+        examples = 0.0
         for batch in batches:
             arguments = arguments_of(batch)
             labels = arguments[-1]
@@ -72,9 +77,11 @@ class Evaluator:
             for name, metric in (metrics or {}).items():
                 value = metric(outputs[0] if len(outputs) == 1 else tuple(outputs), labels)
                 sums[name] += count * _number(name, value)
+        names = ["loss", *(metrics or {})]
+        examples, *totals = ranks.summed([examples, *(sums[name] for name in names)])
         if not examples:
             raise InputError("Trainer.evaluate: got no batches, expected at least one; is the iterator used up?")
-        means = {name: total / examples for name, total in sums.items()}
+        means = {name: total / examples for name, total in zip(names, totals, strict=True)}
         return means["loss"] if metrics is None else means
 
 

@@ -25,6 +25,9 @@ from autocast.training.losses import Loss
 from autocast.training.masters import with_masters
 from autocast.training.optimizers.functions import SCALAR, Guards, update_function, update_name
 from autocast.training.optimizers.optimizer import Optimizer
+from autocast.training.parallel.average import average_over_ranks
+from autocast.training.parallel.options import DataParallel
+from autocast.training.parallel.options import parse as parse_parallel
 from autocast.training.paths import find_paths, inline_calls, straight_line
 from autocast.training.recompute import recompute as recompute_regions
 
@@ -39,6 +42,7 @@ def training_step(
     clip_norm: float | None = None,
     loss_scaling: float | scaling.LossScaling | None = None,
     recompute: Sequence[str] = (),
+    parallel: DataParallel | str | None = None,
 ) -> Model:
     """The model that trains `model` by one step each time it is called.
 
@@ -61,6 +65,9 @@ def training_step(
     recompute : sequence of str
         Globs of the torch modules whose activations are computed again in the backward pass instead of being kept, such
         as "bert.encoder.layer.*": less memory, more time. See `autocast.training.recompute`.
+    parallel : DataParallel or str, optional
+        "data": the loss, the gradients and the running statistics of BatchNorm are means over all processes that call
+        the step at the same time, each with a batch of its own; see docs/many_machines.md.
 
     Returns
     -------
@@ -81,7 +88,7 @@ def training_step(
     check_value("training_step", "clip_norm", clip_norm, _is_norm, TrainingError, "a finite norm above 0, or None")
     check_value("training_step", "recompute", recompute, _are_globs, TrainingError, "a list of globs: ['encoder.*']")
     rate = relax.Var("learning_rate", SCALAR)
-    options = Options(clip_norm, scaling.parse(loss_scaling), tuple(recompute))
+    options = Options(clip_norm, scaling.parse(loss_scaling), tuple(recompute), parse_parallel(parallel))
     forward = append_loss(_inlined(model), loss)
     return join(forward, optimizer, rate, inputs=(*_inputs(forward), rate), options=options)
 
@@ -117,6 +124,7 @@ class Options(NamedTuple):
     clip_norm: float | None = None
     loss_scaling: scaling.LossScaling | None = None
     recompute: tuple[str, ...] = ()
+    parallel: DataParallel | None = None
 
 
 NO_OPTIONS = Options()
@@ -163,6 +171,11 @@ def join(
     differentiated = differentiate(extended["main"], list(trained.values()), seed=seed)
     differentiated = recompute_regions(differentiated, extended["main"], options.recompute)
 
+    if options.parallel is not None:
+        differentiated = average_over_ranks(
+            differentiated, _means(differentiated, len(names)), options.parallel.bucket_mib
+        )
+
     def build(builder: ir.PlacedBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, differentiated)
         kept, gradients = results[: -len(trained)], results[-len(trained) :]
@@ -200,6 +213,12 @@ class _State:
         self.variables = {name: parameter(name, value.shape, str(value.dtype)) for name, value in self.values.items()}
         constant = scale if isinstance(loss_scaling, scaling.StaticLossScaling) else {}
         self.updated = [name for name in (*trained, *self.values) if name not in constant]
+
+
+def _means(differentiated: relax.Function, kept: int) -> list[int]:
+    """Which results of a step are means over ranks: the loss, statistics that the model keeps, and all gradients."""
+    _, results = straight_line(differentiated)
+    return [place for place, result in enumerate(results) if place >= kept or ir.dtype_of(result) in ir.FLOATS]
 
 
 def slot_name(slot: str, name: str) -> str:

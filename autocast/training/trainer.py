@@ -31,6 +31,11 @@ from autocast.training.evaluator import Evaluator, Metric
 from autocast.training.loss_scaling import DynamicLossScaling, LossScaling
 from autocast.training.losses import Loss
 from autocast.training.optimizers import Optimizer
+from autocast.training.parallel.options import DataParallel
+from autocast.training.parallel.options import parse as parse_parallel
+from autocast.training.parallel.ranks import Ranks, ranks_of
+from autocast.training.parallel.shards import shard_of, whole_shard_of
+from autocast.training.parallel.sharing import shared, with_own_seed
 from autocast.training.progress import divergence, progress_line
 from autocast.training.reached import copy_to, in_dtype_of
 from autocast.training.schedules import rate_at
@@ -55,13 +60,18 @@ class Trainer:
         A number, or a schedule: a function of the number of steps that are done.
     amp : Policy or str, optional
         What to train in mixed precision: a policy, or its text, such as "bfloat16" or "mp1"; None: as the model is.
+    parallel : DataParallel or str, optional
+        "data": several processes train together, each on its share of the batches; by itself where torchrun started
+        them, "none" where they shall not. See docs/many_machines.md.
     **options
         Of `training_step`: `clip_norm`, `loss_scaling` (dynamic by default if `amp` is float16), ...
 
     Attributes
     ----------
     model : Model
-        What was given.
+        What was given; of several processes, with the parameters that rank 0 has.
+    ranks : Ranks
+        Which of how many processes this is: `ranks.rank`, `ranks.count`.
     steps : int
         How many steps are done.
     step_model : Model
@@ -73,6 +83,8 @@ class Trainer:
     ------
     TrainingError, GradientError
         What `training_step` raises.
+    RankError
+        The processes do not find each other, or have different models, options or versions.
     """
 
     def __init__(
@@ -83,10 +95,12 @@ class Trainer:
         *,
         learning_rate: float | Callable[[int], float],
         amp: Policy | str | None = None,
+        parallel: DataParallel | str | None = None,
         **options: Any,
     ) -> None:
         check_names("Trainer", options, ("learning_rate", "amp", *Options._fields), TrainingError, _ELSEWHERE)
         self.model = model
+        self._parallel = parse_parallel(ranks_of(parallel))
         self._loss = loss
         self._optimizer = optimizer
         self._options = dict(options)
@@ -98,7 +112,12 @@ class Trainer:
         self.loss_scaling: LossScaling | float | None = options.get("loss_scaling")
         if not callable(learning_rate) or isinstance(learning_rate, type):
             rate_at(learning_rate, 0)
-        self.step_model = self._mixed(training_step(model, loss, optimizer, **options))
+        self.ranks = Ranks() if self._parallel is None else Ranks.connected()
+        if self.ranks.count > 1:
+            rate = None if callable(learning_rate) else learning_rate
+            self.model = shared(model, self.ranks, [loss, optimizer, self.amp, self._parallel, options, rate])
+            options["parallel"] = self._parallel
+        self.step_model = self._mixed(training_step(self.model, loss, optimizer, **options))
         *self._inputs, _learning_rate = signature_of(self.step_model.main, self.step_model.num_input).inputs
         if self.amp is not None and (unused := self.step_model.report.unused):
             warn_of_unused(unused, self._evaluator.model.report.unused)
@@ -122,7 +141,8 @@ class Trainer:
                 f"Trainer.set_amp: the step is compiled, and {self.steps} steps are done; expected a Trainer that has "
                 "not trained. Make another one with amp=..., and hand it this one's state_dict()"
             )
-        options = {"learning_rate": self.learning_rate, **self._options, **options}
+        defaults = {"learning_rate": self.learning_rate, "parallel": self._parallel or "none", **self._options}
+        options = {**defaults, **options}
         vars(self).update(vars(Trainer(self.model, self._loss, self._optimizer, amp=amp, **options)))
 
     @cached_property
@@ -181,7 +201,8 @@ class Trainer:
         ----------
         batches : iterable or function
             Batches for `step`, a torch DataLoader of them, say; or a function from the number of steps done (from 0) to
-            the next batch, so that a run that was interrupted goes on with the data that it would have seen.
+            the next batch, so that a run that was interrupted goes on with the data that it would have seen. Of several
+            processes each takes every N-th batch, as `DataParallel.shard` says.
         steps : int, optional
             Where to stop: how many are done then in all, by earlier calls and before the checkpoint, too; needed with
             a function.
@@ -215,12 +236,14 @@ class Trainer:
             ("callbacks", callbacks, lambda given: all(map(callable, given)), "a list of functions of a Progress"),
         ):
             check_value("Trainer.fit", name, value, is_legal, InputError, expected)
-        if save_to is not None and checked_path("Trainer.fit: save_to", save_to, InputError).exists():
+        if self._shards:
+            batches = shard_of(batches, self.ranks)
+        if save_to is not None and self._exists(checked_path("Trainer.fit: save_to", save_to, InputError)):
             self.load(save_to)  # a finished run has no steps left, and that is well
         else:
             check_remaining(batches, steps, epochs, self.steps)
         losses: list[float] = []
-        with progress_line(progress) as show:
+        with progress_line(progress and self.ranks.rank == 0) as show:
             total = steps_in_all(batches, steps, epochs, self.steps)
             line = show.add_task("", total=total, completed=self.steps, loss=math.nan, rate=self.rate())
             for epoch, batch in batches_until(batches, steps, epochs, lambda: self.steps):
@@ -251,7 +274,8 @@ class Trainer:
         Parameters
         ----------
         batches : iterable
-            As `step` takes them. Each counts by its examples: the first size of its labels.
+            As `step` takes them. Each counts by its examples: the first size of its labels. Of several processes each
+            takes every N-th, and all return the same means.
         metrics : dict of str to function, optional
             What else is averaged: functions of a batch's outputs (a tensor, or a tuple of them) and labels to a number.
 
@@ -265,7 +289,9 @@ class Trainer:
         InputError
             There is no batch, or one does not fit.
         """
-        return self._evaluator.mean(batches, self._arguments, self.reached(self._evaluator.model).values(), metrics)
+        evaluator = self._evaluator
+        own = whole_shard_of(batches, self.ranks) if self._shards else batches
+        return evaluator.mean(own, self._arguments, self.reached(evaluator.model).values(), metrics, self.ranks)
 
     def trained(self) -> Model:
         """The model in evaluation form, with copies of the parameters that training has reached."""
@@ -294,8 +320,8 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """All that training goes on from: `tensors` (copies, by name) and `facts`; what `save` writes."""
-        tensors = {name: tensor.numpy() for name, tensor in self.executable.state.items()}
-        return {"tensors": tensors, "facts": {"steps": self.steps, "optimizer": repr(self._optimizer)}}
+        tensors = with_own_seed({n: tensor.numpy() for n, tensor in self.executable.state.items()}, self.ranks)
+        return {"tensors": tensors, "facts": self._facts(self.steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned, here or in another process, in any precision that stores the same.
@@ -307,7 +333,7 @@ class Trainer:
         """
         checkpoint.check_facts(state)
         facts = state["facts"]
-        tensors = {name: np.asarray(tensor) for name, tensor in state["tensors"].items()}
+        tensors = with_own_seed({name: np.asarray(tensor) for name, tensor in state["tensors"].items()}, self.ranks)
         if facts["optimizer"] != repr(self._optimizer):
             raise CheckpointError(
                 f"Trainer: the checkpoint was written with {facts['optimizer']}, expected {self._optimizer!r}; build "
@@ -318,21 +344,41 @@ class Trainer:
         self.steps = facts["steps"]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a checkpoint (safetensors): parameters, optimizer state, random state, steps; atomic, so kill-safe."""
-        return checkpoint.save(path, **self.state_dict())
+        """Write a checkpoint (safetensors): parameters, optimizer state, random state, steps; atomic, so kill-safe.
+
+        Of several processes rank 0 writes it, and the others wait; it loads into any number of them.
+        """
+        state = self.state_dict()
+        self.ranks.by_rank_0("write the checkpoint", lambda: checkpoint.save(path, **state))
+        return Path(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a checkpoint.
+        """Go on from a checkpoint; of several processes rank 0 reads it, and tells the others.
 
         Raises
         ------
         CheckpointError
             The file cannot be read, or is of another model or optimizer.
         """
-        self.load_state_dict(checkpoint.load(path)._asdict())
+        self.ranks.by_rank_0("read the checkpoint", lambda: self.load_state_dict(checkpoint.load(path)._asdict()))
+        if self.ranks.count > 1:
+            steps = int(self.ranks.same_array(np.array(self.steps, "int64")))
+            tensors = self.ranks.same_params(self.executable.state)
+            self.load_state_dict({"tensors": tensors, "facts": self._facts(steps)})
 
     def __repr__(self) -> str:
         return f"Trainer({self._optimizer!r}, {self.amp or 'in the precision of the model'}, {self.steps} steps done)"
+
+    @property
+    def _shards(self) -> bool:
+        return self._parallel is not None and self._parallel.shard
+
+    def _facts(self, steps: int) -> dict[str, Any]:
+        return {"steps": steps, "optimizer": repr(self._optimizer)}
+
+    def _exists(self, path: Path) -> bool:
+        """Whether rank 0 sees a file."""
+        return bool(self.ranks.same_array(np.array(path.exists(), "uint8")))
 
     @cached_property
     def _evaluator(self) -> Evaluator:

@@ -82,7 +82,7 @@ LEFT_OUT = {
     "TVM does not legalize it": "nn.attention_var_len",
 }
 _NO_OPERATORS = tuple(
-    f"relax.{kind}" for kind in ("builtin", "call_", "ccl", "dist", "inspect", "invoke", "memory", "vm.")
+    f"relax.{kind}" for kind in ("builtin", "call_", "ccl", "collective", "dist", "inspect", "invoke", "memory", "vm.")
 )
 
 

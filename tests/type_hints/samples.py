@@ -169,6 +169,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.nn.avg_pool2d": lambda: nn.avg_pool2d(_images(), 2),
     "relax.nn.avg_pool3d": lambda: nn.avg_pool3d(tensor(1, 2, 4, 4, 4), 2),
     "relax.nn.batch_norm": lambda: nn.batch_norm(_images(), tensor(4), tensor(4), tensor(4), tensor(4), axis=1),
+    "relax.collective.all_reduce_start": lambda: own.all_reduce_start(relax.Tuple([tensor(2, 3), tensor(4)])),
     "relax.nn.conv1d": lambda: nn.conv1d(tensor(1, 4, 8), tensor(5, 4, 3)),
     "relax.nn.conv1d_transpose": lambda: nn.conv1d_transpose(tensor(1, 4, 8), tensor(4, 5, 3)),
     "relax.nn.conv2d": lambda: nn.conv2d(_images(), tensor(5, 4, 3, 3)),

@@ -5,15 +5,18 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 import tvm
 from tvm import relax
 
 from autocast.ir import is_op, main_of, with_functions
+from autocast.ir.foreign import packed_function
 from autocast.ir.rewriting import reads_of
 from autocast.kernels.state.in_place import IN_PLACE
 from autocast.kernels.state.state import num_state
 from autocast.kernels.state.tensors import Tensor, Tensors, is_alias, returned
+from autocast.runtime.collectives import DONE, START
 
 #: Tensors of at most this many bytes cost nothing: what large ones wait for, a step count say, is computed at once.
 SMALL = 4096
@@ -28,7 +31,8 @@ class _Order:
 
     First of all come updates with the few bindings that they still wait for, the fewest first, so a gradient is used
     when it is computed.
-    What replaces state waits for the other readers of that state, unless they wait for it.
+    What replaces state waits for the other readers of that state, unless they wait for it. What waits for the network
+    comes last, so that there is as much as possible to compute until it has answered.
     """
 
     def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
@@ -55,7 +59,26 @@ class _Order:
             self.pending.update(self.tensors.of(var))
         self.ready = [number for number, count in enumerate(self.missing) if count == 0]
         self.done = 0
+        self._order_collectives()
         self._find_updates(mod, function, defined)
+
+    def _order_collectives(self) -> None:
+        """Let each collective wait for the one before it, so that all ranks begin them in one order; note the rest.
+
+        What waits for the network, and all that reads what came, is `late`: everything else goes first.
+        """
+        begun = [number for number, binding in enumerate(self.bindings) if packed_function(binding.value) == START]
+        for before, after in pairwise(begun):
+            if after not in self.users[before]:
+                self.users[before].add(after)
+                self.missing[after] += 1
+        self.ready = [number for number in self.ready if self.missing[number] == 0]
+        self.late = 0
+        for number, binding in enumerate(self.bindings):
+            if packed_function(binding.value) == DONE or self.late >> number & 1:
+                self.late |= 1 << number
+                for user in self.users[number]:
+                    self.late |= 1 << user
 
     def _find_updates(self, mod: tvm.IRModule, function: relax.Function, defined: dict[relax.Var, int]) -> None:
         """Note which bindings replace which state, and what they wait for."""
@@ -108,18 +131,21 @@ class _Order:
 
     def _next(self) -> list[int]:
         """The bindings to go on with, in program order."""
+        early = [number for number in self.ready if not self.late >> number & 1]
         for update in sorted(self.waiting, key=lambda update: (self.waiting[update] & ~self.done).bit_count()):
             left = self.waiting[update] & ~self.done
             if left.bit_count() > _LOOK_AHEAD:
                 break
+            if early and left & self.late:
+                continue
             chain = [number for number in range(update + 1) if left >> number & 1]
             if not self._must_wait(chain) and self._taken(chain) <= 0:
                 return chain
-        free = [number for number in self.ready if not self._must_wait([number])]
+        free = [number for number in early or self.ready if not self._must_wait([number])]
         for number in free:
             if self._taken([number]) <= 0:
                 return [number]
-        return (free or self.ready)[:1]
+        return (free or early or self.ready)[:1]
 
     def _must_wait(self, chain: list[int]) -> bool:
         """Whether state that `chain` replaces is read by others that are not done."""

@@ -20,6 +20,7 @@ from autocast.operators.own.activations import (
 from autocast.operators.own.attention import attention_backward
 from autocast.operators.own.batch_norm import batch_norm_backward, normalize_batch
 from autocast.operators.own.broadcast import broadcast_backward
+from autocast.operators.own.collectives import all_reduce_done, all_reduce_start
 from autocast.operators.own.convolutions import conv1d_weight_backward, conv2d_weight_backward, conv3d_weight_backward
 from autocast.operators.own.dropout import seeded_dropout
 from autocast.operators.own.gated_add import gated_add, gated_add_backward
@@ -41,6 +42,8 @@ __all__ = [
     "Expanded",
     "Expansion",
     "Operator",
+    "all_reduce_done",
+    "all_reduce_start",
     "attention_backward",
     "batch_norm_backward",
     "broadcast_backward",

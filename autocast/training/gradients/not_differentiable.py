@@ -8,6 +8,7 @@ from autocast.training.gradients.registry import gradient, not_differentiable, z
 _SECOND = "part of a backward pass: second derivatives are not supported"
 _FOREIGN = "foreign code; write the computation with Relax operators"
 _COLLECTIVE = "talks to other devices; a training step runs on one"
+_MEANS = "averages gradients and what was counted: differentiate the model before"
 _RUNTIME = "made by lowering; differentiate the model before it is lowered"
 
 
@@ -48,6 +49,10 @@ COLLECTIVE = tuple(
     )
 )
 
+MEANS = tuple(
+    not_differentiable(name, why=_MEANS) for name in _names("collective.", "all_reduce_start all_reduce_done")
+)
+
 RUNTIME = tuple(
     not_differentiable(name, why=_RUNTIME)
     for name in _names(
@@ -61,4 +66,4 @@ RUNTIME = tuple(
     )
 )
 
-RULES = (*LOGIC, *MARKERS, *BACKWARD, *FOREIGN, *COLLECTIVE, *RUNTIME)
+RULES = (*LOGIC, *MARKERS, *BACKWARD, *FOREIGN, *COLLECTIVE, *MEANS, *RUNTIME)

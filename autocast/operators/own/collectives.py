@@ -1,0 +1,82 @@
+"""The mean of tensors over the processes that train one model, in two operators, so that others run between them.
+
+    flat: (2306,) = R.collective.all_reduce_start((w_grad, b_grad))
+    ... the rest of the backward pass ...
+    means = R.collective.all_reduce_done(flat, shapes=[[3, 768], [2]])
+
+The first copies tensors into one buffer and begins; until the second has read that buffer, its memory belongs to the
+network. `autocast.training.parallel.average` places them, `autocast.runtime.collectives` is what they call.
+
+Source: Li et al., "PyTorch Distributed: experiences on accelerating data parallel training", 2020 (buckets of
+gradients); Yu et al., "RAF", 2023 (collectives placed by a pass between backward and update).
+"""
+
+from __future__ import annotations
+
+import math
+
+import tvm
+from tvm import relax
+
+from autocast.errors import IllFormedModuleError
+from autocast.ir.views import static_shape
+from autocast.operators.operator import Expanded, Expansion, define
+from autocast.runtime import collectives
+
+
+def _start_result(call: relax.Call) -> tvm.ir.Type:
+    fields = call.args[0].ty.fields
+    shapes = [static_shape(relax.Var("part", ty)) for ty in fields]
+    dtypes = {str(ty.dtype) for ty in fields}
+    sizes = [math.prod(shape) for shape in shapes if shape is not None]
+    if len(sizes) != len(fields) or len(dtypes) != 1:
+        raise IllFormedModuleError(
+            f"relax.collective.all_reduce_start: got {call.args[0].ty}, expected tensors of one dtype whose sizes are "
+            "known; average each dtype by itself"
+        )
+    return relax.TensorType([sum(sizes)], dtypes.pop())
+
+
+def _done_result(call: relax.Call) -> tvm.ir.Type:
+    flat = call.args[0]
+    shapes = [[int(size) for size in shape] for shape in call.attrs["shapes"]]
+    if static_shape(flat) != (sum(map(math.prod, shapes)),):
+        raise IllFormedModuleError(
+            f"relax.collective.all_reduce_done: got {flat.ty} and shapes={shapes}, expected one dimension with their "
+            "elements; the shapes are those of the tensors that all_reduce_start took"
+        )
+    return tvm.ir.TupleType([relax.TensorType(shape, str(flat.ty.dtype)) for shape in shapes])
+
+
+def _start(e: Expansion) -> relax.Expr:
+    (parts,) = e.operands
+    fields = [e.emit(relax.TupleGetItem(parts, i)) for i in range(len(parts.ty.fields))]
+    return relax.op.call_dps_packed(collectives.START, relax.Tuple(fields), out_ty=e.call.ty)
+
+
+def _done(e: Expansion) -> Expanded:
+    types = list(e.call.ty.fields)
+    means = relax.op.call_dps_packed(
+        collectives.DONE, relax.Tuple([e.operands[0]]), out_ty=types[0] if len(types) == 1 else types
+    )
+    whole = e.emit(means)
+    return [whole] if len(types) == 1 else [relax.TupleGetItem(whole, i) for i in range(len(types))]
+
+
+#: `all_reduce_start((x, y))`: a buffer with room for both, which holds their sums over all ranks when it is done.
+all_reduce_start = define(
+    "relax.collective.all_reduce_start",
+    "tensors*",
+    result=_start_result,
+    expand=_start,
+    summary="begins to add up tensors over all ranks: one buffer, whose elements only all_reduce_done may read",
+)
+
+#: `all_reduce_done(buffer, shapes=[[2, 3], [4]])`: the means over all ranks of what `all_reduce_start` took.
+all_reduce_done = define(
+    "relax.collective.all_reduce_done",
+    "buffer",
+    result=_done_result,
+    expand=_done,
+    summary="waits for the sums that all_reduce_start began; a tensor of each shape, divided by the number of ranks",
+)

@@ -1,0 +1,120 @@
+"""The pass that puts the means over ranks between the backward pass of a training step and its updates."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import tvm
+from tvm import relax
+
+from autocast.ir import PlacedBuilder, dtype_of, static_shape
+from autocast.ir.places import NOWHERE, canonicalize_bindings
+from autocast.operators.own import all_reduce_done, all_reduce_start
+from autocast.training.building import new_block
+from autocast.training.paths import straight_line
+
+_MIB = 2**20
+
+
+class _Bucket(NamedTuple):
+    """Results that are sent together, by their places among the results, and the binding after which all exist."""
+
+    results: tuple[int, ...]
+    after: int
+
+
+class _Computed(NamedTuple):
+    """A result by the name that it has where it is computed: after this binding; -1 where it is an argument."""
+
+    var: relax.Expr
+    after: int
+
+
+def average_over_ranks(function: relax.Function, places: Iterable[int], bucket_mib: float = 25.0) -> relax.Function:
+    """A function some of whose results are the means over all ranks.
+
+    Before::                                       After::
+
+        def main(x, w, b):                             def main(x, w, b):
+            ...                                            ...
+            b_grad = R.sum(g, axis=0)                      b_grad = R.sum(g, axis=0)
+            w_grad = R.matmul(xt, g)                       w_grad = R.matmul(xt, g)
+            return loss, b_grad, w_grad                    s = R.collective.all_reduce_start((b_grad, w_grad))
+                                                           ...
+                                                           m = R.collective.all_reduce_done(s, shapes=[[4], [3, 4]])
+                                                           return loss, m[0], m[1]
+
+    Results are put into buckets in the order in which they are computed; a bucket is begun when its last result exists,
+    and all are waited for at the end: what reads a mean comes after, and where it is computed is the schedule's to say
+    (`autocast.kernels.state.order`).
+
+    Parameters
+    ----------
+    function : relax.Function
+        Its results are tensors.
+    places : iterable of int
+        Which results are averaged: floating-point tensors of known sizes.
+    bucket_mib : float
+        A bucket is full when it has this many MiB.
+    """
+    bindings, named = straight_line(function)
+    computed = _computed(bindings)
+    results = [computed.get(result, _Computed(result, -1)) for result in named]
+    buckets = _buckets(results, places, bucket_mib * _MIB)
+    begun: dict[int, list[_Bucket]] = defaultdict(list)
+    for bucket in buckets:
+        begun[bucket.after].append(bucket)
+
+    builder = PlacedBuilder()
+    with builder.function("main", list(function.params), attrs=dict(function.attrs or {})):
+        with new_block(builder, function):
+            buffers: dict[_Bucket, relax.Var] = {}
+            for index, binding in enumerate([None, *bindings], start=-1):
+                if binding is not None:
+                    builder.emit_normalized(binding)
+                builder.place = NOWHERE
+                for bucket in begun[index]:
+                    parts = relax.Tuple([results[place].var for place in bucket.results])
+                    buffers[bucket] = builder.emit(all_reduce_start(parts), "sums")
+            means = list(named)
+            for bucket, buffer in buffers.items():
+                shapes = [list(static_shape(named[place]) or ()) for place in bucket.results]
+                whole = builder.emit(all_reduce_done(buffer, shapes=shapes), "means")
+                for index, place in enumerate(bucket.results):
+                    means[place] = relax.TupleGetItem(whole, index)
+            outputs = [builder.emit_output(m, getattr(n, "name", "result")) for m, n in zip(means, named, strict=True)]
+        builder.emit_func_output(outputs)
+    return canonicalize_bindings(builder.get())["main"]
+
+
+def _buckets(results: Sequence[_Computed], places: Iterable[int], capacity: float) -> list[_Bucket]:
+    """The buckets, in the order in which they are begun."""
+    after = {place: results[place].after for place in places}
+    open_buckets: defaultdict[str | None, list[int]] = defaultdict(list)
+    full: list[_Bucket] = []
+    for place in sorted(after, key=lambda place: (after[place], place)):
+        dtype = dtype_of(results[place].var)
+        bucket = open_buckets[dtype]
+        bucket.append(place)
+        if sum(_bytes(results[each].var) for each in bucket) >= capacity:
+            full.append(_Bucket(tuple(open_buckets.pop(dtype)), after[place]))
+    full += [_Bucket(tuple(bucket), after[bucket[-1]]) for bucket in open_buckets.values()]
+    return sorted(full, key=lambda bucket: bucket.after)
+
+
+def _computed(bindings: Sequence[relax.Binding]) -> Mapping[relax.Expr, _Computed]:
+    """Where what each variable holds is computed, and its name there: others only rename it."""
+    found: dict[relax.Expr, _Computed] = {}
+    for index, binding in enumerate(bindings):
+        value = binding.value
+        found[binding.var] = (
+            found.get(value, _Computed(value, -1)) if isinstance(value, relax.Var) else _Computed(binding.var, index)
+        )
+    return found
+
+
+def _bytes(result: relax.Expr) -> int:
+    return math.prod(static_shape(result) or ()) * tvm.DataType(str(dtype_of(result))).itemsize

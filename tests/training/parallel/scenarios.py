@@ -1,0 +1,176 @@
+"""What two ranks do together in one start of two processes, each scenario by itself; `main` writes what they return."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import autocast
+from autocast.errors import AutocastError, RankError
+from autocast.model import Model
+from autocast.training import SGD, AdamW, Trainer
+from autocast.training.losses import MSE
+from autocast.training.optimizers import Optimizer
+from autocast.training.parallel.options import DataParallel
+from tests.training.parallel.ranks import connect, set_timeout
+
+ROWS, STEPS = 12, 5
+
+#: Seconds after which ranks stop to wait for one that is missing.
+TIMEOUT = 3
+
+#: Optimizers, and how their steps are made.
+WAYS: dict[str, tuple[Optimizer, dict[str, Any]]] = {
+    "many buckets": (SGD(momentum=0.9), {"parallel": DataParallel(bucket_mib=1e-5)}),
+    "one bucket": (AdamW(weight_decay=0.1), {"clip_norm": 0.05, "loss_scaling": 1024.0, "recompute": ["0", "1"]}),
+    "bfloat16": (AdamW(), {"amp": "bfloat16"}),
+}
+
+
+def network(seed: int = 1, *, dropout: float = 0.0, norm: bool = False) -> torch.nn.Sequential:
+    """5 features in, 7 out; other parameters for other seeds."""
+    torch.manual_seed(seed)
+    middle: list[torch.nn.Module] = [torch.nn.BatchNorm1d(8)] if norm else [torch.nn.Tanh()]
+    middle += [torch.nn.Dropout(dropout)] if dropout else []
+    return torch.nn.Sequential(torch.nn.Linear(5, 8), *middle, torch.nn.Linear(8, 7))
+
+
+@cache
+def model(rows: int, seed: int = 1, **options: Any) -> Model:
+    """The network, imported in training mode for batches of this many rows."""
+    return autocast.from_torch(network(seed, **options).train(), (torch.zeros(rows, 5),))
+
+
+def batch(step: int, rows: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of a step, for all ranks together."""
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(rows, 5, generator=generator), torch.randn(rows, 7, generator=generator)
+
+
+def losses(way: str, rank: int, count: int) -> list[float]:
+    """Losses of a few steps on this rank's rows of each batch; only rank 0 has the parameters of seed 1."""
+    optimizer, options = WAYS[way]
+    rows = ROWS // count
+    trainer = Trainer(model(rows, seed=1 + rank), MSE(), optimizer, learning_rate=0.05, **options)
+    own = slice(rank * rows, (rank + 1) * rows)
+    return [trainer.step(tuple(tensor[own] for tensor in batch(step))) for step in range(STEPS)]
+
+
+def everywhere(rank: int, count: int, directory: Path) -> dict[str, Any]:
+    """Losses of all ways, and the state of the last."""
+    return {way: losses(way, rank, count) for way in WAYS}
+
+
+def state(rank: int, count: int, directory: Path) -> dict[str, str]:
+    """What each rank has after some steps on batches of its own: bytes of each tensor of the state."""
+    trainer = Trainer(model(6, norm=True), MSE(), AdamW(), learning_rate=0.05)
+    for step in range(3):
+        trainer.step(batch(10 * rank + step, 6))
+    return {name: tensor.numpy().tobytes().hex() for name, tensor in trainer.executable.state.items()}
+
+
+def fitted(rank: int, count: int, directory: Path) -> dict[str, Any]:
+    """Losses of `fit` by each kind of batches, and means of `evaluate`, which ranks divide among themselves."""
+
+    def fit(batches: Any, **options: Any) -> list[float]:
+        trainer = Trainer(model(6), MSE(), SGD(), learning_rate=0.05)
+        return trainer.fit(batches, progress=False, **options)
+
+    listed = [batch(step, 6) for step in range(7)]
+    trainer = Trainer(model(6), MSE(), SGD(), learning_rate=0.05)
+    own = Trainer(model(6), MSE(), SGD(), learning_rate=0.05, parallel=DataParallel(shard=False))
+    return {
+        "list": fit(listed),
+        "epochs": fit(listed, epochs=2),
+        "iterator": fit(iter(listed)),
+        "function": fit(lambda step: batch(step, 6), steps=3),
+        "own": own.fit(listed[rank::count][:3], progress=False),
+        "evaluated": trainer.evaluate(listed, {"rows": lambda outputs, labels: float(labels[0, 0])}),
+    }
+
+
+def resumed(rank: int, count: int, directory: Path) -> dict[str, Any]:
+    """Losses of a run that goes on from its checkpoint, beside those of one that was not interrupted."""
+
+    def trainer() -> Trainer:
+        return Trainer(model(6, dropout=0.5), MSE(), AdamW(), learning_rate=0.05)
+
+    def draw(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return batch(step, 6)
+
+    path = directory / "run.safetensors"
+    whole = trainer().fit(draw, steps=6, progress=False)
+    begun = trainer()
+    first = begun.fit(draw, steps=3, save_to=path, progress=False)
+    exists = path.exists()
+    second = trainer().fit(draw, steps=6, save_to=path, progress=False)
+    begun.load_state_dict(begun.state_dict())
+    third = begun.fit(draw, steps=6, progress=False)
+    return {"whole": whole, "resumed": first + second, "again": first + third, "exists": exists}
+
+
+def dropped(rank: int, count: int, directory: Path) -> list[str]:
+    """The seed of this rank, and the one that it would save."""
+    trainer = Trainer(model(6, dropout=0.5), MSE(), SGD(), learning_rate=0.05)
+    trainer.step(batch(0, 6))
+    own = trainer.executable.state["random_state"].numpy().tolist()
+    return [str(own), str(trainer.state_dict()["tensors"]["random_state"].tolist())]
+
+
+def refused(rank: int, count: int, directory: Path) -> dict[str, str]:
+    """The errors of processes that were not started alike, or whose rank 0 fails."""
+
+    def message(make: Callable[[], object]) -> str:
+        try:
+            make()
+        except AutocastError as error:
+            return f"{type(error).__name__}: {error}"
+        return "no error"
+
+    def trainer(rows: int = 6, optimizer: Optimizer | None = None, **options: Any) -> Trainer:
+        return Trainer(model(rows, **options), MSE(), optimizer or SGD(), learning_rate=0.05)
+
+    whole = trainer()
+    (directory / "broken.safetensors").write_bytes(b"nothing")
+    return {
+        "model": message(lambda: trainer(norm=rank == 1)),
+        "rows": message(lambda: trainer(rows=6 + rank)),
+        "optimizer": message(lambda: trainer(optimizer=SGD(momentum=0.5 * rank))),
+        "checkpoint": message(lambda: whole.load(directory / "broken.safetensors")),
+        "unwritable": message(lambda: whole.save(directory / "broken.safetensors" / "in no folder")),
+        "few": message(lambda: whole.fit([batch(0, 6)])),
+        "afterwards": message(lambda: whole.step(batch(0, 6))),
+    }
+
+
+def missed(rank: int, count: int, directory: Path) -> list[Any]:
+    """The error of a step that rank 1 comes to too late, and the seconds that it took; the last of all scenarios."""
+    trainer = Trainer(model(6), MSE(), SGD(), learning_rate=0.05)
+    trainer.step(batch(0, 6))
+    set_timeout(TIMEOUT)
+    time.sleep(3 * TIMEOUT * rank)
+    began = time.monotonic()
+    try:
+        trainer.step(batch(0, 6))
+    except RankError as error:
+        return [str(error), time.monotonic() - began]
+    return ["no error", 0.0]
+
+
+def main() -> None:
+    """Run all scenarios on this rank, and write what they return."""
+    rank, count, directory = connect(sys.argv)
+    scenarios = (everywhere, state, fitted, resumed, dropped, refused, missed)
+    found = {scenario.__name__: scenario(rank, count, directory) for scenario in scenarios}
+    (directory / f"{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Before and after: the means over ranks stand between the backward pass and what reads it."""
+
+from __future__ import annotations
+
+import tvm
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from autocast.ir import op_name
+from autocast.kernels.pipeline import plan
+from autocast.kernels.state.order import packed_function
+from autocast.operators import own  # noqa: F401  (R.collective)
+from autocast.runtime.collectives import DONE, START
+from autocast.training.losses import MSE
+from autocast.training.optimizers import SGD
+from autocast.training.parallel.average import average_over_ranks
+from autocast.training.parallel.options import DataParallel
+from autocast.training.step import training_step
+from tests.training.parallel.scenarios import model
+
+
+@I.ir_module
+class Before:
+    @R.function
+    def main(x: R.Tensor((4, 2), "float32"), w: R.Tensor((2, 3), "float32")):
+        with R.dataflow():
+            y = R.matmul(x, w)
+            loss = R.mean(y)
+            g = R.multiply(y, y)
+            b_grad = R.sum(g, axis=[0])
+            t = R.permute_dims(x)
+            v = R.matmul(t, g)
+            named = v
+            count = R.sum(x)
+            R.output(loss, b_grad, named, count)
+        return (loss, b_grad, named, count)
+
+
+@I.ir_module
+class InOneBucket:
+    @R.function
+    def main(x: R.Tensor((4, 2), "float32"), w: R.Tensor((2, 3), "float32")):
+        with R.dataflow():
+            y = R.matmul(x, w)
+            loss = R.mean(y)
+            g = R.multiply(y, y)
+            b_grad = R.sum(g, axis=[0])
+            t = R.permute_dims(x)
+            v = R.matmul(t, g)
+            sums = R.collective.all_reduce_start((loss, b_grad, v))
+            count = R.sum(x)
+            means = R.collective.all_reduce_done(sums, shapes=[[], [3], [2, 3]])
+            loss_1 = means[0]
+            b_grad_1 = means[1]
+            named_1 = means[2]
+            R.output(loss_1, b_grad_1, named_1, count)
+        return (loss_1, b_grad_1, named_1, count)
+
+
+@I.ir_module
+class InTwoBuckets:
+    @R.function
+    def main(x: R.Tensor((4, 2), "float32"), w: R.Tensor((2, 3), "float32")):
+        with R.dataflow():
+            y = R.matmul(x, w)
+            loss = R.mean(y)
+            g = R.multiply(y, y)
+            b_grad = R.sum(g, axis=[0])
+            sums = R.collective.all_reduce_start((loss, b_grad))
+            t = R.permute_dims(x)
+            v = R.matmul(t, g)
+            sums_1 = R.collective.all_reduce_start((v,))
+            count = R.sum(x)
+            means = R.collective.all_reduce_done(sums, shapes=[[], [3]])
+            means_1 = R.collective.all_reduce_done(sums_1, shapes=[[2, 3]])
+            loss_1 = means[0]
+            b_grad_1 = means[1]
+            named_1 = means_1[0]
+            R.output(loss_1, b_grad_1, named_1, count)
+        return (loss_1, b_grad_1, named_1, count)
+
+
+def test_results_are_sent_when_the_last_of_their_bucket_is_computed() -> None:
+    after = average_over_ranks(Before["main"], [0, 1, 2])
+    tvm.ir.assert_structural_equal(after, InOneBucket["main"])
+
+
+def test_a_bucket_that_is_full_is_sent_before_the_rest_is_computed() -> None:
+    after = average_over_ranks(Before["main"], [0, 1, 2], bucket_mib=16 / 2**20)
+    tvm.ir.assert_structural_equal(after, InTwoBuckets["main"])
+
+
+def _calls(options: DataParallel) -> list[str]:
+    """What the compiled step calls, in order: `send`, `wait`, and `kernel` for all else that is computed."""
+    step = training_step(model(6), MSE(), SGD(momentum=0.9), parallel=options)
+    planned = plan(step.mod, tvm.target.Target("llvm")).lowered
+    from autocast.kernels.state.order import OrderForMemory
+
+    (block,) = OrderForMemory()(planned)["main"].body.blocks
+    words = {START: "send", DONE: "wait"}
+    values = [binding.value for binding in block.bindings]
+    return [
+        words.get(packed_function(value), "kernel")
+        for value in values
+        if op_name(value) in ("relax.call_tir", "relax.call_dps_packed")
+    ]
+
+
+def test_what_is_sent_is_waited_for_when_nothing_else_is_left_to_compute() -> None:
+    calls = _calls(DataParallel(bucket_mib=1e-6))
+    assert calls.count("send") == calls.count("wait") == 5
+    assert calls.index("wait") > len(calls) - 1 - calls[::-1].index("send"), "all is sent before anything is awaited"
+    sends = [place for place, call in enumerate(calls) if call == "send"]
+    assert "kernel" in calls[sends[0] : sends[-1]], "the backward pass goes on while the first bucket is sent"
+    assert set(calls[calls.index("wait") :]) == {"wait", "kernel"}
+
+
+def test_the_first_operators_of_a_step_do_not_know_of_other_ranks() -> None:
+    plain = training_step(model(6), MSE(), SGD()).main
+    parallel = training_step(model(6), MSE(), SGD(), parallel="data").main
+    before = [str(binding) for binding in plain.body.blocks[0].bindings]
+    after = [str(binding) for binding in parallel.body.blocks[0].bindings]
+    first = next(place for place, line in enumerate(after) if "all_reduce_start" in line)
+    assert before[:first] == after[:first]

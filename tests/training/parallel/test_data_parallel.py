@@ -1,0 +1,118 @@
+"""Two processes train as one would with both their batches; what goes wrong in one is an error in both."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autocast.errors import TrainingError
+from autocast.training import Trainer
+from autocast.training.losses import MSE
+from autocast.training.optimizers import SGD
+from autocast.training.parallel.options import DataParallel
+from tests.training.parallel import scenarios
+from tests.training.parallel.ranks import run
+
+RANKS = 2
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What each of two ranks found in all scenarios."""
+    return run(tmp_path_factory.mktemp("ranks"), "scenarios", count=RANKS)
+
+
+@pytest.mark.parametrize("way", scenarios.WAYS)
+def test_two_ranks_have_the_losses_of_one_with_both_batches(found: list[Any], way: str) -> None:
+    first, second = (each["everywhere"][way] for each in found)
+    assert first == second
+    # Rounded to bfloat16, activations may fall on the other side of half a unit in the last place: 2^-8 of a loss.
+    tolerance = 1e-5 if way != "bfloat16" else 2**-8
+    np.testing.assert_allclose(first, scenarios.losses(way, 0, 1), rtol=tolerance)
+
+
+def test_what_is_learned_stays_the_same_on_all_ranks_bit_for_bit(found: list[Any]) -> None:
+    first, second = (each["state"] for each in found)
+    assert first == second
+    assert {"1.running_mean", "0.weight", "exp_avg/0.weight"} <= set(first)
+
+
+def test_fit_divides_batches_among_ranks_and_leaves_those_that_are_too_few_for_all(found: list[Any]) -> None:
+    first, second = (each["fitted"] for each in found)
+    assert first == second
+    assert first["list"] == first["iterator"] == first["function"] == first["own"] == first["epochs"][:3]
+    assert len(first["list"]) == 3 and len(first["epochs"]) == 6
+
+
+def test_evaluation_is_of_all_batches_and_the_same_everywhere(found: list[Any]) -> None:
+    trainer = Trainer(scenarios.model(6), MSE(), SGD(), learning_rate=0.05)
+    batches = [scenarios.batch(step, 6) for step in range(7)]
+    alone = trainer.evaluate(batches, {"rows": lambda outputs, labels: float(labels[0, 0])})
+    for each in found:
+        assert each["fitted"]["evaluated"] == pytest.approx(alone, rel=1e-5)
+
+
+def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_ended(found: list[Any]) -> None:
+    for each in found:
+        assert each["resumed"]["resumed"] == each["resumed"]["whole"] == each["resumed"]["again"]
+        assert each["resumed"]["exists"], "rank 0 has written before others go on"
+
+
+def test_ranks_drop_different_elements_and_checkpoints_have_the_seed_of_rank_0(found: list[Any]) -> None:
+    (first, saved), (second, saved_by_second) = (each["dropped"] for each in found)
+    assert first != second
+    assert first == saved == saved_by_second
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("model", "RankError: Trainer: the 2 processes were not started alike: model: rank 0 has .*rank 1"),
+        ("rows", "RankError: Trainer: the 2 processes were not started alike: model: rank 0 has .*rank 1"),
+        ("optimizer", "RankError: Trainer: .* options: rank 0 has .*momentum=0.0.* rank 1 .*momentum=0.5"),
+        ("few", "InputError: Trainer.fit: got 1 batches for 2 processes, expected one for each at least"),
+        ("afterwards", "no error"),
+    ],
+)
+def test_what_does_not_fit_together_is_an_error_on_all_ranks(found: list[Any], what: str, message: str) -> None:
+    for each in found:
+        assert re.match(message, each["refused"][what])
+
+
+@pytest.mark.parametrize(("what", "work"), [("checkpoint", "read"), ("unwritable", "write")])
+def test_a_checkpoint_that_rank_0_cannot_use_is_an_error_on_all_ranks(found: list[Any], what: str, work: str) -> None:
+    first, second = (each["refused"][what] for each in found)
+    assert first != "no error" and "rank 0 could not" not in first
+    assert f"rank 1 of 2: rank 0 could not {work} the checkpoint" in second
+
+
+def test_a_rank_that_does_not_come_is_an_error_of_the_others_within_the_timeout(found: list[Any]) -> None:
+    (waited, seconds), (late, _) = (each["missed"] for each in found)
+    assert waited.startswith("rank 0 of 2: the mean over ranks failed: Timed out waiting 3000ms for recv")
+    assert seconds < 2 * scenarios.TIMEOUT + 1
+    assert late.startswith("rank 1 of 2: the mean over ranks failed: ")
+    assert "Start all of them again, from a checkpoint" in late
+
+
+def test_one_process_is_no_parallel_training() -> None:
+    plain = Trainer(scenarios.model(6), MSE(), SGD(), learning_rate=0.05)
+    for parallel in ("none", "data", DataParallel(bucket_mib=1)):
+        trainer = Trainer(scenarios.model(6), MSE(), SGD(), learning_rate=0.05, parallel=parallel)
+        assert trainer.ranks.count == 1
+        assert trainer.step_model.mod.script() == plain.step_model.mod.script()
+
+
+@pytest.mark.parametrize("parallel", ["model", 2, True, DataParallel])
+def test_another_kind_of_parallel_training_is_refused(parallel: Any) -> None:
+    with pytest.raises(TrainingError, match=r"parallel is .*, expected 'data', 'none', DataParallel"):
+        Trainer(scenarios.model(6), MSE(), SGD(), learning_rate=0.05, parallel=parallel)
+
+
+def test_options_out_of_range_are_refused() -> None:
+    with pytest.raises(TrainingError, match="bucket_mib is 0, expected MiB above 0"):
+        DataParallel(bucket_mib=0)
+    with pytest.raises(TrainingError, match="got the option 'bucket_cap_mb'; it is bucket_mib"):
+        DataParallel(bucket_cap_mb=25)  # type: ignore[call-arg]
