@@ -9,6 +9,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -38,7 +40,7 @@ _CONSTANTS = (bool, int, float, str, type(None))
 
 
 def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **options: Any) -> Module:
-    """A module that is called, saved and loaded as `module` is, and infers with mixed precision on our kernels.
+    """A module that is called, trained, saved and loaded as `module` is, with mixed precision, on our kernels.
 
     Parameters
     ----------
@@ -46,6 +48,7 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         It is not changed, and shares its parameters, buffers and submodules with what is returned.
     dynamic : mapping or str, optional
         As `from_torch` takes it; "auto": a size that differs from those of the calls before is dynamic from then on.
+        Calls of which gradients are wanted have sizes as `torch.compile` has them.
     **options
         Of `amp.autocast`: `policy="mp1"`, `dtype="float16"`; its defaults where nothing is given.
 
@@ -56,12 +59,13 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         dict and outputs (such as a ModelOutput of transformers). The first call with inputs of a kind (which there are,
         their dtypes, the values of those that are no tensors) imports and compiles; weights that were changed since, by
         `load_state_dict`, an optimizer or an assignment, are read again. What the module's code reads besides (its
-        configuration, say) is as it was then.
+        configuration, say) is as it was then. Where gradients are recorded and a parameter or an input requires them, a
+        call is compiled by `torch.compile(backend="autocast")`, forward and backward: gradients come as from `module`.
 
     Raises
     ------
     UnsupportedError
-        In a call: gradients are wanted, or the module changes buffers (BatchNorm in training mode).
+        In a call: the module changes buffers (BatchNorm in training mode) where no gradients are wanted.
     ImportModelError
         In a call: what `from_torch` raises.
     """
@@ -84,7 +88,7 @@ def _class_of(kind: type[nn.Module]) -> type[nn.Module]:
 
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        inner = functools.partial(kind.forward, self, **self.__dict__.get(_OPTIONS, {}))
+        inner = partial(kind.forward, self, **self.__dict__.get(_OPTIONS, {}))
         return self.__dict__[_COMPILED](self, inner, args, kwargs)
 
     def reduce(self: nn.Module, protocol: Any) -> Any:
@@ -143,6 +147,7 @@ class _Compiled:
         self._counted: list[torch.Tensor] = []
         self._memory: list[int] = []
         self._turn = threading.RLock()
+        self._trained: Callable[..., Any] | None = None
         #: The leaves of what the module returned when it was exported last, and how they are nested.
         self._returned: tuple[list[Any], Any] = ([], None)
 
@@ -153,8 +158,8 @@ class _Compiled:
             outputs = forward(*args, **kwargs)
             self._returned = pytree.tree_flatten(outputs)
             return outputs
-        if torch.is_grad_enabled():
-            _check_inference(module, args, kwargs)
+        if torch.is_grad_enabled() and _wants_gradients(module, args, kwargs):
+            return self._training(forward)(module, *args, **kwargs)
         kind, tensors = _sorted(args, kwargs)
         key = (module.training, kind)
         with self._turn:
@@ -166,6 +171,17 @@ class _Compiled:
             elif program.versions != (versions := self._versions()):
                 program.executable, program.versions = compile(program.model), versions
         return program.results(program.executable(*tensors))
+
+    def _training(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """The module's forward as torch's compiler runs it, which knows when to compile it again."""
+        from autocast.dynamo import backend  # takes seconds to import, which only training needs
+
+        with self._turn:
+            if self._trained is None:
+                compiled = partial(backend, options=self.options)
+                whole = _of_its_own(forward.func)  # type: ignore[attr-defined]
+                self._trained = torch.compile(whole, backend=compiled, dynamic=None if self.dynamic else False)
+            return self._trained
 
     def _is_same(self) -> bool:
         """Whether the module has the tensors and submodules, in the memory, that it was imported with."""
@@ -222,14 +238,18 @@ def _without_hooks(module: nn.Module) -> nn.Module:
     return bare
 
 
-def _check_inference(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _wants_gradients(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     values = (*module.parameters(), *args, *kwargs.values())
-    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
-        raise UnsupportedError(
-            f"wrap: {type(module).__name__} is called where gradients are recorded, and some of its inputs or "
-            "parameters require them; a wrapped module infers. Call it under torch.no_grad() or "
-            "torch.inference_mode(); autocast.training trains"
-        )
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
+
+
+def _of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that calls this one, with code that no other has: torch counts compilations by code."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return FunctionType(call.__code__.replace(), globals(), call.__name__, None, call.__closure__)
 
 
 def _sorted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:

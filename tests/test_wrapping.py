@@ -167,12 +167,6 @@ def test_options_are_those_of_autocast(imports: list[Any]) -> None:
     torch.testing.assert_close(exact, module(x))
 
 
-def test_gradients_are_an_error_that_says_what_to_do() -> None:
-    wrapped = autocast.wrap(_network())
-    with torch.enable_grad(), pytest.raises(UnsupportedError, match=r"gradients are recorded.*torch\.no_grad\(\)"):
-        wrapped(torch.randn(4, 16))
-
-
 def test_a_module_that_changes_buffers_is_an_error_that_says_so() -> None:
     wrapped = autocast.wrap(nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8)).train())
     with pytest.raises(UnsupportedError, match=r"Sequential changes \d+ tensors.*\.eval\(\)"):

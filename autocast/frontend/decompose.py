@@ -45,6 +45,14 @@ KEEP_WHOLE = (
     aten.upsample_nearest2d.vec,
     aten.upsample_bicubic2d.vec,
     aten.upsample_bilinear2d.vec,
+    # In backward graphs of AOTAutograd's (autocast.dynamo.converters):
+    aten._log_softmax_backward_data.default,
+    aten._softmax_backward_data.default,
+    aten.embedding_dense_backward.default,
+    aten.gelu_backward.default,
+    aten.leaky_relu_backward.default,
+    aten.silu_backward.default,
+    aten.threshold_backward.default,
 )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -54,33 +54,44 @@ _CONVOLUTIONS: dict[tuple[int, bool], tuple[Callable[..., relax.Expr], str, str]
 
 def _convolution(importer: Importer, node: fx.Node) -> relax.Expr:
     x, weight, bias = (importer.arg(node, i, "") for i in range(3))
-    stride, padding, dilation, transposed, output_padding, groups = node.args[3:9]
+    result = importer.emit(convolution(x, weight, *node.args[3:9]))
+    if bias is None:
+        return result
+    bias = importer.emit(relax.op.reshape(bias, [1, dims(bias)[0]] + [1] * (len(dims(x)) - 2)))
+    return importer.emit(relax.op.add(result, bias))
+
+
+def convolution(
+    x: relax.Expr,
+    weight: relax.Expr,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> relax.Call:
+    """A convolution as torch says it, without a bias; of any rank that Relax has."""
     rank = len(dims(x))
     if (rank, bool(transposed)) not in _CONVOLUTIONS:
         raise ImportModelError(f"{'transposed ' if transposed else ''}convolution of an input of rank {rank}")
     convolve, data_layout, kernel_layout = _CONVOLUTIONS[rank, bool(transposed)]
 
-    def sizes(value: Any) -> list[int]:
+    def sizes(value: Sequence[int]) -> list[int]:
         return [int(v) for v in (value if len(value) > 1 else list(value) * (rank - 2))]
 
     extra = {"output_padding": sizes(output_padding)} if transposed else {}
-    result = importer.emit(
-        convolve(
-            x,
-            weight,
-            strides=sizes(stride),
-            padding=sizes(padding),
-            dilation=sizes(dilation),
-            groups=int(groups),
-            data_layout=data_layout,
-            kernel_layout=kernel_layout,
-            **extra,
-        )
+    return convolve(
+        x,
+        weight,
+        strides=sizes(stride),
+        padding=sizes(padding),
+        dilation=sizes(dilation),
+        groups=int(groups),
+        data_layout=data_layout,
+        kernel_layout=kernel_layout,
+        **extra,
     )
-    if bias is None:
-        return result
-    bias = importer.emit(relax.op.reshape(bias, [1, dims(bias)[0]] + [1] * (rank - 2)))
-    return importer.emit(relax.op.add(result, bias))
 
 
 def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -110,12 +121,32 @@ def _softmax(importer: Importer, node: fx.Node, operator: Callable[..., relax.Ex
 
 def _layer_norm(importer: Importer, node: fx.Node) -> relax.Expr:
     x, weight, bias = (importer.arg(node, i, name) for i, name in ((0, "input"), (2, "weight"), (3, "bias")))
-    shape = [int(size) for size in node.args[1]]
+    shape, epsilon = [int(size) for size in node.args[1]], importer.arg(node, 4, "eps", 1e-5)
+    return _normalized(importer, x, weight, bias, shape, epsilon, importer.dtype(node))
+
+
+def _normalized(
+    importer: Importer,
+    x: relax.Expr,
+    weight: relax.Expr | None,
+    bias: relax.Expr | None,
+    shape: list[int],
+    epsilon: float,
+    dtype: str,
+) -> relax.Expr:
     weight, bias = _affine(weight, shape, dtype_of(x), 1.0), _affine(bias, shape, dtype_of(x), 0.0)
     x, weight, bias = _in_one_dtype(importer, x, weight, bias)
-    axes, epsilon = list(range(-len(shape), 0)), importer.arg(node, 4, "eps", 1e-5)
-    result = importer.emit(relax.op.nn.layer_norm(x, weight, bias, axes=axes, epsilon=epsilon))
-    return cast(importer, result, importer.dtype(node))
+    axes = list(range(-len(shape), 0))
+    return cast(importer, importer.emit(relax.op.nn.layer_norm(x, weight, bias, axes=axes, epsilon=epsilon)), dtype)
+
+
+def _layer_norm_with_statistics(importer: Importer, node: fx.Node) -> list[relax.Expr]:
+    """`native_layer_norm`, of which nobody reads the statistics."""
+    _check_statistics_are_unread(node)
+    x, weight, bias = (importer.arg(node, i, "") for i in (0, 2, 3))
+    shape, epsilon = [int(size) for size in node.args[1]], float(node.args[4])
+    dtype = importer.type_of(node.meta["val"][0])[1]
+    return [_normalized(importer, x, weight, bias, shape, epsilon, dtype)]
 
 
 def _group_norm(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -231,30 +262,51 @@ def _affine(value: relax.Expr | None, shape: list[int], dtype: str | None, defau
 
 
 def _average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
-    x = importer.arg(node, 0, "self")
-    kernel, stride, padding = (list(importer.arg(node, i, "") or []) for i in (1, 2, 3))
-    if importer.arg(node, 6, "divisor_override") is not None:
+    x, kernel, stride, padding = (importer.arg(node, i, "") for i in range(4))
+    options = importer.arg(node, 4, "ceil_mode", False), importer.arg(node, 5, "count_include_pad", True)
+    return importer.emit(average_pool(x, kernel, stride, padding, *options, importer.arg(node, 6, "divisor_override")))
+
+
+def average_pool(
+    x: relax.Expr,
+    kernel: Sequence[int],
+    stride: Sequence[int] | None,
+    padding: Sequence[int] | None,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> relax.Call:
+    """`avg_pool2d` as torch says it."""
+    if divisor_override is not None:
         raise ImportModelError("divisor_override")
-    return importer.emit(
-        relax.op.nn.avg_pool2d(
-            x,
-            pool_size=kernel,
-            strides=stride or kernel,
-            padding=padding or [0, 0],
-            ceil_mode=bool(importer.arg(node, 4, "ceil_mode", False)),
-            count_include_pad=bool(importer.arg(node, 5, "count_include_pad", True)),
-        )
+    return relax.op.nn.avg_pool2d(
+        x,
+        pool_size=list(kernel),
+        strides=list(stride or kernel),
+        padding=list(padding or [0, 0]),
+        ceil_mode=bool(ceil_mode),
+        count_include_pad=bool(count_include_pad),
     )
 
 
 def _max_pool(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     """The values; reading the indices, which Relax does not give, fails in getitem."""
-    x = importer.arg(node, 0, "self")
-    kernel, stride = list(importer.arg(node, 1, "kernel_size")), list(importer.arg(node, 2, "stride") or [])
-    padding, dilation = (list(importer.arg(node, i, "", [d, d])) for i, d in ((3, 0), (4, 1)))
-    ceil_mode = bool(importer.arg(node, 5, "ceil_mode", False))
-    pooled = relax.op.nn.max_pool2d(x, kernel, stride or kernel, padding, dilation, ceil_mode)
-    return [importer.emit(pooled)]
+    x, kernel, stride, padding, dilation = (importer.arg(node, i, "") for i in range(5))
+    return [importer.emit(max_pool(x, kernel, stride, padding, dilation, importer.arg(node, 5, "ceil_mode", False)))]
+
+
+def max_pool(
+    x: relax.Expr,
+    kernel: Sequence[int],
+    stride: Sequence[int] | None,
+    padding: Sequence[int] | None,
+    dilation: Sequence[int] | None,
+    ceil_mode: bool,
+) -> relax.Call:
+    """`max_pool2d` as torch says it."""
+    return relax.op.nn.max_pool2d(
+        x, list(kernel), list(stride or kernel), list(padding or [0, 0]), list(dilation or [1, 1]), bool(ceil_mode)
+    )
 
 
 def _is_ratio(scale: float, before: Any, after: Any) -> bool:
@@ -318,6 +370,7 @@ LAYERS: dict[str, Converter] = {
     "max_pool2d_with_indices.default": _max_pool,
     "mm.default": _matmul,
     "native_group_norm.default": _group_norm_with_statistics,
+    "native_layer_norm.default": _layer_norm_with_statistics,
     "softmax.int": partial(_softmax, operator=relax.op.nn.softmax),
     "upsample_bicubic2d.vec": partial(_resize, method="cubic"),
     "upsample_bilinear2d.vec": partial(_resize, method="linear"),

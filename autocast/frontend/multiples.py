@@ -45,16 +45,20 @@ class Multiples:
     def bind(self, builder: relax.BlockBuilder, declared: set[tirx.Var]) -> dict[str, relax.Var]:
         """Emit what binds the dimensions that no input `declared`; the inputs of computed dimensions, by name."""
         solved: dict[tirx.Var, tirx.PrimExpr] = {}
+        products = []
         for var, expr in self.known:
             symbols = list(tirx.analysis.undefined_vars(expr))
             linear = sym.detect_linear_equation(expr, symbols) if len(symbols) == 1 else ()
             if not linear:
-                raise ImportModelError(
-                    f"from_torch: an input has the dynamic dimension {expr}; expected a multiple of one "
-                    "dimension, and a number"
-                )
-            if symbols[0] not in declared:
+                products.append((expr, symbols))
+            elif symbols[0] not in declared:
                 solved.setdefault(symbols[0], tirx.floordiv(var - linear[1], linear[0]))
+        for expr, symbols in products:
+            if not declared.union(solved).issuperset(symbols):
+                raise ImportModelError(
+                    f"from_torch: an input has the dynamic dimension {expr}; expected a multiple of one dimension, and "
+                    "a number, or dimensions that inputs have"
+                )
         if solved:
             builder.match_cast(relax.ShapeExpr(list(solved.values())), relax.ShapeType(list(solved)))
         return {var.name: builder.match_cast(var, ty) for var, ty in self.inputs}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.decompose import Call, split
 from autocast.frontend.exporting import Exported, export, exported_already
 from autocast.frontend.fallback import call_torch
+from autocast.frontend.helpers import Converter
 from autocast.frontend.importer import Importer
 from autocast.frontend.normalize import normalize
 from autocast.frontend.pairs import PAIRS
@@ -26,7 +28,11 @@ from autocast.model.value import Model
 
 
 def translate(
-    module: torch.nn.Module | ExportedProgram, given: tuple[Any, Any, Any], start: tvm.runtime.Tensor, fallback: str
+    module: torch.nn.Module | ExportedProgram,
+    given: tuple[Any, Any, Any],
+    start: tvm.runtime.Tensor,
+    fallback: str,
+    converters: Mapping[str, Converter] | None = None,
 ) -> Model:
     """The model of a module, or of an exported program.
 
@@ -40,6 +46,8 @@ def translate(
         Where random numbers start.
     fallback
         As `from_torch` takes it.
+    converters
+        Beside `CONVERTERS`, by the name of the overload.
 
     Raises
     ------
@@ -50,7 +58,7 @@ def translate(
         exported, module = exported_already(module, *given)
     else:
         exported = export(module, *given)
-    importer, mod = _translated(exported, module)
+    importer, mod = _translated(exported, module, {**CONVERTERS, **(converters or {})})
     if fallback == "error":
         check_supported(importer.left)
     elif importer.left:
@@ -74,14 +82,16 @@ def translate(
     )
 
 
-def _translated(exported: Exported, module: torch.nn.Module) -> tuple[Importer, tvm.IRModule]:
+def _translated(
+    exported: Exported, module: torch.nn.Module, converters: Mapping[str, Converter]
+) -> tuple[Importer, tvm.IRModule]:
     """The program as a Relax module, and who made it: what no converter takes is split further, while torch can."""
     tried: set[Call] = set()
     while True:
         program = exported.program
         names, training = exported.symbols, module.training
         importer = Importer(
-            program, parameters(program, module), names, CONVERTERS, TRUSTED, PAIRS, call_torch, training=training
+            program, parameters(program, module), names, converters, TRUSTED, PAIRS, call_torch, training=training
         )
         try:
             mod = importer.translate()

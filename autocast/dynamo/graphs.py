@@ -1,15 +1,14 @@
-"""`torch.compile(module, backend="autocast")`: the graphs that Dynamo finds, cast and run by our kernels."""
+"""Graphs of torch that are imported, cast and compiled, with what of their inputs and results is no tensor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import tracing
-from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor
 
 from autocast import amp
 from autocast.errors import UnsupportedError
@@ -26,61 +25,19 @@ from autocast.vm.compile import variant_of
 _KEPT = 64
 
 
-def backend(
-    graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
-) -> Callable[..., tuple[Any, ...]]:
-    """Compile a graph of Dynamo's for inference; `torch.compile` finds it as "autocast".
-
-    Parameters
-    ----------
-    graph : torch.fx.GraphModule
-        Takes tensors, sizes, and the module's parameters, in any order.
-    example_inputs : sequence
-        What it is about to be called with.
-    options : mapping, optional
-        Of `amp.autocast`: `{"policy": "mp1"}`, `{"dtype": "float16"}`; its defaults where nothing is given.
-
-    Returns
-    -------
-    callable
-        Takes what the graph takes, and returns a tuple. Parameters are cast and packed when they are first seen, and
-        again after they were changed.
-
-    Raises
-    ------
-    ImportModelError
-        The graph holds operators that cannot be imported: all are listed.
-    UnsupportedError
-        Gradients are wanted, or the graph changes a buffer, or returns what is neither a tensor nor known.
-    """
-    _check_inference(example_inputs)
-    compiled = _Graph(graph, options or {}, example_inputs)
-    with tracing(None), unset_fake_temporarily():
-        compiled.code(tuple(map(_real, example_inputs)))
-    return compiled
-
-
-def _check_inference(inputs: Sequence[Any]) -> None:
-    if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-        raise UnsupportedError(
-            "torch.compile: backend='autocast' has no gradients, and some inputs or parameters require them; expected "
-            "a call under torch.no_grad() or torch.inference_mode(). autocast.training trains"
-        )
-
-
-def _real(value: Any) -> Any:
+def real(value: Any) -> Any:
     """An example: sizes as numbers, and tensors that have no values with zeros."""
     if isinstance(value, torch.SymInt):
         return value.node.hint
     if isinstance(value, FakeTensor):
-        return torch.zeros([_real(size) for size in value.shape], dtype=value.dtype)
+        return torch.zeros([real(size) for size in value.shape], dtype=value.dtype)
     return value
 
 
-class _Inputs(torch.nn.Module):
+class Inputs(torch.nn.Module):
     """The graph as a module that holds its weights, takes its tensors and returns tensors alone."""
 
-    def __init__(self, graph: _Graph, inputs: Sequence[Any]) -> None:
+    def __init__(self, graph: Graph, inputs: Sequence[Any]) -> None:
         super().__init__()
         self.body, self.graph, self.numbers = graph.body, graph, graph.numbers_of(inputs)
         for position in graph.weights:
@@ -88,13 +45,15 @@ class _Inputs(torch.nn.Module):
         self.eval()
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        graph = self.graph
-        given: dict[int, Any] = dict(zip(graph.tensors, tensors, strict=True))
+        graph, values = self.graph, iter(tensors)
+        given: dict[int, Any] = {position: next(values) for position in graph.tensors}
+        given |= {position: next(values).shape[0] for position in graph.carried}
         given |= {position: getattr(self, _name(position)) for position in graph.weights}
         given |= dict(zip(graph.numbers, self.numbers, strict=True))
         given |= {position: given[tensor].shape[axis] for position, (tensor, axis) in graph.sizes.items()}
+        graph.relate(given)
         results = self.body(*(given[position] for position in range(len(given))))
-        return tuple(results[position] for position in graph.results)
+        return tuple(graph.kept(position, results[position]) for position in graph.results)
 
 
 def _name(position: int) -> str:
@@ -110,6 +69,8 @@ class _Code:
 
     def ready(self, weights: Mapping[str, torch.Tensor]) -> Executable:
         """An executable with these weights."""
+        if not weights:
+            return Executable(self.variant)
         params = []
         for name, value in self.model.params.items():
             if name in weights:
@@ -132,45 +93,54 @@ def _versions(weights: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
     return [(0 if w.is_inference() else w._version, w.data_ptr()) for w in weights.values()]
 
 
-class _Graph:
+class Graph:
     """A graph of Dynamo's with the code for it.
 
     Its inputs, by position: `weights` are parameters and buffers, `tensors` the other tensors, `sizes` those numbers
-    that are a tensor's size (its position and axis), `numbers` the rest, of which each value has code of its own.
+    that are a tensor's size (its position and axis), `numbers` the rest, of which each value has code of its own, but
+    for sizes that are `carried`: by a tensor without elements.
     """
 
     def __init__(self, body: fx.GraphModule, options: Mapping[str, Any], examples: Sequence[Any]) -> None:
         self.body, self.options = body, options
-        values = [node.meta.get("example_value") for node in body.graph.nodes if node.op == "placeholder"]
+        placeholders = [node for node in body.graph.nodes if node.op == "placeholder"]
+        values = list(map(value_of, placeholders))
         tensors = [i for i, value in enumerate(examples) if isinstance(value, torch.Tensor)]
-        self.weights = [i for i in tensors if _is_weight(examples[i])]
+        self.weights = [i for i in tensors if self.is_weight(examples[i])]
         self.tensors = [i for i in tensors if i not in self.weights]
         #: Of each size that varies, by name: where the tensors are that have it, and its axis.
         self.axes: dict[str, list[tuple[int, int]]] = {}
         self.bounds: dict[str, tuple[int | None, ...]] = {}
+        self.expressions: dict[str, Any] = {}
         for i in self.tensors:
             for axis, size in enumerate(values[i].shape):
                 if isinstance(size, torch.SymInt):
                     self.axes.setdefault(str(size), []).append((i, axis))
-                    self.bounds[str(size)] = _bounds(size)
+                    self.bounds[str(size)], self.expressions[str(size)] = _bounds(size), size.node.expr
         rest = [i for i in range(len(examples)) if i not in tensors]
         self.sizes = {i: self.axes[str(values[i])][0] for i in rest if str(values[i]) in self.axes}
-        self.numbers = [i for i in rest if i not in self.sizes]
+        self.carried = [i for i in rest if i not in self.sizes and self.is_carried(values[i])]
+        self.numbers = [i for i in rest if i not in self.sizes and i not in self.carried]
         #: Of each number that varies: the input that says it, and its axis.
         self.symbols: dict[str, tuple[int, int | None]] = {name: places[0] for name, places in self.axes.items()}
-        self.symbols |= {str(values[i]): (i, None) for i in self.numbers}
-        self.results, self.others = self._outputs()
+        self.symbols |= {str(values[i]): (i, None) for i in (*self.carried, *self.numbers)}
+        self.results, self.passed, self.others = self._outputs(placeholders)
         self._codes: dict[tuple[Any, ...], _Code] = {}
         self._ready: dict[tuple[Any, ...], _Ready] = {}
 
-    def _outputs(self) -> tuple[list[int], dict[int, Any]]:
-        """The positions of the results that are tensors, and the others: constants and sizes."""
-        tensors, others = [], {}
+    def _outputs(self, placeholders: Sequence[fx.Node]) -> tuple[list[int], dict[int, int], dict[int, Any]]:
+        """The positions of the results that are computed tensors; of those that are inputs, and which; the others:
+        constants and sizes."""
+        inputs = {node: i for i, node in enumerate(placeholders)}
+        tensors, passed, others = [], {}, {}
         for position, result in enumerate(self.body.graph.output_node().args[0]):
-            value = result.meta.get("example_value") if isinstance(result, fx.Node) else result
+            value = value_of(result) if isinstance(result, fx.Node) else result
             symbols = set(map(str, value.node.expr.free_symbols)) if isinstance(value, torch.SymInt) else None
             if isinstance(value, torch.Tensor):
-                tensors.append(position)
+                if result in inputs:
+                    passed[position] = inputs[result]
+                else:
+                    tensors.append(position)
             elif not isinstance(result, fx.Node) or (symbols is not None and symbols <= self.symbols.keys()):
                 others[position] = value
             else:
@@ -178,20 +148,35 @@ class _Graph:
                     f"torch.compile: backend='autocast' was given a graph that returns {result.name}, which is a "
                     f"{type(value).__name__}; expected tensors and their sizes. Compute it outside of the graph"
                 )
-        return tensors, others
+        return tensors, passed, others
 
     def numbers_of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The plain numbers among the inputs."""
         return tuple(inputs[i] for i in self.numbers)
 
+    def tensors_of(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
+        """What the model takes."""
+        return [*(inputs[i] for i in self.tensors), *(torch.empty(inputs[i], 0) for i in self.carried)]
+
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        tensors = [inputs[i] for i in self.tensors]
+        computed = iter(self.computed(inputs) if self.results else ())
+        count = len(self.results) + len(self.passed) + len(self.others)
+        return tuple(
+            inputs[self.passed[i]]
+            if i in self.passed
+            else self.other(i, inputs)
+            if i in self.others
+            else next(computed)
+            for i in range(count)
+        )
+
+    def computed(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The results that are computed, in the order of `results`."""
+        tensors = self.tensors_of(inputs)
         executable = self.executable(inputs)
         executable.signature.bind(tensors)
         results = from_tensor(executable.run(executable.arguments(tensors)), "torch")
-        results = iter(results if isinstance(results, tuple) else (results,))
-        count = len(self.results) + len(self.others)
-        return tuple(self.other(i, inputs) if i in self.others else next(results) for i in range(count))
+        return results if isinstance(results, tuple) else (results,)
 
     def other(self, position: int, inputs: Sequence[Any]) -> Any:
         """A result that is no tensor: a constant, or a number that the sizes say."""
@@ -225,25 +210,48 @@ class _Graph:
         return self._codes[numbers]
 
     def _compiled(self, inputs: Sequence[Any]) -> _Code:
+        model = self.cast(self.imported(inputs))
+        variant, _ = variant_of(model.mod, model.params, detect_target(), opt_level=3)
+        return _Code(model, variant)
+
+    def imported(self, inputs: Sequence[Any]) -> Model:
+        """The graph as a model of its tensors, for the numbers and weights among these inputs."""
         order = {position: i for i, position in enumerate(self.tensors)}
         dynamic = {
             name: [(order[i], axis, *self.bounds[name]) for i, axis in places] for name, places in self.axes.items()
         }
-        model = from_torch(_Inputs(self, inputs), tuple(inputs[i] for i in self.tensors), dynamic=dynamic)
+        model = from_torch(Inputs(self, inputs), tuple(self.tensors_of(inputs)), dynamic=dynamic)
         if model.updated:
             raise UnsupportedError(
                 f"torch.compile: backend='autocast' infers, and a call of this graph changes {len(model.updated)} "
                 "tensors (statistics, or the state of random numbers); expected a module in evaluation mode. Call "
                 "module.eval()"
             )
-        model = amp.autocast(model, **self.options)
-        variant, _ = variant_of(model.mod, model.params, detect_target(), opt_level=3)
-        return _Code(model, variant)
+        return model
+
+    def cast(self, model: Model) -> Model:
+        """The model with its casts."""
+        return amp.autocast(model, **self.options)
+
+    def is_carried(self, value: Any) -> bool:
+        """Whether a number that is the size of no tensor may differ from call to call."""
+        return False
+
+    def relate(self, given: Mapping[int, Any]) -> None:
+        """Tell torch, which traces the graph anew, how the sizes of these tensors depend on one another."""
+
+    def kept(self, position: int, result: torch.Tensor) -> torch.Tensor:
+        """A result as it is returned."""
+        return result
+
+    def is_weight(self, value: torch.Tensor) -> bool:
+        """Whether it is a parameter or buffer of a module, which seldom changes: Dynamo marks them."""
+        return isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
 
 
-def _is_weight(value: torch.Tensor) -> bool:
-    """Whether it is a parameter or buffer of a module: Dynamo marks them."""
-    return isinstance(value, torch.nn.Parameter) or hasattr(value, "_dynamo_static_input_type")
+def value_of(node: fx.Node) -> Any:
+    """The example of a node's value, as Dynamo or AOTAutograd notes it."""
+    return node.meta.get("example_value", node.meta.get("val"))
 
 
 def _bounds(size: torch.SymInt) -> tuple[int | None, ...]:

@@ -1,0 +1,54 @@
+"""`torch.compile(module, backend="autocast")`: the graphs that Dynamo finds, cast and run by our kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import tracing
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from autocast.dynamo.graphs import Graph, real
+
+__all__ = ["backend"]
+
+
+def backend(
+    graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's; `torch.compile` finds it as "autocast".
+
+    Parameters
+    ----------
+    graph : torch.fx.GraphModule
+        Takes tensors, sizes, and the module's parameters, in any order.
+    example_inputs : sequence
+        What it is about to be called with. Where gradients are recorded and one of these requires them, the graph is
+        compiled for training: forward and backward, each with its casts.
+    options : mapping, optional
+        Of `amp.autocast`: `{"policy": "mp1"}`, `{"dtype": "float16"}`; its defaults where nothing is given.
+
+    Returns
+    -------
+    callable
+        Takes what the graph takes, and returns a tuple. To infer, parameters are cast and packed when they are first
+        seen, and again after they were changed; in training they are inputs of each call.
+
+    Raises
+    ------
+    ImportModelError
+        The graph holds operators that cannot be imported: all are listed.
+    UnsupportedError
+        The graph changes a buffer where no gradients are wanted, or returns what is neither a tensor nor known.
+    """
+    options = options or {}
+    if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs):
+        from autocast.dynamo.training import training_backend  # and AOTAutograd, which inference does not need
+
+        return training_backend(graph, example_inputs, options)
+    compiled = Graph(graph, options, example_inputs)
+    with tracing(None), unset_fake_temporarily():
+        compiled.code(tuple(map(real, example_inputs)))
+    return compiled

@@ -1,0 +1,179 @@
+"""Converters of torch's backward operators: each is differentiated by the rule of its forward operator.
+
+So there is one table of gradients, that of `autocast.training.gradients`, for training steps and for torch's graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import fx
+from tvm import relax
+
+from autocast.errors import ImportModelError
+from autocast.frontend.helpers import Converter, axis_of, dims
+from autocast.frontend.importer import Importer
+from autocast.frontend.layers import average_pool, convolution, max_pool
+from autocast.ir import dtype_of
+from autocast.training.gradients import Backward, get_gradient
+
+op = relax.op
+
+
+def _adjoints(
+    importer: Importer,
+    call: relax.Expr,
+    adjoint: Any,
+    needs: Sequence[bool] | None = None,
+    result: relax.Expr | None = None,
+) -> Sequence[Any]:
+    """The adjoints of a forward call's arguments, by its row in the table of gradients.
+
+    The call is bound, and nothing computes it unless the rule reads its result, which may be given.
+    """
+    bound = importer.emit(call)
+    call = importer.block_builder.lookup_binding(bound)
+    row = get_gradient(call.op.name)
+    if row is None or row.rule is None:
+        raise ImportModelError(f"{call.op.name} has no gradient")
+    wanted = tuple(needs or [True] * len(call.args))
+    answers = row.rule(Backward(call, bound if result is None else result, adjoint, wanted, importer.emit))
+    return [None if answer is None else importer.emit(answer) for answer in answers]
+
+
+def _of_argument(importer: Importer, node: fx.Node, forward: Callable[..., relax.Expr]) -> relax.Expr:
+    """`f_backward(grad, x)`."""
+    return _adjoints(importer, forward(importer.arg(node, 1, "self")), importer.arg(node, 0, "grad_output"))[0]
+
+
+def _gelu(importer: Importer, node: fx.Node) -> relax.Expr:
+    approximate = importer.arg(node, 2, "approximate", "none") == "tanh"
+    return _of_argument(importer, node, op.nn.gelu_tanh if approximate else op.nn.gelu)
+
+
+def _leaky_relu(importer: Importer, node: fx.Node) -> relax.Expr:
+    return _of_argument(importer, node, partial(op.nn.leakyrelu, alpha=float(node.args[2])))
+
+
+def _threshold(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Of ReLU, by its result or its argument: both are above 0 at the same places."""
+    if node.args[2] != 0:
+        raise ImportModelError(f"threshold={node.args[2]}; expected that of relu, 0")
+    grad, x = importer.arg(node, 0, "grad_output"), importer.arg(node, 1, "self")
+    return _adjoints(importer, op.nn.relu(x), grad, result=x)[0]
+
+
+def _softmax(importer: Importer, node: fx.Node, forward: Callable[..., relax.Expr]) -> relax.Expr:
+    """By the result, which torch keeps."""
+    grad, result = importer.arg(node, 0, "grad_output"), importer.arg(node, 1, "output")
+    if importer.dtype(node) != dtype_of(result):
+        raise ImportModelError("an argument of another dtype than the result")
+    return _adjoints(importer, forward(result, axis_of(result, node.args[2])), grad, result=result)[0]
+
+
+def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
+    grad, indices = importer.arg(node, 0, "grad_output"), importer.arg(node, 1, "indices")
+    rows, padding, scaled = node.args[2:5]
+    if scaled:
+        raise ImportModelError("scale_grad_by_freq")
+    if padding >= 0:
+        padded = importer.emit(op.equal(indices, relax.const(padding, dtype_of(indices))))
+        nothing = relax.const(0, dtype_of(grad))
+        grad = importer.emit(op.where(op.expand_dims(padded, -1), nothing, grad))
+    weight = importer.emit(op.zeros(relax.ShapeExpr([rows, dims(grad)[-1]]), dtype_of(grad)))
+    return _adjoints(importer, op.take(weight, indices, axis=0, mode="clip"), grad, (True, False))[0]
+
+
+def _convolution(importer: Importer, node: fx.Node) -> list[Any]:
+    grad, x, weight = (importer.arg(node, i, "") for i in range(3))
+    mask = node.args[-1]
+    forward = convolution(x, weight, *node.args[4:10])
+    of_data, of_weight = _adjoints(importer, forward, grad, mask[:2]) if any(mask[:2]) else (None, None)
+    others = [axis for axis in range(len(dims(grad))) if axis != 1]
+    return [of_data, of_weight, importer.emit(op.sum(grad, others)) if mask[2] else None]
+
+
+def _average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
+    grad, x = (importer.arg(node, i, "") for i in range(2))
+    return _adjoints(importer, average_pool(x, *node.args[2:8]), grad)[0]
+
+
+def _adaptive_average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
+    grad, x = (importer.arg(node, i, "") for i in range(2))
+    return _adjoints(importer, op.nn.adaptive_avg_pool2d(x, list(dims(grad)[2:])), grad)[0]
+
+
+def _adaptive_average_pool_forward(importer: Importer, node: fx.Node) -> relax.Expr:
+    return importer.emit(op.nn.adaptive_avg_pool2d(importer.arg(node, 0, "self"), list(node.args[1])))
+
+
+def _empty(importer: Importer, node: fx.Node) -> relax.Expr:
+    """What is written to afterwards."""
+    return importer.emit(op.zeros(relax.ShapeExpr(importer.shape(node)), importer.dtype(node)))
+
+
+def _max_pool(importer: Importer, node: fx.Node) -> relax.Expr:
+    grad, x = (importer.arg(node, i, "") for i in range(2))
+    return _adjoints(importer, max_pool(x, *node.args[2:7]), grad)[0]
+
+
+def _scale(importer: Importer, weight: relax.Expr | None, shape: Sequence[Any], x: relax.Expr) -> list[relax.Expr]:
+    """The scale of a norm, which is 1 where there is none, and its shift, which no gradient reads."""
+    sizes = list(map(int, shape))
+    one, zero = (importer.emit(relax.const(np.full(sizes, value), dtype_of(x))) for value in (1, 0))
+    return [one if weight is None else weight, zero]
+
+
+def _layer_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
+    grad, x, weight = (importer.arg(node, i, "") for i in (0, 1, 3))
+    shape, epsilon = list(node.args[2]), float(node.args[4])
+    axes = list(range(-len(shape), 0))
+    norm = op.nn.layer_norm(x, *_scale(importer, weight, shape, x), axes=axes, epsilon=epsilon)
+    return _adjoints(importer, norm, grad)
+
+
+def _group_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
+    grad, x, weight = (importer.arg(node, i, "") for i in range(3))
+    groups, epsilon = int(node.args[3]), float(node.args[4])
+    norm = op.nn.group_norm(
+        x,
+        *_scale(importer, weight, dims(x)[1:2], x),
+        num_groups=groups,
+        channel_axis=1,
+        axes=list(range(2, len(dims(x)))),
+        epsilon=epsilon,
+    )
+    return _adjoints(importer, norm, grad)
+
+
+def _batch_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
+    grad, x, weight, mean, variance = (importer.arg(node, i, "") for i in range(5))
+    affine = _scale(importer, weight, dims(x)[1:2], x)
+    training = mean is None
+    running = [*reversed(affine)] if training else [mean, variance]
+    norm = op.nn.batch_norm(x, *affine, *running, axis=1, epsilon=float(node.args[5]), training=training)
+    return _adjoints(importer, norm, [grad, None, None], (True, True, True, False, False))[:3]
+
+
+#: Converters by the name of the overload: torch's operators, and those of `statistics`.
+BACKWARD: dict[str, Converter] = {
+    "_adaptive_avg_pool2d.default": _adaptive_average_pool_forward,
+    "_adaptive_avg_pool2d_backward.default": _adaptive_average_pool,
+    "_log_softmax_backward_data.default": partial(_softmax, forward=op.nn.log_softmax),
+    "_softmax_backward_data.default": partial(_softmax, forward=op.nn.softmax),
+    "avg_pool2d_backward.default": _average_pool,
+    "batch_norm_backward.default": _batch_norm,
+    "convolution_backward.default": _convolution,
+    "embedding_dense_backward.default": _embedding,
+    "gelu_backward.default": _gelu,
+    "group_norm_backward.default": _group_norm,
+    "layer_norm_backward.default": _layer_norm,
+    "leaky_relu_backward.default": _leaky_relu,
+    "max_pool2d_backward.default": _max_pool,
+    "new_empty_strided.default": _empty,
+    "silu_backward.default": partial(_of_argument, forward=op.nn.silu),
+    "threshold_backward.default": _threshold,
+}

@@ -1,0 +1,246 @@
+"""Graphs that are trained: AOTAutograd makes a forward and a backward graph of each, and our kernels run both.
+
+torch says what gradients are (of `detach`, `no_grad`, functions with a backward of their own), and carries them from
+graph to graph; its partitioner says what the forward graph keeps for the backward one. What of that is read in low
+precision alone is kept in low precision:
+
+    forward(x, w): y, h: float32        backward(h: float32, dy): dw           backward(h: bfloat16, dy): dw
+                                            h1 = astype(h, "bfloat16")    ->       dw = matmul(permute_dims(h), ...)
+                                            dw = matmul(permute_dims(h1), ...)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._guards import tracing
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.export import Dim
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+from autocast.dynamo.converters import BACKWARD
+from autocast.dynamo.graphs import Graph, Inputs, real, value_of
+from autocast.dynamo.statistics import without_statistics
+from autocast.errors import UnsupportedError
+from autocast.frontend.randomness import random_state
+from autocast.frontend.translate import translate
+from autocast.model.value import Model
+from autocast.passes.store_parameters import store_signature
+from autocast.torch_target.asked import torch_dtype
+
+aten = torch.ops.aten
+
+#: Graphs draw random numbers of their own.
+_seeds = itertools.count()
+
+
+def training_backend(
+    graph: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's, forward and backward."""
+    step = _Step(options)
+    compiler = aot_autograd(
+        fw_compiler=step.forward,
+        bw_compiler=step.backward,
+        inference_compiler=step.inference,
+        partition_fn=step.partition,
+        decompositions={aten.native_dropout.default: _native_dropout},
+    )
+    with sdpa_kernel(SDPBackend.MATH):  # the others' backward is one operator that nothing here computes
+        compiled: Callable[..., Any] = compiler(graph, example_inputs)
+    return compiled
+
+
+def _native_dropout(x: torch.Tensor, rate: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dropout by a mask that is drawn, which the backward graph reads, too."""
+    if rate == 0 or train is False:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    if rate == 1:
+        return torch.zeros_like(x), torch.zeros_like(x, dtype=torch.bool)
+    kept = aten.bernoulli.p(x, 1 - rate).to(torch.bool)
+    return x * kept * (1 / (1 - rate)), kept
+
+
+class _Step:
+    """The compilers that AOTAutograd calls: of the forward graph, then of the backward one."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.options = options
+        self._results = 0
+        self._backward: _Backward | None = None
+
+    def partition(self, joint: fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
+        """The forward and the backward graph: what costs little is computed again, not kept."""
+        without_statistics(joint)
+        forward, backward = min_cut_rematerialization_partition(
+            joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
+        )
+        self._results = num_fwd_outputs
+        results = forward.graph.output_node().args[0]
+        computed = {node.name for node in results[num_fwd_outputs:] if getattr(node, "op", "") == "call_function"}
+        returned = {node.name for node in results[:num_fwd_outputs] if isinstance(node, fx.Node)}
+        self._backward = _Backward(backward, self.options, computed - returned)
+        return forward, backward
+
+    def forward(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compiles both: what the backward graph reads in low precision decides what this one keeps in it."""
+        if self._backward is None:
+            return self.inference(graph, inputs)
+        with tracing(None), unset_fake_temporarily():
+            self._backward.compile()
+            low = self._backward.low
+            results = graph.graph.output_node().args[0]
+            kept = {i: low[node.name] for i, node in enumerate(results) if i >= self._results and node.name in low}
+            return _Traced(graph, self.options, inputs, kept, results=self._results).compile()
+
+    def backward(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The graph that was compiled with the forward one."""
+        compiled = self._backward
+        if compiled is None or compiled.names != [node.name for node in graph.graph.find_nodes(op="placeholder")]:
+            raise UnsupportedError(
+                "torch.compile: backend='autocast' was given another backward graph than torch's partitioner made, "
+                "expected the same: an option or hook of torch changes it. Compile without it"
+            )
+        return make_boxed_func(compiled)
+
+    def inference(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """A graph of which no gradients are wanted after all."""
+        with tracing(None), unset_fake_temporarily():
+            return _Traced(graph, self.options, inputs).compile()
+
+
+class _Traced(Graph):
+    """A graph of AOTAutograd's: all that it takes are inputs, and it changes none.
+
+    Parameters
+    ----------
+    low : mapping of int to torch.dtype, optional
+        Which results are kept in low precision.
+    results : int, optional
+        How many of them the program sees, which have torch's strides; all if omitted.
+    """
+
+    def __init__(
+        self,
+        body: fx.GraphModule,
+        options: Mapping[str, Any],
+        examples: Sequence[Any],
+        low: Mapping[int, torch.dtype] | None = None,
+        results: int | None = None,
+    ) -> None:
+        self.low = low or {}
+        self.examples = examples
+        self.seed = (torch.initial_seed() + next(_seeds)) % 2**32
+        super().__init__(_prepared(body), options, examples)
+        returned = body.graph.output_node().args[0]
+        shown = [position for position in self.results if results is None or position < results]
+        #: Of results that are laid out otherwise: the order of their axes in memory.
+        self.orders = {p: order for p in shown if (order := _order(value_of(returned[p]))) is not None}
+
+    def compile(self) -> Callable[..., Any]:
+        """This, ready for its examples, as AOTAutograd calls it."""
+        self.code(tuple(map(real, self.examples)))
+        return make_boxed_func(self)
+
+    def kept(self, position: int, result: torch.Tensor) -> torch.Tensor:
+        """A result in the precision in which it is kept."""
+        return result.to(self.low[position]) if position in self.low else result
+
+    def is_weight(self, value: torch.Tensor) -> bool:
+        """Whether it seldom changes: weights do in each step."""
+        return False
+
+    def imported(self, inputs: Sequence[Any]) -> Model:
+        """The graph as a model; its sizes may be computed of one another, and torch finds out which are."""
+        axes: dict[int, dict[int, Any]] = {}
+        order = {position: i for i, position in enumerate(self.tensors)}
+        for position, axis in itertools.chain.from_iterable(self.axes.values()):
+            axes.setdefault(order[position], {})[axis] = Dim.AUTO
+        axes |= {len(self.tensors) + i: {0: Dim.AUTO} for i in range(len(self.carried))}
+        given: Any = tuple(self.tensors_of(inputs)), {}, axes
+        return translate(Inputs(self, inputs), given, random_state(self.seed), "torch", BACKWARD)
+
+    def is_carried(self, value: Any) -> bool:
+        """Whether a number that is the size of no tensor may differ from call to call: one that varies."""
+        return isinstance(value, torch.SymInt) and value.node.expr.is_symbol
+
+    def relate(self, given: Mapping[int, Any]) -> None:
+        """Sizes that had one name are equal, and those that were computed of others are so again."""
+        known = {
+            name: given[at] if axis is None else given[at].shape[axis] for name, (at, axis) in self.symbols.items()
+        }
+        for name, places in self.axes.items():
+            for tensor, axis in places[1:]:
+                torch._check(given[tensor].shape[axis] == known[name])
+            expression = self.expressions[name]
+            if not expression.is_symbol and known.keys() >= set(map(str, expression.free_symbols)):
+                values = {symbol: known[str(symbol)] for symbol in expression.free_symbols}
+                torch._check(known[name] == sympy_interp(PythonReferenceAnalysis, values, expression))
+
+    def computed(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The results that are computed, with the strides that torch traced with."""
+        computed = super().computed(inputs)
+        if not self.orders:
+            return computed
+        return tuple(
+            _laid_out(value, self.orders[position]) if position in self.orders else value
+            for position, value in zip(self.results, computed, strict=True)
+        )
+
+
+class _Backward(_Traced):
+    """A backward graph, which takes in low precision what it reads in that alone.
+
+    Attributes
+    ----------
+    low : dict of str to torch.dtype
+        The inputs that it takes so, once it is compiled: some of those that may be kept so.
+    """
+
+    def __init__(self, body: fx.GraphModule, options: Mapping[str, Any], may: Collection[str]) -> None:
+        placeholders = body.graph.find_nodes(op="placeholder")
+        self.names = [node.name for node in placeholders]
+        self.may = may
+        super().__init__(body, options, list(map(value_of, placeholders)))
+        self.low = {}
+
+    def cast(self, model: Model) -> Model:
+        """The model with its casts, but for those of inputs of which low precision alone is read."""
+        model = super().cast(model)
+        names = {model.main.params[i].name: self.names[at] for i, at in enumerate(self.tensors)}
+        may = [name for name, traced in names.items() if traced in self.may]
+        dtype = str(model.report.dtype)
+        mod, stored = store_signature(model.mod, dtype, may)
+        self.low = {names[name]: torch_dtype(dtype) for name in stored}
+        return model.replace(mod=mod)
+
+
+def _prepared(body: fx.GraphModule) -> fx.GraphModule:
+    """A copy of the graph for inputs that are dense: AOTAutograd's may be views of others, with other strides."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(body.graph, {}))
+    for target in (aten.view.default, aten._unsafe_view.default):
+        for node in graph.find_nodes(op="call_function", target=target):
+            node.target = aten.reshape.default
+    return fx.GraphModule(body, graph)
+
+
+def _order(value: torch.Tensor) -> tuple[int, ...] | None:
+    """The axes of a tensor from the outermost in memory to the innermost; None where that is their own order."""
+    order = tuple(sorted(range(value.ndim), key=lambda axis: -value.stride(axis)))
+    return None if value.is_contiguous() or order == tuple(range(value.ndim)) else order
+
+
+def _laid_out(value: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
+    """The tensor with its axes in this order in memory."""
+    inverse = sorted(range(value.ndim), key=order.__getitem__)
+    return value.permute(order).contiguous().permute(inverse)
