@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import tvm
@@ -13,10 +13,12 @@ from autocast import vm
 from autocast.errors import InputError
 from autocast.messages import check_kind, shown
 from autocast.model import Model
+from autocast.runtime.tensors import from_tensor, kind_of
 from autocast.training.append_loss import append_loss
 from autocast.training.batches import Batch
 from autocast.training.losses import Loss
 from autocast.training.parallel.ranks import Ranks
+from autocast.training.reached import on_host
 
 #: A function of outputs (a tensor, or a tuple of them) and labels to a number.
 Metric: TypeAlias = Callable[[Any, Any], Any]
@@ -31,10 +33,21 @@ class Evaluator:
     loss : Loss
     prepare : function
         What is done to a model before it is compiled: AutoCast, or nothing.
+    device, mode
+        Where and how it is run, as `vm.compile` takes them.
     """
 
-    def __init__(self, model: Model, loss: Loss, prepare: Callable[[Model], Model]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        loss: Loss,
+        prepare: Callable[[Model], Model],
+        device: str = "cpu",
+        mode: str | None = None,
+    ) -> None:
         self._plain, self._loss, self._prepare = model, loss, prepare
+        self._device = device
+        self._compile = partial(vm.compile, device=device, mode=mode)
 
     @cached_property
     def model(self) -> Model:
@@ -43,11 +56,11 @@ class Evaluator:
 
     @cached_property
     def _losses(self) -> vm.Executable:
-        return vm.compile(self.model.mod)
+        return self._compile(self.model.mod)
 
     @cached_property
     def _losses_and_outputs(self) -> vm.Executable:
-        return vm.compile(self._prepare(append_loss(self._plain, self._loss, outputs=True)).mod)
+        return self._compile(self._prepare(append_loss(self._plain, self._loss, outputs=True)).mod)
 
     def mean(
         self,
@@ -63,7 +76,7 @@ class Evaluator:
         """
         _check(batches, metrics)
         executable = self._losses if metrics is None else self._losses_and_outputs
-        params = tuple(params)
+        params = executable.arguments(tuple(params))  # on its device, once
         sums: defaultdict[str, float] = defaultdict(float)
         examples = 0.0
         for batch in batches:
@@ -74,8 +87,9 @@ class Evaluator:
             count = int(labels.shape[0]) if len(labels.shape) else 1
             examples += count
             sums["loss"] += count * float(loss)
+            seen = tuple(outputs) if self._device == "cpu" else tuple(_beside(labels, output) for output in outputs)
             for name, metric in (metrics or {}).items():
-                value = metric(outputs[0] if len(outputs) == 1 else tuple(outputs), labels)
+                value = metric(seen[0] if len(seen) == 1 else seen, labels)
                 sums[name] += count * _number(name, value)
         names = ["loss", *(metrics or {})]
         examples, *totals = ranks.summed([examples, *(sums[name] for name in names)])
@@ -94,6 +108,11 @@ def _check(batches: Any, metrics: Any) -> None:
             f"Trainer.evaluate: metrics is {shown(metrics)}, expected functions of (outputs, labels) by names other "
             "than 'loss'; try {'accuracy': lambda outputs, labels: (outputs.argmax(-1) == labels).mean()}"
         )
+
+
+def _beside(labels: Any, output: Any) -> Any:
+    """An output as the labels of its batch are, for functions of both: outputs of torch's devices stay there."""
+    return from_tensor(on_host(output), kind_of([labels]))
 
 
 def _number(name: str, value: Any) -> float:

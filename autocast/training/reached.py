@@ -9,6 +9,7 @@ import tvm
 
 from autocast.errors import InputError
 from autocast.messages import check_kind
+from autocast.runtime.tensors import is_torch, to_tensor
 
 
 def copy_to(module: Any, learned: Mapping[str, tvm.runtime.Tensor]) -> None:
@@ -37,3 +38,8 @@ def in_dtype_of(tensor: tvm.runtime.Tensor, other: tvm.runtime.Tensor) -> tvm.ru
     if tensor.dtype == other.dtype:
         return tensor
     return tvm.runtime.tensor(tensor.numpy().astype(other.numpy().dtype))
+
+
+def on_host(tensor: Any) -> tvm.runtime.Tensor:
+    """A tensor of TVM or torch in this machine's memory, without a copy where it is there already."""
+    return to_tensor(tensor.cpu()) if is_torch(tensor) else tensor

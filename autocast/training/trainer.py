@@ -37,10 +37,11 @@ from autocast.training.parallel.ranks import Ranks, ranks_of
 from autocast.training.parallel.shards import shard_of, whole_shard_of
 from autocast.training.parallel.sharing import shared, with_own_seed
 from autocast.training.progress import divergence, progress_line
-from autocast.training.reached import copy_to, in_dtype_of
+from autocast.training.reached import copy_to, in_dtype_of, on_host
 from autocast.training.schedules import rate_at
 from autocast.training.step import Options, training_step
 from autocast.vm.signatures import signature_of
+from autocast.vm.torch_devices import checked_device
 
 #: What other names for options are called here.
 _ELSEWHERE = {name: f"it is {ours}" for name, ours in {"lr": "learning_rate", "policy": "amp", "dtype": "amp"}.items()}
@@ -63,6 +64,11 @@ class Trainer:
     parallel : DataParallel or str, optional
         "data": several processes train together, each on its share of the batches; by itself where torchrun started
         them, "none" where they shall not. See docs/many_machines.md.
+    device : str
+        Where steps are run, as `autocast.vm.compile` takes it: by our kernels on this machine's CPU, or by torch's on
+        "torch:cpu", "cuda" and whatever torch has. Checkpoints are the same.
+    mode : str, optional
+        How, as `autocast.vm.compile` takes it: "eager" runs torch's kernels one by one.
     **options
         Of `training_step`: `clip_norm`, `loss_scaling` (dynamic by default if `amp` is float16), ...
 
@@ -82,7 +88,9 @@ class Trainer:
     Raises
     ------
     TrainingError, GradientError
-        What `training_step` raises.
+        What `training_step` raises; or several processes train on a device of torch's.
+    UnsupportedError
+        There is no such device.
     RankError
         The processes do not find each other, or have different models, options or versions.
     """
@@ -96,6 +104,8 @@ class Trainer:
         learning_rate: float | Callable[[int], float],
         amp: Policy | str | None = None,
         parallel: DataParallel | str | None = None,
+        device: str = "cpu",
+        mode: str | None = None,
         **options: Any,
     ) -> None:
         check_names("Trainer", options, ("learning_rate", "amp", *Options._fields), TrainingError, _ELSEWHERE)
@@ -104,6 +114,7 @@ class Trainer:
         self._loss = loss
         self._optimizer = optimizer
         self._options = dict(options)
+        self.device, self._mode = checked_device(device), mode
         self.amp = None if amp is None else as_policy(amp)
         self.learning_rate = learning_rate
         self.steps = 0
@@ -114,6 +125,7 @@ class Trainer:
             rate_at(learning_rate, 0)
         self.ranks = Ranks() if self._parallel is None else Ranks.connected()
         if self.ranks.count > 1:
+            self._check_alone()
             rate = None if callable(learning_rate) else learning_rate
             self.model = shared(model, self.ranks, [loss, optimizer, self.amp, self._parallel, options, rate])
             options["parallel"] = self._parallel
@@ -141,14 +153,14 @@ class Trainer:
                 f"Trainer.set_amp: the step is compiled, and {self.steps} steps are done; expected a Trainer that has "
                 "not trained. Make another one with amp=..., and hand it this one's state_dict()"
             )
-        defaults = {"learning_rate": self.learning_rate, "parallel": self._parallel or "none", **self._options}
-        options = {**defaults, **options}
+        where = {"parallel": self._parallel or "none", "device": self.device, "mode": self._mode}
+        options = {"learning_rate": self.learning_rate, **where, **self._options, **options}
         vars(self).update(vars(Trainer(self.model, self._loss, self._optimizer, amp=amp, **options)))
 
     @cached_property
     def executable(self) -> vm.Executable:
         """The compiled step; its `state` is what training has reached."""
-        return vm.compile(self.step_model)
+        return vm.compile(self.step_model, self.device, mode=self._mode)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -160,7 +172,8 @@ class Trainer:
         """What the next step multiplies its loss by before it is differentiated; 1 without loss scaling."""
         if self.loss_scaling is None:
             return 1.0
-        return float(self.executable.state.get("loss_scale", self.step_model.params["loss_scale"]).numpy())
+        scale = self.executable.state.get("loss_scale", self.step_model.params["loss_scale"])
+        return float(on_host(scale).numpy())
 
     def rate(self) -> float:
         """The learning rate of the next step; an InputError where it is no finite number of 0 or more."""
@@ -302,9 +315,10 @@ class Trainer:
     def reached(self, model: Model) -> dict[str, tvm.runtime.Tensor]:
         """The parameters of `model`, another form of what is trained, as they are now, in the dtypes that it stores.
 
-        They are those of the running state: a step changes them. `trained` copies them.
+        They are those of the running state: a step changes them, unless it runs on an accelerator. `trained` copies
+        them.
         """
-        state = self.executable.state
+        state = self._state
         return {name: in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}
 
     def to_torch(self, module: Any) -> None:
@@ -320,7 +334,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """All that training goes on from: `tensors` (copies, by name) and `facts`; what `save` writes."""
-        tensors = with_own_seed({n: tensor.numpy() for n, tensor in self.executable.state.items()}, self.ranks)
+        tensors = with_own_seed({n: tensor.numpy() for n, tensor in self._state.items()}, self.ranks)
         return {"tensors": tensors, "facts": self._facts(self.steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -339,7 +353,7 @@ class Trainer:
                 f"Trainer: the checkpoint was written with {facts['optimizer']}, expected {self._optimizer!r}; build "
                 "the Trainer with that optimizer, or start from the checkpoint's parameters alone"
             )
-        checkpoint.check_fits(tensors, self.executable.state)
+        checkpoint.check_fits(tensors, self._state)
         self.executable.load_state(tensors)
         self.steps = facts["steps"]
 
@@ -370,6 +384,19 @@ class Trainer:
         return f"Trainer({self._optimizer!r}, {self.amp or 'in the precision of the model'}, {self.steps} steps done)"
 
     @property
+    def _state(self) -> dict[str, tvm.runtime.Tensor]:
+        """The state in this machine's memory, without a copy where it is there already."""
+        return {name: on_host(tensor) for name, tensor in self.executable.state.items()}
+
+    def _check_alone(self) -> None:
+        """TrainingError where several processes would train on a device of torch's."""
+        if self.device != "cpu":
+            raise TrainingError(
+                f"Trainer: {self.ranks.count} processes train on the device {self.device!r}, expected 'cpu': means "
+                "over processes are our kernels'. Train in one process (parallel='none')"
+            )
+
+    @property
     def _shards(self) -> bool:
         return self._parallel is not None and self._parallel.shard
 
@@ -382,7 +409,7 @@ class Trainer:
 
     @cached_property
     def _evaluator(self) -> Evaluator:
-        return Evaluator(evaluation_form(self.model), self._loss, self._mixed)
+        return Evaluator(evaluation_form(self.model), self._loss, self._mixed, self.device, self._mode)
 
     def _mixed(self, model: Model) -> Model:
         return model if self.amp is None else mixed.apply_policy(model, replace(self.amp, parameters="float32"))

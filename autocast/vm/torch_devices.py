@@ -34,6 +34,14 @@ def devices() -> tuple[str, ...]:
     return "cpu", f"{_PREFIX}cpu", *(f"{accelerator.type}:{index}" for index in range(count) if accelerator)
 
 
+def checked_device(name: str) -> str:
+    """The name of a device that there is; an UnsupportedError lists them where there is none."""
+    name = str(name)
+    if name != "cpu":
+        torch_device(name)
+    return name
+
+
 def torch_device(name: str) -> Any:
     """Torch's device of a name such as "torch:cpu", "cuda" or "cuda:1".
 
