@@ -18,8 +18,8 @@ from autocast.errors import RankError
 START = "torch.distributed.all_reduce_start"
 DONE = "torch.distributed.all_reduce_done"
 
-#: What was begun and is not done, by the address of its memory: torch's handle.
-_begun: dict[int, Any] = {}
+#: What was begun and is not done, by the address of its memory.
+_begun: dict[int, _Sum] = {}
 
 #: A group of gloo for each default group that has no such backend: processes that train on CPUs beside GPUs.
 _groups: dict[Any, Any] = {}
@@ -64,33 +64,85 @@ def _reason(error: RuntimeError) -> str:
     return re.split(r"\. |\n", text, maxsplit=1)[0].strip().rstrip(".") or type(error).__name__
 
 
-def start(*values: Any) -> None:
-    """Copy all tensors but the last into the last one, and begin to add up those of all ranks, in its memory."""
-    import torch
-    import torch.distributed as dist
+class _Sum:
+    """The sum of one buffer over all ranks, on its way; in the end the buffer holds it, or its mean.
 
-    *parts, flat = map(torch.from_dlpack, values)
+    float32 is added up by gloo. Of bfloat16 and float16 gloo would round every partial sum, so each rank is sent its
+    share of the buffer by all others, adds that up in float32, and sends the mean, rounded once, back to them.
+    """
+
+    def __init__(self, flat: Any, ranks: Any) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self.flat, self.ranks, self.count = flat, ranks, 1 if ranks is None else dist.get_world_size()
+        self.handle: Any = None
+        self.parts: Any = None
+        if ranks is None:
+            return
+        if flat.element_size() > 2:
+            self.handle = dist.all_reduce(flat, group=ranks, async_op=True)
+            return
+        share = -(-flat.numel() // self.count)
+        padded = torch.nn.functional.pad(flat, (0, share * self.count - flat.numel()))
+        self.parts = torch.empty_like(padded).view(self.count, share)
+        self.handle = dist.all_to_all_single(_bytes(self.parts), _bytes(padded), group=ranks, async_op=True)
+
+    def add_up(self) -> None:
+        """Wait for the parts of this rank's share, and begin to send their mean; nothing where gloo adds up."""
+        if self.parts is None:
+            return
+        import torch
+        import torch.distributed as dist
+
+        self.handle.wait()
+        mean = self.parts.float().mean(dim=0).to(self.flat.dtype)
+        self.whole, self.parts = torch.empty(self.count, len(mean), dtype=mean.dtype), None
+        shares = [_bytes(share) for share in self.whole]
+        self.handle = dist.all_gather(shares, _bytes(mean), group=self.ranks, async_op=True)
+
+    def mean(self) -> Any:
+        """Wait for the mean."""
+        if self.handle is not None:
+            self.handle.wait()
+        if self.flat.element_size() > 2:
+            return self.flat.div_(self.count)
+        return self.flat if self.handle is None else self.whole.view(-1)[: self.flat.numel()]
+
+
+def _bytes(tensor: Any) -> Any:
+    import torch
+
+    return tensor.view(-1).view(torch.uint8)
+
+
+def start(*values: Any) -> None:
+    """Copy all tensors but the last into the last one, bytes, and begin to add up those of all ranks."""
+    import torch
+
+    *parts, buffer = map(torch.from_dlpack, values)
+    flat = buffer.view(parts[0].dtype)
     torch.cat([part.reshape(-1) for part in parts], out=flat)
-    ranks = group()
-    if ranks is not None:
-        with explained("the mean over ranks"):
-            _begun[flat.data_ptr()] = dist.all_reduce(flat, group=ranks, async_op=True)
+    with explained("the mean over ranks"):
+        _begun[buffer.data_ptr()] = _Sum(flat, group())
 
 
 def done(*values: Any) -> None:
     """Wait until the sums in the first tensor are there, and write the means to the others, one after another."""
     import torch
-    import torch.distributed as dist
 
-    flat, *results = map(torch.from_dlpack, values)
-    handle = _begun.pop(flat.data_ptr(), None)
-    count = 1
-    if handle is not None:
+    buffer, *results = map(torch.from_dlpack, values)
+    try:
         with explained("the mean over ranks"):
-            handle.wait()
-        count = dist.get_world_size()
-    for part, result in zip(flat.split([result.numel() for result in results]), results, strict=True):
-        torch.div(part.view(result.shape), count, out=result)
+            for each in _begun.values():  # in the order in which all ranks began them
+                each.add_up()
+            mean = _begun[buffer.data_ptr()].mean()
+    except RankError:
+        _begun.clear()
+        raise
+    del _begun[buffer.data_ptr()]
+    for part, result in zip(mean.split([result.numel() for result in results]), results, strict=True):
+        result.copy_(part.view(result.shape))
 
 
 #: What the packed functions run.

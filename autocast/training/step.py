@@ -172,9 +172,7 @@ def join(
     differentiated = recompute_regions(differentiated, extended["main"], options.recompute)
 
     if options.parallel is not None:
-        differentiated = average_over_ranks(
-            differentiated, _means(differentiated, len(names)), options.parallel.bucket_mib
-        )
+        differentiated = average_over_ranks(differentiated, len(names), options.parallel.bucket_mib)
 
     def build(builder: ir.PlacedBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, differentiated)
@@ -213,12 +211,6 @@ class _State:
         self.variables = {name: parameter(name, value.shape, str(value.dtype)) for name, value in self.values.items()}
         constant = scale if isinstance(loss_scaling, scaling.StaticLossScaling) else {}
         self.updated = [name for name in (*trained, *self.values) if name not in constant]
-
-
-def _means(differentiated: relax.Function, kept: int) -> list[int]:
-    """Which results of a step are means over ranks: the loss, statistics that the model keeps, and all gradients."""
-    _, results = straight_line(differentiated)
-    return [place for place, result in enumerate(results) if place >= kept or ir.dtype_of(result) in ir.FLOATS]
 
 
 def slot_name(slot: str, name: str) -> str:

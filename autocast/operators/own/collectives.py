@@ -1,11 +1,12 @@
 """The mean of tensors over the processes that train one model, in two operators, so that others run between them.
 
-    flat: (2306,) = R.collective.all_reduce_start((w_grad, b_grad))
+    buffer: (9224,) uint8 = R.collective.all_reduce_start((w_grad, b_grad))
     ... the rest of the backward pass ...
-    means = R.collective.all_reduce_done(flat, shapes=[[3, 768], [2]])
+    means = R.collective.all_reduce_done(buffer, shapes=[[3, 768], [2]], dtype="float32")
 
 The first copies tensors into one buffer and begins; until the second has read that buffer, its memory belongs to the
-network. `autocast.training.parallel.average` places them, `autocast.runtime.collectives` is what they call.
+network. It is bytes, so that nothing looks into it. Tensors may be sent in bfloat16; their means are float32.
+`autocast.training.parallel.average` places the calls, `autocast.runtime.collectives` is what they call.
 
 Source: Li et al., "PyTorch Distributed: experiences on accelerating data parallel training", 2020 (buckets of
 gradients); Yu et al., "RAF", 2023 (collectives placed by a pass between backward and update).
@@ -34,28 +35,30 @@ def _start_result(call: relax.Call) -> tvm.ir.Type:
             f"relax.collective.all_reduce_start: got {call.args[0].ty}, expected tensors of one dtype whose sizes are "
             "known; average each dtype by itself"
         )
-    return relax.TensorType([sum(sizes)], dtypes.pop())
+    return relax.TensorType([sum(sizes) * tvm.DataType(dtypes.pop()).itemsize], "uint8")
 
 
 def _done_result(call: relax.Call) -> tvm.ir.Type:
-    flat = call.args[0]
     shapes = [[int(size) for size in shape] for shape in call.attrs["shapes"]]
-    if static_shape(flat) != (sum(map(math.prod, shapes)),):
+    dtype = str(call.attrs["dtype"])
+    elements = sum(map(math.prod, shapes))
+    legal = [elements * itemsize for itemsize in {2, tvm.DataType(dtype).itemsize}]
+    if static_shape(call.args[0]) not in [(size,) for size in legal]:
         raise IllFormedModuleError(
-            f"relax.collective.all_reduce_done: got {flat.ty} and shapes={shapes}, expected one dimension with their "
-            "elements; the shapes are those of the tensors that all_reduce_start took"
+            f"relax.collective.all_reduce_done: got {call.args[0].ty} and shapes={shapes}, expected the bytes of their "
+            f"elements; the shapes are those of the tensors that all_reduce_start took"
         )
-    return tvm.ir.TupleType([relax.TensorType(shape, str(flat.ty.dtype)) for shape in shapes])
+    return tvm.ir.TupleType([relax.TensorType(shape, dtype) for shape in shapes])
 
 
 def _start(e: Expansion) -> relax.Expr:
     (parts,) = e.operands
     fields = [e.emit(relax.TupleGetItem(parts, i)) for i in range(len(parts.ty.fields))]
-    return relax.op.call_dps_packed(collectives.START, relax.Tuple(fields), out_ty=e.call.ty)
+    return relax.op.call_dps_packed(collectives.START, relax.Tuple(fields), out_ty=_start_result(e.call))
 
 
 def _done(e: Expansion) -> Expanded:
-    types = list(e.call.ty.fields)
+    types = list(_done_result(e.call).fields)
     means = relax.op.call_dps_packed(
         collectives.DONE, relax.Tuple([e.operands[0]]), out_ty=types[0] if len(types) == 1 else types
     )
@@ -72,7 +75,7 @@ all_reduce_start = define(
     summary="begins to add up tensors over all ranks: one buffer, whose elements only all_reduce_done may read",
 )
 
-#: `all_reduce_done(buffer, shapes=[[2, 3], [4]])`: the means over all ranks of what `all_reduce_start` took.
+#: `all_reduce_done(buffer, shapes=[[2, 3], [4]], dtype="float32")`: the means over all ranks of what was begun.
 all_reduce_done = define(
     "relax.collective.all_reduce_done",
     "buffer",

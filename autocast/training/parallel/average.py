@@ -10,7 +10,7 @@ from typing import NamedTuple
 import tvm
 from tvm import relax
 
-from autocast.ir import PlacedBuilder, dtype_of, static_shape
+from autocast.ir import FLOATS, Place, PlacedBuilder, dtype_of, static_shape
 from autocast.ir.places import NOWHERE, canonicalize_bindings
 from autocast.operators.own import all_reduce_done, all_reduce_start
 from autocast.training.building import new_block
@@ -24,6 +24,7 @@ class _Bucket(NamedTuple):
 
     results: tuple[int, ...]
     after: int
+    place: Place
 
 
 class _Computed(NamedTuple):
@@ -33,8 +34,8 @@ class _Computed(NamedTuple):
     after: int
 
 
-def average_over_ranks(function: relax.Function, places: Iterable[int], bucket_mib: float = 25.0) -> relax.Function:
-    """A function some of whose results are the means over all ranks.
+def average_over_ranks(function: relax.Function, kept: int, bucket_mib: float = 25.0) -> relax.Function:
+    """A function whose floating-point results are the means over all ranks.
 
     Before::                                       After::
 
@@ -42,28 +43,31 @@ def average_over_ranks(function: relax.Function, places: Iterable[int], bucket_m
             ...                                            ...
             b_grad = R.sum(g, axis=0)                      b_grad = R.sum(g, axis=0)
             w_grad = R.matmul(xt, g)                       w_grad = R.matmul(xt, g)
-            return loss, b_grad, w_grad                    s = R.collective.all_reduce_start((b_grad, w_grad))
+            return b_grad, w_grad                          s = R.collective.all_reduce_start((b_grad, w_grad))
                                                            ...
                                                            m = R.collective.all_reduce_done(s, shapes=[[4], [3, 4]])
-                                                           return loss, m[0], m[1]
+                                                           return m[0], m[1]
 
-    Results are put into buckets in the order in which they are computed; a bucket is begun when its last result exists,
+    Gradients are put into buckets in the order in which they are computed; a bucket is begun when its last one exists,
     and all are waited for at the end: what reads a mean comes after, and where it is computed is the schedule's to say
-    (`autocast.kernels.state.order`).
+    (`autocast.kernels.state.order`). In which precision gradients are sent is decided like that of any operator; the
+    loss and other results have a bucket of their own, which is float32 whatever a policy says.
 
     Parameters
     ----------
     function : relax.Function
         Its results are tensors.
-    places : iterable of int
-        Which results are averaged: floating-point tensors of known sizes.
+    kept : int
+        How many of its first results are no gradients: the loss, statistics, and others.
     bucket_mib : float
-        A bucket is full when it has this many MiB.
+        A bucket of gradients is full when it has this many MiB.
     """
     bindings, named = straight_line(function)
     computed = _computed(bindings)
     results = [computed.get(result, _Computed(result, -1)) for result in named]
-    buckets = _buckets(results, places, bucket_mib * _MIB)
+    floats = [place for place, result in enumerate(named) if dtype_of(result) in (*FLOATS, "float64")]
+    buckets = _buckets(results, [place for place in floats if place < kept], math.inf, Place("", "float32"))
+    buckets += _buckets(results, [place for place in floats if place >= kept], bucket_mib * _MIB, NOWHERE)
     begun: dict[int, list[_Bucket]] = defaultdict(list)
     for bucket in buckets:
         begun[bucket.after].append(bucket)
@@ -75,14 +79,15 @@ def average_over_ranks(function: relax.Function, places: Iterable[int], bucket_m
             for index, binding in enumerate([None, *bindings], start=-1):
                 if binding is not None:
                     builder.emit_normalized(binding)
-                builder.place = NOWHERE
                 for bucket in begun[index]:
+                    builder.place = bucket.place
                     parts = relax.Tuple([results[place].var for place in bucket.results])
                     buffers[bucket] = builder.emit(all_reduce_start(parts), "sums")
             means = list(named)
             for bucket, buffer in buffers.items():
                 shapes = [list(static_shape(named[place]) or ()) for place in bucket.results]
-                whole = builder.emit(all_reduce_done(buffer, shapes=shapes), "means")
+                dtype = dtype_of(named[bucket.results[0]])
+                whole = builder.emit(all_reduce_done(buffer, shapes=shapes, dtype=dtype), "means")
                 for index, place in enumerate(bucket.results):
                     means[place] = relax.TupleGetItem(whole, index)
             outputs = [builder.emit_output(m, getattr(n, "name", "result")) for m, n in zip(means, named, strict=True)]
@@ -90,18 +95,18 @@ def average_over_ranks(function: relax.Function, places: Iterable[int], bucket_m
     return canonicalize_bindings(builder.get())["main"]
 
 
-def _buckets(results: Sequence[_Computed], places: Iterable[int], capacity: float) -> list[_Bucket]:
-    """The buckets, in the order in which they are begun."""
-    after = {place: results[place].after for place in places}
+def _buckets(results: Sequence[_Computed], places: Iterable[int], capacity: float, place: Place) -> list[_Bucket]:
+    """The buckets of some results, in the order in which they are begun."""
+    after = {at: results[at].after for at in places}
     open_buckets: defaultdict[str | None, list[int]] = defaultdict(list)
     full: list[_Bucket] = []
-    for place in sorted(after, key=lambda place: (after[place], place)):
-        dtype = dtype_of(results[place].var)
+    for at in sorted(after, key=lambda at: (after[at], at)):
+        dtype = dtype_of(results[at].var)
         bucket = open_buckets[dtype]
-        bucket.append(place)
+        bucket.append(at)
         if sum(_bytes(results[each].var) for each in bucket) >= capacity:
-            full.append(_Bucket(tuple(open_buckets.pop(dtype)), after[place]))
-    full += [_Bucket(tuple(bucket), after[bucket[-1]]) for bucket in open_buckets.values()]
+            full.append(_Bucket(tuple(open_buckets.pop(dtype)), after[at], place))
+    full += [_Bucket(tuple(bucket), after[bucket[-1]], place) for bucket in open_buckets.values()]
     return sorted(full, key=lambda bucket: bucket.after)
 
 

@@ -23,7 +23,7 @@ class Means:
             double = R.multiply(x, R.const(2.0, "float32"))
             sums = R.collective.all_reduce_start((double, y))
             other = R.exp(y)
-            means = R.collective.all_reduce_done(sums, shapes=[[2, 3], []])
+            means = R.collective.all_reduce_done(sums, shapes=[[2, 3], []], dtype="float32")
             first = means[0]
             second = means[1]
             R.output(first, second, other)
@@ -32,7 +32,7 @@ class Means:
 
 def test_a_buffer_has_all_elements_and_the_means_have_the_shapes() -> None:
     types = {binding.var.name: binding.var.ty for binding in Means["main"].body.blocks[0].bindings}
-    assert types["sums"] == relax.TensorType([7], "float32")
+    assert types["sums"] == relax.TensorType([28], "uint8")
     assert list(types["means"].fields) == [relax.TensorType([2, 3], "float32"), relax.TensorType([], "float32")]
 
 
@@ -63,5 +63,5 @@ def test_what_is_no_tuple_of_tensors_is_refused() -> None:
 
 
 def test_shapes_that_are_not_those_of_the_buffer_are_refused() -> None:
-    with pytest.raises(IllFormedModuleError, match=r"shapes=\[\[2, 2\]\], expected one dimension with their elements"):
-        relax.BlockBuilder().normalize(all_reduce_done(tensor(5), shapes=[[2, 2]]))
+    with pytest.raises(IllFormedModuleError, match=r"shapes=\[\[2, 2\]\], expected the bytes of their elements"):
+        relax.BlockBuilder().normalize(all_reduce_done(tensor(5, dtype="uint8"), shapes=[[2, 2]], dtype="float32"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import torch
 import autocast
 from autocast.errors import AutocastError, RankError
 from autocast.model import Model
+from autocast.policy import Policy
 from autocast.training import SGD, AdamW, Trainer
 from autocast.training.losses import MSE
 from autocast.training.optimizers import Optimizer
@@ -31,6 +33,7 @@ WAYS: dict[str, tuple[Optimizer, dict[str, Any]]] = {
     "many buckets": (SGD(momentum=0.9), {"parallel": DataParallel(bucket_mib=1e-5)}),
     "one bucket": (AdamW(weight_decay=0.1), {"clip_norm": 0.05, "loss_scaling": 1024.0, "recompute": ["0", "1"]}),
     "bfloat16": (AdamW(), {"amp": "bfloat16"}),
+    "sent in bfloat16": (SGD(momentum=0.9), {"amp": Policy(low_ops=("collective.all_reduce_start",))}),
 }
 
 
@@ -170,6 +173,7 @@ def main() -> None:
     scenarios = (everywhere, state, fitted, resumed, dropped, refused, missed)
     found = {scenario.__name__: scenario(rank, count, directory) for scenario in scenarios}
     (directory / f"{rank}.json").write_text(json.dumps(found))
+    os._exit(0)  # gloo's threads may still be in what was missed
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,11 @@ def test_two_ranks_have_the_losses_of_one_with_both_batches(found: list[Any], wa
     first, second = (each["everywhere"][way] for each in found)
     assert first == second
     # Rounded to bfloat16, activations may fall on the other side of half a unit in the last place: 2^-8 of a loss.
-    tolerance = 1e-5 if way != "bfloat16" else 2**-8
-    np.testing.assert_allclose(first, scenarios.losses(way, 0, 1), rtol=tolerance)
+    tolerance = 2**-8 if "bfloat16" in way else 1e-5
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Policy: low_ops has 'collective.all_reduce_start'")  # one sends nothing
+        alone = scenarios.losses(way, 0, 1)
+    np.testing.assert_allclose(first, alone, rtol=tolerance)
 
 
 def test_what_is_learned_stays_the_same_on_all_ranks_bit_for_bit(found: list[Any]) -> None:
@@ -91,7 +95,7 @@ def test_a_checkpoint_that_rank_0_cannot_use_is_an_error_on_all_ranks(found: lis
 
 def test_a_rank_that_does_not_come_is_an_error_of_the_others_within_the_timeout(found: list[Any]) -> None:
     (waited, seconds), (late, _) = (each["missed"] for each in found)
-    assert waited.startswith("rank 0 of 2: the mean over ranks failed: Timed out waiting 3000ms for recv")
+    assert re.match(r"rank 0 of 2: the mean over ranks failed: (Timed out|Application timeout) ", waited)
     assert seconds < 2 * scenarios.TIMEOUT + 1
     assert late.startswith("rank 1 of 2: the mean over ranks failed: ")
     assert "Start all of them again, from a checkpoint" in late
