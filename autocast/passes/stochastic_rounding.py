@@ -13,6 +13,11 @@ the weights of linear layers; and of each parameter that is stored in bfloat16 a
     new: bf16 = R.astype(u[0], "bfloat16")             u = sgd(w, R.astype(s, "float32"), rate)
                                                        new: bf16 = R.nn.stochastic_round(u[0], state, stream=2)
 
+Where several processes train together it is rounded before it is sent, and sent in the dtype that the casts chose::
+
+    s: uint8 = R.collective.all_reduce_start((g,))     r: bf16 = R.nn.stochastic_round(g, state, stream=1)
+                                                       s: uint8 = R.collective.all_reduce_start((R.astype(r, ...),))
+
 `state` is (0, steps taken): a training step counts them, and its checkpoints hold the count, so a run that is resumed
 rounds as it would have. A module that counts nothing rounds the same at each call. Each call has a stream of its own,
 away from those of dropout.
@@ -103,12 +108,35 @@ class _Rounding(PlacedMutator):
             return new
         if is_op(call, "relax.astype") and dtype == "bfloat16" and self.is_new_parameter(new.args[0]):
             return self.rounded(new.args[0])
+        if is_op(call, "relax.collective.all_reduce_start"):
+            return relax.Call(new.op, [relax.Tuple([self.sent(part) for part in new.args[0].fields])], new.attrs)
         place = updated_by(call, self.mod).get(GRADIENT)
         if place is None or not self.is_product(new.args[place]):
             return new
         args = list(new.args)
         args[place] = self.emit(op.astype(self.emit(self.rounded(args[place])), "float32"))
         return relax.Call(new.op, args, new.attrs, new.ty_args)
+
+    def sent(self, part: relax.Expr) -> relax.Expr:
+        """What is sent of a gradient, in the dtype that it is sent in."""
+        if not self.is_product(part):
+            return part
+        if dtype_of(part) == "bfloat16":
+            return self.emit(self.rounded(self.unrounded(part)))
+        return self.emit(op.astype(self.emit(self.rounded(part)), "float32"))
+
+    def unrounded(self, value: relax.Expr) -> relax.Expr:
+        """The sums in float32 that `value`, which a product computes, was rounded from to the nearest."""
+        call = self.lookup_binding(value)
+        if dtype_of(value) == "float32" or is_op(call, "relax.astype"):
+            return value if dtype_of(value) == "float32" else self.unrounded(call.args[0])
+        if is_op(call, "relax.matmul"):
+            return self.emit(relax.Call(call.op, call.args, with_out_dtype(call, "float32"), call.ty_args))
+        if is_op(call, "relax.add"):
+            return self.emit(op.add(*map(self.unrounded, call.args)))
+        if moves_data(call):
+            return self.emit(relax.Call(call.op, [self.unrounded(call.args[0]), *call.args[1:]], call.attrs))
+        return self.emit(op.astype(value, "float32"))
 
     def rounded(self, value: relax.Expr) -> relax.Call:
         """`value` in bfloat16, from a stream of its own."""

@@ -14,7 +14,7 @@ from tvm.script import relax as R
 import autocast
 from autocast import amp
 from autocast.passes.stochastic_rounding import round_stochastically
-from autocast.training import SGD, CrossEntropy, training_step
+from autocast.training import MSE, SGD, CrossEntropy, training_step
 from tests.operators.own.rounding_reference import rounded
 from tests.passes.golden import check
 
@@ -173,3 +173,43 @@ def test_a_training_step_rounds_by_its_own_count_of_steps(step):
 def test_what_is_rounded_already_is_not_rounded_again(step, policy):
     once = amp.autocast(step, policy=policy)
     tvm.ir.assert_structural_equal(amp.autocast(once, policy=policy).mod, once.mod)
+
+
+def _parallel(**options: object) -> autocast.Model:
+    module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    model = autocast.from_torch(module.train(), (torch.randn(8, 64),))
+    return training_step(model, MSE(), SGD(), **options)
+
+
+@pytest.mark.parametrize(("more", "sent"), [("", "float32"), (", low_ops=collective.all_reduce_start", "bfloat16")])
+def test_gradients_of_several_processes_are_rounded_before_they_are_sent(more, sent):
+    after = amp.autocast(_parallel(parallel="data"), policy=f"weight_gradients=bf16sr{more}")
+    roundings = _calls(after, "stochastic_round")
+    assert [tuple(map(int, call.args[0].ty.shape)) for call in roundings] == [(64, 64), (64, 64)]
+    assert {str(call.args[0].ty.dtype) for call in roundings} == {"float32"}
+    _, gradients = _calls(after, "collective.all_reduce_start")
+    bound = {binding.var: binding.value for block in after.main.body.blocks for binding in block.bindings}
+    parts = [bound[part] for part in gradients.args[0].fields if len(part.ty.shape) == 2]
+    assert {str(part.ty.dtype) for part in parts} == {sent}
+    rounded = parts if sent == "bfloat16" else [bound[part.args[0]] for part in parts]
+    assert all("stochastic_round" in str(part.op) for part in rounded)
+
+
+@pytest.mark.parametrize("more", ["", ", low_ops=collective.all_reduce_start"])
+def test_what_is_sent_in_bfloat16_is_right_in_the_mean(more):
+    """Errors of 4096 elements, each of them at most a unit in the last place, add up to less than six deviations."""
+    torch.manual_seed(0)
+    step = _parallel(parallel="data")
+    batch = torch.randn(8, 64), torch.randn(8, 64), torch.tensor(1.0)
+    updates = []
+    for policy in ("rules", f"weight_gradients=bf16sr{more}"):
+        model = amp.autocast(step, policy=policy)
+        executable = autocast.compile(model)
+        executable(*batch)
+        updates.append(executable.state["1.weight"].numpy() - model.params["1.weight"].numpy())
+    exact, rounded = updates
+    unit = 2.0 ** (np.floor(np.log2(np.abs(exact))) - 7)
+    errors = (rounded - exact) / unit
+    assert np.abs(errors).max() <= 1.1  # the difference of two parameters is rounded, too
+    assert np.abs(errors).mean() > 0.1, "they are rounded"
+    assert np.abs(errors.mean()) < 6 * 0.5 / 64
