@@ -88,7 +88,7 @@ class Trainer:
     Raises
     ------
     TrainingError, GradientError
-        What `training_step` raises; or several processes train on a device of torch's.
+        What `training_step` raises; or several processes train on a device of torch's other than "torch:cpu".
     UnsupportedError
         There is no such device.
     RankError
@@ -389,11 +389,11 @@ class Trainer:
         return {name: on_host(tensor) for name, tensor in self.executable.state.items()}
 
     def _check_alone(self) -> None:
-        """TrainingError where several processes would train on a device of torch's."""
-        if self.device != "cpu":
+        """TrainingError where several processes would train on a device that nobody has tried that on."""
+        if self.device not in ("cpu", "torch:cpu"):
             raise TrainingError(
-                f"Trainer: {self.ranks.count} processes train on the device {self.device!r}, expected 'cpu': means "
-                "over processes are our kernels'. Train in one process (parallel='none')"
+                f"Trainer: {self.ranks.count} processes train on the device {self.device!r}, expected 'cpu' or "
+                "'torch:cpu': that is what means over processes were tried on. Train in one process (parallel='none')"
             )
 
     @property

@@ -70,8 +70,9 @@ def test_a_device_that_is_missing_is_an_error_that_lists_those_that_there_are() 
         make_trainer(device="tpu")
 
 
-def test_several_processes_on_a_device_of_torchs_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_on_a_device_that_nobody_tried_that_on_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     two = Ranks(rank=0, count=2)
     monkeypatch.setattr(Ranks, "connected", classmethod(lambda cls: two))
-    with pytest.raises(TrainingError, match="2 processes train on the device 'torch:cpu', expected 'cpu'"):
-        make_trainer(parallel="data", **_TORCH)
+    monkeypatch.setattr("autocast.training.trainer.checked_device", lambda device: device)  # as if there were one
+    with pytest.raises(TrainingError, match="2 processes train on the device 'cuda', expected 'cpu' or 'torch:cpu'"):
+        make_trainer(parallel="data", device="cuda")

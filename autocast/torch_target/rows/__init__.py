@@ -2,6 +2,7 @@
 
 from autocast.torch_target.asked import Row
 from autocast.torch_target.rows import (
+    collectives,
     creation,
     elementwise,
     gradients,
@@ -30,4 +31,5 @@ ROWS: dict[str, Row] = {
     **vision.ROWS,
     **randomness.ROWS,
     **quantization.ROWS,
+    **collectives.ROWS,
 }

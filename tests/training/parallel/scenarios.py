@@ -28,12 +28,16 @@ ROWS, STEPS = 12, 5
 #: Seconds after which ranks stop to wait for one that is missing.
 TIMEOUT = 3
 
+_SENDS_LOW = Policy(low_ops=("collective.all_reduce_start",))
+
 #: Optimizers, and how their steps are made.
 WAYS: dict[str, tuple[Optimizer, dict[str, Any]]] = {
     "many buckets": (SGD(momentum=0.9), {"parallel": DataParallel(bucket_mib=1e-5)}),
     "one bucket": (AdamW(weight_decay=0.1), {"clip_norm": 0.05, "loss_scaling": 1024.0, "recompute": ["0", "1"]}),
     "bfloat16": (AdamW(), {"amp": "bfloat16"}),
-    "sent in bfloat16": (SGD(momentum=0.9), {"amp": Policy(low_ops=("collective.all_reduce_start",))}),
+    "sent in bfloat16": (SGD(momentum=0.9), {"amp": _SENDS_LOW}),
+    "torch": (SGD(momentum=0.9), {"device": "torch:cpu", "mode": "eager"}),
+    "torch, sent in bfloat16": (SGD(momentum=0.9), {"device": "torch:cpu", "mode": "eager", "amp": _SENDS_LOW}),
 }
 
 

@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
+from autocast import vm
 from autocast.errors import TrainingError
 from autocast.training import Trainer
 from autocast.training.losses import MSE
 from autocast.training.optimizers import SGD
 from autocast.training.parallel.options import DataParallel
+from autocast.training.step import training_step
 from tests.training.parallel import scenarios
 from tests.training.parallel.ranks import run
 
@@ -99,6 +102,17 @@ def test_a_rank_that_does_not_come_is_an_error_of_the_others_within_the_timeout(
     assert seconds < 2 * scenarios.TIMEOUT + 1
     assert late.startswith("rank 1 of 2: the mean over ranks failed: ")
     assert "Start all of them again, from a checkpoint" in late
+
+
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
+def test_a_step_with_means_runs_in_one_process(device: str) -> None:
+    step = training_step(scenarios.model(6), MSE(), SGD(), parallel="data")
+    executable = vm.compile(step, device, mode=None if device == "cpu" else "eager")
+    trainer = Trainer(scenarios.model(6), MSE(), SGD(), learning_rate=0.05)
+    for number in range(3):
+        batch = scenarios.batch(number, 6)
+        loss = executable(*batch, torch.tensor(0.05))
+        assert float(loss) == pytest.approx(trainer.step(batch), rel=1e-5)
 
 
 def test_one_process_is_no_parallel_training() -> None:
