@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, overload
@@ -126,7 +126,7 @@ class Trainer:
         self.ranks = Ranks() if self._parallel is None else Ranks.connected()
         if self.ranks.count > 1:
             self._check_alone()
-            rate = None if callable(learning_rate) else learning_rate
+            rate = learning_rate if is_dataclass(learning_rate) or not callable(learning_rate) else "a function"
             self.model = shared(model, self.ranks, [loss, optimizer, self.amp, self._parallel, options, rate])
             options["parallel"] = self._parallel
         self.step_model = self._mixed(training_step(self.model, loss, optimizer, **options))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
+import numpy as np
+
 from autocast.errors import InputError
 from autocast.training.batches import Batch
 from autocast.training.parallel.ranks import Ranks
@@ -66,6 +68,7 @@ class _Shard:
         return getattr(self.batches, "sampler", None)
 
     def __iter__(self) -> Iterator[Batch]:
+        self._agree_on_order()
         own: Batch | None = None
         place = -1
         for index, batch in enumerate(self.batches):
@@ -76,6 +79,14 @@ class _Shard:
                 yield own  # type: ignore[misc]
         if self.whole and self.ranks.rank <= place < self.ranks.count - 1:
             yield own  # type: ignore[misc]
+
+    def _agree_on_order(self) -> None:
+        """Seed torch's generator alike on all ranks, if it shuffles: else some would take what others have taken."""
+        if getattr(self.sampler, "generator", self) is None:
+            import torch
+
+            seed = self.ranks.same_array(np.array(int(torch.randint(2**62, ()))))
+            torch.manual_seed(int(seed))
 
 
 class _SizedShard(_Shard):

@@ -21,6 +21,8 @@ from autocast.training import SGD, AdamW, Trainer
 from autocast.training.losses import MSE
 from autocast.training.optimizers import Optimizer
 from autocast.training.parallel.options import DataParallel
+from autocast.training.parallel.ranks import Ranks
+from autocast.training.parallel.shards import shard_of
 from tests.training.parallel.ranks import connect, set_timeout
 
 ROWS, STEPS = 12, 5
@@ -103,6 +105,14 @@ def fitted(rank: int, count: int, directory: Path) -> dict[str, Any]:
     }
 
 
+def shuffled(rank: int, count: int, directory: Path) -> list[list[int]]:
+    """What this rank takes of 20 numbers in two epochs of a DataLoader that shuffles; torch's seeds differ."""
+    torch.manual_seed(rank)
+    numbers = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(20)), batch_size=2, shuffle=True)
+    own = shard_of(numbers, Ranks(rank, count))
+    return [[int(number) for (batch,) in own for number in batch] for _ in range(2)]
+
+
 def resumed(rank: int, count: int, directory: Path) -> dict[str, Any]:
     """Losses of a run that goes on from its checkpoint, beside those of one that was not interrupted."""
 
@@ -174,7 +184,7 @@ def missed(rank: int, count: int, directory: Path) -> list[Any]:
 def main() -> None:
     """Run all scenarios on this rank, and write what they return."""
     rank, count, directory = connect(sys.argv)
-    scenarios = (everywhere, state, fitted, resumed, dropped, refused, missed)
+    scenarios = (everywhere, state, fitted, shuffled, resumed, dropped, refused, missed)
     found = {scenario.__name__: scenario(rank, count, directory) for scenario in scenarios}
     (directory / f"{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # gloo's threads may still be in what was missed

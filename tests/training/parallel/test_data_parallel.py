@@ -54,6 +54,14 @@ def test_fit_divides_batches_among_ranks_and_leaves_those_that_are_too_few_for_a
     assert len(first["list"]) == 3 and len(first["epochs"]) == 6
 
 
+def test_ranks_that_shuffle_take_what_the_others_leave(found: list[Any]) -> None:
+    epochs = list(zip(*(each["shuffled"] for each in found), strict=True))
+    for first, second in epochs:
+        assert len(first) == len(second) == 10
+        assert sorted(first + second) == list(range(20))
+    assert epochs[0] != epochs[1]
+
+
 def test_evaluation_is_of_all_batches_and_the_same_everywhere(found: list[Any]) -> None:
     trainer = Trainer(scenarios.model(6), MSE(), SGD(), learning_rate=0.05)
     batches = [scenarios.batch(step, 6) for step in range(7)]
