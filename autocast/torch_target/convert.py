@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import torch
 import tvm
@@ -11,23 +10,15 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.ir import (
-    ConstantExpr,
-    all_bindings,
-    first_order,
-    is_tensor,
-    op_name,
-    place_of,
-    relax_functions,
-    static_shape,
-)
+from autocast.ir import all_bindings, first_order, op_name, relax_functions
 from autocast.kernels.phases.expand import expand_operators
 from autocast.model.value import Model, updates_of
 from autocast.runtime.tensors import from_tensor
-from autocast.torch_target.asked import Asked, Value
+from autocast.torch_target.asked import Value
 from autocast.torch_target.linear import use_linear
 from autocast.torch_target.rows import ROWS
-from autocast.torch_target.sizes import Sizes
+from autocast.torch_target.rows.torch_calls import is_of_torch
+from autocast.torch_target.scope import Scope
 
 
 def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
@@ -61,7 +52,8 @@ def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
 
 
 def _has_row(call: relax.Call) -> bool:
-    return (op_name(call) or "").removeprefix("relax.") in ROWS
+    name = (op_name(call) or "").removeprefix("relax.")
+    return name in ROWS and (name != "call_dps_packed" or is_of_torch(call))
 
 
 def _check(mod: tvm.IRModule) -> None:
@@ -70,10 +62,8 @@ def _check(mod: tvm.IRModule) -> None:
     for _, function in relax_functions(mod):
         for binding in all_bindings(function.body):
             value = binding.value
-            if isinstance(value, relax.If):
-                unknown["if"] += 1
-            elif isinstance(value, relax.Call) and not _has_row(value):
-                unknown[op_name(value) or f"a call of {value.op}"] += 1
+            if isinstance(value, relax.Call) and not _has_row(value):
+                unknown[_name(value)] += 1
     if unknown:
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         raise UnsupportedError(
@@ -82,62 +72,35 @@ def _check(mod: tvm.IRModule) -> None:
         )
 
 
-class _Tracer(fx.proxy.GraphAppendingTracer):
-    """Appends to a graph; tensors that are known while it is made become buffers of the module."""
-
-    def __init__(self, graph: fx.Graph, root: torch.nn.Module) -> None:
-        super().__init__(graph)
-        self.root = root
-        self.meta: dict[str, Any] = {}
-        self._constants = 0
-
-    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        node = super().create_node(*args, **kwargs)
-        node.meta.update(self.meta)
-        return node
-
-    def create_arg(self, value: Any) -> Any:
-        return self.constant(value).node if isinstance(value, torch.Tensor) else super().create_arg(value)
-
-    def constant(self, value: torch.Tensor) -> fx.Proxy:
-        """A tensor that is the same in each call."""
-        name = f"constant_{self._constants}"
-        self._constants += 1
-        self.root.register_buffer(name, value, persistent=False)
-        return self.held(name)
-
-    def held(self, name: str) -> fx.Proxy:
-        """A parameter or buffer of the module."""
-        return self.create_proxy("get_attr", name, (), {})
+def _name(call: relax.Call) -> str:
+    """What a call calls: of foreign code, its name, too."""
+    name = op_name(call)
+    if name is None:
+        return f"a call of the function {getattr(call.op, 'name_hint', call.op)}"
+    callee = call.args[0] if call.args else None
+    foreign = getattr(callee, "global_symbol", None) or getattr(callee, "name_hint", None)
+    return f"{name} of {foreign}" if foreign and name.startswith("relax.call_") else name
 
 
-class _Converter:
+class _Converter(Scope):
     """Makes the graph of `main`."""
 
     def __init__(self, mod: tvm.IRModule, model: Model, exact: bool) -> None:
-        self.exact = exact
+        super().__init__(exact)
         self.main = mod["main"]
         self.model = model
-        self.root = torch.nn.Module()
-        self.graph = fx.Graph()
-        self.tracer = _Tracer(self.graph, self.root)
-        self.values: dict[relax.Var, Value] = {}
-        self.sizes = Sizes()
-        self.named: set[fx.Node] = set()
 
     def module(self) -> fx.GraphModule:
         """The module, when all of `main` is in its graph."""
         count = self.model.num_input
         for var in self.main.params[:count]:
-            self.bind(var, self.tracer.create_proxy("placeholder", var.name, (), {}))
+            self.bind(var, self.input(var.name))
         names = list(self.model.params)
         updates = updates_of(self.main)
         for position, (name, var) in enumerate(zip(names, self.main.params[count:], strict=True)):
             self.hold(name, is_state=position in updates)
             self.bind(var, self.tracer.held(name))
-        for binding in all_bindings(self.main.body):
-            self.convert(binding)
-        outputs = self.value(self.main.body.body)
+        outputs = self.sequence(self.main.body)
         if updates:
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
             outputs = self.updated(list(outputs), [names[position] for position in updates])
@@ -180,43 +143,6 @@ class _Converter:
         while node.op in ("call_method", "call_function") and _may_be_a_view(node):
             node = node.args[0]
         return value.clone() if node.op == "get_attr" else value
-
-    def bind(self, var: relax.Var, value: Value) -> None:
-        self.values[var] = value
-        if isinstance(value, fx.Proxy) and is_tensor(var):
-            value.node.meta["shape"] = static_shape(var)
-        self.sizes.learn(var.ty, value)
-
-    def convert(self, binding: relax.Binding) -> None:
-        """Add the nodes of a binding, and name the last of them after its variable."""
-        var, place = binding.var, place_of(binding.var)
-        self.tracer.meta = {"autocast": place} if any(place) else {}
-        if isinstance(binding, relax.MatchCast):
-            value = self.value(binding.value)
-            self.sizes.learn(binding.ty, value)
-        else:
-            value = self.value(binding.value)
-        if isinstance(value, torch.Tensor):
-            value = self.tracer.constant(value)
-        if isinstance(value, fx.Proxy) and value.node.op.startswith("call") and value.node not in self.named:
-            self.named.add(value.node)
-            value.node._rename(var.name)
-        self.bind(var, value)
-
-    def value(self, expr: Any) -> Value:
-        """What an expression is in the graph."""
-        if isinstance(expr, relax.Var):
-            return self.values[expr] if expr in self.values else self.sizes(expr)  # sizes are variables, too
-        if isinstance(expr, ConstantExpr):
-            return self.tracer.constant(from_tensor(expr.value, "torch"))
-        if isinstance(expr, relax.Tuple):
-            return tuple(map(self.value, expr.fields))
-        if isinstance(expr, relax.TupleGetItem):
-            return self.value(expr.tuple_value)[expr.index]
-        if isinstance(expr, relax.Call):
-            asked = Asked(expr, tuple(map(self.value, expr.args)), self.sizes, self.exact)
-            return ROWS[asked.name](asked)
-        return self.sizes(getattr(expr, "value", expr))
 
 
 _VIEWS = frozenset(("reshape", "permute", "expand", "size", "to"))

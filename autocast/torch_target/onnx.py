@@ -254,7 +254,25 @@ def _tidy(program: Any, parameters: set[str]) -> None:
         passes.ClearMetadataAndDocStringPass(),  # the paths of this machine's files
     ):
         tidied(program)
+    _return_own_values(program.graph)
     program.producer_name, program.producer_version = "relax-autocast", ""
+
+
+def _return_own_values(graph: Any) -> None:
+    """Have branches return values of their own: those from outside, which ONNX forbids, by an Identity."""
+    import onnx_ir as ir
+
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        for attribute in node.attributes.values():
+            if attribute.type is not ir.AttributeType.GRAPH:
+                continue
+            branch = attribute.as_graph()
+            for position, output in enumerate(branch.outputs):
+                producer = output.producer()
+                if producer is None or producer.graph is not branch:
+                    own = ir.node("Identity", [output])
+                    branch.append(own)
+                    branch.outputs[position] = own.outputs[0]
 
 
 def _write(program: Any, path: Path) -> None:

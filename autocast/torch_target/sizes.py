@@ -53,6 +53,10 @@ class Sizes:
             for position, field in enumerate(type_.fields):
                 self.learn(field, value[position])
 
+    def knows(self, size: tirx.Var) -> bool:
+        """Whether a size has a value."""
+        return size in self._known
+
     def _learn(self, dim: Any, read: Callable[[], Value]) -> None:
         if isinstance(dim, tirx.Var) and dim not in self._known:
             self._known[dim] = read

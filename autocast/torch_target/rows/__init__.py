@@ -14,6 +14,7 @@ from autocast.torch_target.rows import (
     quantization,
     randomness,
     reductions,
+    torch_calls,
     vision,
 )
 
@@ -32,4 +33,5 @@ ROWS: dict[str, Row] = {
     **randomness.ROWS,
     **quantization.ROWS,
     **collectives.ROWS,
+    **torch_calls.ROWS,
 }

@@ -17,6 +17,14 @@ def _reshape(asked: Asked) -> Value:
     return asked.args[0].reshape(asked.shape)
 
 
+def _view(asked: Asked) -> Value:
+    """The same bytes as a tensor of another shape and dtype."""
+    data, _, _, offset = asked.args
+    first = 0 if offset == () else offset
+    count = math.prod(asked.shape) * asked.dtype.itemsize
+    return data.reshape(-1).view(torch.uint8)[first : first + count].view(asked.dtype).reshape(asked.shape)
+
+
 def _permute(asked: Asked) -> Value:
     axes = asked.attrs.axes
     return asked.args[0].permute(tuple(reversed(range(asked.rank()))) if axes is None else asked.axes("axes"))
@@ -184,6 +192,7 @@ ROWS: dict[str, Row] = {
     "shape_to_tensor": _shape_to_tensor,
     "tensor_to_shape": _tensor_to_shape,
     "size": _size,
+    "memory.view": _view,
     "dynamic_strided_slice": _dynamic_strided_slice,
     "layout_transform": _layout_transform,
     "nn.dropout": lambda asked: (asked.args[0], torch.ones_like(asked.args[0])),  # TVM's own, of inference

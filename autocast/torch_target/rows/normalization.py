@@ -102,7 +102,7 @@ def _batch_norm(asked: Asked) -> Value:
 
 ROWS: dict[str, Row] = {
     "nn.softmax": lambda asked: F.softmax(asked.args[0], int(asked.attrs.axis)),
-    "nn.log_softmax": lambda asked: F.log_softmax(asked.args[0], int(asked.attrs.axis)),
+    "nn.log_softmax": lambda asked: asked.stored(F.log_softmax(asked.wide(0), int(asked.attrs.axis))),
     "nn.layer_norm": _layer_norm,
     "nn.rms_norm": _rms_norm,
     "nn.group_norm": _group_norm,
