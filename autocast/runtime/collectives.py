@@ -7,6 +7,7 @@ both only copy.
 
 from __future__ import annotations
 
+import atexit
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -36,10 +37,22 @@ def group() -> Any:
         return None
     default = dist.group.WORLD
     if default not in _groups:
+        atexit.unregister(_leave)
+        atexit.register(_leave)
         _groups.clear()
         backends = dist.get_backend_config(default)
         _groups[default] = default if "cpu:gloo" in str(backends) else dist.new_group(backend="gloo")
     return _groups[default]
+
+
+def _leave() -> None:
+    """End the process group before the interpreter ends: gloo's threads still let go of tensors, which needs Python."""
+    import torch.distributed as dist
+
+    _begun.clear()
+    _groups.clear()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @contextmanager

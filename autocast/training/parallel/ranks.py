@@ -62,7 +62,7 @@ class Ranks:
 
         if dist.is_available() and not dist.is_initialized() and int(os.environ.get("WORLD_SIZE") or 1) > 1:
             try:
-                dist.init_process_group("gloo")
+                _join()
             except (ValueError, RuntimeError) as error:
                 raise RankError(
                     f"Trainer: WORLD_SIZE is {os.environ['WORLD_SIZE']}, and the processes do not find each other: "
@@ -154,6 +154,20 @@ class Ranks:
         with explained("the copy of what rank 0 has"):
             dist.broadcast(torch.from_numpy(copy.reshape(-1).view("uint8")), 0, group=group())
         return copy
+
+
+def _join() -> None:
+    """Make the default process group of what torchrun says.
+
+    torchrun keeps one store for all starts of the processes of one machine, in which gloo would find the addresses of
+    those that have died: each start has names of its own there. On several machines starts are counted apart.
+    """
+    import torch.distributed as dist
+
+    store, rank, count = next(dist.rendezvous("env://"))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        store = dist.PrefixStore(f"start_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
 
 
 def _shortened(text: str) -> str:

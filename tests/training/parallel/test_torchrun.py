@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.test_docs import blocks
-
-REPOSITORY = Path(__file__).resolve().parents[3]
+from tests.training.parallel.faults import REPOSITORY, torchrun
 
 #: Runs train.py; the first time, rank 1 dies before a step.
 DYING = """
@@ -37,21 +33,11 @@ runpy.run_path("train.py", run_name="__main__")
 
 def train(directory: Path, script: str, *options: str) -> str:
     """What two processes print that run `script` in `directory`."""
-    (train_py, *_) = blocks((REPOSITORY / "docs" / "many_machines.md").read_text())
+    (program, *_) = blocks((REPOSITORY / "docs" / "many_machines.md").read_text())
     directory.mkdir()
-    (directory / "train.py").write_text(train_py.text)
+    (directory / "train.py").write_text(program.text)
     (directory / "dying.py").write_text(DYING)
-    cache = {"AUTOCAST_CACHE": "on", "AUTOCAST_CACHE_DIR": str(directory.parent / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *options, script],
-        cwd=directory,
-        env={**os.environ, **cache, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    return torchrun(directory, *options, script)
 
 
 @pytest.fixture(scope="module")
