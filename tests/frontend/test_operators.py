@@ -228,6 +228,7 @@ IMAGES: dict[str, Sample] = {
     "adaptive_avg_pool1d": lambda x, w, b: F.adaptive_avg_pool1d(x[..., 0], 3),
     "group_norm": lambda x, w, b: F.group_norm(x, 2, b[:4], b[2:6]),
     "group_norm without weight": lambda x, w, b: F.group_norm(x, 2),
+    "layer_norm with statistics": lambda x, w, b: torch.native_layer_norm(x, [8], None, b[:1].expand(8), 1e-5)[0],
     "group_norm with statistics": lambda x, w, b: torch.native_group_norm(x, b[:4], None, 2, 4, 72, 2, 1e-5)[0],
     "instance_norm": lambda x, w, b: F.instance_norm(x, weight=b[:4], bias=b[2:6]),
     "nearest exact": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="nearest-exact"),
