@@ -18,14 +18,20 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
 
 from autocast.errors import ImportModelError, UnsupportedError
+from autocast.frontend.onnx_folding import folded
+from autocast.frontend.onnx_functions import written_out
 from autocast.frontend.onnx_operators import mistaken
+from autocast.frontend.onnx_recurrent import RECURRENT, recurrent
 from autocast.frontend.relax import from_relax
 from autocast.ir import PlacedBuilder, dtype_of, lacks_dtype, shape_of
 from autocast.ir.places import Place
-from autocast.messages import check_kind, checked_path, reason
+from autocast.messages import check_kind, checked_path, is_count, reason
 from autocast.model.value import Model
 
-_SPELLING = 'dynamic={"batch": ("input", 0, 1, 64)} (name: input, axis, minimum, maximum), or a list of such tuples'
+_SPELLING = (
+    'dynamic={"batch": ("input", 0, 1, 64)} (name: input, axis, minimum, maximum), a list of such tuples, or the size '
+    "that a dimension of this name always has"
+)
 
 
 def from_onnx(
@@ -40,7 +46,8 @@ def from_onnx(
     dynamic : mapping, optional
         Dimensions that may differ from call to call besides those that the model names: `{"batch": ("input", 0, 1,
         64)}` (name: input, axis, minimum, maximum; the bounds may be left out), a list of such tuples where inputs
-        share the dimension.
+        share the dimension. A number in their place is the size of all dimensions that the model gives this name
+        (`{"batch": 1}`), which then do not vary; nor does one whose bounds are equal.
 
     Returns
     -------
@@ -58,6 +65,7 @@ def from_onnx(
     """
     model = _checked(_loaded(path_or_model))
     bounds = _make_dynamic(model.graph, dynamic)
+    model = folded(written_out(folded(model), _known()))
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     _check_operators(inferred)
     opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
@@ -110,6 +118,9 @@ def _make_dynamic(graph: onnx.GraphProto, dynamic: Mapping[str, Any] | None) -> 
     inputs = {value.name: value for value in graph.input}
     bounds: dict[str, tuple[int, int | None]] = {}
     for name, rows in (dynamic or {}).items():
+        if is_count(rows):
+            _fix(graph, name, rows)
+            continue
         for row in rows if isinstance(rows, list) else [rows]:
             legal = isinstance(row, tuple) and 2 <= len(row) <= 4 and row[0] in inputs and isinstance(row[1], int)
             dims = inputs[row[0]].type.tensor_type.shape.dim if legal else ()
@@ -118,7 +129,9 @@ def _make_dynamic(graph: onnx.GraphProto, dynamic: Mapping[str, Any] | None) -> 
                     f"from_onnx: dynamic[{name!r}] is {row!r}; expected {_SPELLING}. The inputs are {', '.join(inputs)}"
                 )
             dims[row[1]].dim_param = name
-            if len(row) > 2:
+            if len(row) == 4 and is_count(row[2]) and row[2] == row[3]:
+                dims[row[1]].dim_value = row[2]
+            elif len(row) > 2:
                 bounds[name] = (row[2], row[3] if len(row) == 4 else None)
     if dynamic:
         del graph.value_info[:]  # they say the sizes that were
@@ -127,9 +140,27 @@ def _make_dynamic(graph: onnx.GraphProto, dynamic: Mapping[str, Any] | None) -> 
     return bounds
 
 
+def _fix(graph: onnx.GraphProto, name: str, size: int) -> None:
+    """Give the inputs' dimensions that are called `name` a size."""
+    shapes = [value.type.tensor_type.shape for value in graph.input if value.type.HasField("tensor_type")]
+    names = [dim.dim_param for shape in shapes for dim in shape.dim if dim.dim_param]
+    if name not in names:
+        raise ImportModelError(
+            f"from_onnx: dynamic[{name!r}] is {size}, but no input has a dimension of this name; expected {_SPELLING}. "
+            f"The dimensions that have names are: {', '.join(dict.fromkeys(names)) or 'none'}"
+        )
+    for dim in (dim for shape in shapes for dim in shape.dim if dim.dim_param == name):
+        dim.dim_value = size
+
+
+def _known() -> frozenset[str]:
+    """The operators that have converters."""
+    return frozenset((*tvm_onnx._get_convert_map(), *RECURRENT, "Constant", "If")) - {"Attention"}  # Microsoft's
+
+
 def _check_operators(model: onnx.ModelProto) -> None:
     """UnsupportedError that lists every operator that is not imported."""
-    known = {*tvm_onnx._get_convert_map(), "Constant", "If"}
+    known = _known()
     missing: Counter[str] = Counter()
     graphs = [*_graphs(model.graph)]
     values = [value for graph in graphs for value in (*graph.input, *graph.value_info, *graph.output)]
@@ -178,17 +209,23 @@ class _Importer(tvm_onnx.ONNXGraphImporter):
             else:
                 self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
 
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """That was done, for all graphs at once."""
+
     def _construct_nodes(self, graph: Any) -> None:
         for node in graph.node:
             where = f"{node.op_type}{f' {node.name!r}' if node.name else ''}"
             self.bb.place = Place(node.name.strip("/").rpartition("/")[0].replace("/", "."), "")
             try:
                 super()._construct_nodes(SimpleNamespace(node=[node]))
+            except UnsupportedError as error:
+                raise UnsupportedError(f"from_onnx: the node {where}: {error}") from error
             except Exception as error:
                 raise ImportModelError(
                     f"from_onnx: the node {where} cannot be imported with these arguments: {reason(error)}. Export the "
                     "model with constant shapes, or without this node"
                 ) from error
+            self._nodes.pop("", None)  # of a result that the node leaves out
             for name in node.output:
                 if name in self._inferred and name in self._nodes:
                     self._check(where, name, self._nodes[name], self._inferred[name])
@@ -196,7 +233,9 @@ class _Importer(tvm_onnx.ONNXGraphImporter):
                     self._nodes[name] = self.bb.emit(relax.op.shape_to_tensor(self._nodes[name]))
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
-        """Tile by Relax's operator where it can be: TVM's importer writes it as loops."""
+        """Recurrent layers by ours; Tile by Relax's operator where it can be: TVM's importer writes it as loops."""
+        if op_name in RECURRENT:
+            return self.bb.normalize(recurrent(self.bb, op_name, inputs, attrs))
         repeats = inputs[1] if op_name == "Tile" and len(inputs) == 2 else None
         if isinstance(repeats, tvm.ir.GenericConst):
             return self.bb.normalize(relax.op.tile(inputs[0], repeats.value.numpy().tolist()))

@@ -16,7 +16,7 @@ DTYPES = frozenset(
         *(f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)),
     )
 )
-_FLOATS = frozenset((TensorProto.BFLOAT16, TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE))
+FLOATS = frozenset((TensorProto.BFLOAT16, TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE))
 _SIGNED = frozenset((TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64))
 
 _Attributes = Mapping[str, Any]
@@ -27,9 +27,9 @@ _MISTAKEN: dict[str, tuple[Callable[[_Attributes, Sequence[int | None], int], bo
     "BitShift": (lambda a, types, count: bool(_SIGNED.intersection(types)), "signed integers"),
     "Dropout": (lambda a, types, count: count > 2, "an input that says whether it drops"),
     "IsInf": (lambda a, types, count: not (a.get("detect_positive", 1) and a.get("detect_negative", 1)), "one sign"),
-    "Mod": (lambda a, types, count: not a.get("fmod") and bool(_FLOATS.intersection(types)), "floats with fmod=0"),
+    "Mod": (lambda a, types, count: not a.get("fmod") and bool(FLOATS.intersection(types)), "floats with fmod=0"),
     "NonMaxSuppression": (lambda a, types, count: True, "it leaves boxes out"),
-    "Pow": (lambda a, types, count: not _FLOATS.intersection(types[:1]), "integers"),
+    "Pow": (lambda a, types, count: not FLOATS.intersection(types[:1]), "integers"),
     "Resize": (lambda a, types, count: bool(a.get("antialias")), "antialias=1"),
     "RoiAlign": (lambda a, types, count: a.get("mode") == b"max", "mode='max'"),
     "SpaceToDepth": (lambda a, types, count: a.get("mode") == b"CRD", "mode='CRD'"),

@@ -19,7 +19,7 @@ pytest.importorskip("onnxscript", reason="torch's exporter needs it; make test i
 
 import autocast
 from autocast import amp
-from autocast.errors import ImportModelError, UnsupportedError
+from autocast.errors import ImportModelError, InputError, UnsupportedError
 from tests.architectures import ARCHITECTURES
 from tests.onnx_suite.check import cases, check
 
@@ -42,12 +42,9 @@ def graph_of(nodes: list[Any], shape: tuple[int, ...] = (4,), dtype: int = Tenso
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
-#: torch 2.13's older exporter has no `diff`, of which masks are made; TVM's importer has no recurrent layers.
+#: torch 2.13's older exporter has no `diff`, of which masks are made.
 _EXPORTS = [
-    (name, dynamo)
-    for name in ARCHITECTURES
-    for dynamo in (False, True)
-    if name != "lstm" and (dynamo or name not in ("gpt2", "llama"))
+    (name, dynamo) for name in ARCHITECTURES for dynamo in (False, True) if dynamo or name not in ("gpt2", "llama")
 ]
 
 
@@ -59,12 +56,6 @@ def test_what_torch_exports_of_an_architecture_computes_what_torch_does(name: st
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     for got, expected in zip(outputs, architecture.reference(*args, **kwargs), strict=False):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_recurrent_layers_are_refused_by_name() -> None:
-    module, args, _, _ = ARCHITECTURES["lstm"]()
-    with pytest.raises(UnsupportedError, match=r"not imported:\s+LSTM: \d node"):
-        autocast.from_onnx(exported(module, args))
 
 
 def test_inputs_outputs_and_parameters_keep_their_names() -> None:
@@ -103,6 +94,19 @@ def test_dimensions_vary_where_the_file_or_the_caller_says_so() -> None:
         autocast.from_onnx(fixed, dynamic={"batch": ("x", 0, 1, 64)}),
     ):
         torch.testing.assert_close(model(seven), net(seven))
+
+
+def test_a_dimension_that_the_file_leaves_open_may_be_given_a_size() -> None:
+    net = nn.Linear(3, 2).eval()
+    named = exported(net, (torch.randn(2, 3),), input_names=["x"], dynamic_shapes=({0: torch.export.Dim("batch")},))
+    seven = torch.randn(7, 3)
+    for dynamic in ({"batch": 7}, {"rows": ("x", 0, 7, 7)}):
+        model = autocast.from_onnx(named, dynamic=dynamic)
+        torch.testing.assert_close(model(seven), net(seven))
+        with pytest.raises(InputError, match="expected"):
+            model(torch.randn(2, 3))
+    with pytest.raises(ImportModelError, match=r"dynamic\['length'\] is 7, but no input .* names are: batch"):
+        autocast.from_onnx(named, dynamic={"length": 7})
 
 
 def test_an_imported_model_is_autocast_like_any_other() -> None:

@@ -1,0 +1,247 @@
+"""ONNX's recurrent layers: the products of all steps with their inputs are one, and steps follow one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tvm import relax, tirx
+from tvm.relax import op
+
+from autocast.errors import UnsupportedError
+from autocast.ir import dtype_of, shape_of
+
+_Activation = Callable[[relax.Expr], relax.Expr]
+
+_ACTIVATIONS: dict[str, _Activation] = {
+    "relu": op.nn.relu,
+    "sigmoid": op.sigmoid,
+    "softplus": op.nn.softplus,
+    "tanh": op.tanh,
+}
+
+#: Layer -> (its activations where a node names none; how many matrices its weights are; how many states it has).
+_LAYERS = {"RNN": (("Tanh",), 1, 1), "GRU": (("Sigmoid", "Tanh"), 3, 1), "LSTM": (("Sigmoid", "Tanh", "Tanh"), 4, 2)}
+
+RECURRENT = frozenset(_LAYERS)
+
+
+def recurrent(
+    builder: relax.BlockBuilder, name: str, inputs: Sequence[relax.Expr | None], attributes: Mapping[str, Any]
+) -> relax.Tuple:
+    """The results of an `LSTM`, `GRU` or `RNN` node: all hidden states, then the last state or, of an LSTM, states.
+
+    Parameters
+    ----------
+    builder
+    name
+        Which of the three.
+    inputs
+        The node's: X (steps, batch, input), W (directions, matrices * hidden, input), R (directions, matrices *
+        hidden, hidden), B (directions, 2 * matrices * hidden), the lengths (batch), the first states (directions,
+        batch, hidden), and the peepholes (directions, 3 * hidden); None for what it leaves out.
+    attributes
+        The node's.
+
+    Raises
+    ------
+    UnsupportedError
+        The number of steps varies, or the node asks for another activation, for clipping or for coupled gates.
+    """
+    defaults, matrices, states = _LAYERS[name]
+    given: list[Any] = [*inputs, *[None] * (8 - len(inputs))]
+    x, w, r, bias, lengths, *first = given
+    peepholes = first[2] if name == "LSTM" else None
+    by_batch = attributes.get("layout", 0) == 1
+    emit = builder.emit
+    if by_batch:
+        x = emit(op.permute_dims(x, [1, 0, 2]))
+        first = [state if state is None else emit(op.permute_dims(state, [1, 0, 2])) for state in first[:states]]
+    steps, batch, _ = _sizes(x)
+    _check(name, attributes, steps)
+    directions = int(_sizes(w)[0])
+    hidden = int(_sizes(r)[2])
+    activations = _activations(name, attributes, defaults, directions)
+    rows, last = [], []
+    for direction in range(directions):
+
+        def mine(tensor: relax.Expr | None, at: int = direction) -> relax.Expr | None:
+            return None if tensor is None else _at(builder, tensor, at)
+
+        start = [
+            emit(op.zeros((batch, hidden), dtype_of(x))) if state is None else mine(state) for state in first[:states]
+        ]
+        cell = _CELLS[name](
+            builder,
+            (mine(r), *_halves(builder, mine(bias), matrices * hidden), mine(peepholes)),
+            activations[direction],
+            bool(attributes.get("linear_before_reset")),
+        )
+        backwards = direction == 1 or attributes.get("direction") in (b"reverse", "reverse")
+        outputs, ends = _run(builder, cell, emit(op.matmul(x, op.permute_dims(mine(w)))), start, lengths, backwards)
+        rows.append(outputs)
+        last.append(ends)
+    every = emit(op.stack(rows, axis=1))  # steps, directions, batch, hidden
+    finals = [emit(op.stack([ends[at] for ends in last], axis=0)) for at in range(states)]
+    if by_batch:
+        every = emit(op.permute_dims(every, [2, 0, 1, 3]))
+        finals = [emit(op.permute_dims(state, [1, 0, 2])) for state in finals]
+    return relax.Tuple([every, *finals])
+
+
+class _Cell:
+    """One direction of a layer, as a function of a step's products with its input and of the states before it."""
+
+    def __init__(
+        self,
+        builder: relax.BlockBuilder,
+        weights: tuple[relax.Expr, relax.Expr | None, relax.Expr | None, relax.Expr | None],
+        activations: Sequence[_Activation],
+        reset_after: bool,
+    ) -> None:
+        self.builder = builder
+        recurrence, self.input_bias, self.recurrent_bias, self.peepholes = weights
+        self.recurrence = builder.emit(op.permute_dims(recurrence))
+        self.activations = activations
+        self.reset_after = reset_after
+
+    def parts(self, tensor: relax.Expr, count: int) -> list[relax.Expr]:
+        return _parts(self.builder, tensor, count)
+
+    def gates(self, products: relax.Expr, state: relax.Expr) -> relax.Expr:
+        """What all gates are activations of."""
+        return _plus(op.add(_plus(products, self.input_bias), op.matmul(state, self.recurrence)), self.recurrent_bias)
+
+    def step(self, products: relax.Expr, states: list[relax.Expr]) -> list[relax.Expr]:
+        """The next states, the hidden one first."""
+        raise NotImplementedError
+
+
+class _Plain(_Cell):
+    def step(self, products: relax.Expr, states: list[relax.Expr]) -> list[relax.Expr]:
+        return [self.activations[0](self.gates(products, states[0]))]
+
+
+class _Lstm(_Cell):
+    def step(self, products: relax.Expr, states: list[relax.Expr]) -> list[relax.Expr]:
+        hidden, cell = states
+        gate, candidate, output = self.activations
+        i, o, f, c = self.parts(self.gates(products, hidden), 4)
+        if self.peepholes is not None:
+            peep_i, peep_o, peep_f = self.parts(self.peepholes, 3)
+            i, f = op.add(i, op.multiply(peep_i, cell)), op.add(f, op.multiply(peep_f, cell))
+        cell = self.builder.emit(op.add(op.multiply(gate(f), cell), op.multiply(gate(i), candidate(c))))
+        if self.peepholes is not None:
+            o = op.add(o, op.multiply(peep_o, cell))
+        return [op.multiply(gate(o), output(cell)), cell]
+
+
+class _Gru(_Cell):
+    def step(self, products: relax.Expr, states: list[relax.Expr]) -> list[relax.Expr]:
+        (hidden,) = states
+        gate, candidate = self.activations
+        z, r, h = self.parts(_plus(products, self.input_bias), 3)
+        if self.reset_after:
+            from_z, from_r, from_h = self.parts(_plus(op.matmul(hidden, self.recurrence), self.recurrent_bias), 3)
+            update, reset = gate(op.add(z, from_z)), gate(op.add(r, from_r))
+            new = candidate(op.add(h, op.multiply(reset, from_h)))
+        else:
+            matrices = self.parts(self.recurrence, 3)
+            biases = [None] * 3 if self.recurrent_bias is None else self.parts(self.recurrent_bias, 3)
+            gates = [
+                gate(_plus(op.add(part, op.matmul(hidden, matrix)), bias))
+                for part, matrix, bias in zip((z, r), matrices, biases, strict=False)
+            ]
+            update, reset = gates
+            new = candidate(_plus(op.add(h, op.matmul(op.multiply(reset, hidden), matrices[2])), biases[2]))
+        new = self.builder.emit(new)
+        return [op.add(op.multiply(update, op.subtract(hidden, new)), new)]
+
+
+_CELLS: dict[str, type[_Cell]] = {"RNN": _Plain, "GRU": _Gru, "LSTM": _Lstm}
+
+
+def _run(
+    builder: relax.BlockBuilder,
+    cell: _Cell,
+    products: relax.Expr,
+    states: list[relax.Expr],
+    lengths: relax.Expr | None,
+    backwards: bool,
+) -> tuple[relax.Expr, list[relax.Expr]]:
+    """The hidden states of all steps, in the order of the steps, and the states after the last."""
+    count = int(_sizes(products)[0])
+    rows: list[relax.Expr] = []
+    for step in reversed(range(count)) if backwards else range(count):
+        after = [builder.emit(state) for state in cell.step(_at(builder, products, step), states)]
+        row = after[0]
+        if lengths is not None:  # a sequence that has ended keeps its states, and is zero
+            on = builder.emit(op.expand_dims(op.greater(lengths, relax.const(step, dtype_of(lengths))), axis=1))
+            row = builder.emit(op.where(on, row, op.zeros_like(row)))
+            after = [builder.emit(op.where(on, new, old)) for new, old in zip(after, states, strict=True)]
+        states = after
+        rows.append(row)
+    return builder.emit(op.stack(rows[::-1] if backwards else rows, axis=0)), states
+
+
+def _check(name: str, attributes: Mapping[str, Any], steps: Any) -> None:
+    asks = [
+        ("a number of steps that varies", not isinstance(steps, int | tirx.IntImm)),
+        ("no steps", isinstance(steps, int | tirx.IntImm) and int(steps) == 0),
+        ("clip", "clip" in attributes),
+        ("input_forget=1", bool(attributes.get("input_forget"))),
+    ]
+    for what, is_asked in asks:
+        if is_asked:
+            raise UnsupportedError(
+                f"{name} with {what} is not imported; expected a fixed number of steps, without clip and input_forget. "
+                "Export it with a fixed length"
+            )
+
+
+def _activations(
+    name: str, attributes: Mapping[str, Any], defaults: Sequence[str], directions: int
+) -> list[list[_Activation]]:
+    """The activations of each direction."""
+    given = [one.decode() if isinstance(one, bytes) else one for one in attributes.get("activations", ())]
+    names = given or [*defaults] * directions
+    unknown = [one for one in names if one.lower() not in _ACTIVATIONS]
+    if unknown:
+        raise UnsupportedError(
+            f"{name} with the activation {unknown[0]} is not imported; expected {', '.join(_ACTIVATIONS)}"
+        )
+    found = [_ACTIVATIONS[one.lower()] for one in names]
+    each = len(defaults)
+    return [found[at * each : (at + 1) * each] for at in range(directions)]
+
+
+def _sizes(tensor: relax.Expr) -> tuple[Any, ...]:
+    sizes = shape_of(tensor)
+    if sizes is None:
+        raise UnsupportedError("a tensor whose number of axes is not known is not imported; expected three axes")
+    return tuple(sizes)
+
+
+def _at(builder: relax.BlockBuilder, tensor: relax.Expr, index: int) -> relax.Expr:
+    """`tensor[index]`."""
+    row = op.strided_slice(tensor, axes=[0], begin=[index], end=[index + 1])
+    return builder.emit(op.squeeze(row, axis=[0]))
+
+
+def _parts(builder: relax.BlockBuilder, tensor: relax.Expr, count: int) -> list[relax.Expr]:
+    whole = builder.emit(op.split(tensor, count, axis=-1))
+    return [builder.emit(relax.TupleGetItem(whole, at)) for at in range(count)]
+
+
+def _halves(
+    builder: relax.BlockBuilder, bias: relax.Expr | None, size: int
+) -> tuple[relax.Expr | None, relax.Expr | None]:
+    """Of a bias, what is added to products with inputs and with states."""
+    if bias is None:
+        return None, None
+    first, second = _parts(builder, bias, 2)
+    return first, second
+
+
+def _plus(tensor: relax.Expr, bias: relax.Expr | None) -> relax.Expr:
+    return tensor if bias is None else op.add(tensor, bias)

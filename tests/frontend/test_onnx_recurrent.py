@@ -1,0 +1,87 @@
+"""ONNX's recurrent layers, beside onnxruntime."""
+
+# ruff: noqa: E402 (what the imports need may not be installed)
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; make test installs it")
+onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `test` is not installed; make test installs it")
+
+import autocast
+from autocast.errors import UnsupportedError
+
+TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper
+
+STEPS, BATCH, INPUT, HIDDEN = 3, 3, 4, 6
+MATRICES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+
+
+def layer(name: str, inputs: str = "XWRBlhc", steps: int | str = STEPS, **attributes: Any) -> Any:
+    """A model of one layer with parameters of its own; of its inputs, those whose letters are in `inputs`."""
+    rng, matrices = np.random.default_rng(0), MATRICES[name]
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    shapes = {
+        "W": (directions, matrices * HIDDEN, INPUT),
+        "R": (directions, matrices * HIDDEN, HIDDEN),
+        "B": (directions, 2 * matrices * HIDDEN),
+        "h": (directions, BATCH, HIDDEN),
+        "c": (directions, BATCH, HIDDEN),
+        "P": (directions, 3 * HIDDEN),
+    }
+    tensors = {letter: rng.standard_normal(shape).astype("float32") / 2 for letter, shape in shapes.items()}
+    tensors["l"] = np.array([3, 1, 2], "int32")
+    order = "XWRBlhcP" if name == "LSTM" else "XWRBlh"
+    outputs = ["y", "y_h", "y_c"][: 3 if name == "LSTM" else 2]
+    node = helper.make_node(
+        name, [letter if letter in inputs else "" for letter in order], outputs, hidden_size=HIDDEN, **attributes
+    )
+    graph = helper.make_graph(
+        [node],
+        "layer",
+        [helper.make_tensor_value_info("X", TensorProto.FLOAT, [steps, BATCH, INPUT])],
+        [
+            helper.make_tensor_value_info(output, TensorProto.FLOAT, [None] * (4 if output == "y" else 3))
+            for output in outputs
+        ],
+        [numpy_helper.from_array(tensors[letter], letter) for letter in order if letter in inputs and letter != "X"],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attributes"),
+    [
+        ("RNN", "XWRBlh", {"direction": "bidirectional"}),
+        ("RNN", "XWR", {"activations": ["Relu"]}),
+        ("GRU", "XWRBlh", {"direction": "bidirectional", "linear_before_reset": 1}),
+        ("GRU", "XWRBh", {"direction": "reverse", "linear_before_reset": 0}),
+        ("LSTM", "XWRBlhc", {"direction": "bidirectional"}),
+        ("LSTM", "XWRBP", {"direction": "reverse"}),
+    ],
+)
+def test_a_layer_computes_what_onnxruntime_does(name: str, inputs: str, attributes: dict[str, Any]) -> None:
+    model = layer(name, inputs, **attributes)
+    x = np.random.default_rng(1).standard_normal((STEPS, BATCH, INPUT)).astype("float32")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for got, expected in zip(autocast.from_onnx(model)(x), session.run(None, {"X": x}), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (layer("LSTM", steps="steps"), "LSTM with a number of steps that varies"),
+        (layer("GRU", clip=1.0), "GRU with clip"),
+        (layer("LSTM", input_forget=1), "LSTM with input_forget=1"),
+        (layer("RNN", activations=["Affine"]), "RNN with the activation Affine is not imported; expected relu"),
+    ],
+    ids=["steps", "clip", "coupled gates", "an activation"],
+)
+def test_what_is_not_imported_of_a_layer_is_refused(model: Any, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"from_onnx: the node (LSTM|GRU|RNN): {message}"):
+        autocast.from_onnx(model)
