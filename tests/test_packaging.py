@@ -11,6 +11,7 @@ import pytest
 
 import autocast
 import type_hints
+from tests import torch_versions
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 BLOCK_IMPORT = """
@@ -67,3 +68,15 @@ def test_the_blocking_of_imports_blocks():
 def test_type_hints_knows_nothing_of_autocast():
     result = import_without("type_hints", "autocast")
     assert result.returncode == 0, result.stderr
+
+
+def test_torch_has_no_upper_bound():
+    tomllib = pytest.importorskip("tomllib", reason="the standard library has tomllib from Python 3.11 on")
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (torch,) = (requirement for requirement in extras["torch"] if requirement.startswith("torch"))
+    assert torch == "torch>=2.13"
+
+
+def test_of_each_minor_version_of_torch_the_newest_patch_is_tried():
+    listed = "2.10.0, 2.9.1, 2.9.0, 2.11.0+cpu, 2.11.0, 2.8.4, 1.13.1"
+    assert torch_versions.newest_patches(listed, (2, 9)) == ["2.9.1", "2.10.0", "2.11.0"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import re
 import traceback
 import warnings
@@ -131,7 +132,7 @@ def export(
     axes = parse(dynamic, leaves)
     shapes = export_shapes(axes, leaves, args)
     try:
-        with torch.no_grad(), _no_cache(module, kwargs), warnings.catch_warnings():
+        with torch.no_grad(), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
             # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
             warnings.simplefilter("ignore")
             examples, named = grown(axes, leaves, (args, kwargs))
@@ -223,12 +224,24 @@ def _static(module: torch.nn.Module, args: Any, kwargs: Any, axes: Sequence[Dyna
     if not axes:
         return ""
     try:
-        with torch.no_grad(), _no_cache(module, kwargs), warnings.catch_warnings():
+        with torch.no_grad(), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.export.export(module, args, kwargs, strict=False)
     except Exception:
         return ""
     return " Without dynamic=, for inputs of these sizes alone, torch exports it."
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without the log of shapes that do not fit, which torch writes beside the error since 2.14."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 @contextlib.contextmanager
