@@ -33,6 +33,7 @@ _MISTAKEN: dict[str, tuple[Callable[[_Attributes, Sequence[int | None], int], bo
     "Resize": (lambda a, types, count: bool(a.get("antialias")), "antialias=1"),
     "RoiAlign": (lambda a, types, count: a.get("mode") == b"max", "mode='max'"),
     "SpaceToDepth": (lambda a, types, count: a.get("mode") == b"CRD", "mode='CRD'"),
+    "TopK": (lambda a, types, count: TensorProto.UINT64 in types, "uint64 tensors"),
 }
 
 _OF_VALUES = "a value that is no tensor"

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 
 import autocast
-from autocast.errors import AutocastError, ImportModelError, InputError, UnsupportedError
+from autocast.errors import ImportModelError, InputError, UnsupportedError
 
 #: In which a node says axes, shapes and counts by inputs; models have them as initializers.
 FORMS = ("inputs", "constants")
@@ -50,7 +50,7 @@ def check(name: str, form: str) -> Verdict:
             outputs = imported(*(array for array, is_bound in zip(given, bound, strict=True) if not is_bound))
         except InputError as error:
             return Verdict("refused", str(error))
-        except AutocastError as error:
+        except Exception as error:  # also what is none of ours: the other tests go on
             return Verdict("failed", f"{type(error).__name__}: {error}")
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         for got, wanted in zip(outputs, map(_array, expected), strict=True):
