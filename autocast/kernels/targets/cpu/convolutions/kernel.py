@@ -25,7 +25,7 @@ from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, 
 from autocast.kernels.targets.cpu.convolutions.taps import Taps, image_shapes
 from autocast.kernels.targets.cpu.convolutions.weights import PackedWeights
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
-from autocast.kernels.targets.cpu.products.tile import BlockedSums, Tile
+from autocast.kernels.targets.cpu.products.tile import BlockedSums, Tile, heights_down_from
 from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
@@ -143,11 +143,34 @@ class _Generator:
 
     def _tiles(self, chunk: _Chunk, first_panel: tirx.Expr, count: tirx.Expr) -> None:
         """All pixels of the chunk by `count` panels of features."""
-        height = self.blocking.tile_rows
-        with T.serial(0, i64((chunk.pixels + height - 1) // height)) as tile:
+        tallest = self.blocking.tile_rows
+        known = None not in (self.spec.batch, self.spec.height, self.spec.width)
+        if known or len(self.blocking.kinds()) > 1:  # tiles of all heights for all kinds are much code
+            tiles = (chunk.pixels + tallest - 1) // tallest
+            self._tiles_from(chunk, i64(0), tallest, i64(tiles), first_panel, count)
+            return
+        first, heights = i64(0), heights_down_from(tallest, self.blocking.panel // self.unit.lanes)
+        for at, height in enumerate(heights, 1):
+            # What a tile of each of the lower heights can hold is left to these.
+            left = tirx.max(i64(chunk.pixels) - first - sum(heights[at:]), i64(0))
+            tiles = self.unit.opaque(tirx.truncdiv(left + (height - 1), i64(height)))
+            self._tiles_from(chunk, first, height, tiles, first_panel, count)
+            first = self.unit.opaque(first + tiles * height)
+
+    def _tiles_from(
+        self,
+        chunk: _Chunk,
+        first: tirx.Expr,
+        height: int,
+        tiles: tirx.Expr,
+        first_panel: tirx.Expr,
+        count: tirx.Expr,
+    ) -> None:
+        """The chunk's pixels from the `first` on, in `tiles` of `height`."""
+        with T.serial(0, tiles) as tile:
             bases, places = (T.alloc_buffer((height,), "int64") for _ in range(2))
             with T.serial(0, i64(height)) as row:
-                pixel = tile * height + row
+                pixel = first + tile * height + row
                 # Rows beyond the last pixel compute it once more, and store it where it is.
                 if not (isinstance(chunk.pixels, int) and chunk.pixels % height == 0):
                     pixel = tirx.min(pixel, i64(chunk.pixels) - 1)
@@ -156,7 +179,7 @@ class _Generator:
                 T.buffer_store(places, place, [row])
             rows = self._kernel_rows(chunk, tile)
             with T.serial(0, count) as panel:
-                self._tile(chunk, tile, T.bind(first_panel + panel), bases, places, rows)
+                self._tile(chunk, height, tile, T.bind(first_panel + panel), bases, places, rows)
 
     def _addresses(self, chunk: _Chunk, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """Where the data that a pixel sees begins, and where its features are stored."""
@@ -191,6 +214,7 @@ class _Generator:
     def _tile(
         self,
         chunk: _Chunk,
+        height: int,
         tile_index: tirx.Expr,
         panel: tirx.Expr,
         bases: tirx.Buffer,
@@ -207,7 +231,7 @@ class _Generator:
             column = T.bind(group * self.layout.features + within * blocking.panel)
             channel = T.bind(group * self.layout.channels)
         weights = T.bind((panel * self.layout.words + chunk.first_word) * blocking.panel)
-        tile = Tile(unit, blocking.tile_rows, blocking.panel)
+        tile = Tile(unit, height, blocking.panel)
         unit.fence(self.output.view)
         high, wide, run = blocking.loops(chunk.kind, self.layout.channels)
         words = math.ceil(run / blocking.per_word)

@@ -11,7 +11,15 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.extents import Extent, ceil_div, i64, minimum
 from autocast.kernels.targets.cpu.products.blocking import Blocking
 from autocast.kernels.targets.cpu.products.pack import Source, Strip, pack_strip
-from autocast.kernels.targets.cpu.products.tile import AWord, Output, Sums, Tile, finish_rows, finish_tile
+from autocast.kernels.targets.cpu.products.tile import (
+    AWord,
+    Output,
+    Sums,
+    Tile,
+    finish_rows,
+    finish_tile,
+    heights_down_from,
+)
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: Words in a cache line.
@@ -185,15 +193,25 @@ class PanelWalk:
             tiles = task.last_tile - task.first_tile
             at = T.bind((panel * tiles + (tile - task.first_tile)) * (blocking.tile_rows * blocking.panel))
             sums = Sums(block.partial, at, blocking.panel)
-        registers = Tile(unit, blocking.tile_rows, blocking.panel)
-        unit.fence(sums.buffer)
-        registers.clear()
         offset = T.bind(block.b_offset + panel * block.b_stride)
         between = self._fetch_next(tile, offset, block) if blocking.fetched else None
-        registers.multiply(a_word, block.b_buffer, offset, block.words, between)
-        if block.follows is not None:
-            _either(block.follows, lambda: registers.add(sums))
-        self._settle(registers, sums, valid, row, column, block)
+
+        def multiply(heights: list[int]) -> None:
+            """The lowest tile that holds the rows; `heights` are the tallest first."""
+            height, *lower = heights
+            if lower:
+                _either(i64(valid) <= lower[0], lambda: multiply(lower), lambda: multiply([height]))
+                return
+            registers = Tile(unit, height, blocking.panel)
+            unit.fence(sums.buffer)
+            registers.clear()
+            registers.multiply(a_word, block.b_buffer, offset, block.words, between)
+            if block.follows is not None:
+                _either(block.follows, lambda: registers.add(sums))
+            self._settle(registers, sums, valid, row, column, block)
+
+        whole = isinstance(self.m, int) or isinstance(valid, int)
+        multiply([blocking.tile_rows] if whole else heights_down_from(blocking.tile_rows, blocking.tile_vectors))
 
     def _fetch_next(self, tile: tirx.Expr, offset: tirx.Expr, block: _Block) -> Callable[[tirx.Expr], None]:
         """Emits, for each word of a tile, the tile's share of fetching the block of B that lies behind this one."""

@@ -16,8 +16,19 @@ from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 #: Words whose products are summed in registers alone, and those of a block where there are more.
 MOST_WORDS, BLOCK_WORDS = 1536, 1024
 
+#: Tiles of so many vectors keep the vector unit busy: lower ones take as long.
+_BUSY_VECTORS = 12
+
 #: Gives the word of A at (row of a tile, word along k).
 AWord = Callable[[int, tirx.Expr], tirx.Expr | None]
+
+
+def heights_down_from(rows: int, vectors: int) -> list[int]:
+    """Heights of tiles of `vectors` across that end any number of rows with little waste: `rows`, its half, ..."""
+    heights = [rows]
+    while heights[-1] * vectors > _BUSY_VECTORS:
+        heights.append((heights[-1] + 1) // 2)
+    return heights
 
 
 @dataclass(frozen=True)

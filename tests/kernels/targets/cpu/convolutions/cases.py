@@ -87,12 +87,14 @@ def outputs(cases: list[Case], cpu: str, cores: int = 2) -> list[np.ndarray]:
     """What the kernels of all cases, built as one module, compute: float64, of outputs that held NaN before."""
     target = target_of(cpu, cores)
     functions = {}
-    for i, case in enumerate(cases):
-        functions[f"convolution{i}"] = convolution(case.spec, target, f"convolution{i}")
-        functions[f"pack{i}"] = pack_weights(case.spec, target, f"pack{i}")
+    numbers = {spec: i for i, spec in enumerate(dict.fromkeys(case.spec for case in cases))}
+    for spec, i in numbers.items():
+        functions[f"convolution{i}"] = convolution(spec, target, f"convolution{i}")
+        functions[f"pack{i}"] = pack_weights(spec, target, f"pack{i}")
     module = tvm.compile(tvm.IRModule(functions), target=target)
     results = []
-    for i, case in enumerate(cases):
+    for case in cases:
+        i = numbers[case.spec]
         written = functions[f"pack{i}"].params[-1].ty
         packed = tvm.runtime.tensor(
             np.full([int(size) for size in written.shape], -1, str(written.dtype))

@@ -122,6 +122,17 @@ def test_one_kernel_serves_any_batch() -> None:
     check([Case(spec, (1 + 3 * (i % 2), 0, 0)) for i, spec in enumerate(open_)], here)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["a sequence", "transposed"])
+def test_tiles_of_several_heights_cover_any_number_of_pixels(kind: str, dtype: str) -> None:
+    kinds = {
+        "a sequence": Convolution(1, 1, None, 24, 40, (1, 3), padding=(0, 1, 0, 1), epilogue=BIAS_RELU),
+        "transposed": Convolution(1, 1, None, 24, 40, (1, 4), strides=(1, 2), padding=(0, 1, 0, 1), transposed=True),
+    }
+    spec = in_dtype(kinds[kind], dtype)
+    check([Case(spec, (1, 1, width), seed=width) for width in range(1, 34)], here)
+
+
 @pytest.mark.parametrize("cores", [1, 3])
 def test_every_number_of_tasks_covers_the_whole_output(cores: int) -> None:
     big = Convolution(5, 20, 20, 48, 200, (3, 3), padding=ALL_AROUND)

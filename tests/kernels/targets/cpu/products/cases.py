@@ -47,6 +47,9 @@ def runs_here(cpu: str) -> bool:
 has_pairs = pytest.mark.skipif(not runs_here("znver4"), reason="packing does not narrow where pairs are not multiplied")
 
 
+_COMPILED: dict[tuple[Product, str, bool], tvm.runtime.Executable] = {}
+
+
 class Case:
     """A product with random operands; `sizes` gives the extents that its spec leaves to run time.
 
@@ -79,8 +82,10 @@ class Case:
         """The arguments of the kernel, but its output."""
         return [x for x in (self.a, self.b, self.bias, self.residual) if x is not None]
 
-    def run(self, *, in_place: bool = False) -> np.ndarray:
-        """The kernel's output, as float64; its memory holds NaN before, or the residual if that is to be `in_place`."""
+    def compiled(self, in_place: bool) -> tvm.runtime.Executable:
+        """The kernel, and what packs its weight; cases of one product whose sizes are known when it runs share it."""
+        if (known := _COMPILED.get((self.spec, str(self.target), in_place))) is not None:
+            return known
         function = product(self.spec, self.target, "main")
         if in_place:
             ((result, argument),) = function.attrs["autocast.in_place"]
@@ -90,6 +95,12 @@ class Case:
         if self.layout is not None:
             functions["pack"] = pack_weight(self.layout, instruction_set(self.target), "pack")
         compiled = tvm.compile(tvm.IRModule(functions), target=self.target)
+        _COMPILED[self.spec, str(self.target), in_place] = compiled
+        return compiled
+
+    def run(self, *, in_place: bool = False) -> np.ndarray:
+        """The kernel's output, as float64; its memory holds NaN before, or the residual if that is to be `in_place`."""
+        compiled = self.compiled(in_place)
         tensors = [tvm.runtime.tensor(x) for x in (*self.operands(), self.out)]
         if self.layout is not None:
             packed = np.full(self.layout.shape, np.nan, DTYPES[self.layout.packed_dtype])

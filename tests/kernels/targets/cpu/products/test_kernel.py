@@ -129,10 +129,11 @@ def test_a_tail_of_one_column_does_not_spill_into_the_next_row(cpu: str, out_dty
     Case(Product(1, 65, 1, b_dtype="float16", out_dtype=out_dtype, batch=3, a_batched=True), cpu=cpu).check()
 
 
-@pytest.mark.parametrize("rows", [1, 2, 7, 8, 9, 130])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_one_kernel_serves_any_number_of_rows(rows: int, dtype: str) -> None:
-    Case(Product(None, 96, 64, dtype, dtype, dtype, transpose_b=True), cpu=here, m=rows).check()
+@pytest.mark.parametrize("n", [20, 32, 96, 128])  # tiles of one vector across, of two, three and four
+@pytest.mark.parametrize(("dtype", "transpose_a"), [("float32", False), ("bfloat16", False), ("bfloat16", True)])
+def test_one_kernel_serves_any_number_of_rows(n: int, dtype: str, transpose_a: bool) -> None:
+    for rows in (*range(1, 30), 130):
+        Case(Product(None, n, 64, dtype, dtype, dtype, transpose_a, transpose_b=True), cpu=here, m=rows).check()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 11])
