@@ -81,8 +81,8 @@ def _split(rewriter: _WithoutEmpty, call: relax.Call) -> relax.Expr:
     data, axis, begin = rewriter.new(call.args[0]), int(call.attrs.axis), 0
     parts = []
     for field in call.ty.fields:
-        end = begin + int(field.shape.values[axis])
-        part = _filled(field, 0.0) if begin == end else op.strided_slice(data, [axis], [begin], [end])
+        end = begin + field.shape.values[axis]  # which may vary
+        part = _filled(field, 0.0) if _is_empty(field) else op.strided_slice(data, [axis], [begin], [end])
         parts.append(rewriter.emit(part))
         begin = end
     return relax.Tuple(parts)
