@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -76,11 +77,16 @@ def _list(options: argparse.Namespace) -> int:
     for file in sorted(store().files(), key=lambda file: -file.used):
         facts = _facts(file)
         row = (file.kind, file.key[:12], f"{file.size / 1024:.0f}", _ago(now - file.used))
-        table.add_row(
-            *row, facts.get("target", "-"), facts.get("inputs") or facts.get("symbol") or facts.get("module", "-")
-        )
+        of = facts.get("inputs") or facts.get("symbol") or facts.get("module", "-")
+        table.add_row(*row, _processor(facts.get("target", "-")), of)
     Console().print(table)
     return 0
+
+
+def _processor(target: str) -> str:
+    """What a target generates code for; the text itself where it does not say so."""
+    found = re.search(r'"mcpu": *"([^"]+)"', target)
+    return found[1] if found else target
 
 
 def _ago(seconds: float) -> str:

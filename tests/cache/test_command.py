@@ -21,7 +21,7 @@ def _cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(notices, "_said", set())
     for number, key in enumerate(KEYS):
-        target = "znver4" if number else "x86-64-v3"
+        target = '{"kind": "llvm", "mcpu": "znver4", "num-cores": 2}' if number else "x86-64-v3"
         store().add(PROGRAMS, key, {"library.so": bytes(2**20)}, {"target": target, "inputs": f"x: float32[{number}]"})
 
 
