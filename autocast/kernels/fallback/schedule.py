@@ -44,11 +44,20 @@ def schedule(mod: tvm.IRModule) -> tvm.IRModule:
             with T.sblock("mod"): y[i, j] = f(t[i, j])            with T.sblock("mod"): y[...] = f(...)
     """
     functions = {
-        var: _guarded(_schedule(var.name_hint, function)).with_attr(SCHEDULED, True)
+        var: _guarded(_schedule(var.name_hint, _without_scopes(function))).with_attr(SCHEDULED, True)
         for var, function in mod.functions.items()
         if isinstance(function, tirx.PrimFunc) and not (function.attrs and SCHEDULED in function.attrs)
     }
     return with_functions(mod, functions)
+
+
+def _without_scopes(function: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The same without what TVM's builder puts around statements in sequence, of which its code generator warns."""
+
+    def unwrapped(statement: tirx.AttrStmt) -> tirx.Stmt:
+        return statement.body if statement.attr_key == "pragma_scope" else statement
+
+    return function.with_body(tvm_ffi.structural_map(function.body, (tirx.AttrStmt, unwrapped)))
 
 
 def mark_existing(mod: tvm.IRModule) -> tvm.IRModule:

@@ -94,3 +94,17 @@ def test_remainders_in_functions_that_came_with_the_module_are_computed_right() 
         builder.emit_func_output(result)
     array = random(shape, "float32")
     np.testing.assert_array_equal(run(builder.get(), array)[0], np.tile(array, repeats))
+
+
+def test_statements_that_tvm_puts_in_sequence_are_compiled_without_its_warnings(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    places = np.array([[1, 0, 2]])
+    mod = module(
+        lambda x, i, y: op.scatter_elements(x, i, y, 0), ((3, 3), "float32"), ((1, 3), "int64"), ((1, 3), "float32")
+    )
+    x, y = random((3, 3), "float32"), random((1, 3), "float32", seed=1)
+    expected = x.copy()
+    np.put_along_axis(expected, places, y, 0)
+    np.testing.assert_array_equal(run(mod, x, places, y)[0], expected)
+    assert capfd.readouterr().err == ""
