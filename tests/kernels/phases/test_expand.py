@@ -67,10 +67,20 @@ def test_results_of_a_tuple_are_projected_and_unused_ones_vanish():
 @pytest.mark.parametrize("name", OWN)
 def test_no_operator_of_our_own_is_left_except_where_a_kernel_takes_it(name):
     call = SAMPLES[name]()
+    fields = [list(arg.fields) if isinstance(arg, relax.Tuple) else [arg] for arg in call.args]
+
+    def body(*tensors):
+        left = iter(tensors)
+        operands = [
+            relax.Tuple([next(left) for _ in those]) if isinstance(arg, relax.Tuple) else next(left)
+            for arg, those in zip(call.args, fields, strict=True)
+        ]
+        return relax.Call(call.op, operands, call.attrs)
+
     expanded = expand_operators(
         module(
-            lambda *args: relax.Call(call.op, list(args), call.attrs),
-            *[([int(size) for size in arg.ty.shape.values], str(arg.ty.dtype)) for arg in call.args],
+            body,
+            *[([int(size) for size in x.ty.shape.values], str(x.ty.dtype)) for those in fields for x in those],
         )
     )
     relax.analysis.well_formed(expanded)
