@@ -166,9 +166,13 @@ class Executable:
         self.__dict__["state"] = dict(state)
 
     def share(self, other: Executable) -> None:
-        """Go on with the state of another program of the same model, and with its parameters that are the same bits."""
+        """Go on with the state of another program of the same model, and with its parameters that are the same bits.
+
+        Copies of the state in low precision are shared by their names: each program has those of the other, or none.
+        """
         self.adopt({name: other.state[name] for name in self._initial_state})
-        self.__dict__["_copies"] = other._copies
+        copies = dict(zip((copy.name for copy in other.program.copies), other._copies, strict=True))
+        self.__dict__["_copies"] = tuple(copies[copy.name] for copy in self.program.copies)
         known: defaultdict[tuple[str, tuple[int, ...]], list[tvm_ffi.Tensor]] = defaultdict(list)
         for param in other.params:
             known[str(param.dtype), tuple(param.shape)].append(param)

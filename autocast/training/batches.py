@@ -113,6 +113,42 @@ def check_plan(batches: Any, steps: Any, epochs: Any) -> None:
         check_value("Trainer.fit", name, count, lambda n: n is None or is_whole(n), InputError, "a whole number")
 
 
+def arranged(
+    batches: Iterable[Any], arrange: Callable[[], Iterator[Any]], length_of: Callable[[int], int]
+) -> Iterable[Any]:
+    """What `arrange` makes of `batches` in each pass over them: it can do what they can, and knows their sampler.
+
+    `length_of` says how many there are then, from how many there are of `batches`.
+    """
+    if isinstance(batches, Iterator):
+        return arrange()
+    return (_SizedArrangement if isinstance(batches, Sized) else _Arrangement)(batches, arrange, length_of)
+
+
+class _Arrangement:
+    """Batches in another arrangement, as often as one likes."""
+
+    def __init__(
+        self, batches: Iterable[Any], arrange: Callable[[], Iterator[Any]], length_of: Callable[[int], int]
+    ) -> None:
+        self.batches, self._arrange, self._length_of = batches, arrange, length_of
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler of the batches, which may want to know the epoch."""
+        return getattr(self.batches, "sampler", None)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._arrange()
+
+
+class _SizedArrangement(_Arrangement):
+    """The same of what has a length."""
+
+    def __len__(self) -> int:
+        return self._length_of(len(self.batches))  # type: ignore[arg-type]
+
+
 def _passes(batches: Iterable[Batch], epochs: int | None, before: int) -> Iterator[tuple[int, Batch]]:
     """One pass over `batches`; or what is left of `epochs` of them when `before` steps are done."""
     if epochs is None:

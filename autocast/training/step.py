@@ -13,10 +13,11 @@ from tvm import relax
 from autocast import ir
 from autocast.errors import TrainingError
 from autocast.ir import with_functions
-from autocast.messages import check_value, is_number
+from autocast.messages import check_value, is_count, is_number
 from autocast.model.step import STEP
 from autocast.model.value import Model
 from autocast.training import loss_scaling as scaling
+from autocast.training.accumulation import ACCUMULATED, OF_MODEL, add_accumulated, is_accumulator
 from autocast.training.append_loss import append_loss
 from autocast.training.building import emit_body, new_function, parameter, zeros
 from autocast.training.clipping import clip_factor, is_finite, squared_norm
@@ -43,6 +44,7 @@ def training_step(
     loss_scaling: float | scaling.LossScaling | None = None,
     recompute: Sequence[str] = (),
     parallel: DataParallel | str | None = None,
+    accumulate: int = 1,
 ) -> Model:
     """The model that trains `model` by one step each time it is called.
 
@@ -68,6 +70,9 @@ def training_step(
     parallel : DataParallel or str, optional
         "data": the loss, the gradients and the running statistics of BatchNorm are means over all processes that call
         the step at the same time, each with a batch of its own; see docs/many_machines.md.
+    accumulate : int
+        How many batches the gradients of one update are means of. If there are more than one, the step is called with
+        the last of them; for the others there is `autocast.training.accumulation.accumulation_step`.
 
     Returns
     -------
@@ -75,7 +80,8 @@ def training_step(
         Takes (inputs..., labels, learning_rate), the learning rate a 0-d float32 tensor; its result is the loss of the
         batch before the update, 0-d float32, not scaled. After the model's parameters, which keep their names, come the
         optimizer's: "optimizer_step" (0-d int64, the updates made), "SLOT/PARAMETER" for each slot; then
-        "loss_scale" and what it needs. All are replaced by a call, in the executable that makes it.
+        "loss_scale" and what it needs; and with `accumulate` "accumulated/NAME", the sums of the loss and of each
+        gradient. All are replaced by a call, in the executable that makes it.
 
     Raises
     ------
@@ -87,8 +93,9 @@ def training_step(
     _check_kinds(model, loss, optimizer)
     check_value("training_step", "clip_norm", clip_norm, _is_norm, TrainingError, "a finite norm above 0, or None")
     check_value("training_step", "recompute", recompute, _are_globs, TrainingError, "a list of globs: ['encoder.*']")
+    check_value("training_step", "accumulate", accumulate, _is_positive, TrainingError, "a count of batches: 1 or more")
     rate = relax.Var("learning_rate", SCALAR)
-    options = Options(clip_norm, scaling.parse(loss_scaling), tuple(recompute), parse_parallel(parallel))
+    options = Options(clip_norm, scaling.parse(loss_scaling), tuple(recompute), parse_parallel(parallel), accumulate)
     forward = append_loss(_inlined(model), loss)
     return join(forward, optimizer, rate, inputs=(*_inputs(forward), rate), options=options)
 
@@ -114,6 +121,10 @@ def _is_norm(value: Any) -> bool:
     return value is None or (is_number(value) and value > 0)
 
 
+def _is_positive(value: Any) -> bool:
+    return is_count(value, 1)
+
+
 def _are_globs(value: Any) -> bool:
     return not isinstance(value, str) and all(isinstance(glob, str) for glob in value)
 
@@ -125,6 +136,7 @@ class Options(NamedTuple):
     loss_scaling: scaling.LossScaling | None = None
     recompute: tuple[str, ...] = ()
     parallel: DataParallel | None = None
+    accumulate: int = 1
 
 
 NO_OPTIONS = Options()
@@ -155,7 +167,7 @@ def join(
     forward = with_masters(forward, low) if low else forward
     trained = _trained(forward)
     optimizer.check_groups(trained)
-    state = _State(forward, optimizer, trained, options.loss_scaling)
+    state = _State(forward, optimizer, trained, options)
     params = [*_parameters(forward), *state.variables.values()]
     if options.loss_scaling is not None:
         seed = state.variables["loss_scale"]
@@ -171,6 +183,9 @@ def join(
     differentiated = differentiate(extended["main"], list(trained.values()), seed=seed)
     differentiated = recompute_regions(differentiated, extended["main"], options.recompute)
 
+    if options.accumulate > 1:
+        summed = dict(zip((0, *range(len(names), len(names) + len(trained))), state.accumulators.values(), strict=True))
+        differentiated = add_accumulated(differentiated, summed)
     if options.parallel is not None:
         differentiated = average_over_ranks(differentiated, len(names), options.parallel.bucket_mib)
 
@@ -178,10 +193,16 @@ def join(
         results = emit_body(builder, differentiated)
         kept, gradients = results[: -len(trained)], results[-len(trained) :]
         updates = _update(builder, optimizer, trained, gradients, learning_rate, state.variables, options)
+        for name, var in state.accumulators.items():
+            updates[name] = op.zeros(var.ty.shape, "float32")
+        if options.accumulate > 1:
+            kept[0] = builder.emit(op.multiply(kept[0], relax.const(1.0 / options.accumulate, "float32")), "loss")
         return {**dict(zip(names, kept, strict=True)), **{name: updates[name] for name in state.updated}}
 
     positions = {name: position for position, name in enumerate((*forward.params, *state.values))}
     attrs["updates"] = [positions[name] for name in (*forward.updated, *state.updated)]
+    if options.accumulate > 1:
+        attrs[OF_MODEL] = len(forward.updated)
     mod = new_function(differentiated.params, attrs, build, forward.mod)
     return forward.replace(mod=mod, params={**forward.params, **state.values})
 
@@ -194,8 +215,9 @@ class _State:
         forward: Model,
         optimizer: Optimizer,
         trained: Mapping[str, relax.Var],
-        loss_scaling: scaling.LossScaling | None,
+        options: Options,
     ) -> None:
+        loss_scaling = options.loss_scaling
         arrays = {STEP: np.array(0, "int64")}
         self.values = {name: tvm.runtime.tensor(array) for name, array in arrays.items()}
         for name, var in trained.items():
@@ -203,12 +225,16 @@ class _State:
                 self.values[slot_name(slot, name)] = zeros(ir.static_shape(var) or (), "float32")
         scale = {} if loss_scaling is None else loss_scaling.initial_state
         self.values |= {name: tvm.runtime.tensor(array) for name, array in scale.items()}
+        if options.accumulate > 1:
+            shapes = {"loss": (), **{name: ir.static_shape(var) or () for name, var in trained.items()}}
+            self.values |= {f"{ACCUMULATED}{name}": zeros(shape, "float32") for name, shape in shapes.items()}
         if clash := sorted(self.values.keys() & forward.params.keys()):
             raise TrainingError(
                 f"training_step: the model has parameters called {clash}, as the step's own state is; expected the "
                 "model itself, not a training step"
             )
         self.variables = {name: parameter(name, value.shape, str(value.dtype)) for name, value in self.values.items()}
+        self.accumulators = {name: var for name, var in self.variables.items() if is_accumulator(name)}
         constant = scale if isinstance(loss_scaling, scaling.StaticLossScaling) else {}
         self.updated = [name for name in (*trained, *self.values) if name not in constant]
 
@@ -293,11 +319,13 @@ def _guards(
 ) -> tuple[Guards, dict[str, relax.Expr]]:
     """What updates read besides their gradients, and what replaces the state of loss scaling."""
     clip_norm, loss_scaling = options.clip_norm, options.loss_scaling
+    share = relax.const(1.0 / options.accumulate, "float32")
+    factor = None if options.accumulate == 1 else builder.emit(share, "share")
     if clip_norm is None and loss_scaling is None:
-        return Guards(), {}
-    one = relax.const(1.0, "float32")
+        return Guards(factor), {}
     squared = squared_norm(builder, gradients)
-    factor = None if loss_scaling is None else builder.emit(one / state["loss_scale"], "unscale")
+    if loss_scaling is not None:
+        factor = builder.emit(share / state["loss_scale"], "unscale")
     if clip_norm is not None:
         norm = op.sqrt(squared) if factor is None else op.sqrt(squared) * factor
         clip = clip_factor(norm, clip_norm)

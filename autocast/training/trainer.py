@@ -23,6 +23,7 @@ from autocast.messages import check_names, check_value, checked_path, is_count
 from autocast.model import Model
 from autocast.policy import Policy, as_policy, warn_of_unused
 from autocast.training import checkpoint
+from autocast.training.accumulation import accumulation_step, groups_of, is_accumulator
 from autocast.training.append_loss import check_labels
 from autocast.training.batches import Batch, batches_until, check_plan, check_remaining, steps_in_all, tensors_of
 from autocast.training.callbacks import Callback, Progress
@@ -44,7 +45,16 @@ from autocast.vm.signatures import signature_of
 from autocast.vm.torch_devices import checked_device
 
 #: What other names for options are called here.
-_ELSEWHERE = {name: f"it is {ours}" for name, ours in {"lr": "learning_rate", "policy": "amp", "dtype": "amp"}.items()}
+_ELSEWHERE = {
+    name: f"it is {ours}"
+    for name, ours in {
+        "lr": "learning_rate",
+        "policy": "amp",
+        "dtype": "amp",
+        "gradient_accumulation_steps": "accumulate",
+        "accumulate_grad_batches": "accumulate",
+    }.items()
+}
 
 
 class Trainer:
@@ -70,7 +80,7 @@ class Trainer:
     mode : str, optional
         How, as `autocast.vm.compile` takes it: "eager" runs torch's kernels one by one.
     **options
-        Of `training_step`: `clip_norm`, `loss_scaling` (dynamic by default if `amp` is float16), ...
+        Of `training_step`: `clip_norm`, `loss_scaling` (dynamic by default if `amp` is float16), `accumulate`, ...
 
     Attributes
     ----------
@@ -84,6 +94,8 @@ class Trainer:
         The training step that is compiled, casts and all.
     loss_scaling : LossScaling or float, optional
         As in `training_step`.
+    accumulate : int
+        How many batches each step takes.
 
     Raises
     ------
@@ -121,6 +133,7 @@ class Trainer:
         if self.amp is not None and self.amp.dtype == "float16":
             options.setdefault("loss_scaling", DynamicLossScaling())
         self.loss_scaling: LossScaling | float | None = options.get("loss_scaling")
+        self.accumulate: int = options.get("accumulate", 1)
         if not callable(learning_rate) or isinstance(learning_rate, type):
             rate_at(learning_rate, 0)
         self.ranks = Ranks() if self._parallel is None else Ranks.connected()
@@ -162,6 +175,16 @@ class Trainer:
         """The compiled step; its `state` is what training has reached."""
         return vm.compile(self.step_model, self.device, mode=self._mode)
 
+    @cached_property
+    def accumulation(self) -> vm.Executable | None:
+        """The program that adds the gradients of one batch to those of others, on the state of `executable`; None where
+        each step takes one batch."""
+        if self.accumulate == 1:
+            return None
+        program = vm.compile(accumulation_step(self.step_model), self.device, mode=self._mode)
+        program.share(self.executable)
+        return program
+
     @property
     def input_names(self) -> tuple[str, ...]:
         """The names of a batch's tensors: those of the model's inputs, then `labels`."""
@@ -179,21 +202,29 @@ class Trainer:
         """The learning rate of the next step; an InputError where it is no finite number of 0 or more."""
         return rate_at(self.learning_rate, self.steps)
 
-    def step(self, batch: Batch) -> float:
+    def step(self, *batches: Batch) -> float:
         """Train on one batch; returns its loss, as it was before the update.
 
         Parameters
         ----------
-        batch : sequence or mapping
-            (inputs..., labels), or all of them by name (`input_names`): torch tensors or numpy arrays.
+        *batches : sequence or mapping
+            (inputs..., labels), or all of them by name (`input_names`): torch tensors or numpy arrays. As many as
+            `accumulate` says: the update is by the mean of their gradients, and the loss is the mean of theirs.
 
         Raises
         ------
         InputError
-            The batch does not have the tensors, shapes or dtypes of `input_names`, or a label is no class. Nothing has
-            changed then.
+            A batch does not have the tensors, shapes or dtypes of `input_names`, a label is no class, or there are more
+            batches, or fewer. Nothing has changed then.
         """
-        loss = self.executable(*self._arguments(batch), np.asarray(self.rate(), "float32"))
+        if len(batches) != self.accumulate:
+            raise InputError(
+                f"Trainer.step: got {len(batches)} batches and accumulate={self.accumulate}, expected that many: "
+                f"step({', '.join(['batch', 'another', '...'][: self.accumulate])})"
+            )
+        rate = np.asarray(self.rate(), "float32")
+        arguments = [(*self._arguments(batch), rate) for batch in batches]
+        loss = self._accumulated(arguments) if self.accumulation else self.executable(*arguments[0])
         self.steps += 1
         return float(loss)
 
@@ -215,7 +246,9 @@ class Trainer:
         batches : iterable or function
             Batches for `step`, a torch DataLoader of them, say; or a function from the number of steps done (from 0) to
             the next batch, so that a run that was interrupted goes on with the data that it would have seen. Of several
-            processes each takes every N-th batch, as `DataParallel.shard` says.
+            processes each takes every N-th batch, as `DataParallel.shard` says. With `accumulate`, as many that follow
+            each other are one step; those at the end that are too few for one are not used. A function is asked for the
+            batch `step * accumulate`, and those after it.
         steps : int, optional
             Where to stop: how many are done then in all, by earlier calls and before the checkpoint, too; needed with
             a function.
@@ -251,6 +284,8 @@ class Trainer:
             check_value("Trainer.fit", name, value, is_legal, InputError, expected)
         if self._shards:
             batches = shard_of(batches, self.ranks)
+        if self.accumulate > 1:
+            batches = groups_of(batches, self.accumulate)
         if save_to is not None and self._exists(checked_path("Trainer.fit: save_to", save_to, InputError)):
             self.load(save_to)  # a finished run has no steps left, and that is well
         else:
@@ -261,7 +296,7 @@ class Trainer:
             line = show.add_task("", total=total, completed=self.steps, loss=math.nan, rate=self.rate())
             for epoch, batch in batches_until(batches, steps, epochs, lambda: self.steps):
                 rate = self.rate()
-                losses.append(self.step(batch))
+                losses.append(self.step(*(batch if self.accumulate > 1 else (batch,))))
                 if not math.isfinite(losses[-1]):
                     raise DivergedError(divergence(self.steps, losses[-1], rate, self.amp))
                 show.update(line, completed=self.steps, loss=losses[-1], rate=rate)
@@ -377,7 +412,7 @@ class Trainer:
         self.ranks.by_rank_0("read the checkpoint", lambda: self.load_state_dict(checkpoint.load(path)._asdict()))
         if self.ranks.count > 1:
             steps = int(self.ranks.same_array(np.array(self.steps, "int64")))
-            tensors = self.ranks.same_params(self.executable.state)
+            tensors = self.ranks.same_params(self._state)
             self.load_state_dict({"tensors": tensors, "facts": self._facts(steps)})
 
     def __repr__(self) -> str:
@@ -385,8 +420,22 @@ class Trainer:
 
     @property
     def _state(self) -> dict[str, tvm.runtime.Tensor]:
-        """The state in this machine's memory, without a copy where it is there already."""
-        return {name: on_host(tensor) for name, tensor in self.executable.state.items()}
+        """What training goes on from, in this machine's memory, without a copy where it is there already."""
+        state = self.executable.state
+        return {name: on_host(tensor) for name, tensor in state.items() if not is_accumulator(name)}
+
+    def _accumulated(self, arguments: Sequence[tuple[Any, ...]]) -> Any:
+        """The loss of a step on several batches, after all of them were seen to fit."""
+        for each in arguments:
+            self.executable.signature.bind(each)
+        try:
+            for each in arguments[:-1]:
+                self.accumulation(*each)  # type: ignore[misc]
+            return self.executable(*arguments[-1])
+        except BaseException:
+            sums = {name: sum for name, sum in self.executable.state.items() if is_accumulator(name)}
+            self.executable.load_state({name: np.zeros(tuple(sum.shape), "float32") for name, sum in sums.items()})
+            raise
 
     def _check_alone(self) -> None:
         """TrainingError where several processes would train on a device that nobody has tried that on."""

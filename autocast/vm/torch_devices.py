@@ -157,6 +157,12 @@ class TorchExecutable:
             for name, value in state.items():
                 self.state[name].copy_(value)
 
+    def share(self, other: TorchExecutable) -> None:
+        """Go on with the state of another program of the same model, in its memory; before the first call."""
+        for name in self._updated:
+            path, _, own = name.rpartition(".")
+            self._module.get_submodule(path).register_buffer(own, other.state[name])
+
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
         return f"TorchExecutable({inputs}; {self.mode}; {self.device})"

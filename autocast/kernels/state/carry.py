@@ -26,6 +26,11 @@ class _Copy(NamedTuple):
     new: relax.Expr
     casts: tuple[relax.Var, ...]
 
+    @property
+    def stays(self) -> bool:
+        """Whether a call leaves the state, and so its copy, as it is: another program changes both."""
+        return bool(self.new.same_as(self.state))
+
     def of(self, value: relax.Expr) -> relax.Expr:
         """`value` as the copy holds it."""
         return relax.op.astype(value, storage(self.var))
@@ -50,7 +55,7 @@ def _copies(main: relax.Function) -> list[_Copy]:
     return [
         _Copy(relax.Var(f"{state.name}_{dtype}", variables[0].ty), state, new[state], tuple(variables))
         for (state, dtype), variables in casts.items()
-        if any(is_multiplied(var) for var in variables) and not new[state].same_as(state)
+        if any(is_multiplied(var) for var in variables)
     ]
 
 
@@ -81,8 +86,9 @@ def carry_casts(mod: tvm.IRModule) -> tvm.IRModule:
     if not copies or not isinstance(block, relax.DataflowBlock):
         return mod
     count, inputs = num_state(main), int(main.attrs["num_input"])
-    updates = [relax.VarBinding(relax.Var(f"{copy.var.name}_new", copy.var.ty), copy.of(copy.new)) for copy in copies]
-    results = relax.Tuple([*main.body.body.fields, *(update.var for update in updates)])
+    news = {copy.var: relax.Var(f"{copy.var.name}_new", copy.var.ty) for copy in copies if not copy.stays}
+    updates = [relax.VarBinding(news[copy.var], copy.of(copy.new)) for copy in copies if not copy.stays]
+    results = relax.Tuple([*main.body.body.fields, *(news.get(copy.var, copy.var) for copy in copies)])
     body = relax.SeqExpr([*before, relax.DataflowBlock([*block.bindings, *updates])], results)
     body = replace_variables(body, {cast: copy.var for copy in copies for cast in copy.casts})
     params = [*main.params[:inputs], *(copy.var for copy in copies), *main.params[inputs:]]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from autocast.errors import InputError
-from autocast.training.batches import Batch
+from autocast.training.batches import Batch, arranged
 from autocast.training.parallel.ranks import Ranks
 
 
@@ -47,8 +47,25 @@ def whole_shard_of(batches: Iterable[Batch], ranks: Ranks) -> Iterable[Batch]:
 def _divided(batches: Iterable[Batch], ranks: Ranks, *, whole: bool) -> Iterable[Batch]:
     if is_sharded(batches) or not isinstance(batches, Iterable):
         return batches
-    kind = _SizedShard if isinstance(batches, Sized) else _Iteration if isinstance(batches, Iterator) else _Shard
-    return kind(batches, ranks, whole)
+
+    def own() -> Iterator[Batch]:
+        _agree_on_order(batches, ranks)
+        mine: Any = None
+        place = -1
+        for index, batch in enumerate(batches):
+            place = index % ranks.count
+            if place == ranks.rank:
+                mine = batch
+            if place == ranks.count - 1:
+                yield mine
+        if whole and ranks.rank <= place < ranks.count - 1:
+            yield mine
+
+    def length_of(length: int) -> int:
+        rounds, rest = divmod(length, ranks.count)
+        return rounds + (whole and rest > ranks.rank)
+
+    return arranged(batches, own, length_of)
 
 
 def is_sharded(batches: Any) -> bool:
@@ -56,56 +73,10 @@ def is_sharded(batches: Any) -> bool:
     return getattr(getattr(batches, "sampler", None), "num_replicas", 1) > 1
 
 
-class _Shard:
-    """Every N-th batch of an iterable."""
+def _agree_on_order(batches: Any, ranks: Ranks) -> None:
+    """Seed torch's generator alike on all ranks, if it shuffles: else some would take what others have taken."""
+    if getattr(getattr(batches, "sampler", None), "generator", batches) is None:
+        import torch
 
-    def __init__(self, batches: Iterable[Batch], ranks: Ranks, whole: bool) -> None:
-        self.batches, self.ranks, self.whole = batches, ranks, whole
-
-    @property
-    def sampler(self) -> Any:
-        """The sampler of what is divided, which may want to know the epoch."""
-        return getattr(self.batches, "sampler", None)
-
-    def __iter__(self) -> Iterator[Batch]:
-        self._agree_on_order()
-        own: Batch | None = None
-        place = -1
-        for index, batch in enumerate(self.batches):
-            place = index % self.ranks.count
-            if place == self.ranks.rank:
-                own = batch
-            if place == self.ranks.count - 1:
-                yield own  # type: ignore[misc]
-        if self.whole and self.ranks.rank <= place < self.ranks.count - 1:
-            yield own  # type: ignore[misc]
-
-    def _agree_on_order(self) -> None:
-        """Seed torch's generator alike on all ranks, if it shuffles: else some would take what others have taken."""
-        if getattr(self.sampler, "generator", self) is None:
-            import torch
-
-            seed = self.ranks.same_array(np.array(int(torch.randint(2**62, ()))))
-            torch.manual_seed(int(seed))
-
-
-class _SizedShard(_Shard):
-    """Every N-th batch of what has a length."""
-
-    def __len__(self) -> int:
-        whole, rest = divmod(len(self.batches), self.ranks.count)  # type: ignore[arg-type]
-        return whole + (self.whole and rest > self.ranks.rank)
-
-
-class _Iteration(_Shard):
-    """Every N-th batch of what can be passed over once."""
-
-    def __init__(self, batches: Iterable[Batch], ranks: Ranks, whole: bool) -> None:
-        super().__init__(batches, ranks, whole)
-        self._rest = super().__iter__()
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self
-
-    def __next__(self) -> Batch:
-        return next(self._rest)
+        seed = ranks.same_array(np.array(int(torch.randint(2**62, ()))))
+        torch.manual_seed(int(seed))
