@@ -47,6 +47,9 @@ RULES = (
     rule("relax.grad.conv1d_weight_backward", low((0, 2)), why=_WEIGHTS),
     rule("relax.grad.conv2d_weight_backward", low((0, 2)), why=_WEIGHTS),
     rule("relax.grad.conv3d_weight_backward", low((0, 2)), why=_WEIGHTS),
+    rule(
+        "relax.collective.batch_norm_backward", full(5), why="as batch_norm_backward, of several processes' statistics"
+    ),
     rule("relax.grad.batch_norm_backward", full(3), why="mean and variance of a batch, and sums over it that cancel"),
     rule("relax.grad.avg_pool2d_backward", follow(2), why="spreads each gradient over a window, added up in float32"),
     rule("relax.grad.nll_loss_backward", full((0, 1, 3)), why="divides by the sum of the batch's weights"),

@@ -15,6 +15,7 @@ RULES = (
     rule("relax.nn.group_norm", full(3), why=f"{_STATISTICS}, and refuses bfloat16"),
     rule("relax.nn.instance_norm", full(3), why=_STATISTICS),
     rule("relax.nn.rms_norm", full(2), why="a long sum of squares: float16 overflows; TVM wants one dtype"),
+    rule("relax.collective.batch_norm", full(5), why="as batch_norm, whose statistics are those of several processes"),
     rule(
         "relax.nn.batch_norm",
         full(5),

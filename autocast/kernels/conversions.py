@@ -163,10 +163,11 @@ def _lookup_gradient(call: relax.Call, backend: Backend) -> Conversions:
 
 
 #: By the name of an operator: the spec that its kernels have, and what those convert. Operators come from the tables
-#: of the kernels' rules. Four stand here by name: phases before the rules write batch_norm as arithmetic and einsum as
+#: of the kernels' rules. Five stand here by name: phases before the rules write batch_norm as arithmetic and einsum as
 #: a matmul; a permutation may turn out to be a view; astype becomes a part of the kernels around it.
 _FAMILIES: dict[str, tuple[type, Callable[[relax.Call, Backend], Conversions]]] = {
     "relax.nn.batch_norm": (Program, _anything),
+    "relax.collective.batch_norm": (Program, _anything),
     **dict.fromkeys(FUNCTIONS, (Reduce, _reduction)),
     **dict.fromkeys(ROW_OPERATORS, (Rows, _row_operator)),
     **dict.fromkeys(LOSSES, (Rows, _loss)),

@@ -8,7 +8,8 @@ ROWS = (
     *rows(
         Kind.GRADIENT,
         """
-        grad.attention_backward grad.batch_norm_backward grad.broadcast_backward grad.cross_entropy_backward
+        collective.batch_norm_backward grad.attention_backward grad.batch_norm_backward grad.broadcast_backward
+        grad.cross_entropy_backward
         grad.gated_add_backward grad.gelu_backward grad.gelu_tanh_backward grad.group_norm_backward
         grad.instance_norm_backward grad.layer_norm_backward grad.leakyrelu_backward grad.log_softmax_backward
         grad.nll_loss_backward grad.relu_backward grad.rms_norm_backward grad.selu_backward grad.sigmoid_backward

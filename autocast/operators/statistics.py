@@ -18,7 +18,7 @@ REDUCTIONS = (
 SCANS = rows(Kind.SCAN, "cumprod cumsum")
 
 NORMALIZATION = (
-    *rows(Kind.NORMALIZATION, "nn.batch_norm nn.instance_norm nn.layer_norm nn.rms_norm"),
+    *rows(Kind.NORMALIZATION, "collective.batch_norm nn.batch_norm nn.instance_norm nn.layer_norm nn.rms_norm"),
     *rows(Kind.NORMALIZATION, "nn.group_norm nn.log_softmax nn.softmax", channels_last="axis"),
 )
 

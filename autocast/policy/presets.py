@@ -15,6 +15,8 @@ UNSUPPORTED = {
     "relax.quantize": "TVM refuses it in bfloat16",
     "relax.nn.batch_norm": "its running statistics change by less than a bfloat16 can hold",
     "relax.grad.batch_norm_backward": "as batch_norm, whose saved statistics it reads",
+    "relax.collective.batch_norm": "as batch_norm",
+    "relax.collective.batch_norm_backward": "as batch_norm, whose statistics it reads",
     "relax.collective.all_reduce_start": "what processes send each other is rounded only where a user says so",
 }
 

@@ -45,6 +45,12 @@ def group() -> Any:
     return _groups[default]
 
 
+def count() -> int:
+    """How many processes there are in that group; 1 where there is none."""
+    ranks = group()
+    return 1 if ranks is None else int(ranks.size())
+
+
 def _leave() -> None:
     """End the process group before the interpreter ends: gloo's threads still let go of tensors, which needs Python."""
     import torch.distributed as dist
@@ -147,9 +153,10 @@ def done(*values: Any) -> None:
     buffer, *results = map(torch.from_dlpack, values)
     try:
         with explained("the mean over ranks"):
-            for each in _begun.values():  # in the order in which all ranks began them
+            own = _begun[buffer.data_ptr()]
+            for each in _begun.values() if own.parts is not None else ():  # in the order in which all ranks began them
                 each.add_up()
-            mean = _begun[buffer.data_ptr()].mean()
+            mean = own.mean()
     except RankError:
         _begun.clear()
         raise

@@ -12,6 +12,7 @@ from autocast.training.differentiate import differentiate
 from autocast.training.loss_scaling import DynamicLossScaling
 from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, Loss, SmoothL1
 from autocast.training.optimizers import LAMB, LANS, SGD, Adam, AdamW, Group, Optimizer
+from autocast.training.parallel.options import DataParallel
 from autocast.training.randomness import seed_dropout
 from autocast.training.schedules import Constant, Cosine, InverseSquareRoot, Linear
 from autocast.training.step import training_step
@@ -29,6 +30,7 @@ __all__ = [
     "Constant",
     "Cosine",
     "CrossEntropy",
+    "DataParallel",
     "DynamicLossScaling",
     "Group",
     "InverseSquareRoot",

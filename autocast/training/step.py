@@ -16,6 +16,7 @@ from autocast.ir import with_functions
 from autocast.messages import check_value, is_count, is_number
 from autocast.model.step import STEP
 from autocast.model.value import Model
+from autocast.runtime import collectives
 from autocast.training import loss_scaling as scaling
 from autocast.training.accumulation import ACCUMULATED, OF_MODEL, add_accumulated, is_accumulator
 from autocast.training.append_loss import append_loss
@@ -29,6 +30,7 @@ from autocast.training.optimizers.optimizer import Optimizer
 from autocast.training.parallel.average import average_over_ranks
 from autocast.training.parallel.options import DataParallel
 from autocast.training.parallel.options import parse as parse_parallel
+from autocast.training.parallel.synchronize import synchronize_batch_norm
 from autocast.training.paths import find_paths, inline_calls, straight_line
 from autocast.training.recompute import recompute as recompute_regions
 
@@ -172,6 +174,8 @@ def join(
     if options.loss_scaling is not None:
         seed = state.variables["loss_scale"]
 
+    if options.parallel is not None and options.parallel.sync_batch_norm:
+        forward = synchronize_batch_norm(forward, collectives.count())
     whole = forward.main
     attrs = {**dict(whole.attrs), "num_input": len(inputs)}
     names = ("loss", *forward.updated)

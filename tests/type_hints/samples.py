@@ -53,6 +53,10 @@ def _function(short_name: str) -> Callable[..., relax.Expr]:
     return getattr(namespaces.get(namespace, op), name)
 
 
+def _batch_norm_attrs() -> tvm.ir.Attrs:
+    return nn.batch_norm(_images(), *[tensor(4)] * 4, axis=1).attrs
+
+
 def _images() -> relax.Var:
     return tensor(1, 4, 8, 8)
 
@@ -103,7 +107,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
         *(tensor(*_HEADS) for _ in range(4)), tensor(1, 2, 4, 4), attrs=nn.attention(*[tensor(*_HEADS)] * 3).attrs
     ),
     "relax.grad.batch_norm_backward": lambda: own.batch_norm_backward(
-        _images(), tensor(4), _images(), attrs=nn.batch_norm(_images(), *[tensor(4)] * 4, axis=1).attrs
+        _images(), tensor(4), _images(), attrs=_batch_norm_attrs()
     ),
     **{f"relax.grad.conv{rank}d_weight_backward": lambda rank=rank: _weight_backward(rank) for rank in (1, 2, 3)},
     "relax.grad.broadcast_backward": lambda: own.broadcast_backward(tensor(4, 6), axis=[0]),
@@ -169,6 +173,10 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.nn.avg_pool2d": lambda: nn.avg_pool2d(_images(), 2),
     "relax.nn.avg_pool3d": lambda: nn.avg_pool3d(tensor(1, 2, 4, 4, 4), 2),
     "relax.nn.batch_norm": lambda: nn.batch_norm(_images(), tensor(4), tensor(4), tensor(4), tensor(4), axis=1),
+    "relax.collective.batch_norm": lambda: own.sync_batch_norm(_images(), *[tensor(4)] * 4, attrs=_batch_norm_attrs()),
+    "relax.collective.batch_norm_backward": lambda: own.sync_batch_norm_backward(
+        _images(), tensor(4), _images(), tensor(4), tensor(4), attrs=_batch_norm_attrs()
+    ),
     "relax.collective.all_reduce_start": lambda: own.all_reduce_start(relax.Tuple([tensor(2, 3), tensor(4)])),
     "relax.nn.conv1d": lambda: nn.conv1d(tensor(1, 4, 8), tensor(5, 4, 3)),
     "relax.nn.conv1d_transpose": lambda: nn.conv1d_transpose(tensor(1, 4, 8), tensor(4, 5, 3)),

@@ -65,7 +65,8 @@ class _Order:
     def _order_collectives(self) -> None:
         """Let each collective wait for the one before it, so that all ranks begin them in one order; note the rest.
 
-        What waits for the network, and all that reads what came, is `late`: everything else goes first.
+        What waits for the network, and all that reads what came, is `late`: everything else goes first. What others
+        send is made of, such as statistics of a batch, is not.
         """
         begun = [number for number, binding in enumerate(self.bindings) if packed_function(binding.value) == START]
         for before, after in pairwise(begun):
@@ -73,9 +74,14 @@ class _Order:
                 self.users[before].add(after)
                 self.missing[after] += 1
         self.ready = [number for number in self.ready if self.missing[number] == 0]
+        sent = 0
+        for number in reversed(range(len(self.bindings))):
+            if number in begun or any(sent >> user & 1 for user in self.users[number]):
+                sent |= 1 << number
         self.late = 0
         for number, binding in enumerate(self.bindings):
-            if packed_function(binding.value) == DONE or self.late >> number & 1:
+            waits = packed_function(binding.value) == DONE and not sent >> number & 1
+            if waits or self.late >> number & 1:
                 self.late |= 1 << number
                 for user in self.users[number]:
                     self.late |= 1 << user

@@ -36,6 +36,7 @@ from autocast.operators.own.normalization import (
 )
 from autocast.operators.own.softmax import log_softmax_backward, softmax_backward
 from autocast.operators.own.stochastic_round import stochastic_round
+from autocast.operators.own.sync_batch_norm import sync_batch_norm, sync_batch_norm_backward
 
 __all__ = [
     "OPERATORS",
@@ -77,5 +78,7 @@ __all__ = [
     "softmax_backward",
     "softplus_backward",
     "stochastic_round",
+    "sync_batch_norm",
+    "sync_batch_norm_backward",
     "tanh_backward",
 ]

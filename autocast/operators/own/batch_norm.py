@@ -24,7 +24,7 @@ op = relax.op
 Emit = Callable[[relax.Expr], relax.Var]
 
 
-class _Batch(NamedTuple):
+class Batch(NamedTuple):
     """Statistics of a batch: vectors over channels; `others` are the axes that are summed."""
 
     others: list[int]
@@ -35,11 +35,22 @@ class _Batch(NamedTuple):
     centered: relax.Var
 
 
-def _statistics(emit: Emit, x: relax.Expr, attributes: relax.Expr) -> _Batch:
-    shape, dtype = shape_of(x) or (), dtype_of(x)
-    others = [axis for axis in range(len(shape)) if axis != int(attributes.axis) % len(shape)]
-    mean, variance = emit(op.mean(x, others)), emit(op.variance(x, others))
-    return _Batch(
+def others_of(x: relax.Expr, attributes: relax.Expr) -> list[int]:
+    """The axes of `x` that are summed: all but that of the channels."""
+    rank = len(shape_of(x) or ())
+    return [axis for axis in range(rank) if axis != int(attributes.axis) % rank]
+
+
+def local_statistics(emit: Emit, x: relax.Expr, attributes: relax.Expr) -> tuple[relax.Var, relax.Var]:
+    """Mean and variance of each channel of `x`."""
+    others = others_of(x, attributes)
+    return emit(op.mean(x, others)), emit(op.variance(x, others))
+
+
+def batch_of(emit: Emit, x: relax.Expr, attributes: relax.Expr, mean: relax.Var, variance: relax.Var) -> Batch:
+    """`x` with the statistics that it is normalized by."""
+    others, shape, dtype = others_of(x, attributes), shape_of(x) or (), dtype_of(x)
+    return Batch(
         others,
         _count(emit, [shape[axis] for axis in others], dtype),
         mean,
@@ -59,31 +70,58 @@ def _count(emit: Emit, extents: list, dtype: str | None) -> relax.Expr:
 
 def normalize_batch(emit: Emit, call: relax.Call, *operands: relax.Expr) -> relax.Tuple:
     """`relax.nn.batch_norm` in training mode: the result, and the next running mean and variance."""
-    x, gamma, beta, running_mean, running_variance = operands
-    batch, dtype = _statistics(emit, x, call.attrs), dtype_of(x)
-    factor = emit(gamma * batch.reciprocal) if call.attrs.scale else batch.reciprocal
+    batch = batch_of(emit, operands[0], call.attrs, *local_statistics(emit, operands[0], call.attrs))
+    return relax.Tuple(normalized(emit, call.attrs, batch, *operands))
+
+
+def normalized(
+    emit: Emit,
+    attributes: relax.Expr,
+    batch: Batch,
+    x: relax.Expr,
+    gamma: relax.Expr,
+    beta: relax.Expr,
+    running_mean: relax.Expr,
+    running_variance: relax.Expr,
+) -> list[relax.Expr]:
+    """`x` normalized by the statistics of `batch`, and the next running mean and variance."""
+    dtype = dtype_of(x)
+    factor = emit(gamma * batch.reciprocal) if attributes.scale else batch.reciprocal
     result = emit(batch.centered * op.expand_dims(factor, batch.others))
-    if call.attrs.center:
+    if attributes.center:
         result = emit(result + op.expand_dims(beta, batch.others))
-    momentum = float(call.attrs.momentum)
+    momentum = float(attributes.momentum)
 
     def moved(running: relax.Expr, now: relax.Expr) -> relax.Var:
         return emit(running * relax.const(1 - momentum, dtype) + now * relax.const(momentum, dtype))
 
-    return relax.Tuple([result, moved(running_mean, batch.mean), moved(running_variance, batch.variance)])
+    return [result, moved(running_mean, batch.mean), moved(running_variance, batch.variance)]
+
+
+def adjoints(
+    emit: Emit,
+    attributes: relax.Expr,
+    batch: Batch,
+    gamma: relax.Expr,
+    g: relax.Expr,
+    over_ranks: Callable[[list[relax.Var]], list[relax.Var]] = lambda sums: sums,
+) -> list[relax.Expr]:
+    """The adjoints of data, scale and offset; those of the data by what `over_ranks` makes of both sums of `g`."""
+    total = emit(op.sum(g, batch.others))
+    along = emit(op.sum(g * batch.centered, batch.others))
+    factor = emit(gamma * batch.reciprocal) if attributes.scale else batch.reciprocal
+    of_mean, of_variance = over_ranks([total, along])
+    slope = emit(of_variance * batch.reciprocal * batch.reciprocal / batch.count)
+    mean, slope, factor = (
+        emit(op.expand_dims(vector, batch.others)) for vector in (emit(of_mean / batch.count), slope, factor)
+    )
+    return [(g - mean - batch.centered * slope) * factor, along * batch.reciprocal, total]
 
 
 def _backward(e: Expansion) -> list[relax.Expr]:
     x, gamma, g = e.operands
-    batch = _statistics(e.emit, x, e.call.attrs)
-    total = e.emit(op.sum(g, batch.others))
-    along = e.emit(op.sum(g * batch.centered, batch.others))
-    factor = e.emit(gamma * batch.reciprocal) if e.call.attrs.scale else batch.reciprocal
-    slope = e.emit(along * batch.reciprocal * batch.reciprocal / batch.count)
-    mean, slope, factor = (
-        e.emit(op.expand_dims(vector, batch.others)) for vector in (e.emit(total / batch.count), slope, factor)
-    )
-    return [(g - mean - batch.centered * slope) * factor, along * batch.reciprocal, total]
+    batch = batch_of(e.emit, x, e.call.attrs, *local_statistics(e.emit, x, e.call.attrs))
+    return adjoints(e.emit, e.call.attrs, batch, gamma, g)
 
 
 batch_norm_backward = define(

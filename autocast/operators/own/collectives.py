@@ -15,6 +15,7 @@ gradients); Yu et al., "RAF", 2023 (collectives placed by a pass between backwar
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
 import tvm
 from tvm import relax
@@ -26,14 +27,18 @@ from autocast.runtime import collectives
 
 
 def _start_result(call: relax.Call) -> tvm.ir.Type:
-    fields = call.args[0].ty.fields
+    return _buffer(list(call.args[0].ty.fields))
+
+
+def _buffer(fields: Sequence[tvm.ir.Type]) -> tvm.ir.Type:
+    """The bytes of tensors of one dtype."""
     shapes = [static_shape(relax.Var("part", ty)) for ty in fields]
     dtypes = {str(ty.dtype) for ty in fields}
     sizes = [math.prod(shape) for shape in shapes if shape is not None]
     if len(sizes) != len(fields) or len(dtypes) != 1:
         raise IllFormedModuleError(
-            f"relax.collective.all_reduce_start: got {call.args[0].ty}, expected tensors of one dtype whose sizes are "
-            "known; average each dtype by itself"
+            f"relax.collective.all_reduce_start: got {tvm.ir.TupleType(fields)}, expected tensors of one dtype whose "
+            "sizes are known; average each dtype by itself"
         )
     return relax.TensorType([sum(sizes) * tvm.DataType(dtypes.pop()).itemsize], "uint8")
 
@@ -51,19 +56,31 @@ def _done_result(call: relax.Call) -> tvm.ir.Type:
     return tvm.ir.TupleType([relax.TensorType(shape, dtype) for shape in shapes])
 
 
+def expand_start(parts: Sequence[relax.Expr]) -> relax.Call:
+    """The call that begins to send tensors of one dtype."""
+    result = _buffer([part.ty for part in parts])
+    return relax.op.call_dps_packed(collectives.START, relax.Tuple(parts), out_ty=result)
+
+
+def expand_done(
+    emit: Callable[[relax.Expr], relax.Var], buffer: relax.Expr, shapes: Sequence[Sequence[int]], dtype: str
+) -> list[relax.Expr]:
+    """The means of what was begun, of these shapes."""
+    types = [relax.TensorType(shape, dtype) for shape in shapes]
+    means = relax.op.call_dps_packed(
+        collectives.DONE, relax.Tuple([buffer]), out_ty=types[0] if len(types) == 1 else types
+    )
+    whole = emit(means)
+    return [whole] if len(types) == 1 else [relax.TupleGetItem(whole, i) for i in range(len(types))]
+
+
 def _start(e: Expansion) -> relax.Expr:
     (parts,) = e.operands
-    fields = [e.emit(relax.TupleGetItem(parts, i)) for i in range(len(parts.ty.fields))]
-    return relax.op.call_dps_packed(collectives.START, relax.Tuple(fields), out_ty=_start_result(e.call))
+    return expand_start([e.emit(relax.TupleGetItem(parts, i)) for i in range(len(parts.ty.fields))])
 
 
 def _done(e: Expansion) -> Expanded:
-    types = list(_done_result(e.call).fields)
-    means = relax.op.call_dps_packed(
-        collectives.DONE, relax.Tuple([e.operands[0]]), out_ty=types[0] if len(types) == 1 else types
-    )
-    whole = e.emit(means)
-    return [whole] if len(types) == 1 else [relax.TupleGetItem(whole, i) for i in range(len(types))]
+    return expand_done(e.emit, e.operands[0], e.call.attrs["shapes"], str(e.call.attrs["dtype"]))
 
 
 #: `all_reduce_start((x, y))`: a buffer with room for both, which holds their sums over all ranks when it is done.

@@ -7,12 +7,23 @@ of the graph: a module is made in the process that runs it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 
 from autocast.kernels.storage import LOW
 from autocast.runtime.collectives import group
 from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
+
+
+def means_over_ranks(vectors: Sequence[Value]) -> Sequence[Value]:
+    """The means of float32 vectors of one size over ranks, in one message."""
+    ranks = group()
+    if ranks is None:
+        return vectors
+    sums = torch.ops._c10d_functional.all_reduce(torch.stack(list(vectors)), "sum", ranks.group_name)
+    means = torch.ops._c10d_functional.wait_tensor(sums) / ranks.size()
+    return [means[row] for row in range(len(vectors))]
 
 
 def _start(asked: Asked) -> Value:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 
-from autocast.torch_target.asked import Asked, Row, Value
+from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
+from autocast.torch_target.rows.collectives import means_over_ranks
 
 
 def _along(asked: Asked, vector: Value, axes: list[int]) -> Value:
@@ -90,6 +93,43 @@ def _batch_norm(asked: Asked) -> Value:
         momentum = float(attrs.momentum)
         new = zip(kept, (mean, variance), strict=True)
         kept = tuple(old * (1 - momentum) + value * momentum for old, value in new)
+    return _with_statistics(asked, x, gamma, beta, mean, variance, kept)
+
+
+def _sync_batch_norm(asked: Asked) -> Value:
+    x, gamma, beta, *running = (asked.wide(i) for i in range(5))
+    channel, momentum = asked.axis(), float(asked.attrs.momentum)
+    over = [axis for axis in range(asked.rank()) if axis != channel]
+    offset = torch.mean(x, over) - running[0]
+    offset, square = means_over_ranks([offset, torch.var(x, over, correction=0) + offset * offset])
+    mean, variance = running[0] + offset, torch.clamp(square - offset * offset, 0)
+    moved = [old * (1 - momentum) + new * momentum for old, new in zip(running, (mean, variance), strict=True)]
+    return _with_statistics(asked, x, gamma, beta, mean, variance, (*moved, mean, variance))
+
+
+def _sync_batch_norm_backward(asked: Asked) -> Value:
+    x, gamma, g, mean, variance = (asked.wide(i) for i in range(5))
+    channel = asked.axis()
+    over = [axis for axis in range(asked.rank()) if axis != channel]
+    elements = math.prod(asked.shape_of(0)[axis] for axis in over)
+    reciprocal = torch.rsqrt(variance + float(asked.attrs.epsilon))
+    centred = x - _along(asked, mean, [channel])
+    total, along = torch.sum(g, over), torch.sum(g * centred, over)
+    of_mean, of_variance = means_over_ranks([total, along])
+    slope = of_variance * reciprocal * reciprocal / elements
+    factor = reciprocal * gamma if asked.attrs.scale else reciprocal
+    of_data = g - _along(asked, of_mean / elements, [channel]) - centred * _along(asked, slope, [channel])
+    results = (of_data * _along(asked, factor, [channel]), along * reciprocal, total)
+    return tuple(
+        value.to(torch_dtype(str(field.dtype))) for value, field in zip(results, asked.call.ty.fields, strict=True)
+    )
+
+
+def _with_statistics(
+    asked: Asked, x: Value, gamma: Value, beta: Value, mean: Value, variance: Value, kept: tuple[Value, ...]
+) -> Value:
+    """The data normalized by mean and variance, and after it what is `kept`."""
+    attrs, channel = asked.attrs, asked.axis()
     scale = torch.rsqrt(variance + float(attrs.epsilon))
     if bool(attrs.scale):
         scale = scale * gamma
@@ -108,4 +148,6 @@ ROWS: dict[str, Row] = {
     "nn.group_norm": _group_norm,
     "nn.instance_norm": _instance_norm,
     "nn.batch_norm": _batch_norm,
+    "collective.batch_norm": _sync_batch_norm,
+    "collective.batch_norm_backward": _sync_batch_norm_backward,
 }

@@ -6,7 +6,7 @@ from tvm import relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.operators.own import batch_norm_backward
+from autocast.operators.own import batch_norm_backward, sync_batch_norm_backward
 from autocast.training.gradients.registry import Adjoint, Backward, gradient
 from autocast.training.gradients.shapes import axes_of, number, rank
 
@@ -22,6 +22,17 @@ def _batch_norm(b: Backward) -> list[Adjoint]:
     whole = b.emit(batch_norm_backward(data, gamma, adjoint, attrs=attributes))
     of_data, of_gamma, of_beta = (relax.TupleGetItem(whole, field) for field in range(3))
     return [of_data, of_gamma if attributes.scale else None, of_beta if attributes.center else None, None, None]
+
+
+def _synchronized(b: Backward) -> list[Adjoint]:
+    adjoint, *statistics = b.adjoint
+    if any(field is not None for field in statistics):
+        raise GradientError("the target depends on statistics over ranks; expected them to be updates only")
+    data, gamma, *_ = b.call.args
+    mean, variance = (b.emit(relax.TupleGetItem(b.result, field)) for field in (3, 4))
+    whole = b.emit(sync_batch_norm_backward(data, gamma, adjoint, mean, variance, attrs=b.call.attrs))
+    of_data, of_gamma, of_beta = (relax.TupleGetItem(whole, field) for field in range(3))
+    return [of_data, of_gamma if b.call.attrs.scale else None, of_beta if b.call.attrs.center else None, None, None]
 
 
 def _fixed(b: Backward, adjoint: Adjoint, of_mean: Adjoint, of_variance: Adjoint) -> list[Adjoint]:
@@ -55,5 +66,10 @@ RULES = (
         "relax.nn.batch_norm",
         _batch_norm,
         why="with statistics of the batch: gamma r (g - mean(g) - n mean(g n)), n the normalized data; else gamma r g",
+    ),
+    gradient(
+        "relax.collective.batch_norm",
+        _synchronized,
+        why="as of batch_norm, with means over all ranks' data",
     ),
 )

@@ -37,10 +37,12 @@ class DataParallel:
 
     bucket_mib: float = 25.0
     shard: bool = True
+    sync_batch_norm: bool = False
 
     def __post_init__(self) -> None:
         check_option(self, "bucket_mib", lambda size: is_number(size) and size > 0, TrainingError, "MiB above 0")
-        check_option(self, "shard", lambda flag: isinstance(flag, bool), TrainingError, "True or False")
+        for flag in ("shard", "sync_batch_norm"):
+            check_option(self, flag, lambda value: isinstance(value, bool), TrainingError, "True or False")
 
 
 def parse(parallel: Any) -> DataParallel | None:

@@ -38,6 +38,7 @@ WAYS: dict[str, tuple[Optimizer, dict[str, Any]]] = {
     "one bucket": (AdamW(weight_decay=0.1), {"clip_norm": 0.05, "loss_scaling": 1024.0, "recompute": ["0", "1"]}),
     "bfloat16": (AdamW(), {"amp": "bfloat16"}),
     "sent in bfloat16": (SGD(momentum=0.9), {"amp": _SENDS_LOW}),
+    "accumulated": (AdamW(), {"accumulate": 2, "clip_norm": 0.05}),
     "torch": (SGD(momentum=0.9), {"device": "torch:cpu", "mode": "eager"}),
     "torch, sent in bfloat16": (SGD(momentum=0.9), {"device": "torch:cpu", "mode": "eager", "amp": _SENDS_LOW}),
 }
@@ -66,10 +67,14 @@ def batch(step: int, rows: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
 def losses(way: str, rank: int, count: int) -> list[float]:
     """Losses of a few steps on this rank's rows of each batch; only rank 0 has the parameters of seed 1."""
     optimizer, options = WAYS[way]
-    rows = ROWS // count
+    each = options.get("accumulate", 1)
+    rows = ROWS // count // each
     trainer = Trainer(model(rows, seed=1 + rank), MSE(), optimizer, learning_rate=0.05, **options)
-    own = slice(rank * rows, (rank + 1) * rows)
-    return [trainer.step(tuple(tensor[own] for tensor in batch(step))) for step in range(STEPS)]
+
+    def own(step: int) -> list[tuple[torch.Tensor, ...]]:
+        return list(zip(*(tensor.split(rows) for tensor in batch(step)), strict=True))[rank * each : (rank + 1) * each]
+
+    return [trainer.step(*own(step)) for step in range(STEPS)]
 
 
 def everywhere(rank: int, count: int, directory: Path) -> dict[str, Any]:
@@ -83,6 +88,50 @@ def state(rank: int, count: int, directory: Path) -> dict[str, str]:
     for step in range(3):
         trainer.step(batch(10 * rank + step, 6))
     return {name: tensor.numpy().tobytes().hex() for name, tensor in trainer.executable.state.items()}
+
+
+class Residual(torch.nn.Module):
+    """A small residual network of images, with BatchNorms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.stem, self.stem_norm = torch.nn.Conv2d(3, 6, 3, bias=False), torch.nn.BatchNorm2d(6)
+        self.conv, self.norm = torch.nn.Conv2d(6, 6, 3, padding=1, bias=False), torch.nn.BatchNorm2d(6, momentum=0.3)
+        self.head = torch.nn.Linear(6, 7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem_norm(self.stem(x)))
+        x = torch.relu(x + self.norm(self.conv(x)))
+        return self.head(x.mean((2, 3)))
+
+
+#: How BatchNorm's statistics are synchronized: options of the Trainer.
+NORMS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"amp": "bfloat16"},
+    "torch": {"device": "torch:cpu", "mode": "eager"},
+}
+
+
+def normalized(way: str, rank: int, count: int) -> dict[str, list[float]]:
+    """Losses of a few steps on this rank's images, and the running statistics after them."""
+    rows = ROWS // count
+    parallel = DataParallel(sync_batch_norm=True, bucket_mib=1e-4)
+    image = autocast.from_torch(Residual().train(), (torch.zeros(rows, 3, 8, 8),))
+    trainer = Trainer(image, MSE(), SGD(momentum=0.9), learning_rate=0.05, parallel=parallel, **NORMS[way])
+    found: dict[str, list[float]] = {"losses": []}
+    for step in range(STEPS):
+        generator = torch.Generator().manual_seed(step)
+        x, y = 3 + 2 * torch.randn(ROWS, 3, 8, 8, generator=generator), torch.randn(ROWS, 7, generator=generator)
+        found["losses"].append(trainer.step((x[rank * rows :][:rows], y[rank * rows :][:rows])))
+    state = trainer.state_dict()["tensors"]
+    return found | {name: tensor.tolist() for name, tensor in state.items() if ".running_" in f".{name}"}
+
+
+def synchronized(rank: int, count: int, directory: Path) -> dict[str, Any]:
+    """The same in all ways."""
+    return {way: normalized(way, rank, count) for way in NORMS}
 
 
 def fitted(rank: int, count: int, directory: Path) -> dict[str, Any]:
@@ -184,7 +233,7 @@ def missed(rank: int, count: int, directory: Path) -> list[Any]:
 def main() -> None:
     """Run all scenarios on this rank, and write what they return."""
     rank, count, directory = connect(sys.argv)
-    scenarios = (everywhere, state, fitted, shuffled, resumed, dropped, refused, missed)
+    scenarios = (everywhere, synchronized, state, fitted, shuffled, resumed, dropped, refused, missed)
     found = {scenario.__name__: scenario(rank, count, directory) for scenario in scenarios}
     (directory / f"{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # gloo's threads may still be in what was missed

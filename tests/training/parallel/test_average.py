@@ -94,9 +94,9 @@ def test_a_bucket_that_is_full_is_sent_before_the_rest_is_computed() -> None:
     tvm.ir.assert_structural_equal(after, InTwoBuckets["main"])
 
 
-def _calls(options: DataParallel) -> list[str]:
+def _calls(options: DataParallel, *, norm: bool = False) -> list[str]:
     """What the compiled step calls, in order: `send`, `wait`, and `kernel` for all else that is computed."""
-    step = training_step(model(6), MSE(), SGD(momentum=0.9), parallel=options)
+    step = training_step(model(6, norm=norm), MSE(), SGD(momentum=0.9), parallel=options)
     planned = plan(step.mod, tvm.target.Target("llvm")).lowered
     from autocast.kernels.state.order import OrderForMemory
 
@@ -117,6 +117,16 @@ def test_what_is_sent_is_waited_for_when_nothing_else_is_left_to_compute() -> No
     sends = [place for place, call in enumerate(calls) if call == "send"]
     assert "kernel" in calls[sends[0] : sends[-1]], "the backward pass goes on while the first bucket is sent"
     assert set(calls[calls.index("wait") :]) == {"wait", "kernel"}
+
+
+def test_statistics_of_all_ranks_are_waited_for_where_they_are_used_and_gradients_at_the_end() -> None:
+    calls = _calls(DataParallel(bucket_mib=1e-6, sync_batch_norm=True), norm=True)
+    messages = [call for call in calls if call != "kernel"]
+    gradients_and_others = len(messages) // 2 - 2
+    at_once, late = messages[:-gradients_and_others], messages[-gradients_and_others:]
+    assert at_once.count("wait") == 2 and set(late) == {"wait"}
+    last_send = len(calls) - 1 - calls[::-1].index("send")
+    assert "kernel" in calls[calls.index("wait") : last_send]
 
 
 def test_the_first_operators_of_a_step_do_not_know_of_other_ranks() -> None:

@@ -42,6 +42,15 @@ def test_two_ranks_have_the_losses_of_one_with_both_batches(found: list[Any], wa
     np.testing.assert_allclose(first, alone, rtol=tolerance)
 
 
+@pytest.mark.parametrize("way", scenarios.NORMS)
+def test_two_ranks_normalize_by_the_statistics_of_both_batches(found: list[Any], way: str) -> None:
+    first, second = (each["synchronized"][way] for each in found)
+    assert first == second
+    for name, value in scenarios.normalized(way, 0, 1).items():
+        rtol = 2**-7 if way == "bfloat16" else 1e-5
+        np.testing.assert_allclose(first[name], value, rtol=rtol, atol=rtol, err_msg=name)
+
+
 def test_what_is_learned_stays_the_same_on_all_ranks_bit_for_bit(found: list[Any]) -> None:
     first, second = (each["state"] for each in found)
     assert first == second
@@ -146,5 +155,7 @@ def test_another_kind_of_parallel_training_is_refused(parallel: Any) -> None:
 def test_options_out_of_range_are_refused() -> None:
     with pytest.raises(TrainingError, match="bucket_mib is 0, expected MiB above 0"):
         DataParallel(bucket_mib=0)
+    with pytest.raises(TrainingError, match="sync_batch_norm is 1, expected True or False"):
+        DataParallel(sync_batch_norm=1)  # type: ignore[arg-type]
     with pytest.raises(TrainingError, match="got the option 'bucket_cap_mb'; it is bucket_mib"):
         DataParallel(bucket_cap_mb=25)  # type: ignore[call-arg]
