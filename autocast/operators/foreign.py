@@ -9,8 +9,9 @@ ROWS = rows(
     """
     assert_op builtin.alloc_tensor builtin.stop_lift_params call_builtin_with_ctx call_dps_packed
     call_inplace_packed call_pure_packed call_py_func call_tir call_tir_inplace call_tir_with_grad ccl.allgather
-    ccl.allreduce ccl.broadcast_from_worker0 ccl.scatter_from_worker0 collective.all_reduce_done
-    collective.all_reduce_start dist.annotate_sharding dist.call_tir_local_view dist.redistribute
+    ccl.allreduce ccl.broadcast_from_worker0 ccl.scatter_from_worker0 collective.all_gather_done
+    collective.all_gather_start collective.all_reduce_done collective.all_reduce_start collective.reduce_scatter_done
+    collective.reduce_scatter_start collective.share dist.annotate_sharding dist.call_tir_local_view dist.redistribute
     dist.redistribute_replica_to_shard grad.end_checkpoint grad.no_grad grad.start_checkpoint
     inspect.tensor_byte_offset inspect.tensor_dtype_bits inspect.tensor_dtype_code inspect.tensor_dtype_lanes
     inspect.tensor_elem_offset inspect.tensor_ndim inspect.tensor_shape_i inspect.tensor_stride_i invoke_closure

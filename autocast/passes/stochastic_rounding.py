@@ -108,7 +108,7 @@ class _Rounding(PlacedMutator):
             return new
         if is_op(call, "relax.astype") and dtype == "bfloat16" and self.is_new_parameter(new.args[0]):
             return self.rounded(new.args[0])
-        if is_op(call, "relax.collective.all_reduce_start"):
+        if is_op(call, "relax.collective.all_reduce_start", "relax.collective.reduce_scatter_start"):
             return relax.Call(new.op, [relax.Tuple([self.sent(part) for part in new.args[0].fields])], new.attrs)
         place = updated_by(call, self.mod).get(GRADIENT)
         if place is None or not self.is_product(new.args[place]):

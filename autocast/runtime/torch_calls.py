@@ -20,7 +20,7 @@ from typing import Any
 import tvm_ffi
 
 from autocast.errors import FallbackWarning, InputError, UnsupportedError
-from autocast.runtime import collectives
+from autocast.runtime import collectives, sharding
 
 #: How the names of the packed functions begin; after it comes the operator, namespace.name.overload.
 PREFIX = "torch."
@@ -88,7 +88,8 @@ def provide(names: Iterable[str]) -> None:
     """
     for name in sorted(set(names)):
         if name.startswith(PREFIX) and tvm_ffi.get_global_func(name, allow_missing=True) is None:
-            tvm_ffi.register_global_func(name, collectives.FUNCTIONS.get(name) or _call_of(name))
+            own = {**collectives.FUNCTIONS, **sharding.FUNCTIONS}
+            tvm_ffi.register_global_func(name, own.get(name) or _call_of(name))
 
 
 def warn(names: Sequence[str], where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import chain, count
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from autocast.ir import with_functions
 from autocast.messages import check_value, is_count, is_number
 from autocast.model.step import STEP
 from autocast.model.value import Model
+from autocast.operators.own import share
 from autocast.runtime import collectives
 from autocast.training import loss_scaling as scaling
 from autocast.training.accumulation import ACCUMULATED, OF_MODEL, add_accumulated, is_accumulator
@@ -31,6 +33,7 @@ from autocast.training.parallel.average import average_over_ranks
 from autocast.training.parallel.options import DataParallel
 from autocast.training.parallel.options import parse as parse_parallel
 from autocast.training.parallel.synchronize import synchronize_batch_norm
+from autocast.training.parallel.zero import gathered, share_type, total_over_ranks
 from autocast.training.paths import find_paths, inline_calls, straight_line
 from autocast.training.recompute import recompute as recompute_regions
 
@@ -140,6 +143,11 @@ class Options(NamedTuple):
     parallel: DataParallel | None = None
     accumulate: int = 1
 
+    @property
+    def shares(self) -> int:
+        """Into how many parts the optimizer's state is divided, one for each process."""
+        return collectives.count() if self.parallel is not None and self.parallel.zero else 1
+
 
 NO_OPTIONS = Options()
 
@@ -191,7 +199,7 @@ def join(
         summed = dict(zip((0, *range(len(names), len(names) + len(trained))), state.accumulators.values(), strict=True))
         differentiated = add_accumulated(differentiated, summed)
     if options.parallel is not None:
-        differentiated = average_over_ranks(differentiated, len(names), options.parallel.bucket_mib)
+        differentiated = average_over_ranks(differentiated, len(names), options.parallel.bucket_mib, options.shares)
 
     def build(builder: ir.PlacedBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, differentiated)
@@ -226,7 +234,8 @@ class _State:
         self.values = {name: tvm.runtime.tensor(array) for name, array in arrays.items()}
         for name, var in trained.items():
             for slot in optimizer.of(name).slots:
-                self.values[slot_name(slot, name)] = zeros(ir.static_shape(var) or (), "float32")
+                shape = ir.static_shape(relax.Var("part", share_type(var.ty, options.shares))) or ()
+                self.values[slot_name(slot, name)] = zeros(shape, "float32")
         scale = {} if loss_scaling is None else loss_scaling.initial_state
         self.values |= {name: tvm.runtime.tensor(array) for name, array in scale.items()}
         if options.accumulate > 1:
@@ -297,17 +306,24 @@ def _update(
     scalars = optimizer.scalars(builder.emit(op.astype(step, "float64")))
     scalars = {name: builder.emit(value, name) for name, value in scalars.items()}
     functions: dict[str, tvm.ir.GlobalVar] = {}
+    shares = options.shares
+    over_ranks = partial(total_over_ranks, shares=shares)
     for (name, var), gradient in zip(trained.items(), gradients, strict=True):
         rule = optimizer.of(name)
-        key = f"{rule!r} {var.ty}"
+        part, own = share_type(var.ty, shares), var
+        if shares > 1:
+            own = builder.emit(share(var, count=shares), f"{var.name}_share")
+        key = f"{rule!r} {part}"
         if key not in functions:
-            function = update_function(rule, var.ty, tuple(scalars), guards)
-            functions[key] = builder.add_func(function, _unused(update_name(rule, var.ty), functions.values()))
+            function = update_function(rule, part, tuple(scalars), guards, over_ranks)
+            functions[key] = builder.add_func(function, _unused(update_name(rule, part), functions.values()))
         slots = [state[slot_name(slot, name)] for slot in rule.slots]
-        arguments = [var, gradient, *slots, learning_rate, *scalars.values(), *guards.arguments]
+        arguments = [own, gradient, *slots, learning_rate, *scalars.values(), *guards.arguments]
         result = builder.emit(relax.Call(functions[key], arguments), f"{var.name}_update")
         for index, target in enumerate((name, *(slot_name(slot, name) for slot in rule.slots))):
             new[target] = relax.TupleGetItem(result, index)
+    if options.parallel is not None and shares > 1:
+        new |= gathered(builder, new, trained, shares, options.parallel.bucket_mib)
     return new
 
 
@@ -327,7 +343,7 @@ def _guards(
     factor = None if options.accumulate == 1 else builder.emit(share, "share")
     if clip_norm is None and loss_scaling is None:
         return Guards(factor), {}
-    squared = squared_norm(builder, gradients)
+    squared = total_over_ranks(builder, squared_norm(builder, gradients), options.shares)
     if loss_scaling is not None:
         factor = builder.emit(share / state["loss_scale"], "unscale")
     if clip_norm is not None:

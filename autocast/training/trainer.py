@@ -37,6 +37,7 @@ from autocast.training.parallel.options import parse as parse_parallel
 from autocast.training.parallel.ranks import Ranks, ranks_of
 from autocast.training.parallel.shards import shard_of, whole_shard_of
 from autocast.training.parallel.sharing import shared, with_own_seed
+from autocast.training.parallel.zero import share_of, slots_of, whole_of
 from autocast.training.progress import divergence, progress_line
 from autocast.training.reached import copy_to, in_dtype_of, on_host
 from autocast.training.schedules import rate_at
@@ -368,8 +369,13 @@ class Trainer:
         copy_to(module, {name: tensor for name, tensor in reached.items() if name in self.executable.state})
 
     def state_dict(self) -> dict[str, Any]:
-        """All that training goes on from: `tensors` (copies, by name) and `facts`; what `save` writes."""
-        tensors = with_own_seed({n: tensor.numpy() for n, tensor in self._state.items()}, self.ranks)
+        """All that training goes on from: `tensors` (copies, by name) and `facts`; what `save` writes.
+
+        Of several processes with `zero=1` all have to ask for it together: each has a share.
+        """
+        tensors = with_own_seed({name: tensor.numpy() for name, tensor in self._state.items()}, self.ranks)
+        for name, like in self._shared.items():
+            tensors[name] = whole_of(tensors[name], like.shape, self.ranks)
         return {"tensors": tensors, "facts": self._facts(self.steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -388,7 +394,9 @@ class Trainer:
                 f"Trainer: the checkpoint was written with {facts['optimizer']}, expected {self._optimizer!r}; build "
                 "the Trainer with that optimizer, or start from the checkpoint's parameters alone"
             )
-        checkpoint.check_fits(tensors, self._state)
+        checkpoint.check_fits(tensors, self._whole_state)
+        for name in self._shared:
+            tensors[name] = share_of(tensors[name], self.ranks)
         self.executable.load_state(tensors)
         self.steps = facts["steps"]
 
@@ -409,11 +417,18 @@ class Trainer:
         CheckpointError
             The file cannot be read, or is of another model or optimizer.
         """
-        self.ranks.by_rank_0("read the checkpoint", lambda: self.load_state_dict(checkpoint.load(path)._asdict()))
+
+        def read() -> Mapping[str, Any]:
+            state = checkpoint.load(path)
+            self.load_state_dict(state._asdict())
+            return state.tensors
+
+        tensors = self.ranks.by_rank_0("read the checkpoint", read)
         if self.ranks.count > 1:
             steps = int(self.ranks.same_array(np.array(self.steps, "int64")))
-            tensors = self.ranks.same_params(self._state)
-            self.load_state_dict({"tensors": tensors, "facts": self._facts(steps)})
+            known = {name: np.asarray(tensor) for name, tensor in (tensors or self._whole_state).items()}
+            sent = {name: self.ranks.same_array(known[name]) for name in self._whole_state}
+            self.load_state_dict({"tensors": sent, "facts": self._facts(steps)})
 
     def __repr__(self) -> str:
         return f"Trainer({self._optimizer!r}, {self.amp or 'in the precision of the model'}, {self.steps} steps done)"
@@ -423,6 +438,21 @@ class Trainer:
         """What training goes on from, in this machine's memory, without a copy where it is there already."""
         state = self.executable.state
         return {name: on_host(tensor) for name, tensor in state.items() if not is_accumulator(name)}
+
+    @cached_property
+    def _shared(self) -> dict[str, np.ndarray]:
+        """The parts of the state that each rank has a share of: something like the whole, which takes no memory."""
+        if self.ranks.count == 1 or self._parallel is None or not self._parallel.zero:
+            return {}
+        owners = slots_of(self._state, self.model.params)
+        shapes = {name: tuple(map(int, self.model.params[owner].shape)) for name, owner in owners.items()}
+        return {name: np.broadcast_to(np.zeros((), "float32"), shape) for name, shape in shapes.items()}
+
+    @property
+    def _whole_state(self) -> dict[str, Any]:
+        """What a checkpoint has, to ask for names, dtypes and shapes."""
+        state = {name: tensor.numpy() for name, tensor in self._state.items() if name not in self._shared}
+        return {name: self._shared.get(name, state.get(name)) for name in self._state}
 
     def _accumulated(self, arguments: Sequence[tuple[Any, ...]]) -> Any:
         """The loss of a step on several batches, after all of them were seen to fit."""
@@ -443,6 +473,18 @@ class Trainer:
             raise TrainingError(
                 f"Trainer: {self.ranks.count} processes train on the device {self.device!r}, expected 'cpu' or "
                 "'torch:cpu': that is what means over processes were tried on. Train in one process (parallel='none')"
+            )
+        if self._parallel is None or not self._parallel.zero:
+            return
+        if self.device != "cpu":
+            raise TrainingError(
+                f"Trainer: zero=1 on the device {self.device!r}, expected 'cpu': shares are sent by gloo between our "
+                "kernels. Leave zero out"
+            )
+        if self.amp is not None and not self.amp.fp32_params:
+            raise TrainingError(
+                "Trainer: zero=1 and a policy with fp32_params=False, expected masters in float32: shares of those are "
+                "updated and sent. Leave one of them out"
             )
 
     @property

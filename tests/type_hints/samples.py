@@ -177,6 +177,9 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.collective.batch_norm_backward": lambda: own.sync_batch_norm_backward(
         _images(), tensor(4), _images(), tensor(4), tensor(4), attrs=_batch_norm_attrs()
     ),
+    "relax.collective.reduce_scatter_start": lambda: own.reduce_scatter_start(
+        relax.Tuple([tensor(2, 3), tensor(4)]), count=2
+    ),
     "relax.collective.all_reduce_start": lambda: own.all_reduce_start(relax.Tuple([tensor(2, 3), tensor(4)])),
     "relax.nn.conv1d": lambda: nn.conv1d(tensor(1, 4, 8), tensor(5, 4, 3)),
     "relax.nn.conv1d_transpose": lambda: nn.conv1d_transpose(tensor(1, 4, 8), tensor(4, 5, 3)),

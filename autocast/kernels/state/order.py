@@ -17,10 +17,14 @@ from autocast.kernels.state.in_place import IN_PLACE
 from autocast.kernels.state.state import num_state
 from autocast.kernels.state.tensors import Tensor, Tensors, is_alias, returned
 from autocast.runtime.collectives import DONE, START
+from autocast.runtime.sharding import GATHER_DONE, GATHER_START, SCATTER_DONE, SCATTER_START
 
 #: Tensors of at most this many bytes cost nothing: what large ones wait for, a step count say, is computed at once.
 SMALL = 4096
 
+
+#: What begins to send something, and what waits for means that updates are made of.
+_STARTS, _LAST = (START, SCATTER_START, GATHER_START), (SCATTER_DONE, GATHER_DONE)
 
 #: How many bindings that lead to an update are looked at together: a gradient, what scales it, and the update.
 _LOOK_AHEAD = 8
@@ -68,7 +72,7 @@ class _Order:
         What waits for the network, and all that reads what came, is `late`: everything else goes first. What others
         send is made of, such as statistics of a batch, is not.
         """
-        begun = [number for number, binding in enumerate(self.bindings) if packed_function(binding.value) == START]
+        begun = [number for number, binding in enumerate(self.bindings) if packed_function(binding.value) in _STARTS]
         for before, after in pairwise(begun):
             if after not in self.users[before]:
                 self.users[before].add(after)
@@ -80,7 +84,8 @@ class _Order:
                 sent |= 1 << number
         self.late = 0
         for number, binding in enumerate(self.bindings):
-            waits = packed_function(binding.value) == DONE and not sent >> number & 1
+            called = packed_function(binding.value)
+            waits = called in _LAST or (called == DONE and not sent >> number & 1)
             if waits or self.late >> number & 1:
                 self.late |= 1 << number
                 for user in self.users[number]:

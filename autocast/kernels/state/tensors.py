@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 from autocast.ir import is_op
 from autocast.ir.rewriting import reads_of
+from autocast.runtime import collectives, sharding
 
 #: Operators whose result is their first operand, looked at in another way.
 VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset")
@@ -18,6 +19,9 @@ VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset"
 ALLOCATIONS = ("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor")
 
 _RELEASES = ("relax.memory.kill_storage", "relax.memory.kill_tensor")
+
+#: Functions outside of the module that give back no operand: they send, or copy, what they are given.
+_SENDING = frozenset((*collectives.FUNCTIONS, *sharding.FUNCTIONS))
 
 #: One tensor: the variable that is bound to the call that makes it, and which of its results it is.
 Tensor = tuple[relax.Var, int]
@@ -110,6 +114,8 @@ class Lifetimes:
     def _is_kernel(self, value: relax.Expr) -> bool:
         if is_op(value, "relax.vm.call_tir_dyn"):
             return True
+        if isinstance(value, relax.Call) and isinstance(value.op, relax.ExternFunc):
+            return str(value.op.global_symbol) in _SENDING  # they copy what they read
         is_call = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar)
         return is_call and isinstance(self._mod[value.op], tirx.PrimFunc)
 

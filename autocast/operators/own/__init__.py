@@ -34,6 +34,13 @@ from autocast.operators.own.normalization import (
     layer_norm_backward,
     rms_norm_backward,
 )
+from autocast.operators.own.sharding import (
+    all_gather_done,
+    all_gather_start,
+    reduce_scatter_done,
+    reduce_scatter_start,
+    share,
+)
 from autocast.operators.own.softmax import log_softmax_backward, softmax_backward
 from autocast.operators.own.stochastic_round import stochastic_round
 from autocast.operators.own.sync_batch_norm import sync_batch_norm, sync_batch_norm_backward
@@ -43,6 +50,8 @@ __all__ = [
     "Expanded",
     "Expansion",
     "Operator",
+    "all_gather_done",
+    "all_gather_start",
     "all_reduce_done",
     "all_reduce_start",
     "attention_backward",
@@ -69,10 +78,13 @@ __all__ = [
     "log1p",
     "log_softmax_backward",
     "normalize_batch",
+    "reduce_scatter_done",
+    "reduce_scatter_start",
     "relu_backward",
     "rms_norm_backward",
     "seeded_dropout",
     "selu_backward",
+    "share",
     "sigmoid_backward",
     "silu_backward",
     "softmax_backward",

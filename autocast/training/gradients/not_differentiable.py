@@ -50,7 +50,12 @@ COLLECTIVE = tuple(
 )
 
 MEANS = tuple(
-    not_differentiable(name, why=_MEANS) for name in _names("collective.", "all_reduce_start all_reduce_done")
+    not_differentiable(name, why=_MEANS)
+    for name in _names(
+        "collective.",
+        "all_reduce_start all_reduce_done reduce_scatter_start reduce_scatter_done share all_gather_start "
+        "all_gather_done",
+    )
 )
 
 RUNTIME = tuple(

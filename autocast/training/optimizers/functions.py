@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tvm import relax
@@ -36,7 +37,11 @@ class Guards(NamedTuple):
 
 
 def update_function(
-    optimizer: Optimizer, parameter: relax.TensorType, scalars: tuple[str, ...], guards: Guards
+    optimizer: Optimizer,
+    parameter: relax.TensorType,
+    scalars: tuple[str, ...],
+    guards: Guards,
+    over_ranks: Callable[[relax.BlockBuilder, relax.Expr], relax.Expr] = lambda _, part: part,
 ) -> relax.Function:
     """One optimizer's update of parameters of one shape.
 
@@ -50,6 +55,8 @@ def update_function(
         The names of what `Optimizer.scalars` computes.
     guards : Guards
         Which of them the function takes; the values are not looked at.
+    over_ranks : function
+        Emits what a sum over elements is, where each rank has a share of them.
 
     Returns
     -------
@@ -77,7 +84,13 @@ def update_function(
             slots = {name: tensors[name] for name in optimizer.slots}
             new = optimizer.update(
                 Operands(
-                    tensors[PARAMETER], gradient, slots, rate, numbers, lambda expr, name: builder.emit(expr, name)
+                    tensors[PARAMETER],
+                    gradient,
+                    slots,
+                    rate,
+                    numbers,
+                    lambda expr, name: builder.emit(expr, name),
+                    lambda part: over_ranks(builder, part),
                 )
             )
             if finite is not None:

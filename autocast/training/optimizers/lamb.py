@@ -40,7 +40,7 @@ class LAMB(Adam):
 
 def norm(operands: Operands, tensor: relax.Expr) -> relax.Var:
     """The Euclidean norm of a whole tensor, bound to a variable."""
-    return operands.emit(op.sqrt(op.sum(op.square(tensor))), "norm")
+    return operands.emit(op.sqrt(operands.total(op.sum(op.square(tensor)))), "norm")
 
 
 def trust_ratio(size: relax.Expr, length: relax.Expr) -> relax.Expr:

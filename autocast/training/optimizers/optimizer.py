@@ -42,6 +42,8 @@ class Operands(NamedTuple):
         What `Optimizer.scalars` computed for this step.
     emit : callable
         `emit(expr, name)` binds an expression that is used more than once.
+    total : callable
+        What a 0-d sum over the elements of a tensor is, where these are a share of those that the parameter has.
     """
 
     parameter: relax.Expr
@@ -50,6 +52,7 @@ class Operands(NamedTuple):
     learning_rate: relax.Expr
     scalars: Mapping[str, relax.Expr]
     emit: Emit
+    total: Callable[[relax.Expr], relax.Expr] = lambda part: part
 
 
 class Group:

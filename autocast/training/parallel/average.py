@@ -12,7 +12,8 @@ from tvm import relax
 
 from autocast.ir import FLOATS, Place, PlacedBuilder, dtype_of, static_shape
 from autocast.ir.places import NOWHERE, canonicalize_bindings
-from autocast.operators.own import all_reduce_done, all_reduce_start
+from autocast.operators.own import all_reduce_done, all_reduce_start, reduce_scatter_done, reduce_scatter_start
+from autocast.runtime.sharding import share_size
 from autocast.training.building import new_block
 from autocast.training.paths import straight_line
 
@@ -25,6 +26,7 @@ class _Bucket(NamedTuple):
     results: tuple[int, ...]
     after: int
     place: Place
+    shares: int = 1
 
 
 class _Computed(NamedTuple):
@@ -34,7 +36,9 @@ class _Computed(NamedTuple):
     after: int
 
 
-def average_over_ranks(function: relax.Function, kept: int, bucket_mib: float = 25.0) -> relax.Function:
+def average_over_ranks(
+    function: relax.Function, kept: int, bucket_mib: float = 25.0, shares: int = 1
+) -> relax.Function:
     """A function whose floating-point results are the means over all ranks.
 
     Before::                                       After::
@@ -61,13 +65,16 @@ def average_over_ranks(function: relax.Function, kept: int, bucket_mib: float = 
         How many of its first results are no gradients: the loss, statistics, and others.
     bucket_mib : float
         A bucket of gradients is full when it has this many MiB.
+    shares : int
+        If there are more than one, each of as many ranks gets its share of the gradients' means alone.
     """
     bindings, named = straight_line(function)
     computed = _computed(bindings)
     results = [computed.get(result, _Computed(result, -1)) for result in named]
     floats = [place for place, result in enumerate(named) if dtype_of(result) in (*FLOATS, "float64")]
     buckets = _buckets(results, [place for place in floats if place < kept], math.inf, Place("", "float32"))
-    buckets += _buckets(results, [place for place in floats if place >= kept], bucket_mib * _MIB, NOWHERE)
+    gradients = _buckets(results, [place for place in floats if place >= kept], bucket_mib * _MIB, NOWHERE)
+    buckets += [bucket._replace(shares=shares) for bucket in gradients]
     begun: dict[int, list[_Bucket]] = defaultdict(list)
     for bucket in buckets:
         begun[bucket.after].append(bucket)
@@ -82,17 +89,28 @@ def average_over_ranks(function: relax.Function, kept: int, bucket_mib: float = 
                 for bucket in begun[index]:
                     builder.place = bucket.place
                     parts = relax.Tuple([results[place].var for place in bucket.results])
-                    buffers[bucket] = builder.emit(all_reduce_start(parts), "sums")
+                    buffers[bucket] = builder.emit(_start(parts, bucket), "sums")
             means = list(named)
             for bucket, buffer in buffers.items():
-                shapes = [list(static_shape(named[place]) or ()) for place in bucket.results]
-                dtype = dtype_of(named[bucket.results[0]])
-                whole = builder.emit(all_reduce_done(buffer, shapes=shapes, dtype=dtype), "means")
+                whole = builder.emit(_done(buffer, [named[place] for place in bucket.results], bucket), "means")
                 for index, place in enumerate(bucket.results):
                     means[place] = relax.TupleGetItem(whole, index)
             outputs = [builder.emit_output(m, getattr(n, "name", "result")) for m, n in zip(means, named, strict=True)]
         builder.emit_func_output(outputs)
     return canonicalize_bindings(builder.get())["main"]
+
+
+def _start(parts: relax.Expr, bucket: _Bucket) -> relax.Call:
+    if bucket.shares == 1:
+        return all_reduce_start(parts)
+    return reduce_scatter_start(parts, count=bucket.shares)
+
+
+def _done(buffer: relax.Expr, results: Sequence[relax.Expr], bucket: _Bucket) -> relax.Call:
+    shapes = [list(static_shape(result) or ()) for result in results]
+    if bucket.shares == 1:
+        return all_reduce_done(buffer, shapes=shapes, dtype=dtype_of(results[0]))
+    return reduce_scatter_done(buffer, sizes=[share_size(math.prod(shape), bucket.shares) for shape in shapes])
 
 
 def _buckets(results: Sequence[_Computed], places: Iterable[int], capacity: float, place: Place) -> list[_Bucket]:

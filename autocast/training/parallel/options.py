@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autocast.errors import TrainingError
-from autocast.messages import check_option, is_number, named_options, shown
+from autocast.messages import check_option, is_number, is_whole, named_options, shown
 
 #: What to do instead of passing what torch calls its options.
 _ELSEWHERE = {
@@ -38,11 +38,14 @@ class DataParallel:
     bucket_mib: float = 25.0
     shard: bool = True
     sync_batch_norm: bool = False
+    zero: int = 0
 
     def __post_init__(self) -> None:
         check_option(self, "bucket_mib", lambda size: is_number(size) and size > 0, TrainingError, "MiB above 0")
         for flag in ("shard", "sync_batch_norm"):
             check_option(self, flag, lambda value: isinstance(value, bool), TrainingError, "True or False")
+        legal = "0 or 1; gradients and parameters are not divided, as stages 2 and 3 do"
+        check_option(self, "zero", lambda stage: is_whole(stage) and stage in (0, 1), TrainingError, legal)
 
 
 def parse(parallel: Any) -> DataParallel | None:

@@ -81,7 +81,7 @@ class Ranks:
         text = json.dumps(own).encode()
         if len(text) > _FACTS:
             text = json.dumps({"all": _shortened(text.decode())}).encode()
-        everyone = self._gathered(np.frombuffer(text.ljust(_FACTS), "uint8"))
+        everyone = self.gathered(np.frombuffer(text.ljust(_FACTS), "uint8"))
         said = [json.loads(bytes(row)) for row in everyone]
         differing = [
             f"{name}: rank 0 has {said[0].get(name)}, rank {rank} {other.get(name)}"
@@ -133,9 +133,9 @@ class Ranks:
         """The sum over all ranks of each number, in float64."""
         if self.count == 1:
             return list(numbers)
-        return [float(total) for total in self._gathered(np.array(numbers, "float64")).sum(axis=0)]
+        return [float(total) for total in self.gathered(np.array(numbers, "float64")).sum(axis=0)]
 
-    def _gathered(self, array: np.ndarray) -> np.ndarray:
+    def gathered(self, array: np.ndarray) -> np.ndarray:
         """The arrays of all ranks, of one shape and dtype, stacked."""
         import torch
         import torch.distributed as dist

@@ -17,12 +17,13 @@ import autocast
 from autocast.errors import AutocastError, RankError
 from autocast.model import Model
 from autocast.policy import Policy
-from autocast.training import SGD, AdamW, Trainer
+from autocast.training import LANS, SGD, AdamW, Trainer
 from autocast.training.losses import MSE
 from autocast.training.optimizers import Optimizer
 from autocast.training.parallel.options import DataParallel
 from autocast.training.parallel.ranks import Ranks
 from autocast.training.parallel.shards import shard_of
+from autocast.vm import trace_memory
 from tests.training.parallel.ranks import connect, set_timeout
 
 ROWS, STEPS = 12, 5
@@ -31,6 +32,7 @@ ROWS, STEPS = 12, 5
 TIMEOUT = 3
 
 _SENDS_LOW = Policy(low_ops=("collective.all_reduce_start",))
+_SCATTERS_LOW = Policy(low_ops=("collective.reduce_scatter_start",))
 
 #: Optimizers, and how their steps are made.
 WAYS: dict[str, tuple[Optimizer, dict[str, Any]]] = {
@@ -39,6 +41,9 @@ WAYS: dict[str, tuple[Optimizer, dict[str, Any]]] = {
     "bfloat16": (AdamW(), {"amp": "bfloat16"}),
     "sent in bfloat16": (SGD(momentum=0.9), {"amp": _SENDS_LOW}),
     "accumulated": (AdamW(), {"accumulate": 2, "clip_norm": 0.05}),
+    "zero": (AdamW(), {"parallel": DataParallel(zero=1, bucket_mib=1e-4), "clip_norm": 0.05, "loss_scaling": 1024.0}),
+    "zero, LANS": (LANS(), {"parallel": DataParallel(zero=1), "accumulate": 2}),
+    "zero, sent in bfloat16": (SGD(momentum=0.9), {"parallel": DataParallel(zero=1), "amp": _SCATTERS_LOW}),
     "torch": (SGD(momentum=0.9), {"device": "torch:cpu", "mode": "eager"}),
     "torch, sent in bfloat16": (SGD(momentum=0.9), {"device": "torch:cpu", "mode": "eager", "amp": _SENDS_LOW}),
 }
@@ -182,6 +187,40 @@ def resumed(rank: int, count: int, directory: Path) -> dict[str, Any]:
     return {"whole": whole, "resumed": first + second, "again": first + third, "exists": exists}
 
 
+def divided(rank: int, count: int, directory: Path) -> dict[str, Any]:
+    """A run with zero=1 that goes on from its checkpoint, with it and without; what each rank keeps of the state."""
+
+    def trainer(zero: int) -> Trainer:
+        parallel = DataParallel(zero=zero)
+        return Trainer(model(6, dropout=0.5), MSE(), AdamW(), learning_rate=0.05, parallel=parallel)
+
+    def draw(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return batch(step, 6)
+
+    path = directory / "divided.safetensors"
+    whole, begun = trainer(0), trainer(1)
+    expected = whole.fit(draw, steps=6, progress=False)
+    first = begun.fit(draw, steps=3, save_to=path, progress=False)
+    again = {zero: trainer(zero) for zero in (0, 1)}
+    rest = {}
+    for zero, each in again.items():
+        each.load(path)
+        rest[zero] = each.fit(draw, steps=6, progress=False)
+    reached = {zero: each.state_dict()["tensors"] for zero, each in again.items()}
+    inputs = [*batch(0, 6), torch.tensor(0.1)]
+    return {
+        "expected": expected,
+        "first": first,
+        "rest": [rest[0], rest[1]],
+        "equal": [bool((tensor == reached[1][name]).all()) for name, tensor in reached[0].items()],
+        "parameters": {n: t.numpy().tobytes().hex() for n, t in begun.executable.state.items() if "/" not in n},
+        "shares": {
+            name: list(map(int, tensor.shape)) for name, tensor in begun.executable.state.items() if "/" in name
+        },
+        "MiB": [trace_memory(each.executable, "cpu", inputs).params for each in (whole, begun)],
+    }
+
+
 def dropped(rank: int, count: int, directory: Path) -> list[str]:
     """The seed of this rank, and the one that it would save."""
     trainer = Trainer(model(6, dropout=0.5), MSE(), SGD(), learning_rate=0.05)
@@ -200,14 +239,17 @@ def refused(rank: int, count: int, directory: Path) -> dict[str, str]:
             return f"{type(error).__name__}: {error}"
         return "no error"
 
-    def trainer(rows: int = 6, optimizer: Optimizer | None = None, **options: Any) -> Trainer:
-        return Trainer(model(rows, **options), MSE(), optimizer or SGD(), learning_rate=0.05)
+    def trainer(
+        rows: int = 6, optimizer: Optimizer | None = None, parallel: DataParallel | None = None, **options: Any
+    ) -> Trainer:
+        return Trainer(model(rows, **options), MSE(), optimizer or SGD(), learning_rate=0.05, parallel=parallel)
 
     whole = trainer()
     (directory / "broken.safetensors").write_bytes(b"nothing")
     return {
         "model": message(lambda: trainer(norm=rank == 1)),
         "rows": message(lambda: trainer(rows=6 + rank)),
+        "zero": message(lambda: trainer(rows=6, parallel=DataParallel(zero=rank))),
         "optimizer": message(lambda: trainer(optimizer=SGD(momentum=0.5 * rank))),
         "checkpoint": message(lambda: whole.load(directory / "broken.safetensors")),
         "unwritable": message(lambda: whole.save(directory / "broken.safetensors" / "in no folder")),
@@ -233,7 +275,7 @@ def missed(rank: int, count: int, directory: Path) -> list[Any]:
 def main() -> None:
     """Run all scenarios on this rank, and write what they return."""
     rank, count, directory = connect(sys.argv)
-    scenarios = (everywhere, synchronized, state, fitted, shuffled, resumed, dropped, refused, missed)
+    scenarios = (everywhere, synchronized, state, fitted, shuffled, resumed, divided, dropped, refused, missed)
     found = {scenario.__name__: scenario(rank, count, directory) for scenario in scenarios}
     (directory / f"{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # gloo's threads may still be in what was missed

@@ -15,7 +15,7 @@ from autocast import vm
 from autocast.errors import TrainingError
 from autocast.training import Trainer
 from autocast.training.losses import MSE
-from autocast.training.optimizers import SGD
+from autocast.training.optimizers import SGD, AdamW
 from autocast.training.parallel.options import DataParallel
 from autocast.training.step import training_step
 from tests.training.parallel import scenarios
@@ -25,9 +25,15 @@ RANKS = 2
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where ranks write."""
+    return tmp_path_factory.mktemp("ranks")
+
+
+@pytest.fixture(scope="module")
+def found(directory: Path) -> list[Any]:
     """What each of two ranks found in all scenarios."""
-    return run(tmp_path_factory.mktemp("ranks"), "scenarios", count=RANKS)
+    return run(directory, "scenarios", count=RANKS)
 
 
 @pytest.mark.parametrize("way", scenarios.WAYS)
@@ -37,7 +43,7 @@ def test_two_ranks_have_the_losses_of_one_with_both_batches(found: list[Any], wa
     # Rounded to bfloat16, activations may fall on the other side of half a unit in the last place: 2^-8 of a loss.
     tolerance = 2**-8 if "bfloat16" in way else 1e-5
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Policy: low_ops has 'collective.all_reduce_start'")  # one sends nothing
+        warnings.filterwarnings("ignore", "Policy: low_ops has 'collective")  # one sends nothing
         alone = scenarios.losses(way, 0, 1)
     np.testing.assert_allclose(first, alone, rtol=tolerance)
 
@@ -86,6 +92,25 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_ended(found: list[Any]) 
         assert each["resumed"]["exists"], "rank 0 has written before others go on"
 
 
+def test_a_divided_state_is_trained_like_a_whole_one_and_each_rank_has_its_share(found: list[Any]) -> None:
+    first, second = (each["divided"] for each in found)
+    for each in (first, second):
+        np.testing.assert_allclose(each["first"], each["expected"][:3], rtol=1e-6)
+        np.testing.assert_allclose(each["rest"], [each["expected"][3:]] * 2, rtol=1e-5)
+        assert each["shares"]["exp_avg/0.weight"] == [20] and each["shares"]["exp_avg_sq/3.bias"] == [4]
+        whole, divided = each["MiB"]  # of parameters and two slots: half of each slot
+        assert divided == pytest.approx(whole * 2 / 3, rel=0.1)
+    shared = first["parameters"].keys() - {"random_state"}
+    assert {name: first["parameters"][name] for name in shared} == {n: second["parameters"][n] for n in shared}
+
+
+def test_a_checkpoint_of_a_divided_state_loads_into_one_process(found: list[Any], directory: Path) -> None:
+    trainer = Trainer(scenarios.model(6, dropout=0.5), MSE(), AdamW(), learning_rate=0.05)
+    trainer.load(directory / "divided.safetensors")
+    assert trainer.steps == 3
+    assert trainer.executable.state["exp_avg/0.weight"].shape == (8, 5)
+
+
 def test_ranks_drop_different_elements_and_checkpoints_have_the_seed_of_rank_0(found: list[Any]) -> None:
     (first, saved), (second, saved_by_second) = (each["dropped"] for each in found)
     assert first != second
@@ -98,6 +123,7 @@ def test_ranks_drop_different_elements_and_checkpoints_have_the_seed_of_rank_0(f
         ("model", "RankError: Trainer: the 2 processes were not started alike: model: rank 0 has .*rank 1"),
         ("rows", "RankError: Trainer: the 2 processes were not started alike: model: rank 0 has .*rank 1"),
         ("optimizer", "RankError: Trainer: .* options: rank 0 has .*momentum=0.0.* rank 1 .*momentum=0.5"),
+        ("zero", "RankError: Trainer: .* options: rank 0 has .*zero=0.* rank 1 .*zero=1"),
         ("few", "InputError: Trainer.fit: got 1 batches for 2 processes, expected one for each at least"),
         ("afterwards", "no error"),
     ],
@@ -157,5 +183,8 @@ def test_options_out_of_range_are_refused() -> None:
         DataParallel(bucket_mib=0)
     with pytest.raises(TrainingError, match="sync_batch_norm is 1, expected True or False"):
         DataParallel(sync_batch_norm=1)  # type: ignore[arg-type]
+    for zero in (2, True, -1, "1"):
+        with pytest.raises(TrainingError, match=r"zero is .*, expected 0 or 1; gradients and parameters are not"):
+            DataParallel(zero=zero)  # type: ignore[arg-type]
     with pytest.raises(TrainingError, match="got the option 'bucket_cap_mb'; it is bucket_mib"):
         DataParallel(bucket_cap_mb=25)  # type: ignore[call-arg]
