@@ -13,40 +13,20 @@ import numpy as np
 from torch import fx
 from tvm import relax
 
+from autocast.dynamo.adjoints import adjoints
+from autocast.dynamo.attention import attention, attention_backward
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, dims
 from autocast.frontend.importer import Importer
 from autocast.frontend.layers import average_pool, convolution, max_pool
 from autocast.ir import dtype_of
-from autocast.training.gradients import Backward, get_gradient
 
 op = relax.op
 
 
-def _adjoints(
-    importer: Importer,
-    call: relax.Expr,
-    adjoint: Any,
-    needs: Sequence[bool] | None = None,
-    result: relax.Expr | None = None,
-) -> Sequence[Any]:
-    """The adjoints of a forward call's arguments, by its row in the table of gradients.
-
-    The call is bound, and nothing computes it unless the rule reads its result, which may be given.
-    """
-    bound = importer.emit(call)
-    call = importer.block_builder.lookup_binding(bound)
-    row = get_gradient(call.op.name)
-    if row is None or row.rule is None:
-        raise ImportModelError(f"{call.op.name} has no gradient")
-    wanted = tuple(needs or [True] * len(call.args))
-    answers = row.rule(Backward(call, bound if result is None else result, adjoint, wanted, importer.emit))
-    return [None if answer is None else importer.emit(answer) for answer in answers]
-
-
 def _of_argument(importer: Importer, node: fx.Node, forward: Callable[..., relax.Expr]) -> relax.Expr:
     """`f_backward(grad, x)`."""
-    return _adjoints(importer, forward(importer.arg(node, 1, "self")), importer.arg(node, 0, "grad_output"))[0]
+    return adjoints(importer, forward(importer.arg(node, 1, "self")), importer.arg(node, 0, "grad_output"))[0]
 
 
 def _gelu(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -63,7 +43,7 @@ def _threshold(importer: Importer, node: fx.Node) -> relax.Expr:
     if node.args[2] != 0:
         raise ImportModelError(f"threshold={node.args[2]}; expected that of relu, 0")
     grad, x = importer.arg(node, 0, "grad_output"), importer.arg(node, 1, "self")
-    return _adjoints(importer, op.nn.relu(x), grad, result=x)[0]
+    return adjoints(importer, op.nn.relu(x), grad, result=x)[0]
 
 
 def _softmax(importer: Importer, node: fx.Node, forward: Callable[..., relax.Expr]) -> relax.Expr:
@@ -71,7 +51,7 @@ def _softmax(importer: Importer, node: fx.Node, forward: Callable[..., relax.Exp
     grad, result = importer.arg(node, 0, "grad_output"), importer.arg(node, 1, "output")
     if importer.dtype(node) != dtype_of(result):
         raise ImportModelError("an argument of another dtype than the result")
-    return _adjoints(importer, forward(result, axis_of(result, node.args[2])), grad, result=result)[0]
+    return adjoints(importer, forward(result, axis_of(result, node.args[2])), grad, result=result)[0]
 
 
 def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -84,26 +64,26 @@ def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
         nothing = relax.const(0, dtype_of(grad))
         grad = importer.emit(op.where(op.expand_dims(padded, -1), nothing, grad))
     weight = importer.emit(op.zeros(relax.ShapeExpr([rows, dims(grad)[-1]]), dtype_of(grad)))
-    return _adjoints(importer, op.take(weight, indices, axis=0, mode="clip"), grad, (True, False))[0]
+    return adjoints(importer, op.take(weight, indices, axis=0, mode="clip"), grad, (True, False))[0]
 
 
 def _convolution(importer: Importer, node: fx.Node) -> list[Any]:
     grad, x, weight = (importer.arg(node, i, "") for i in range(3))
     mask = node.args[-1]
     forward = convolution(x, weight, *node.args[4:10])
-    of_data, of_weight = _adjoints(importer, forward, grad, mask[:2]) if any(mask[:2]) else (None, None)
+    of_data, of_weight = adjoints(importer, forward, grad, mask[:2]) if any(mask[:2]) else (None, None)
     others = [axis for axis in range(len(dims(grad))) if axis != 1]
     return [of_data, of_weight, importer.emit(op.sum(grad, others)) if mask[2] else None]
 
 
 def _average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
     grad, x = (importer.arg(node, i, "") for i in range(2))
-    return _adjoints(importer, average_pool(x, *node.args[2:8]), grad)[0]
+    return adjoints(importer, average_pool(x, *node.args[2:8]), grad)[0]
 
 
 def _adaptive_average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
     grad, x = (importer.arg(node, i, "") for i in range(2))
-    return _adjoints(importer, op.nn.adaptive_avg_pool2d(x, list(dims(grad)[2:])), grad)[0]
+    return adjoints(importer, op.nn.adaptive_avg_pool2d(x, list(dims(grad)[2:])), grad)[0]
 
 
 def _adaptive_average_pool_forward(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -117,7 +97,7 @@ def _empty(importer: Importer, node: fx.Node) -> relax.Expr:
 
 def _max_pool(importer: Importer, node: fx.Node) -> relax.Expr:
     grad, x = (importer.arg(node, i, "") for i in range(2))
-    return _adjoints(importer, max_pool(x, *node.args[2:7]), grad)[0]
+    return adjoints(importer, max_pool(x, *node.args[2:7]), grad)[0]
 
 
 def _scale(importer: Importer, weight: relax.Expr | None, shape: Sequence[Any], x: relax.Expr) -> list[relax.Expr]:
@@ -132,7 +112,7 @@ def _layer_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
     shape, epsilon = list(node.args[2]), float(node.args[4])
     axes = list(range(-len(shape), 0))
     norm = op.nn.layer_norm(x, *_scale(importer, weight, shape, x), axes=axes, epsilon=epsilon)
-    return _adjoints(importer, norm, grad)
+    return adjoints(importer, norm, grad)
 
 
 def _group_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
@@ -146,7 +126,7 @@ def _group_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
         axes=list(range(2, len(dims(x)))),
         epsilon=epsilon,
     )
-    return _adjoints(importer, norm, grad)
+    return adjoints(importer, norm, grad)
 
 
 def _batch_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
@@ -155,15 +135,17 @@ def _batch_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
     training = mean is None
     running = [*reversed(affine)] if training else [mean, variance]
     norm = op.nn.batch_norm(x, *affine, *running, axis=1, epsilon=float(node.args[5]), training=training)
-    return _adjoints(importer, norm, [grad, None, None], (True, True, True, False, False))[:3]
+    return adjoints(importer, norm, [grad, None, None], (True, True, True, False, False))[:3]
 
 
-#: Converters by the name of the overload: torch's operators, and those of `statistics`.
+#: Converters by the name of the overload: torch's operators, and those of `statistics` and `attention`.
 BACKWARD: dict[str, Converter] = {
     "_adaptive_avg_pool2d.default": _adaptive_average_pool_forward,
     "_adaptive_avg_pool2d_backward.default": _adaptive_average_pool,
     "_log_softmax_backward_data.default": partial(_softmax, forward=op.nn.log_softmax),
     "_softmax_backward_data.default": partial(_softmax, forward=op.nn.softmax),
+    "attention.default": attention,
+    "attention_backward.default": attention_backward,
     "avg_pool2d_backward.default": _average_pool,
     "batch_norm_backward.default": _batch_norm,
     "convolution_backward.default": _convolution,

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 _library = torch.library.Library("autocast", "DEF")
 
 
-def _define(schema: str, fake: Callable[..., Any]) -> torch._ops.OpOverload:
+def define(schema: str, fake: Callable[..., Any]) -> torch._ops.OpOverload:
     """An operator that graphs may hold, and that converters translate: torch itself cannot run it."""
     name = schema.partition("(")[0]
     _library.define(schema)
@@ -39,25 +39,25 @@ def _of_norm(grad: torch.Tensor, x: torch.Tensor, scale: Sequence[Any]) -> tuple
     return grad.new_empty(x.shape), grad.new_empty(scale), grad.new_empty(scale)
 
 
-LAYER_NORM = _define(
+LAYER_NORM = define(
     "layer_norm_backward(Tensor grad, Tensor input, SymInt[] shape, Tensor? weight, float eps)"
     " -> (Tensor, Tensor, Tensor)",
     lambda grad, x, shape, weight, eps: _of_norm(grad, x, shape),
 )
 
-GROUP_NORM = _define(
+GROUP_NORM = define(
     "group_norm_backward(Tensor grad, Tensor input, Tensor? weight, int groups, float eps) -> (Tensor, Tensor, Tensor)",
     lambda grad, x, weight, groups, eps: _of_norm(grad, x, [x.shape[1]]),
 )
 
 #: Of statistics of the batch where no running ones are given.
-BATCH_NORM = _define(
+BATCH_NORM = define(
     "batch_norm_backward(Tensor grad, Tensor input, Tensor? weight, Tensor? mean, Tensor? variance, float eps)"
     " -> (Tensor, Tensor, Tensor)",
     lambda grad, x, weight, mean, variance, eps: _of_norm(grad, x, [x.shape[1]]),
 )
 
-MAX_POOL = _define(
+MAX_POOL = define(
     "max_pool2d_backward(Tensor grad, Tensor input, int[] kernel, int[] stride, int[] padding, int[] dilation,"
     " bool ceil_mode) -> Tensor",
     lambda grad, x, kernel, stride, padding, dilation, ceil_mode: grad.new_empty(x.shape),

@@ -27,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from autocast.dynamo.attention import with_attention
 from autocast.dynamo.converters import BACKWARD
 from autocast.dynamo.graphs import Graph, Inputs, real, value_of
 from autocast.dynamo.statistics import without_statistics
@@ -55,7 +56,8 @@ def training_backend(
         partition_fn=step.partition,
         decompositions={aten.native_dropout.default: _native_dropout},
     )
-    with sdpa_kernel(SDPBackend.MATH):  # the others' backward is one operator that nothing here computes
+    with_attention(graph)
+    with sdpa_kernel(SDPBackend.MATH):  # of what is left; the others' backward is one operator, which nothing computes
         compiled: Callable[..., Any] = compiler(graph, example_inputs)
     return compiled
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,17 +16,20 @@ from autocast.frontend.importer import Importer
 from autocast.frontend.noise import dropout
 from autocast.ir import dtype_of
 
+#: Zeroes some probabilities of attention, and scales the others.
+Drop = Callable[[relax.Expr], relax.Expr]
 
-def attention(importer: Importer, node: fx.Node) -> relax.Expr:
+
+def attention(importer: Importer, node: fx.Node, drop: Drop | None = None) -> relax.Expr:
     """`relax.nn.attention`, which has the sequence before the heads: (batch, sequence, heads, size).
 
     The permutations around it mostly cancel with the model's own (see `normalize`). A mask becomes an additive float
     bias, and nothing at all where it is known to let everything pass, or to be causal. Rows of a mask that let nothing
-    pass give 0, as in torch.
+    pass give 0, as in torch. `drop` is what drops probabilities, where that is not to be drawn here.
     """
     q, k, v = (importer.arg(node, i, "") for i in range(3))
     if importer.arg(node, 7, "enable_gqa", False):
-        k, v = (_repeat_heads(importer, x, dims(q)[-3]) for x in (k, v))
+        k, v = (repeat_heads(importer, x, dims(q)[-3]) for x in (k, v))
     shape = importer.shape(node)
     rank = len(shape)
     if rank not in (3, 4):
@@ -40,13 +44,14 @@ def attention(importer: Importer, node: fx.Node) -> relax.Expr:
         rank = 3
     else:
         q, k, v = (_batched(importer, x, shape[:-2]) for x in (q, k, v))
-    bias, allowed, causal = _mask(importer, node, rank)
+    bias, allowed, causal = mask_of(importer, node, rank)
     scale = importer.arg(node, 6, "scale")
     scale = None if scale is None else float(scale)
     rate = float(importer.arg(node, 4, "dropout_p", 0.0))
-    if rate:
-        bias = _causal_bias(importer, dims(q)[-2], dims(k)[-2]) if causal else bias
-        result = _attention_with_dropout(importer, q, k, v, bias, scale, rate)
+    if rate or drop:
+        probabilities = probabilities_of(importer, q, k, bias, causal, scale)
+        dropped = drop(probabilities) if drop else dropout(importer, probabilities, rate)
+        result = importer.emit(relax.op.matmul(dropped, v))
     else:
         q, k, v = (_swap(importer, x, rank) for x in (q, k, v))
         mask = "TopLeft" if causal else None
@@ -59,17 +64,12 @@ def attention(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(relax.op.where(allowed, result, relax.const(0.0, importer.dtype(node))))
 
 
-def _attention_with_dropout(
-    importer: Importer,
-    q: relax.Expr,
-    k: relax.Expr,
-    v: relax.Expr,
-    bias: relax.Expr | None,
-    scale: float | None,
-    rate: float,
+def probabilities_of(
+    importer: Importer, q: relax.Expr, k: relax.Expr, bias: relax.Expr | None, causal: bool, scale: float | None
 ) -> relax.Expr:
-    """`dropout(softmax(scale * q k' + bias)) v`, in torch's layout: `nn.attention` has no dropout inside."""
+    """`softmax(scale * q k' + bias)`, in torch's layout: `nn.attention` has no dropout inside."""
     dtype, rank = str(dtype_of(q)), len(dims(q))
+    bias = _causal_bias(importer, dims(q)[-2], dims(k)[-2]) if causal else bias
     keys = importer.emit(relax.op.permute_dims(k, [*range(rank - 2), rank - 1, rank - 2]))
     scores = importer.emit(relax.op.matmul(q, keys))
     scale = int(dims(q)[-1]) ** -0.5 if scale is None else scale
@@ -77,8 +77,7 @@ def _attention_with_dropout(
     if bias is not None:
         bias = importer.emit(relax.op.squeeze(bias, [1])) if rank == 3 and len(dims(bias)) == 4 else bias
         scores = importer.emit(relax.op.add(scores, cast(importer, bias, dtype)))
-    probabilities = importer.emit(relax.op.nn.softmax(scores, -1))
-    return importer.emit(relax.op.matmul(dropout(importer, probabilities, rate), v))
+    return importer.emit(relax.op.nn.softmax(scores, -1))
 
 
 def _causal_bias(importer: Importer, queries: Any, keys: Any) -> relax.Expr:
@@ -99,7 +98,8 @@ def _swap_back(importer: Importer, x: relax.Expr, rank: int) -> relax.Expr:
     return importer.emit(relax.op.permute_dims(x, [0, 2, 1, 3]))
 
 
-def _repeat_heads(importer: Importer, x: relax.Expr, heads: Any) -> relax.Expr:
+def repeat_heads(importer: Importer, x: relax.Expr, heads: Any) -> relax.Expr:
+    """Keys or values with as many heads as there are queries for: each serves several in a row."""
     own = dims(x)[-3]
     return x if own == heads else importer.emit(relax.op.repeat(x, int(heads) // int(own), len(dims(x)) - 3))
 
@@ -111,7 +111,7 @@ def _batched(importer: Importer, x: relax.Expr, batch: list[Any]) -> relax.Expr:
     return importer.emit(relax.op.broadcast_to(x, [*batch, *dims(x)[-2:]]))
 
 
-def _mask(importer: Importer, node: fx.Node, rank: int) -> tuple[relax.Expr | None, relax.Expr | None, bool]:
+def mask_of(importer: Importer, node: fx.Node, rank: int) -> tuple[relax.Expr | None, relax.Expr | None, bool]:
     """(additive bias of rank 4, rows that let something pass where that is not sure, causal)."""
     source = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
     causal = bool(importer.arg(node, 5, "is_causal", False))

@@ -58,8 +58,32 @@ def _in_place(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return y.tanh_()
 
 
-def _attention(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    return F.scaled_dot_product_attention(layer(x), x, layer(x), is_causal=True)
+def _attention(**options: Any) -> Callable[[], nn.Module]:
+    def attend(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(layer(x), x, layer(x), **options)
+
+    return lambda: _Of(attend)
+
+
+class _Biased(nn.Module):
+    """Attention with a bias that is learned, for all heads or keys, which some of the batch share."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(shape))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x[:1], x.tanh(), self.bias, scale=0.3)
+
+
+def _grouped(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    few = layer(x[:, ::2])
+    attended = F.scaled_dot_product_attention(x, few, few, is_causal=True, enable_gqa=True)
+    return attended.transpose(1, 2).reshape(*x.shape[:1], x.shape[2], -1)
+
+
+#: The third query sees nothing.
+_MASK = torch.ones(5, 5, dtype=torch.bool).tril().logical_and(torch.arange(5)[:, None] != 2)
 
 
 def _images(*layers: nn.Module) -> nn.Module:
@@ -89,7 +113,12 @@ _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         _ROWS,
     ),
     "softmax": (lambda: nn.Sequential(nn.Softmax(-1), nn.Linear(6, 6), nn.LogSoftmax(0)), _ROWS),
-    "attention": (lambda: _Of(_attention), (2, 2, 5, 6)),
+    "attention": (_attention(is_causal=True), (2, 2, 5, 6)),
+    "attention, masked": (_attention(attn_mask=_MASK), (2, 2, 5, 6)),
+    "attention, one head": (_attention(attn_mask=torch.arange(10.0).reshape(2, 5, 1) * _MASK), (2, 5, 6)),
+    "attention, grouped": (lambda: _Of(_grouped), (2, 4, 5, 6)),
+    "attention, biased": (lambda: _Biased(2, 5, 5), (3, 2, 5, 6)),
+    "attention, biased queries": (lambda: _Biased(3, 1, 5, 1), (3, 2, 5, 6)),
     "detach": (lambda: _Of(lambda layer, x: layer(x) * layer(x).detach()), _ROWS),
     "no_grad": (lambda: _Of(_without_gradients), _ROWS),
     "a function with its own backward": (lambda: _Of(lambda layer, x: _Square.apply(layer(x))), _ROWS),
@@ -128,3 +157,36 @@ def test_gradients_are_those_of_torch(name: str) -> None:
 
 def test_rows_for_padding_learn_nothing() -> None:
     _check(nn.Embedding(10, 4, padding_idx=1), torch.tensor([[1, 2, 2], [9, 0, 1]]))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attention_drops_probabilities_alike_forward_and_backward(masked: bool) -> None:
+    """Values that are the identity show which probabilities were dropped."""
+    torch.manual_seed(0)
+    mask = _MASK if masked else None
+    q, k = (torch.randn(2, 3, 5, 4, requires_grad=True) for _ in range(2))
+    v = torch.eye(5).repeat(2, 3, 1, 1).requires_grad_()
+    options = {"policy": "mp0"}
+    compiled = torch.compile(F.scaled_dot_product_attention, backend=dynamo.backend, options=options)
+    y = compiled(q, k, v, mask, dropout_p=0.3, is_causal=not masked)
+    kept = (y != 0).detach()
+    hidden = (torch.ones(5, 5, dtype=torch.bool).tril() if mask is None else mask).logical_not()
+    scores = (q @ k.mT / 2).masked_fill(hidden, float("-inf"))
+    p = scores.softmax(-1).nan_to_num().masked_fill(hidden, 0)
+    expected = (p * kept / 0.7) @ v
+    torch.testing.assert_close(y, expected)
+    weight = torch.randn(y.shape)
+    for ours, theirs in zip(
+        torch.autograd.grad(y, (q, k, v), weight), torch.autograd.grad(expected, (q, k, v), weight), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs.nan_to_num())
+
+
+@pytest.mark.parametrize(("rate", "of_scores"), [(0.0, []), (0.1, [torch.bool])])
+def test_attention_keeps_no_probabilities(rate: float, of_scores: list[torch.dtype]) -> None:
+    q, k, v = (torch.randn(1, 2, 32, 4, requires_grad=True) for _ in range(3))
+    kept: list[torch.Tensor] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        compiled = torch.compile(F.scaled_dot_product_attention, backend=dynamo.backend)
+        compiled(q, k, v, dropout_p=rate).sum().backward()
+    assert [t.dtype for t in kept if t.shape[-2:] == (32, 32)] == of_scores
