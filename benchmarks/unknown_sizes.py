@@ -154,9 +154,7 @@ def ours(name: str, count: int) -> dict[str, Any]:
 
     def call(x: torch.Tensor) -> Any:
         if not made:
-            dynamic = {
-                dimension: (0, axis, 1, workload.bounds[dimension][1]) for dimension, axis in workload.axes.items()
-            }
+            dynamic = {dimension: (0, axis, *workload.bounds[dimension]) for dimension, axis in workload.axes.items()}
             made.append(compiled(workload.input(tuple(high for _, high in workload.bounds.values())), dynamic))
         return made[0](x)
 

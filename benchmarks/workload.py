@@ -34,6 +34,10 @@ def _tokens(vocabulary: int, *shape: int) -> torch.Tensor:
     return torch.randint(0, vocabulary, shape)
 
 
+def _image() -> torch.Tensor:
+    return torch.randn(1, 3, 224, 224)
+
+
 def bert(layers: int, batch: int = 8, length: int = 128) -> tuple[torch.nn.Module, Inputs]:
     """BERT-base with a masked-LM head and this many layers."""
     config = transformers.BertConfig(num_hidden_layers=layers)
@@ -64,6 +68,16 @@ def resnet18(batch: int) -> tuple[torch.nn.Module, Inputs]:
         hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], layer_type="basic", downsample_in_first_stage=False
     )
     return _made(lambda: transformers.ResNetForImageClassification(config), partial(torch.randn, batch, 3, 224, 224))
+
+
+def swin() -> tuple[torch.nn.Module, Inputs]:
+    """Swin-T on an image of 224 x 224."""
+    return _made(lambda: transformers.SwinForImageClassification(transformers.SwinConfig()), _image)
+
+
+def segformer() -> tuple[torch.nn.Module, Inputs]:
+    """SegFormer-B0 on an image of 224 x 224."""
+    return _made(lambda: transformers.SegformerForSemanticSegmentation(transformers.SegformerConfig()), _image)
 
 
 def llama(batch: int, length: int, layers: int) -> tuple[torch.nn.Module, Inputs]:
