@@ -159,6 +159,8 @@ class Graph:
         return [*(inputs[i] for i in self.tensors), *(torch.empty(inputs[i], 0) for i in self.carried)]
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        if not self.passed and not self.others:
+            return self.computed(inputs)
         computed = iter(self.computed(inputs) if self.results else ())
         count = len(self.results) + len(self.passed) + len(self.others)
         return tuple(
@@ -174,8 +176,7 @@ class Graph:
         """The results that are computed, in the order of `results`."""
         tensors = self.tensors_of(inputs)
         executable = self.executable(inputs)
-        executable.signature.bind(tensors)
-        results = from_tensor(executable.run(executable.arguments(tensors)), "torch")
+        results = executable(*tensors) if tensors else from_tensor(executable.run(executable.arguments(())), "torch")
         return results if isinstance(results, tuple) else (results,)
 
     def other(self, position: int, inputs: Sequence[Any]) -> Any:

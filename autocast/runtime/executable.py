@@ -29,7 +29,7 @@ from autocast.runtime.machine import VirtualMachine
 from autocast.runtime.mismatch import mismatch
 from autocast.runtime.pool import Storages, varying_blocks
 from autocast.runtime.program import CARRY, PREPARE
-from autocast.runtime.signature import Input, Signature
+from autocast.runtime.signature import Input, Signature, described
 from autocast.runtime.status import Status
 from autocast.runtime.tensors import (
     copy,
@@ -40,6 +40,7 @@ from autocast.runtime.tensors import (
     kind_of,
     outside_of,
     same_bits,
+    to_argument,
     to_tensor,
 )
 from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
@@ -107,7 +108,7 @@ class Executable:
         self._main = self._vm["main"]
         self._lock = threading.RLock()
         self._last = math.inf  # seconds of the last call
-        self._taken = self.signature.inputs  # with the sizes that they had when they were checked last
+        self._taken: list[tuple[Any, ...]] | None = None  # what the inputs were that were checked last
 
     @property
     def signature(self) -> Signature:
@@ -127,14 +128,13 @@ class Executable:
         """
         if named:
             inputs = self.signature.in_places(inputs, named)
-        if len(inputs) != len(self._taken) or not all(map(Input.takes, self._taken, inputs)):
+        taken = list(map(described, inputs))
+        if taken != self._taken:
             self.signature.bind(inputs)
-            self._taken = tuple(
-                Input(spec.name, spec.dtype, tuple(value.shape))
-                for spec, value in zip(self.signature.inputs, inputs, strict=True)
-            )
+            self._taken = taken
             varying_blocks.hold(self._storages.blocks(value.shape for value in inputs))
-        return from_tensor(self.run(self.arguments(inputs)), kind_of(inputs))
+        arguments = (*map(to_argument, inputs), *self._bound())
+        return from_tensor(self.run(arguments), kind_of(inputs))
 
     @cached_property
     def _storages(self) -> Storages:
@@ -212,7 +212,11 @@ class Executable:
 
     def arguments(self, inputs: Any) -> tuple[tvm_ffi.Tensor, ...]:
         """The VM's arguments for checked `inputs`: they as TVM tensors, then the state, its copies, the parameters."""
-        return (*(to_tensor(value) for value in inputs), *self.state.values(), *self._copies, *self.params)
+        return (*map(to_tensor, inputs), *self._bound())
+
+    def _bound(self) -> tuple[tvm_ffi.Tensor, ...]:
+        """What `main` takes after the inputs."""
+        return (*self.state.values(), *self._copies, *self.params)
 
     def run(self, arguments: tuple[tvm_ffi.Tensor, ...]) -> Any:
         """Run `main` on what `arguments` returned; outputs as TVM gives them."""

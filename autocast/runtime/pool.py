@@ -16,7 +16,7 @@ import tvm_ffi
 from autocast.runtime.plan import PAGE
 from autocast.runtime.program import Program
 from autocast.runtime.sizes import Size, evaluate_all, tensor_bytes
-from autocast.runtime.tensors import bytes_of
+from autocast.runtime.tensors import bytes_of, is_torch
 from autocast.runtime.tvm_runtime import function
 
 #: Bytes that blocks of different sizes may hold together, and how many times what one call needs, where that is more:
@@ -90,8 +90,9 @@ def _bytes(blocks: Mapping[int, int]) -> int:
     return sum(size * number for size, number in blocks.items())
 
 
-def _tensors(outputs: Any) -> Iterable[tvm_ffi.Tensor]:
-    if isinstance(outputs, tvm_ffi.Tensor):
+def _tensors(outputs: Any) -> Iterable[Any]:
+    """Those of the virtual machine, or of torch."""
+    if isinstance(outputs, tvm_ffi.Tensor) or is_torch(outputs):
         yield outputs
     elif isinstance(outputs, tvm_ffi.Array | tuple | list):
         for output in outputs:

@@ -15,6 +15,11 @@ from autocast.runtime.tensors import dtype_name, is_array, is_torch, kind_of_lay
 Inputs = Sequence[Any] | Mapping[str, Any]
 
 
+def described(value: Any) -> tuple[Any, ...]:
+    """All that `Signature.bind` asks of an argument: it need not be asked again of one that is described alike."""
+    return type(value), getattr(value, "shape", None), getattr(value, "dtype", None), getattr(value, "layout", None)
+
+
 @dataclass(frozen=True)
 class Input:
     """One input of `main`: its name, dtype and shape (numbers, or sizes that a call says)."""
