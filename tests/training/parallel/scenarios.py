@@ -29,7 +29,7 @@ from tests.training.parallel.ranks import connect, set_timeout
 ROWS, STEPS = 12, 5
 
 #: Seconds after which ranks stop to wait for one that is missing.
-TIMEOUT = 3
+TIMEOUT = 2
 
 _SENDS_LOW = Policy(low_ops=("collective.all_reduce_start",))
 _SCATTERS_LOW = Policy(low_ops=("collective.reduce_scatter_start",))
@@ -263,7 +263,7 @@ def missed(rank: int, count: int, directory: Path) -> list[Any]:
     trainer = Trainer(model(6), MSE(), SGD(), learning_rate=0.05)
     trainer.step(batch(0, 6))
     set_timeout(TIMEOUT)
-    time.sleep(3 * TIMEOUT * rank)
+    time.sleep(2 * TIMEOUT * rank)
     began = time.monotonic()
     try:
         trainer.step(batch(0, 6))
