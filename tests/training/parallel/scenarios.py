@@ -111,25 +111,30 @@ class Residual(torch.nn.Module):
         return self.head(x.mean((2, 3)))
 
 
-#: How BatchNorm's statistics are synchronized: options of the Trainer.
-NORMS: dict[str, dict[str, Any]] = {
-    "float32": {},
-    "bfloat16": {"amp": "bfloat16"},
-    "torch": {"device": "torch:cpu", "mode": "eager"},
+def images(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images and targets of a step, for all ranks together."""
+    generator = torch.Generator().manual_seed(step)
+    return 3 + 2 * torch.randn(ROWS, 3, 8, 8, generator=generator), torch.randn(ROWS, 7, generator=generator)
+
+
+#: How BatchNorm's statistics are synchronized: of images or not, and options of the Trainer.
+NORMS: dict[str, tuple[bool, dict[str, Any]]] = {
+    "images": (True, {}),
+    "bfloat16": (False, {"amp": "bfloat16"}),
+    "torch": (False, {"device": "torch:cpu", "mode": "eager"}),
 }
 
 
 def normalized(way: str, rank: int, count: int) -> dict[str, list[float]]:
-    """Losses of a few steps on this rank's images, and the running statistics after them."""
-    rows = ROWS // count
+    """Losses of a few steps on this rank's rows of each batch, and the running statistics after them."""
+    of_images, options = NORMS[way]
+    rows, draw = ROWS // count, images if of_images else batch
+    imported = autocast.from_torch(Residual().train(), (images(0)[0][:rows],)) if of_images else model(rows, norm=True)
     parallel = DataParallel(sync_batch_norm=True, bucket_mib=1e-4)
-    image = autocast.from_torch(Residual().train(), (torch.zeros(rows, 3, 8, 8),))
-    trainer = Trainer(image, MSE(), SGD(momentum=0.9), learning_rate=0.05, parallel=parallel, **NORMS[way])
+    trainer = Trainer(imported, MSE(), SGD(momentum=0.9), learning_rate=0.05, parallel=parallel, **options)
     found: dict[str, list[float]] = {"losses": []}
     for step in range(STEPS):
-        generator = torch.Generator().manual_seed(step)
-        x, y = 3 + 2 * torch.randn(ROWS, 3, 8, 8, generator=generator), torch.randn(ROWS, 7, generator=generator)
-        found["losses"].append(trainer.step((x[rank * rows :][:rows], y[rank * rows :][:rows])))
+        found["losses"].append(trainer.step(tuple(tensor[rank * rows :][:rows] for tensor in draw(step))))
     state = trainer.state_dict()["tensors"]
     return found | {name: tensor.tolist() for name, tensor in state.items() if ".running_" in f".{name}"}
 
