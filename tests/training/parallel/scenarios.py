@@ -244,10 +244,8 @@ def refused(rank: int, count: int, directory: Path) -> dict[str, str]:
             return f"{type(error).__name__}: {error}"
         return "no error"
 
-    def trainer(
-        rows: int = 6, optimizer: Optimizer | None = None, parallel: DataParallel | None = None, **options: Any
-    ) -> Trainer:
-        return Trainer(model(rows, **options), MSE(), optimizer or SGD(), learning_rate=0.05, parallel=parallel)
+    def trainer(rows: int = 6, optimizer: Optimizer | None = None, *, norm: bool = False, **options: Any) -> Trainer:
+        return Trainer(model(rows, norm=norm), MSE(), optimizer or SGD(), learning_rate=0.05, **options)
 
     whole = trainer()
     (directory / "broken.safetensors").write_bytes(b"nothing")
@@ -258,6 +256,8 @@ def refused(rank: int, count: int, directory: Path) -> dict[str, str]:
         "optimizer": message(lambda: trainer(optimizer=SGD(momentum=0.5 * rank))),
         "checkpoint": message(lambda: whole.load(directory / "broken.safetensors")),
         "unwritable": message(lambda: whole.save(directory / "broken.safetensors" / "in no folder")),
+        "zero on torch": message(lambda: trainer(parallel=DataParallel(zero=1), device="torch:cpu")),
+        "zero low": message(lambda: trainer(parallel=DataParallel(zero=1), amp=Policy(fp32_params=False))),
         "few": message(lambda: whole.fit([batch(0, 6)])),
         "afterwards": message(lambda: whole.step(batch(0, 6))),
     }

@@ -124,6 +124,11 @@ def test_ranks_drop_different_elements_and_checkpoints_have_the_seed_of_rank_0(f
         ("rows", "RankError: Trainer: the 2 processes were not started alike: model: rank 0 has .*rank 1"),
         ("optimizer", "RankError: Trainer: .* options: rank 0 has .*momentum=0.0.* rank 1 .*momentum=0.5"),
         ("zero", "RankError: Trainer: .* options: rank 0 has .*zero=0.* rank 1 .*zero=1"),
+        (
+            "zero on torch",
+            "TrainingError: Trainer: zero=1 on the device 'torch:cpu', expected 'cpu': .* Leave zero out",
+        ),
+        ("zero low", "TrainingError: Trainer: zero=1 and a policy with fp32_params=False, expected masters in float32"),
         ("few", "InputError: Trainer.fit: got 1 batches for 2 processes, expected one for each at least"),
         ("afterwards", "no error"),
     ],
