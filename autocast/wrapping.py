@@ -118,7 +118,8 @@ class _Program:
     outputs : pytree.TreeSpec, optional
         How the module nests what it returns; None: one tensor.
     leaves : list
-        What is at the tree's leaves: None stands for a tensor, ("", value) for something else.
+        What is at the tree's leaves: None stands for a tensor, `torch.view_as_complex` for a complex one, of which the
+        model has pairs, and ("", value) for something else.
     """
 
     model: Model
@@ -132,7 +133,11 @@ class _Program:
         if self.outputs is None:
             return tensors
         results = iter(tensors if isinstance(tensors, tuple) else (tensors,))
-        return pytree.tree_unflatten([next(results) if leaf is None else leaf[1] for leaf in self.leaves], self.outputs)
+        leaves = [
+            next(results) if leaf is None else leaf[1] if isinstance(leaf, tuple) else leaf(next(results))
+            for leaf in self.leaves
+        ]
+        return pytree.tree_unflatten(leaves, self.outputs)
 
 
 class _Compiled:
@@ -211,8 +216,11 @@ class _Compiled:
             )
         model = amp.autocast(model, **self.options)
         self._remember(module)
-        leaves = [None if isinstance(leaf, torch.Tensor) else ("", leaf) for leaf in leaves]
-        nested = None if outputs.is_leaf() else outputs
+        leaves = [
+            (torch.view_as_complex if leaf.is_complex() else None) if isinstance(leaf, torch.Tensor) else ("", leaf)
+            for leaf in leaves
+        ]
+        nested = None if leaves == [None] and outputs.is_leaf() else outputs
         return _Program(model, compile(model), self._versions(), nested, leaves)
 
     def _remember(self, module: nn.Module) -> None:

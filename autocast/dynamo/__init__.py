@@ -10,13 +10,18 @@ from torch import fx
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from autocast.dynamo.graphs import Graph, real
+from autocast.dynamo.graphs import Graph
+from autocast.errors import UnsupportedError
 
 __all__ = ["backend"]
 
 
 def backend(
-    graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of Dynamo's; `torch.compile` finds it as "autocast".
 
@@ -29,6 +34,8 @@ def backend(
         compiled for training: forward and backward, each with its casts.
     options : mapping, optional
         Of `amp.autocast`: `{"policy": "mp1"}`, `{"dtype": "float16"}`; its defaults where nothing is given.
+    mode : str, optional
+        Those of torch are Inductor's: an error.
 
     Returns
     -------
@@ -41,8 +48,14 @@ def backend(
     ImportModelError
         The graph holds operators that cannot be imported: all are listed.
     UnsupportedError
-        The graph changes a buffer where no gradients are wanted, or returns what is neither a tensor nor known.
+        A `mode` was asked for; the graph changes a buffer where no gradients are wanted, or returns what is neither a
+        tensor nor known.
     """
+    if mode is not None:
+        raise UnsupportedError(
+            f"torch.compile: backend='autocast' was given mode={mode!r}, which is one of Inductor's; expected none. "
+            "Pass options={...} of amp.autocast, such as {'policy': 'mp1'}"
+        )
     options = options or {}
     if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs):
         from autocast.dynamo.training import training_backend  # and AOTAutograd, which inference does not need
@@ -50,5 +63,5 @@ def backend(
         return training_backend(graph, example_inputs, options)
     compiled = Graph(graph, options, example_inputs)
     with tracing(None), unset_fake_temporarily():
-        compiled.code(tuple(map(real, example_inputs)))
+        compiled.prepare(example_inputs)
     return compiled

@@ -47,6 +47,7 @@ class Inputs(torch.nn.Module):
     def forward(self, *tensors: torch.Tensor) -> Any:
         graph, values = self.graph, iter(tensors)
         given: dict[int, Any] = {position: next(values) for position in graph.tensors}
+        given |= {position: torch.view_as_complex(given[position]) for position in graph.pairs}
         given |= {position: next(values).shape[0] for position in graph.carried}
         given |= {position: getattr(self, _name(position)) for position in graph.weights}
         given |= dict(zip(graph.numbers, self.numbers, strict=True))
@@ -108,6 +109,8 @@ class Graph:
         tensors = [i for i, value in enumerate(examples) if isinstance(value, torch.Tensor)]
         self.weights = [i for i in tensors if self.is_weight(examples[i])]
         self.tensors = [i for i in tensors if i not in self.weights]
+        #: Of these, those that are complex: the model has real and imaginary parts along a last axis.
+        self.pairs = [i for i in self.tensors if examples[i].is_complex()]
         #: Of each size that varies, by name: where the tensors are that have it, and its axis.
         self.axes: dict[str, list[tuple[int, int]]] = {}
         self.bounds: dict[str, tuple[int | None, ...]] = {}
@@ -125,6 +128,9 @@ class Graph:
         self.symbols: dict[str, tuple[int, int | None]] = {name: places[0] for name, places in self.axes.items()}
         self.symbols |= {str(values[i]): (i, None) for i in (*self.carried, *self.numbers)}
         self.results, self.passed, self.others = self._outputs(placeholders)
+        returned = body.graph.output_node().args[0]
+        #: Results that are complex.
+        self.complex = {i for i in self.results if value_of(returned[i]).is_complex()}
         self._codes: dict[tuple[Any, ...], _Code] = {}
         self._ready: dict[tuple[Any, ...], _Ready] = {}
 
@@ -156,7 +162,10 @@ class Graph:
 
     def tensors_of(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """What the model takes."""
-        return [*(inputs[i] for i in self.tensors), *(torch.empty(inputs[i], 0) for i in self.carried)]
+        tensors = [inputs[i] for i in self.tensors]
+        if self.pairs:
+            tensors = [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in tensors]
+        return [*tensors, *(torch.empty(inputs[i], 0) for i in self.carried)]
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         if not self.passed and not self.others:
@@ -177,7 +186,11 @@ class Graph:
         tensors = self.tensors_of(inputs)
         executable = self.executable(inputs)
         results = executable(*tensors) if tensors else from_tensor(executable.run(executable.arguments(())), "torch")
-        return results if isinstance(results, tuple) else (results,)
+        results = results if isinstance(results, tuple) else (results,)
+        if self.complex:
+            pairs = zip(self.results, results, strict=True)
+            results = tuple(torch.view_as_complex(result) if i in self.complex else result for i, result in pairs)
+        return results
 
     def other(self, position: int, inputs: Sequence[Any]) -> Any:
         """A result that is no tensor: a constant, or a number that the sizes say."""
@@ -203,6 +216,11 @@ class Graph:
                 del self._ready[next(iter(self._ready))]
         return ready.executable
 
+    def prepare(self, inputs: Sequence[Any]) -> None:
+        """Compile it for the numbers among these inputs, unless nothing of it is computed."""
+        if self.results:
+            self.code(tuple(map(real, inputs)))
+
     def code(self, inputs: Sequence[Any]) -> _Code:
         """The graph, compiled for the numbers among these inputs."""
         numbers = self.numbers_of(inputs)
@@ -219,7 +237,9 @@ class Graph:
         """The graph as a model of its tensors, for the numbers and weights among these inputs."""
         order = {position: i for i, position in enumerate(self.tensors)}
         dynamic = {
-            name: [(order[i], axis, *self.bounds[name]) for i, axis in places] for name, places in self.axes.items()
+            name: [(order[i], axis, *self.bounds[name]) for i, axis in places]
+            for name, places in self.axes.items()
+            if self.bounds[name][0] != self.bounds[name][1]  # torch found later that it does not vary
         }
         model = from_torch(Inputs(self, inputs), tuple(self.tensors_of(inputs)), dynamic=dynamic)
         if model.updated:

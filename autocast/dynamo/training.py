@@ -29,7 +29,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from autocast.dynamo.attention import with_attention
 from autocast.dynamo.converters import BACKWARD
-from autocast.dynamo.graphs import Graph, Inputs, real, value_of
+from autocast.dynamo.graphs import Graph, Inputs, value_of
 from autocast.dynamo.statistics import without_statistics
 from autocast.errors import UnsupportedError
 from autocast.frontend.randomness import random_state
@@ -72,6 +72,15 @@ def _native_dropout(x: torch.Tensor, rate: float, train: bool | None) -> tuple[t
     return x * kept * (1 / (1 - rate)), kept
 
 
+def _keep_drawn(joint: fx.GraphModule) -> None:
+    """What is random in a checkpointed part is drawn once and kept, the bits that say what is dropped at best."""
+    for node in joint.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            for drawn in (node, *node.users):
+                if drawn is node or value_of(drawn).dtype is torch.bool:
+                    drawn.meta.pop("recompute", None)
+
+
 class _Step:
     """The compilers that AOTAutograd calls: of the forward graph, then of the backward one."""
 
@@ -83,6 +92,7 @@ class _Step:
     def partition(self, joint: fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         """The forward and the backward graph: what costs little is computed again, not kept."""
         without_statistics(joint)
+        _keep_drawn(joint)
         forward, backward = min_cut_rematerialization_partition(
             joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
         )
@@ -150,7 +160,7 @@ class _Traced(Graph):
 
     def compile(self) -> Callable[..., Any]:
         """This, ready for its examples, as AOTAutograd calls it."""
-        self.code(tuple(map(real, self.examples)))
+        self.prepare(self.examples)
         return make_boxed_func(self)
 
     def kept(self, position: int, result: torch.Tensor) -> torch.Tensor:

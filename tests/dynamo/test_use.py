@@ -1,0 +1,106 @@
+"""What users do around `torch.compile(backend="autocast")`: complex numbers, hooks, checkpoints, options of torch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import autocast
+from autocast import dynamo
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def _compiled(module: Any, **options: Any) -> Any:
+    return torch.compile(module, backend=dynamo.backend, options={"policy": "mp0"}, **options)
+
+
+def _rotated(x: torch.Tensor) -> torch.Tensor:
+    return torch.complex(x, 2 * x)
+
+
+def test_complex_results_are_complex() -> None:
+    x = torch.randn(3, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(_compiled(_rotated)(x), _rotated(x))
+
+
+@pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")  # of their conjugates
+def test_complex_numbers_have_gradients() -> None:
+    def square(x: torch.Tensor) -> torch.Tensor:
+        return x * x
+
+    x = torch.randn(3, 4, dtype=torch.complex64, requires_grad=True)
+    got, expected = _compiled(square)(x), square(x)
+    torch.testing.assert_close(got, expected)
+    weight = torch.randn(3, 4, dtype=torch.complex64)
+    torch.testing.assert_close(torch.autograd.grad(got, x, weight), torch.autograd.grad(expected, x, weight))
+
+
+def test_a_wrapped_module_returns_complex_results() -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            return {"spectrum": _rotated(x), "mean": x.mean()}
+
+    x = torch.randn(3, 8)
+    got = autocast.wrap(Spectrum())(x)
+    torch.testing.assert_close(got["spectrum"], _rotated(x), rtol=1e-2, atol=1e-2)
+    assert not got["mean"].is_complex()
+
+
+def test_a_graph_that_computes_nothing_is_passed() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum() > 0 else x - 1
+
+    compiled = _compiled(function)
+    for sign in (1.0, -1.0):
+        x = torch.full((3,), sign, requires_grad=True)
+        torch.testing.assert_close(compiled(x), function(x))
+        compiled(x).sum().backward()
+
+
+def test_backward_hooks_change_gradients() -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
+    module[1].register_full_backward_hook(lambda module, given, result: (3 * given[0],))
+    plain, x = copy.deepcopy(module), torch.randn(3, 6)
+    for called in (_compiled(module), plain):
+        called(x).sum().backward()
+    torch.testing.assert_close(module[0].weight.grad, plain[0].weight.grad)
+
+
+def test_sizes_that_turn_out_fixed_are() -> None:
+    module = nn.Linear(6, 4)
+    compiled = _compiled(module, dynamic=True)
+    with torch.no_grad():
+        for rows in (3, 5):
+            x = torch.randn(rows, 6)
+            torch.testing.assert_close(compiled(x), module(x))
+
+
+def test_what_dropout_drew_in_a_checkpointed_part_is_not_drawn_again() -> None:
+    def function(x: torch.Tensor) -> Any:
+        return checkpoint(lambda x: F.dropout(x.sin(), 0.5), x, use_reentrant=False)
+
+    x = torch.randn(256, requires_grad=True)
+    y = _compiled(function)(x)
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, (y != 0) * 2 * x.detach().cos())
+
+
+def test_a_mode_is_an_error_that_says_what_to_pass() -> None:
+    compiled = torch.compile(nn.Linear(4, 4), backend=dynamo.backend, mode="max-autotune")
+    with pytest.raises(Exception, match="one of Inductor's; expected none"):
+        compiled(torch.randn(2, 4))
