@@ -242,6 +242,7 @@ def _tidy(program: Any, parameters: set[str]) -> None:
         return False if any(value is not None and value.name in parameters for value in node.inputs) else None
 
     passes.InlinePass()(program)
+    _rename(program.graph, parameters)
     fold_constants(program, onnx_shape_inference=True, should_fold=should_fold)
     rewriter.rewrite(program, [rules.materialize_reshape_shape_rule, rules.squeeze_reshape_1d_rule])
     for tidied in (
@@ -256,6 +257,17 @@ def _tidy(program: Any, parameters: set[str]) -> None:
         tidied(program)
     _return_own_values(program.graph)
     program.producer_name, program.producer_version = "relax-autocast", ""
+
+
+def _rename(graph: Any, parameters: set[str]) -> None:
+    """Rename what is computed under a parameter's name: files of torch's exporter have weights called `val_3`, as it
+    calls values, too."""
+    import onnx_ir as ir
+
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        for value in node.outputs:
+            if value.name in parameters:
+                value.name = next(name for i in count() if (name := f"{value.name}_{i}") not in parameters)
 
 
 def _return_own_values(graph: Any) -> None:

@@ -21,6 +21,7 @@ import autocast
 from autocast import amp
 from autocast.errors import ArtifactError, UnsupportedError
 from autocast.torch_target import onnx as target
+from autocast.torch_target.onnx import _rename
 from autocast.training import SGD, CrossEntropy, training_step
 from tests.architectures import ARCHITECTURES
 
@@ -180,3 +181,15 @@ def test_a_training_step_is_refused_as_onnx_has_no_state(tmp_path: Path) -> None
     model = autocast.from_torch(network(), (torch.randn(4, 16),))
     with pytest.raises(UnsupportedError, match=r"replaces \d+ parameters \(0\.weight, .*and ONNX has no state"):
         autocast.to_onnx(training_step(model, CrossEntropy(), SGD(momentum=0)), tmp_path / "model.onnx")
+
+
+def test_what_is_computed_under_the_name_of_a_weight_is_renamed() -> None:
+    import onnx_ir as ir
+
+    x, weight = ir.Value(name="x"), ir.Value(name="val_3", const_value=ir.tensor([1.0], name="val_3"))
+    moved = ir.node("Neg", [x])
+    moved.outputs[0].name = "val_3"
+    total = ir.node("Add", [moved.outputs[0], weight])
+    graph = ir.Graph([x], total.outputs, nodes=[moved, total], initializers=[weight], opset_imports={"": 22})
+    _rename(graph, {"val_3", "val_3_0"})
+    assert (moved.outputs[0].name, weight.name) == ("val_3_1", "val_3")
