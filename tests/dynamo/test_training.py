@@ -39,7 +39,7 @@ def _wrapped(module: Any, **options: Any) -> Any:
 
 def _bert(dropout: float = 0.0) -> nn.Module:
     config = transformers.BertConfig(
-        num_hidden_layers=2,
+        num_hidden_layers=1,
         hidden_size=32,
         num_attention_heads=2,
         intermediate_size=64,
