@@ -35,17 +35,20 @@ class Band:
 
 
 class BandSource:
-    """Emits the code that gives a task its band of (images, height, width) pixels of `channels` each."""
+    """Emits the code that gives a task its band of (images, height, width) pixels of `channels` each.
+
+    `rows` are the rows of outputs (of each kind) of a band.
+    """
 
     def __init__(
-        self, unit: VectorUnit, data: tirx.Buffer, shape: list[Extent], channels: int, blocking: Blocking
+        self, unit: VectorUnit, data: tirx.Buffer, shape: list[Extent], channels: int, blocking: Blocking, rows: Extent
     ) -> None:
-        self.unit, self.data, self.blocking = unit, data, blocking
+        self.unit, self.data, self.blocking, self.rows = unit, data, blocking, rows
         self.height, self.width, self.channels = shape[1], shape[2], channels
         self.word_dtype = "bfloat16" if blocking.pairs else "float32"
-        rows, columns = blocking.row_window, blocking.column_window
-        needs_rows = (rows.first < 0 or rows.beyond > 0) and not blocking.trims_rows
-        needs_columns = (columns.first < 0 or columns.beyond > 0) and blocking.places is None
+        high, wide = blocking.row_window, blocking.column_window
+        needs_rows = (high.first < 0 or high.beyond > 0) and not blocking.trims_rows
+        needs_columns = (wide.first < 0 or wide.beyond > 0) and blocking.places is None
         self.in_place = not needs_rows and not needs_columns and str(data.dtype) == self.word_dtype
 
     def emit(self, first_image: tirx.Expr, first_row: tirx.Expr) -> Band:
@@ -57,7 +60,7 @@ class BandSource:
             image_pitch = self.height * pitch
             base = T.bind(first_image * i64(image_pitch) + row * i64(pitch) + columns.first * self.channels)
             return Band(self.data, base, pitch, image_pitch, first_image, first_row)
-        high = (self.blocking.rows - 1) * rows.step + rows.span
+        high = (self.rows - 1) * rows.step + rows.span
         pitch = (self.width - columns.first + columns.beyond) * self.channels
         scratch = self.unit.scratch(self.blocking.images * high * pitch + 2 * self.unit.lanes, self.word_dtype)
         band = Band(scratch, i64(0), pitch, high * pitch, first_image, first_row)
@@ -66,7 +69,7 @@ class BandSource:
             self._copy_image(band, T.bind(image * i64(band.image_pitch)), source, row, high)
         return band
 
-    def _copy_image(self, band: Band, begin: tirx.Expr, source: tirx.Expr, row: tirx.Expr, high: int) -> None:
+    def _copy_image(self, band: Band, begin: tirx.Expr, source: tirx.Expr, row: tirx.Expr, high: Extent) -> None:
         """Rows from `row` on of the image whose first row is the `source`-th of all, to `begin` in the scratch."""
         columns, pitch = self.blocking.column_window, i64(band.row_pitch)
         # Rows above the image, in it, and below it; a negative `left` cuts columns off.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from autocast.kernels.specs.convolutions import Convolution
+from autocast.kernels.targets.cpu.convolutions.cost import WEIGHT_BYTES, Cost
 from autocast.kernels.targets.cpu.convolutions.taps import Taps, Window, taps_of, window_of
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 
@@ -18,12 +19,8 @@ _TILES = {
     "avx2": {2: (6, 1.0), 1: (12, 1.5)},
     "generic": {2: (4, 1.0), 1: (8, 1.5)},
 }
-#: What a step takes besides its products, in rows of a vector; a tile and a task besides their steps, in cycles.
-_STEP_ROWS, _TILE_CYCLES, _TASK_CYCLES = 0.5, 60, 3000
-#: Bytes of packed weights and of a band of data that stay in the level-2 cache beside each other.
-_WEIGHT_BYTES, _DATA_BYTES = 448 << 10, 400 << 10
-#: Bytes that a core gets from beyond its level-2 cache in a cycle.
-_BYTES_A_CYCLE = 8
+#: What a step takes besides its products, in rows of a vector.
+_STEP_ROWS = 0.5
 #: Addresses that differ by a multiple of this compete for a few places of the level-1 cache, its ways.
 _SET_BYTES, _WAYS = 4096, 8
 #: What sizes are taken to be, to choose a blocking, where they are not known: of an image, and of rows of one pixel.
@@ -118,6 +115,11 @@ def choose_blocking(spec: Convolution, isa: InstructionSet, cores: int) -> Block
     return min(candidates.all(), key=candidates.cycles)
 
 
+def cost_of(spec: Convolution, isa: InstructionSet, cores: int, blocking: Blocking) -> Cost:
+    """What the time of a blocking of `spec` (of `as_rows`) depends on, besides the size of images."""
+    return _candidates(spec, isa, cores).cost(blocking)
+
+
 def ways_of(spec: Convolution, isa: InstructionSet, cores: int) -> dict[str, Blocking]:
     """The blockings that a model of the machine takes to be nearly as fast, by names: weights are packed for one panel.
 
@@ -156,7 +158,7 @@ class _Candidates:
 
     def __init__(self, spec: Convolution, isa: InstructionSet, cores: int, blocking: Blocking) -> None:
         self.spec, self.isa, self.cores, self.blocking = spec, isa, cores, blocking
-        known = None not in (spec.height, spec.width)
+        self.known = None not in (spec.height, spec.width)
         self.batch = spec.batch or 1
         self.height = spec.height or (_UNKNOWN_PIXELS if spec.width == 1 else _UNKNOWN_SIZE)
         self.width = spec.width or _UNKNOWN_SIZE
@@ -164,7 +166,7 @@ class _Candidates:
         self.rows = max(1, *(kind.outputs(out_height) for kind in blocking.row_kinds))
         self.columns = max(1, *(kind.outputs(out_width) for kind in blocking.column_kinds))
         self.k_words = max(1, sum(blocking.words(kind, spec.channels // spec.groups) for kind in blocking.kinds()))
-        self.trimmable = known and len(blocking.kinds()) == 1
+        self.trimmable = self.known and len(blocking.kinds()) == 1
         self.padded = blocking.row_window.first < 0 or blocking.row_window.beyond > 0
         self.padded_columns = blocking.column_window.first < 0 or blocking.column_window.beyond > 0
         self.places_of = cache(self._places)
@@ -187,14 +189,16 @@ class _Candidates:
 
     def _bands(self) -> list[tuple[int, int]]:
         """Images and rows of a band: whole images, or about 20 ways to cut one."""
-        whole = [(images, self.rows) for images in range(1, self.batch + 1) if self.batch % images == 0]
+        # Bands of images of unknown size are cut when they come.
+        together = range(1, self.batch + 1 if self.known else 2)
+        whole = [(images, self.rows) for images in together if self.batch % images == 0]
         parts = {math.ceil(self.rows / round(1.35**i)) for i in range(22)}
         return whole + [(1, rows) for rows in sorted(parts) if rows < self.rows]
 
     def _blocking(self, images: int, rows: int, feature_tasks: int, tile_rows: int, panel: int) -> Blocking:
         panels = math.ceil(self.spec.features // self.spec.groups / panel) * self.spec.groups
         feature_tasks = min(feature_tasks, panels)
-        together = max(1, min(_WEIGHT_BYTES // (4 * self.k_words * panel), math.ceil(panels / feature_tasks)))
+        together = max(1, min(WEIGHT_BYTES // (4 * self.k_words * panel), math.ceil(panels / feature_tasks)))
         aligned = self.trimmable and images * self.columns % tile_rows == 0
         return replace(
             self.blocking,
@@ -230,30 +234,28 @@ class _Candidates:
         seen = sum(0 <= start + tap * taps.reach < extent for start in starts for tap in range(taps.count))
         return seen / (outputs * max(1, taps.count))
 
-    def cycles(self, blocking: Blocking) -> float:
-        """About how long the convolution takes: its steps, and what comes from beyond the level-2 caches."""
-        spec, element_bytes = self.spec, 2 if blocking.pairs else 4
-        vectors = blocking.panel // self.isa.lanes
+    def cost(self, blocking: Blocking) -> Cost:
+        """What the time of a blocking depends on, besides its bands and tasks."""
+        spec, vectors = self.spec, blocking.panel // self.isa.lanes
         step = vectors * _TILES[self.isa.name][vectors][1] * (blocking.tile_rows + _STEP_ROWS)
-        panels = math.ceil(spec.features // spec.groups / blocking.panel) * spec.groups
-        bands = self.batch // blocking.images * math.ceil(self.rows / blocking.rows)
-        tasks = bands * blocking.feature_tasks
-        tiles = math.ceil(blocking.images * blocking.rows * self.columns / blocking.tile_rows)
-        task_panels = math.ceil(panels / blocking.feature_tasks)
         step *= self.part_of_taps[0] if blocking.trims_rows else 1.0
         step *= self.part_of_taps[1] if blocking.places is not None else 1.0
-        compute = tiles * task_panels * (self.k_words * step + _TILE_CYCLES)
+        return Cost(
+            blocking.row_window,
+            blocking.column_window,
+            pixel_bytes=spec.channels * (2 if blocking.pairs else 4),
+            tile_rows=blocking.tile_rows,
+            tile_cycles=self.k_words * step,
+            panels=math.ceil(spec.features // spec.groups / blocking.panel) * spec.groups,
+            panel_bytes=4 * self.k_words * blocking.panel,
+            panels_together=blocking.panels_together,
+            copies_bands=(self.padded or self.padded_columns) and blocking.places is None,
+            cores=self.cores,
+        )
 
-        high, wide = blocking.row_window, blocking.column_window
-        seen_rows = (blocking.rows - 1) * min(high.step, high.span) + high.span
-        seen_columns = (self.columns - 1) * min(wide.step, wide.span) + wide.span
-        band_bytes = blocking.images * seen_rows * seen_columns * spec.channels * element_bytes
-        fits = band_bytes <= _DATA_BYTES
-        times_read = 1 if fits else math.ceil(task_panels / blocking.panels_together)
-        if (self.padded or self.padded_columns) and blocking.places is None:
-            times_read += 1 if fits else 3  # it is copied
-        weight_bytes = 4 * self.k_words * blocking.panel * task_panels
-        per_core = math.ceil(tasks / self.cores)
-        loaded = per_core * band_bytes * times_read
-        loaded += weight_bytes * (per_core if weight_bytes > _WEIGHT_BYTES else 1)
-        return per_core * (compute + _TASK_CYCLES) + loaded / _BYTES_A_CYCLE
+    def cycles(self, blocking: Blocking) -> float:
+        """About how long the convolution takes."""
+        shape = self.batch, self.rows, self.columns
+        cycles = self.cost(blocking).cycles(*shape, blocking.images, blocking.rows, blocking.feature_tasks)
+        assert isinstance(cycles, int | float)
+        return cycles

@@ -15,10 +15,11 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.extents import Extent, i64, minimum
+from autocast.kernels.extents import Extent, i64, minimum, quotient, remainder
 from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.band import Band, BandSource
-from autocast.kernels.targets.cpu.convolutions.blocking import Blocking, as_rows, choose_blocking
+from autocast.kernels.targets.cpu.convolutions.blocking import Blocking, as_rows, choose_blocking, cost_of
+from autocast.kernels.targets.cpu.convolutions.cutting import cut_when_run
 from autocast.kernels.targets.cpu.convolutions.depthwise import Depthwise, is_depthwise
 from autocast.kernels.targets.cpu.convolutions.runs import WORDS, Runs
 from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
@@ -62,7 +63,9 @@ class _Chunk:
 class _Generator:
     def __init__(self, spec: Convolution, isa: InstructionSet, threads: int, blocking: Blocking | None) -> None:
         self.given, self.spec, self.unit = spec, as_rows(spec), VectorUnit(isa)
-        self.blocking = blocking or choose_blocking(self.spec, isa, threads)
+        self.threads, self.blocking = threads, blocking or choose_blocking(self.spec, isa, threads)
+        self.rows: Extent = self.blocking.rows
+        self.feature_tasks: Extent = self.blocking.feature_tasks
         self.layout = PackedWeights(self.spec, self.blocking, isa)
 
     def emit(self) -> None:
@@ -102,10 +105,15 @@ class _Generator:
         """One task for each band and each of its parts of the features."""
         blocking, spec = self.blocking, self.spec
         height = blocking.row_kinds[0].outputs(self.out_shape[1])  # the others have no more
-        source = BandSource(self.unit, self.data, self.shape, spec.channels, blocking)
-        bands = (height + blocking.rows - 1) // blocking.rows
+        if None in (spec.height, spec.width):
+            columns = blocking.column_kinds[0].outputs(self.out_shape[2])
+            cost, shape = cost_of(spec, self.unit.isa, self.threads, blocking), (self.shape[0], height, columns)
+            ways = sorted({1, min(self.threads, self.layout.panels)})
+            self.rows, self.feature_tasks = cut_when_run(cost, shape, ways)
+        source = BandSource(self.unit, self.data, self.shape, spec.channels, blocking, self.rows)
+        bands = quotient(height + self.rows - 1, self.rows)
         groups = self.shape[0] // blocking.images
-        parts = blocking.feature_tasks
+        parts = self.feature_tasks
         count = groups * bands * parts
         if isinstance(count, int) and count == 1:
             if all(isinstance(extent, int) for extent in self.shape):
@@ -114,15 +122,15 @@ class _Generator:
             # Outside of a parallel loop TIR allocates where the function begins: there no size is bound yet.
             count = tirx.call_extern("int64", "autocast_same", i64(1))
         with T.parallel(0, i64(count)) as task:
-            part = T.bind(task % parts)
-            band = T.bind(task // parts % bands)
-            self._task(source, T.bind(task // (parts * bands)), band, part)
+            part = T.bind(remainder(task, parts))
+            band = T.bind(remainder(quotient(task, parts), bands))
+            self._task(source, T.bind(quotient(task, parts * bands)), band, part)
 
     def _task(self, source: BandSource, group: tirx.Expr, band: tirx.Expr, part: tirx.Expr) -> None:
         blocking = self.blocking
-        first_row = T.bind(band * blocking.rows)
-        first_panel = T.bind(part * self.layout.panels // blocking.feature_tasks)
-        last_panel = T.bind((part + 1) * self.layout.panels // blocking.feature_tasks)
+        first_row = T.bind(band * self.rows)
+        first_panel = T.bind(quotient(part * self.layout.panels, self.feature_tasks))
+        last_panel = T.bind(quotient((part + 1) * self.layout.panels, self.feature_tasks))
         data = source.emit(T.bind(group * blocking.images), first_row)
         first_word = 0
         for kind in blocking.kinds():
@@ -130,9 +138,9 @@ class _Generator:
             if 0 in (height, columns):  # the strides of a transposed convolution pass over a small result
                 first_word += blocking.words(kind, self.layout.channels)
                 continue
-            rows: Extent = blocking.rows
-            if not (isinstance(height, int) and height % blocking.rows == 0):
-                rows = T.bind(tirx.max(minimum(blocking.rows, height - first_row), i64(0)))
+            rows = self.rows
+            if not (isinstance(height, int) and isinstance(rows, int) and height % rows == 0):
+                rows = T.bind(tirx.max(minimum(rows, height - first_row), i64(0)))
             pixels = blocking.images * rows * columns
             chunk = _Chunk(kind, data, rows, columns, pixels, first_word, *self.out_shape[1:])
             together = blocking.panels_together
