@@ -97,7 +97,6 @@ class Generator:
         if model.training:
             raise InputError("Generator: got a model in training mode, expected one in eval mode; call model.eval()")
         _check_positions(model, self.limits)
-        self._lock = threading.Lock()
         dtype = model.dtype if amp is None else torch_dtype(amp)
 
         def compiled(step: Step) -> Executable:
@@ -105,12 +104,27 @@ class Generator:
             return compile(imported if amp is None else mixed_precision.autocast(imported, dtype=amp, policy=policy))
 
         self.prompt, self.step = map(compiled, steps_of(model, self.limits, dtype))
+        self._start(model)
+
+    def _start(self, model: PreTrainedModel) -> None:
+        """Make what each generator has of its own: one state of both programs, and a way into transformers' loop."""
+        self._lock = threading.Lock()
         self.step.share(self.prompt)
         self._torch = copy.copy(model)
         self._torch.__dict__ |= {
             "forward": self._decode if model.config.is_encoder_decoder else self._read,
             "get_encoder": _Source,
         }
+
+    def fork(self) -> Generator:
+        """Another generator of the same code and weights, in the same memory, with keys and values of its own.
+
+        Both can generate at once, in two threads or token by token; a Generator by itself does one after the other.
+        """
+        other = object.__new__(type(self))
+        other.limits, other.prompt, other.step = self.limits, self.prompt.fork(), self.step.fork()
+        other._start(self._torch)
+        return other
 
     def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:
         """Continue sequences, or answer them, as `model.generate` of transformers does.

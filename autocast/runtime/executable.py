@@ -104,6 +104,10 @@ class Executable:
         self.origin = origin
         self.kernel_origins = dict(kernels or {})
         self._initial_state = dict(variant.state)
+        self._start()
+
+    def _start(self) -> None:
+        """Make what each executable has of its own beside its state."""
         self._vm = VirtualMachine(self.library.module)
         self._main = self._vm["main"]
         self._lock = threading.RLock()
@@ -180,6 +184,16 @@ class Executable:
             next((one for one in known[str(param.dtype), tuple(param.shape)] if same_bits(one, param)), param)
             for param in self.params
         )
+
+    def fork(self) -> Executable:
+        """Another executable of the same code and parameters, in the same memory, which goes on from a copy of the
+        state: for several sequences, each of which updates its own."""
+        other = object.__new__(type(self))
+        with self._lock:
+            vars(other).update({name: value for name, value in vars(self).items() if name != "_copies"})
+            other.adopt({name: copy(value) for name, value in self.state.items()})
+        other._start()
+        return other
 
     @property
     def status(self) -> Status:

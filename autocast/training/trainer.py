@@ -54,6 +54,8 @@ _ELSEWHERE = {
         "dtype": "amp",
         "gradient_accumulation_steps": "accumulate",
         "accumulate_grad_batches": "accumulate",
+        "zero": "parallel=DataParallel(zero=1)",
+        "sync_batch_norm": "parallel=DataParallel(sync_batch_norm=True)",
     }.items()
 }
 

@@ -155,6 +155,20 @@ def test_both_programs_hold_the_same_parameters_and_the_same_state(generator: Ge
     assert len(states[0]) == 4 and states[0] == states[1]
 
 
+def test_sequences_with_states_of_their_own_are_generated_in_turn_and_at_once(generator: Generator) -> None:
+    other = generator.fork()
+    prompts = [_prompts(1, 5), _prompts(1, 9)]
+    alone = [generator.generate(prompt, **_GREEDY)[0, prompt.shape[1] :].tolist() for prompt in prompts]
+    streams = [one.stream(prompt, **_GREEDY) for one, prompt in zip((generator, other), prompts, strict=True)]
+    in_turn = [(int(left), int(right)) for left, right in zip(*streams, strict=True)]
+    assert [list(tokens) for tokens in zip(*in_turn, strict=True)] == alone
+
+    assert [param.data_ptr() for param in other.step.params] == [param.data_ptr() for param in generator.step.params]
+    pointers = [{value.data_ptr() for value in one.step.state.values()} for one in (generator, other)]
+    assert pointers[0].isdisjoint(pointers[1]) and len(pointers[1]) == 4
+    assert pointers[1] == {value.data_ptr() for value in other.prompt.state.values()}
+
+
 @pytest.fixture(scope="module")
 def low(llama: PreTrainedModel) -> Generator:
     return Generator(llama, max_batch=2, max_length=24, amp="bfloat16")

@@ -84,6 +84,20 @@ def test_executables_of_one_model_have_states_of_their_own():
     np.testing.assert_array_equal(other.state["p"].numpy(), model.params["p"].numpy())
 
 
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_a_fork_goes_on_from_a_copy_of_the_state_with_the_same_parameters(dtype):
+    model = descent() if dtype is None else amp.autocast(descent(), dtype=dtype)
+    first, alone, x = vm.compile(model), vm.compile(model), array(64, 64, seed=1)
+    first(x, RATE)
+    second = first.fork()
+    assert [one.data_ptr() for one in second.params] == [one.data_ptr() for one in first.params]
+    first(array(64, 64, seed=2), RATE)
+    alone(x, RATE)
+    np.testing.assert_array_equal(second(x, RATE), alone(x, RATE))
+    np.testing.assert_array_equal(second.state["p"].numpy(), alone.state["p"].numpy())
+    assert not np.array_equal(first.state["p"].numpy(), second.state["p"].numpy())
+
+
 def test_a_loaded_state_is_gone_on_from():
     model, x = descent(), array(64, 64, seed=2)
     straight, resumed = vm.compile(model), vm.compile(model)
