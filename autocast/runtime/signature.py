@@ -16,8 +16,12 @@ Inputs = Sequence[Any] | Mapping[str, Any]
 
 
 def described(value: Any) -> tuple[Any, ...]:
-    """All that `Signature.bind` asks of an argument: it need not be asked again of one that is described alike."""
-    return type(value), getattr(value, "shape", None), getattr(value, "dtype", None), getattr(value, "layout", None)
+    """All that `Signature.bind` asks of an argument: it need not be asked again of one that is described alike.
+
+    Nested tensors of torch raise when they are asked for their shape: `bind` is to refuse them.
+    """
+    shape = None if getattr(value, "is_nested", False) else getattr(value, "shape", None)
+    return type(value), shape, getattr(value, "dtype", None), getattr(value, "layout", None)
 
 
 @dataclass(frozen=True)
