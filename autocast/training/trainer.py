@@ -23,7 +23,7 @@ from autocast.messages import check_names, check_value, checked_path, is_count
 from autocast.model import Model
 from autocast.policy import Policy, as_policy, warn_of_unused
 from autocast.training import checkpoint
-from autocast.training.accumulation import accumulation_step, groups_of, is_accumulator
+from autocast.training.accumulation import accumulation_step, groups_of
 from autocast.training.append_loss import check_labels
 from autocast.training.batches import Batch, batches_until, check_plan, check_remaining, steps_in_all, tensors_of
 from autocast.training.callbacks import Callback, Progress
@@ -32,15 +32,15 @@ from autocast.training.evaluator import Evaluator, Metric
 from autocast.training.loss_scaling import DynamicLossScaling, LossScaling
 from autocast.training.losses import Loss
 from autocast.training.optimizers import Optimizer
-from autocast.training.parallel.options import DataParallel
+from autocast.training.parallel.options import DataParallel, check_place
 from autocast.training.parallel.options import parse as parse_parallel
 from autocast.training.parallel.ranks import Ranks, ranks_of
 from autocast.training.parallel.shards import shard_of, whole_shard_of
-from autocast.training.parallel.sharing import shared, with_own_seed
-from autocast.training.parallel.zero import share_of, slots_of, whole_of
+from autocast.training.parallel.sharing import shared
 from autocast.training.progress import divergence, progress_line
 from autocast.training.reached import copy_to, in_dtype_of, on_host
 from autocast.training.schedules import rate_at
+from autocast.training.state import TrainingState
 from autocast.training.step import Options, training_step
 from autocast.vm.signatures import signature_of
 from autocast.vm.torch_devices import checked_device
@@ -141,7 +141,7 @@ class Trainer:
             rate_at(learning_rate, 0)
         self.ranks = Ranks() if self._parallel is None else Ranks.connected()
         if self.ranks.count > 1:
-            self._check_alone()
+            check_place(self._parallel, self.ranks.count, self.device, self.amp)
             rate = learning_rate if is_dataclass(learning_rate) or not callable(learning_rate) else "a function"
             self.model = shared(model, self.ranks, [loss, optimizer, self.amp, self._parallel, options, rate])
             options["parallel"] = self._parallel
@@ -356,7 +356,7 @@ class Trainer:
         They are those of the running state: a step changes them, unless it runs on an accelerator. `trained` copies
         them.
         """
-        state = self._state
+        state = self._state.own
         return {name: in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}
 
     def to_torch(self, module: Any) -> None:
@@ -375,10 +375,7 @@ class Trainer:
 
         Of several processes with `zero=1` all have to ask for it together: each has a share.
         """
-        tensors = with_own_seed({name: tensor.numpy() for name, tensor in self._state.items()}, self.ranks)
-        for name, like in self._shared.items():
-            tensors[name] = whole_of(tensors[name], like.shape, self.ranks)
-        return {"tensors": tensors, "facts": self._facts(self.steps)}
+        return {"tensors": self._state.whole(), "facts": self._facts(self.steps)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned, here or in another process, in any precision that stores the same.
@@ -390,16 +387,12 @@ class Trainer:
         """
         checkpoint.check_facts(state)
         facts = state["facts"]
-        tensors = with_own_seed({name: np.asarray(tensor) for name, tensor in state["tensors"].items()}, self.ranks)
         if facts["optimizer"] != repr(self._optimizer):
             raise CheckpointError(
                 f"Trainer: the checkpoint was written with {facts['optimizer']}, expected {self._optimizer!r}; build "
                 "the Trainer with that optimizer, or start from the checkpoint's parameters alone"
             )
-        checkpoint.check_fits(tensors, self._whole_state)
-        for name in self._shared:
-            tensors[name] = share_of(tensors[name], self.ranks)
-        self.executable.load_state(tensors)
+        self._state.load({name: np.asarray(tensor) for name, tensor in state["tensors"].items()})
         self.steps = facts["steps"]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -428,33 +421,18 @@ class Trainer:
         tensors = self.ranks.by_rank_0("read the checkpoint", read)
         if self.ranks.count > 1:
             steps = int(self.ranks.same_array(np.array(self.steps, "int64")))
-            known = {name: np.asarray(tensor) for name, tensor in (tensors or self._whole_state).items()}
-            sent = {name: self.ranks.same_array(known[name]) for name in self._whole_state}
+            like = self._state.like()
+            known = like if tensors is None else {name: np.asarray(tensor) for name, tensor in tensors.items()}
+            sent = {name: self.ranks.same_array(known[name]) for name in like}
             self.load_state_dict({"tensors": sent, "facts": self._facts(steps)})
 
     def __repr__(self) -> str:
         return f"Trainer({self._optimizer!r}, {self.amp or 'in the precision of the model'}, {self.steps} steps done)"
 
-    @property
-    def _state(self) -> dict[str, tvm.runtime.Tensor]:
-        """What training goes on from, in this machine's memory, without a copy where it is there already."""
-        state = self.executable.state
-        return {name: on_host(tensor) for name, tensor in state.items() if not is_accumulator(name)}
-
     @cached_property
-    def _shared(self) -> dict[str, np.ndarray]:
-        """The parts of the state that each rank has a share of: something like the whole, which takes no memory."""
-        if self.ranks.count == 1 or self._parallel is None or not self._parallel.zero:
-            return {}
-        owners = slots_of(self._state, self.model.params)
-        shapes = {name: tuple(map(int, self.model.params[owner].shape)) for name, owner in owners.items()}
-        return {name: np.broadcast_to(np.zeros((), "float32"), shape) for name, shape in shapes.items()}
-
-    @property
-    def _whole_state(self) -> dict[str, Any]:
-        """What a checkpoint has, to ask for names, dtypes and shapes."""
-        state = {name: tensor.numpy() for name, tensor in self._state.items() if name not in self._shared}
-        return {name: self._shared.get(name, state.get(name)) for name in self._state}
+    def _state(self) -> TrainingState:
+        divided = self._parallel is not None and self._parallel.zero > 0
+        return TrainingState(self.executable, self.model.params, self.ranks, divided=divided)
 
     def _accumulated(self, arguments: Sequence[tuple[Any, ...]]) -> Any:
         """The loss of a step on several batches, after all of them were seen to fit."""
@@ -465,29 +443,8 @@ class Trainer:
                 self.accumulation(*each)  # type: ignore[misc]
             return self.executable(*arguments[-1])
         except BaseException:
-            sums = {name: sum for name, sum in self.executable.state.items() if is_accumulator(name)}
-            self.executable.load_state({name: np.zeros(tuple(sum.shape), "float32") for name, sum in sums.items()})
+            self._state.forget_sums()
             raise
-
-    def _check_alone(self) -> None:
-        """TrainingError where several processes would train on a device that nobody has tried that on."""
-        if self.device not in ("cpu", "torch:cpu"):
-            raise TrainingError(
-                f"Trainer: {self.ranks.count} processes train on the device {self.device!r}, expected 'cpu' or "
-                "'torch:cpu': that is what means over processes were tried on. Train in one process (parallel='none')"
-            )
-        if self._parallel is None or not self._parallel.zero:
-            return
-        if self.device != "cpu":
-            raise TrainingError(
-                f"Trainer: zero=1 on the device {self.device!r}, expected 'cpu': shares are sent by gloo between our "
-                "kernels. Leave zero out"
-            )
-        if self.amp is not None and not self.amp.fp32_params:
-            raise TrainingError(
-                "Trainer: zero=1 and a policy with fp32_params=False, expected masters in float32: shares of those are "
-                "updated and sent. Leave one of them out"
-            )
 
     @property
     def _shards(self) -> bool:

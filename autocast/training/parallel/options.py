@@ -7,6 +7,7 @@ from typing import Any
 
 from autocast.errors import TrainingError
 from autocast.messages import check_option, is_number, is_whole, named_options, shown
+from autocast.policy import Policy
 
 #: What to do instead of passing what torch calls its options.
 _ELSEWHERE = {
@@ -28,6 +29,11 @@ class DataParallel:
     shard : bool
         Whether `fit` and `evaluate` take every N-th batch, beginning with the one of this process's rank; False where
         the batches that they are given are this process's own. Those of a DataLoader with a DistributedSampler are.
+    sync_batch_norm : bool
+        Whether BatchNorm normalizes by the batches of all processes together; else each by its own.
+    zero : int
+        1: each process has a share of the optimizer's state, updates that share of every parameter, and sends it to the
+        others. 0: each has all of it.
 
     Raises
     ------
@@ -64,3 +70,24 @@ def parse(parallel: Any) -> DataParallel | None:
         f"parallel is {shown(parallel)}, expected 'data', 'none', DataParallel(bucket_mib=25), or None: 'data' where "
         "several processes were started together"
     )
+
+
+def check_place(options: DataParallel | None, processes: int, device: str, policy: Policy | None) -> None:
+    """TrainingError where several processes would train on a device, or with a policy, that nobody has tried."""
+    if device not in ("cpu", "torch:cpu"):
+        raise TrainingError(
+            f"Trainer: {processes} processes train on the device {device!r}, expected 'cpu' or 'torch:cpu': that is "
+            "what means over processes were tried on. Train in one process (parallel='none')"
+        )
+    if options is None or not options.zero:
+        return
+    if device != "cpu":
+        raise TrainingError(
+            f"Trainer: zero=1 on the device {device!r}, expected 'cpu': shares are sent by gloo between our kernels. "
+            "Leave zero out"
+        )
+    if policy is not None and not policy.fp32_params:
+        raise TrainingError(
+            "Trainer: zero=1 and a policy with fp32_params=False, expected masters in float32: shares of those are "
+            "updated and sent. Leave one of them out"
+        )
