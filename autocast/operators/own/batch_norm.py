@@ -11,7 +11,7 @@ momentum * batch; the variance is the biased one, as everywhere in Relax.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tvm import relax
@@ -49,10 +49,10 @@ def local_statistics(emit: Emit, x: relax.Expr, attributes: relax.Expr) -> tuple
 
 def batch_of(emit: Emit, x: relax.Expr, attributes: relax.Expr, mean: relax.Var, variance: relax.Var) -> Batch:
     """`x` with the statistics that it is normalized by."""
-    others, shape, dtype = others_of(x, attributes), shape_of(x) or (), dtype_of(x)
+    others, dtype = others_of(x, attributes), dtype_of(x)
     return Batch(
         others,
-        _count(emit, [shape[axis] for axis in others], dtype),
+        elements_of(emit, x, attributes),
         mean,
         variance,
         emit(op.rsqrt(variance + relax.const(float(attributes.epsilon), dtype))),
@@ -60,8 +60,10 @@ def batch_of(emit: Emit, x: relax.Expr, attributes: relax.Expr, mean: relax.Var,
     )
 
 
-def _count(emit: Emit, extents: list, dtype: str | None) -> relax.Expr:
-    """How many elements a channel has, as a literal where it is known now."""
+def elements_of(emit: Emit, x: relax.Expr, attributes: relax.Expr) -> relax.Expr:
+    """How many elements a channel of `x` has, as a literal where it is known now."""
+    shape, dtype = shape_of(x) or (), dtype_of(x)
+    extents = [shape[axis] for axis in others_of(x, attributes)]
     if all(isinstance(extent, int) for extent in extents):
         return relax.const(float(math.prod(extents)), dtype)
     numbers = emit(op.shape_to_tensor(relax.ShapeExpr([math.prod(extents[1:], start=extents[0])])))
@@ -104,16 +106,17 @@ def adjoints(
     batch: Batch,
     gamma: relax.Expr,
     g: relax.Expr,
-    over_ranks: Callable[[list[relax.Var]], list[relax.Var]] = lambda sums: sums,
+    over_ranks: Callable[..., Sequence[relax.Expr]] = lambda *sums_and_count: sums_and_count,
 ) -> list[relax.Expr]:
-    """The adjoints of data, scale and offset; those of the data by what `over_ranks` makes of both sums of `g`."""
+    """The adjoints of data, scale and offset; those of the data by what `over_ranks` makes of both sums of `g`, and of
+    the number of elements."""
     total = emit(op.sum(g, batch.others))
     along = emit(op.sum(g * batch.centered, batch.others))
     factor = emit(gamma * batch.reciprocal) if attributes.scale else batch.reciprocal
-    of_mean, of_variance = over_ranks([total, along])
-    slope = emit(of_variance * batch.reciprocal * batch.reciprocal / batch.count)
+    of_mean, of_variance, count = over_ranks(total, along, batch.count)
+    slope = emit(of_variance * batch.reciprocal * batch.reciprocal / count)
     mean, slope, factor = (
-        emit(op.expand_dims(vector, batch.others)) for vector in (emit(of_mean / batch.count), slope, factor)
+        emit(op.expand_dims(vector, batch.others)) for vector in (emit(of_mean / count), slope, factor)
     )
     return [(g - mean - batch.centered * slope) * factor, along * batch.reciprocal, total]
 

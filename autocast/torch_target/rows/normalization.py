@@ -100,22 +100,30 @@ def _sync_batch_norm(asked: Asked) -> Value:
     x, gamma, beta, *running = (asked.wide(i) for i in range(5))
     channel, momentum = asked.axis(), float(asked.attrs.momentum)
     over = [axis for axis in range(asked.rank()) if axis != channel]
+    own = _elements(asked, over)
     offset = torch.mean(x, over) - running[0]
-    offset, square = means_over_ranks([offset, torch.var(x, over, correction=0) + offset * offset])
+    square = torch.var(x, over, correction=0) + offset * offset
+    offset, square, elements = means_over_ranks([offset * own, square * own, torch.full_like(offset, own)])
+    offset, square = offset / elements, square / elements
     mean, variance = running[0] + offset, torch.clamp(square - offset * offset, 0)
     moved = [old * (1 - momentum) + new * momentum for old, new in zip(running, (mean, variance), strict=True)]
-    return _with_statistics(asked, x, gamma, beta, mean, variance, (*moved, mean, variance))
+    return _with_statistics(asked, x, gamma, beta, mean, variance, (*moved, mean, variance, elements.max()))
+
+
+def _elements(asked: Asked, over: list[int]) -> int:
+    """How many elements a channel of the first argument has."""
+    return math.prod(asked.shape_of(0)[axis] for axis in over)
 
 
 def _sync_batch_norm_backward(asked: Asked) -> Value:
     x, gamma, g, mean, variance = (asked.wide(i) for i in range(5))
     channel = asked.axis()
     over = [axis for axis in range(asked.rank()) if axis != channel]
-    elements = math.prod(asked.shape_of(0)[axis] for axis in over)
     reciprocal = torch.rsqrt(variance + float(asked.attrs.epsilon))
     centred = x - _along(asked, mean, [channel])
     total, along = torch.sum(g, over), torch.sum(g * centred, over)
-    of_mean, of_variance = means_over_ranks([total, along])
+    own = torch.full_like(total, _elements(asked, over))
+    of_mean, of_variance, elements = means_over_ranks([total, along, own])
     slope = of_variance * reciprocal * reciprocal / elements
     factor = reciprocal * gamma if asked.attrs.scale else reciprocal
     of_data = g - _along(asked, of_mean / elements, [channel]) - centred * _along(asked, slope, [channel])

@@ -17,6 +17,9 @@ from autocast.operators.own import sync_batch_norm
 
 op = relax.op
 
+#: The field of the result of `sync_batch_norm` that has the number of a channel's elements.
+_ELEMENTS = 5
+
 
 def synchronize_batch_norm(forward: Model, count: int) -> Model:
     """A model whose BatchNorms in training mode take their statistics over the batches of `count` ranks.
@@ -24,7 +27,7 @@ def synchronize_batch_norm(forward: Model, count: int) -> Model:
     Before::                                       After::
 
         n = R.nn.batch_norm(x, g, b, mean, var)        n = R.collective.batch_norm(x, g, b, mean, var)
-        excess = R.divide(R.subtract(n[2], v), 7)      excess = R.divide(R.subtract(n[2], v), 15)  # of 2 ranks
+        excess = R.divide(R.subtract(n[2], v), 7)      excess = R.divide(R.subtract(n[2], v), 2 * n[5] - 1)  # 2 ranks
         new_var = R.add(n[2], excess)                  new_var = R.add(n[2], excess)
 
     Torch's running variance is the unbiased one: the importer adds the excess over what Relax computes, for which all
@@ -48,20 +51,20 @@ class _Synchronize(PlacedMutator):
         new = super().visit_call_(call)
         if is_op(call, "relax.nn.batch_norm") and in_training_only(call):
             return sync_batch_norm(*new.args, attrs=call.attrs)
-        if self.is_excess(call):
-            rate = relax.const(float(self.count), str(call.ty.dtype))
-            rest = relax.const(float(self.count - 1), str(call.ty.dtype))
-            others = self.emit(op.add(self.emit(op.multiply(new.args[1], rate)), rest))
-            return op.divide(new.args[0], others)
+        if (norm := self.norm_of_excess(call)) is not None:
+            elements = self.emit(relax.TupleGetItem(self.visit_expr(norm), _ELEMENTS))
+            dtype = str(call.ty.dtype)
+            total = self.emit(op.multiply(elements, relax.const(float(self.count), dtype)))
+            return op.divide(new.args[0], self.emit(op.subtract(total, relax.const(1.0, dtype))))
         return new
 
-    def is_excess(self, call: relax.Call) -> bool:
-        """Whether a call divides by the number of elements but one what a running variance has moved by."""
+    def norm_of_excess(self, call: relax.Call) -> relax.Var | None:
+        """The BatchNorm whose running variance a call corrects: it divides by the number of elements but one."""
         if not is_op(call, "relax.divide"):
-            return False
+            return None
         moved: Any = self.bound.get(call.args[0])
         field: Any = self.bound.get(moved.args[0]) if is_op(moved, "relax.subtract") else None
         if not isinstance(field, relax.TupleGetItem) or field.index != 2:
-            return False
+            return None
         whole = self.bound.get(field.tuple_value)
-        return is_op(whole, "relax.nn.batch_norm") and bool(in_training_only(whole))
+        return field.tuple_value if is_op(whole, "relax.nn.batch_norm") and in_training_only(whole) else None

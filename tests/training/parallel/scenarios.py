@@ -144,6 +144,24 @@ def synchronized(rank: int, count: int, directory: Path) -> dict[str, Any]:
     return {way: normalized(way, rank, count) for way in NORMS}
 
 
+#: How many rows each rank has of a batch.
+UNEVEN = (8, 4)
+
+
+def uneven(rank: int, count: int, directory: Path) -> dict[str, dict[str, list[float]]]:
+    """The state after a step with synchronized BatchNorm on more rows than the other rank has, by where it was run."""
+    rows = {"batch": ("*", 0, 1, ROWS)}
+    imported = autocast.from_torch(network(norm=True).train(), (torch.zeros(4, 5),), dynamic=rows)
+    found = {}
+    for device in ("cpu", "torch:cpu"):
+        parallel = DataParallel(sync_batch_norm=True)
+        mode = "eager" if "torch" in device else None
+        trainer = Trainer(imported, MSE(), SGD(), learning_rate=0.5, parallel=parallel, device=device, mode=mode)
+        trainer.step(tuple(tensor.split(UNEVEN)[rank] for tensor in batch(0)))
+        found[device] = {name: tensor.tolist() for name, tensor in trainer.state_dict()["tensors"].items()}
+    return found
+
+
 def fitted(rank: int, count: int, directory: Path) -> dict[str, Any]:
     """Losses of `fit` by each kind of batches, and means of `evaluate`, which ranks divide among themselves."""
 
@@ -280,7 +298,7 @@ def missed(rank: int, count: int, directory: Path) -> list[Any]:
 def main() -> None:
     """Run all scenarios on this rank, and write what they return."""
     rank, count, directory = connect(sys.argv)
-    scenarios = (everywhere, synchronized, state, fitted, shuffled, resumed, divided, dropped, refused, missed)
+    scenarios = (everywhere, synchronized, uneven, state, fitted, shuffled, resumed, divided, dropped, refused, missed)
     found = {scenario.__name__: scenario(rank, count, directory) for scenario in scenarios}
     (directory / f"{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # gloo's threads may still be in what was missed

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import MSELoss
 
 from autocast import vm
 from autocast.errors import TrainingError
@@ -55,6 +56,21 @@ def test_two_ranks_normalize_by_the_statistics_of_both_batches(found: list[Any],
     for name, value in scenarios.normalized(way, 0, 1).items():
         rtol = 2**-7 if way == "bfloat16" else 1e-5
         np.testing.assert_allclose(first[name], value, rtol=rtol, atol=rtol, err_msg=name)
+
+
+@pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
+def test_each_rank_weighs_by_its_rows_in_the_statistics_of_both_batches(found: list[Any], device: str) -> None:
+    module = scenarios.network(norm=True).train()
+    x, labels = scenarios.batch(0)
+    losses = map(MSELoss(), module(x).split(scenarios.UNEVEN), labels.split(scenarios.UNEVEN))
+    (sum(losses) / RANKS).backward()
+    torch.optim.SGD(module.parameters(), 0.5).step()
+    for rank in range(RANKS):
+        state = found[rank]["uneven"][device]
+        for name, value in module.state_dict().items():
+            if name in state:
+                np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-5, atol=1e-6, err_msg=name)
+        assert {"0.weight", "1.running_mean", "1.running_var"} <= set(state)
 
 
 def test_what_is_learned_stays_the_same_on_all_ranks_bit_for_bit(found: list[Any]) -> None:
