@@ -23,6 +23,7 @@ from autocast.generation.steps import Limits, Step, steps_of
 from autocast.messages import check_kind, check_value, is_count, shown
 from autocast.runtime.executable import Executable
 from autocast.runtime.tensors import from_tensor
+from autocast.runtime.workers import Worker
 from autocast.torch_target.asked import torch_dtype
 from autocast.vm.compile import compile
 
@@ -199,19 +200,26 @@ class Generator:
     def stream(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any
     ) -> Iterator[torch.Tensor]:
-        """What `generate` does, token by token: an int64 tensor (batch,) for each step, as soon as it is known."""
-        queue = _Queue()
+        """What `generate` does, token by token: an int64 tensor (batch,) for each step, as soon as it is known.
+
+        Where nobody reads on, it ends after the next token.
+        """
         failed: list[BaseException] = []
 
-        def run() -> None:
+        def run(_: threading.Event) -> None:
             try:
                 self.generate(input_ids, attention_mask, streamer=queue, **options)
             except BaseException as error:  # raised where the tokens are read
                 failed.append(error)
                 queue.end()
 
-        threading.Thread(target=run, daemon=True).start()
-        yield from iter(queue.tokens.get, None)
+        worker = Worker(run)
+        queue = _Queue(worker.stopping)
+        worker.start()
+        try:
+            yield from iter(queue.tokens.get, None)
+        finally:
+            worker.stopping.set()
         if failed:
             raise failed[0]
 
@@ -316,11 +324,14 @@ class _Source(nn.Module):
 class _Queue(BaseStreamer):
     """Tokens on their way to another thread; None after the last. transformers puts the prompt first."""
 
-    def __init__(self) -> None:
+    def __init__(self, stopping: threading.Event) -> None:
         self.tokens: SimpleQueue[torch.Tensor | None] = SimpleQueue()
+        self._stopping = stopping
         self._prompt = True
 
     def put(self, value: torch.Tensor) -> None:
+        if self._stopping.is_set():
+            raise InputError("Generator.stream: nobody reads the tokens any more")
         if not self._prompt:
             self.tokens.put(value)
         self._prompt = False

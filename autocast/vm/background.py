@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import tvm
@@ -35,16 +35,19 @@ _NICE = 19
 #: Seconds between two looks of a process at whether the one that started it is still there.
 _WATCH = 1.0
 
+#: Seconds between two looks at whether the compiled code is still wanted.
+_WAIT = 0.1
+
 _ORIGIN = "compiled in the background"
 
 
-def compile_elsewhere(source: Source) -> Compiled:
-    """What `build` makes of a module, made by another process: this thread waits for it.
+def compile_elsewhere(source: Source, stopping: threading.Event) -> Compiled:
+    """What `build` makes of a module, made by another process: this thread waits for it, or until `stopping` is set.
 
     Raises
     ------
     CompileError
-        The process failed; what it said last is in the message.
+        The process failed; what it said last is in the message. Or it was stopped.
     SerializationError
         The module has something that is no data.
     """
@@ -58,7 +61,7 @@ def compile_elsewhere(source: Source) -> Compiled:
         }
         write(job, _JOB, saving.module_entries(source.mod), about)
         with _process(job, result) as process:
-            _, said = process.communicate()
+            said = _last_words(process, stopping)
         if process.returncode:
             raise CompileError(
                 f"compile: the process that compiles in the background ended with {process.returncode}: "
@@ -70,6 +73,14 @@ def compile_elsewhere(source: Source) -> Compiled:
     compiled = Compiled(program, library, container.metadata["seconds"], _ORIGIN, container.metadata["kernels"])
     keep(source, compiled)
     return compiled
+
+
+def _last_words(process: subprocess.Popen[str], stopping: threading.Event) -> str:
+    """What a process said until it ended; CompileError if it is not waited for any more."""
+    while not stopping.is_set():
+        with suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=_WAIT)[1]
+    raise CompileError("compile: the process ends before its model was compiled in the background")
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from autocast.messages import check_kind, check_value, is_count
 from autocast.model.mode import is_trained, training_mode
 from autocast.model.saving import check_params
 from autocast.model.value import IMPORTED_FROM, Model, updates_of
-from autocast.runtime import threads
 from autocast.runtime.executable import Executable
 from autocast.runtime.signature import Inputs
 from autocast.runtime.tensors import to_tensor
@@ -112,7 +111,6 @@ def compile(
         )
     if where and not isinstance(model_or_module, Model):
         return cast(Executable, TorchExecutable(_with_inputs_alone(model_or_module), device, where, mode))
-    threads.configure()
     target = kernels.detect_target() if target is None else target
     if not isinstance(model_or_module, Model):
         return _compile(model_or_module, None, device, target, opt_level)
@@ -183,8 +181,8 @@ def _start(model: Model, device: str, target: tvm.target.Target, opt_level: int)
     if not is_kept(source) or find(source) is not None:
         return _compile_model(model, device, target, opt_level)
 
-    def compiled() -> Executable:
-        made = compile_elsewhere(source)
+    def compiled(stopping: threading.Event) -> Executable:
+        made = compile_elsewhere(source, stopping)
         return _executable(Variant(made.program, made.library, others, state), made, device, _lent(model))
 
     return cast(Executable, StartingExecutable(source.signature, Generic(model), compiled))

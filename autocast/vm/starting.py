@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from threading import RLock, Thread
+from functools import partial
+from threading import Event, RLock
 from typing import Any
 
 import tvm_ffi
@@ -15,6 +16,7 @@ from autocast.runtime.executable import Executable
 from autocast.runtime.signature import Signature
 from autocast.runtime.status import Status
 from autocast.runtime.tensors import from_tensor, kind_of, to_tensor
+from autocast.runtime.workers import Worker
 from autocast.vm.generic import Generic
 
 
@@ -32,22 +34,25 @@ class StartingExecutable:
     generic : Generic
         The model, run by torch.
     compiled : function
-        Answers the executable of the compiled model; called in a thread of its own.
+        Answers the executable of the compiled model; called in a thread of its own. It is given an event, and raises
+        when that is set: the process ends.
     """
 
-    def __init__(self, signature: Signature, generic: Generic, compiled: Callable[[], Executable]) -> None:
+    def __init__(self, signature: Signature, generic: Generic, compiled: Callable[[Event], Executable]) -> None:
         self.signature = signature
         self._generic = generic
         self._compiled: Future[Executable] = Future()
         self._executable: Executable | None = None
         self._turn = RLock()
-        Thread(target=self._compile, args=(compiled,), daemon=True).start()
+        Worker(partial(self._compile, compiled)).start()
 
-    def _compile(self, compiled: Callable[[], Executable]) -> None:
+    def _compile(self, compiled: Callable[[Event], Executable], stopping: Event) -> None:
         try:
-            self._compiled.set_result(compiled())
+            self._compiled.set_result(compiled(stopping))
         except BaseException as error:
             self._compiled.set_exception(error)
+            if stopping.is_set():
+                return
             warnings.warn(
                 f"compile: the model could not be compiled in the background: {type(error).__name__}: {error}. Its "
                 "calls go on with torch's kernels; vm.compile(model, mode='fast') compiles it here, and raises what is "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -141,6 +143,17 @@ def test_samplers_and_stopping_criteria_are_those_of_transformers(llama: PreTrai
 def test_tokens_are_streamed_as_they_come(generator: Generator) -> None:
     tokens = torch.stack(list(generator.stream(_prompts(1, 5), **_GREEDY)), dim=1)
     assert torch.equal(tokens, generator.generate(_prompts(1, 5), **_GREEDY)[:, 5:])
+
+
+def test_a_stream_that_nobody_reads_on_ends(generator: Generator) -> None:
+    before = threading.active_count()
+    stream = generator.stream(_prompts(1, 5), **_GREEDY)
+    next(stream)
+    stream.close()
+    deadline = time.monotonic() + 60
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
 
 
 def test_a_failure_while_tokens_are_streamed_is_raised_where_they_are_read(generator: Generator) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from threading import Event
 
 import numpy as np
 import pytest
@@ -31,14 +31,14 @@ def _model(width: int) -> tuple[autocast.Model, torch.Tensor]:
 def _later(monkeypatch: pytest.MonkeyPatch, done: list[Callable[[], None]]) -> None:
     """Compile when the test says so: `done[0]()`."""
 
-    class Thread:
-        def __init__(self, target: Callable[..., None], args: tuple[Any, ...], daemon: bool) -> None:
-            done.append(lambda: target(*args))
+    class Worker:
+        def __init__(self, target: Callable[[Event], None]) -> None:
+            done.append(lambda: target(Event()))
 
         def start(self) -> None:
             """Not yet."""
 
-    monkeypatch.setattr(starting, "Thread", Thread)
+    monkeypatch.setattr(starting, "Worker", Worker)
 
 
 def test_a_model_answers_before_it_is_compiled_and_the_same_after() -> None:
