@@ -46,13 +46,12 @@ def measure(spec: Any, backend: Backend) -> Measured:
     functions = {symbols[name]: kernel.with_attr("global_symbol", symbols[name]) for name, kernel in kernels.items()}
     compiled = tvm.compile(tvm.IRModule(functions), target=backend.target)
     arguments = _arguments(kernels[HEURISTIC])
-    threads.configure()
     calls = {name: _bound(compiled[symbol], arguments) for name, symbol in symbols.items()}
-    times = _alternate(calls)
+    times = threads.call(_alternate, calls)
     best = min(times, key=lambda name: times[name])
     if times[HEURISTIC] < _GAIN * times[best]:
         return Measured(times, HEURISTIC)
-    again = _alternate({name: calls[name] for name in (HEURISTIC, best)})
+    again = threads.call(_alternate, {name: calls[name] for name in (HEURISTIC, best)})
     return Measured(times, best if again[HEURISTIC] >= math.sqrt(_GAIN) * again[best] else HEURISTIC)
 
 

@@ -234,13 +234,12 @@ class Executable:
 
     def run(self, arguments: tuple[tvm_ffi.Tensor, ...]) -> Any:
         """Run `main` on what `arguments` returned; outputs as TVM gives them."""
-        threads.configure()
         with self._lock:
             if self._last > threads.WORTH_A_PAUSE:
                 threads.pause_openmp()
             started = time.perf_counter()
             try:
-                outputs = self._main(*arguments)
+                outputs = threads.call(self._main, *arguments)
             except Exception as error:
                 mended = mismatch(error, self.program.mismatches)
                 if mended is None:
@@ -313,8 +312,7 @@ class Executable:
         """
         if name not in self.program.functions:
             return otherwise
-        threads.configure()
-        return tuple(VirtualMachine(self.library.module, pooled=False)[name](*arguments))
+        return tuple(threads.call_apart(VirtualMachine(self.library.module, pooled=False)[name], *arguments))
 
 
 def checked_state(held: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, tvm_ffi.Tensor]:

@@ -9,7 +9,9 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from autocast import settings
 from autocast.errors import UnsupportedError
@@ -89,13 +91,53 @@ def configure() -> int:
     return wanted
 
 
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)`, which runs kernels, in a thread that has a pool: this one, as a rule.
+
+    Of a process's threads a fork leaves the one that called it. Its pool has lost its threads and would wait for them
+    forever, so in the new process another thread runs what it calls.
+    """
+    if _is_lost():
+        return _substitute().submit(call, function, *arguments).result()
+    configure()
+    return function(*arguments)
+
+
+def call_apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function(*arguments)`, which runs kernels, in a thread whose pool ends with it.
+
+    A process that has loaded models, and called none, can be forked so: none of its threads waits for others.
+    """
+    with ThreadPoolExecutor(1, "autocast") as thread:
+        return thread.submit(call, function, *arguments).result()
+
+
+def _is_lost() -> bool:
+    """Whether this thread had a pool when this process was forked from its parent."""
+    return getattr(_configured, "lost", False)
+
+
+@functools.cache
+def _substitute() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "autocast")
+
+
+def _after_fork() -> None:
+    _configured.lost = hasattr(_configured, "threads")
+    _substitute.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 def pause_openmp() -> None:
     """End the idle OpenMP threads that torch's last operator left to this thread; the next one starts them again.
 
     They spin for some milliseconds in case another operator comes, on the cores that our kernels are about to use: a
-    call right after one of torch's took twice its time.
+    call right after one of torch's took twice its time. A thread that is left of a fork has none to end.
     """
-    if "torch" in sys.modules:
+    if "torch" in sys.modules and not _is_lost():
         for pause in _pause_functions():
             pause(_SOFT)
 

@@ -39,6 +39,35 @@ PAUSES = """
 """
 
 
+#: What a process that was forked makes of a model that its parent had loaded, and called or not.
+FORKS = """
+    import json, os, sys
+    import numpy as np
+    import autocast
+    from autocast import vm
+    from tvm import relax
+
+    types = [relax.TensorType(shape, "float32") for shape in ((256, 512), (512, 512))]
+    x, w = map(relax.Var, "xw", types)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        builder.emit_func_output(builder.emit(relax.op.matmul(x, w)))
+    product = builder.get()
+
+    x, w = np.ones((256, 512), "float32"), np.ones((512, 512), "float32")
+    executable = vm.compile(autocast.from_relax(product, params=[w]))
+    called = {called}
+    if called:
+        executable(x)
+    child = os.fork()
+    if not child:
+        right = [float(executable(x).min()), float(vm.compile(autocast.from_relax(product))(x, w).max())]
+        print(json.dumps(right), flush=True)
+        os._exit(7) if called else sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+
 def in_a_fresh_process(program=REPORT, **environment):
     clean = {name: value for name, value in os.environ.items() if name not in ("TVM_NUM_THREADS", "OMP_NUM_THREADS")}
     done = subprocess.run(
@@ -47,6 +76,7 @@ def in_a_fresh_process(program=REPORT, **environment):
         capture_output=True,
         text=True,
         check=True,
+        timeout=120,
     )
     return json.loads(done.stdout)
 
@@ -89,3 +119,8 @@ def test_torchs_idle_threads_end_before_kernels_run_and_come_back():
     busy, idle, busy_again, idle_again, number, total = in_a_fresh_process(PAUSES)
     assert busy - idle == busy_again - idle_again == 2
     assert (number, total) == (3, 2.0**21)
+
+
+@pytest.mark.parametrize("called", [False, True], ids=["loaded", "called"])
+def test_a_forked_process_runs_and_compiles_models(called):
+    assert in_a_fresh_process(FORKS.replace("{called}", str(called))) == [512.0, 512.0]
