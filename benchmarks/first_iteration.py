@@ -20,10 +20,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 from rich.table import Table
 
@@ -173,19 +175,25 @@ def first(side: str, case: str) -> dict[str, float]:
 
 
 def measure(rounds: int, sides: list[str], names: list[str]) -> dict[str, Any]:
-    """Samples of each phase, by model, then side and state of its cache."""
+    """Samples of each phase, by model, then side and state of its cache; without the peers that fail."""
     figures: dict[str, Any] = {}
     runs = [(name, side) for name in names for side in sides if SIDES[side].trains or not cases()[name][1]]
     with Progress(transient=True) as progress:
         task = progress.add_task("first iterations", total=rounds * sum(len(SIDES[side].states) for _, side in runs))
-        for name, side in runs:
-            for _ in range(rounds):
-                with tempfile.TemporaryDirectory() as folder:
-                    for state in SIDES[side].states:
-                        one = figures.setdefault(name, {}).setdefault(f"{side}, {state}", {})
-                        for phase, seconds in _in_process(side, name, folder).items():
-                            one.setdefault(phase, []).append(seconds)
-                        progress.advance(task)
+        for (name, side), _ in product(runs, range(rounds)):
+            with tempfile.TemporaryDirectory() as folder:
+                for state in SIDES[side].states:
+                    progress.advance(task)
+                    try:
+                        found = _in_process(side, name, folder)
+                    except RuntimeError as error:
+                        if side.startswith("ours"):
+                            raise
+                        progress.print(f"[red]{escape(str(error))}[/]")
+                        continue
+                    one = figures.setdefault(name, {}).setdefault(f"{side}, {state}", {})
+                    for phase, seconds in found.items():
+                        one.setdefault(phase, []).append(seconds)
     return figures
 
 
@@ -198,7 +206,7 @@ def _in_process(side: str, name: str, folder: str) -> dict[str, float]:
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.first_iteration", "--side", side, name]
     ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | caches, check=False)
     if ended.returncode:
-        raise RuntimeError(f"{side}, {name!r}: the process failed:\n{ended.stderr}")
+        raise RuntimeError(f"{side}, {name!r}: the process failed:\n{ended.stderr[-1000:]}")
     found: dict[str, float] = json.loads(ended.stdout.splitlines()[-1])
     return found
 
