@@ -57,6 +57,14 @@ def _binary(importer: Importer, node: fx.Node, operator: Callable[..., relax.Exp
     return computed if dtype_of(computed) == "bool" else cast(importer, computed, importer.dtype(node))
 
 
+def _subtract_from(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`rsub`, which torch's own decompositions write: `other - self`."""
+    if importer.arg(node, 2, "alpha", 1) != 1:
+        raise ImportModelError("a factor of what is subtracted")
+    subtracted, x = _operands(importer, node, numbers_are_wide=True)
+    return cast(importer, importer.emit(relax.op.subtract(x, subtracted)), importer.dtype(node))
+
+
 def _power(importer: Importer, node: fx.Node) -> relax.Expr:
     """`x ** n`, with the operators that other parts recognize for the common exponents."""
     x, exponent = importer.arg(node, 0, "self"), node.args[1]
@@ -186,7 +194,7 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
             ("bitwise_or", relax.op.bitwise_or, relax.op.logical_or),
             ("bitwise_xor", relax.op.bitwise_xor, relax.op.logical_xor),
         )
-        for overload in (("Tensor",) if name == "bitwise_xor" else ("Tensor", "Scalar"))
+        for overload in ("Tensor", "Scalar")
     },
     "amax.default": partial(_extreme, operator=relax.op.max),
     "amin.default": partial(_extreme, operator=relax.op.min),
@@ -195,6 +203,7 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
     "argmin.default": partial(_place_of_extreme, operator=relax.op.argmin),
     "bitwise_not.default": _bitwise_not,
     "linalg_vector_norm.default": _vector_norm,
+    "rsub.Scalar": _subtract_from,
     "var_mean.correction": _variance_and_mean,
     "logical_not.default": partial(_logical, operator=relax.op.logical_not),
     "logical_and.default": partial(_logical, operator=relax.op.logical_and),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Iterable
@@ -102,14 +103,22 @@ def split(program: ExportedProgram, calls: Iterable[fx.Node], tried: set[Call]) 
 
     Calls of complex and of random numbers stay: torch splits the latter into others of its own generator. Calls are
     alike where operators, shapes, dtypes and numbers are the same: others of the operator stay whole. Those that were
-    `tried` before are not split again, and new ones are added to these.
+    `tried` before are not split again, and new ones are added to these. Those that torch fails to split stay whole.
     """
     known = [node for node in calls if node.target in _TABLE and not has_complex(node) and not is_random(node)]
     wanted = {(node.target, _signature(node.args, node.kwargs)) for node in known} - tried
     if not wanted:
         return None
     tried |= wanted
-    return _run(program, {operator: _splitter(operator, wanted) for operator, _ in wanted})
+    splitters = {operator: _splitter(operator, wanted) for operator, _ in wanted}
+    try:
+        return _run(program, splitters)
+    except ImportModelError:  # a table of torch's may write in place: such operators stay whole
+        result = None
+        for operator, splitter in splitters.items():
+            with contextlib.suppress(ImportModelError):
+                result = _run(result or program, {operator: splitter})
+        return result
 
 
 def _splitter(operator: OpOverload, wanted: set[Call]) -> Callable[..., Any]:

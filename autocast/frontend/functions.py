@@ -83,6 +83,12 @@ def _exp2(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
     return op.power(_number(2.0, x), x)
 
 
+def _rrelu(importer: Importer, node: fx.Node) -> list[relax.Expr]:
+    """In evaluation: the mean of the slopes. Random ones are refused before (`autocast.frontend.checks`)."""
+    lower, upper = importer.arg(node, 2, "lower", 1 / 8), importer.arg(node, 3, "upper", 1 / 3)
+    return [importer.emit(op.nn.leakyrelu(importer.arg(node, 0, "self"), (lower + upper) / 2))]
+
+
 #: Converters by the name of the overload.
 FUNCTIONS: dict[str, Converter] = {
     "celu.default": _computed_wide(_celu),
@@ -93,5 +99,6 @@ FUNCTIONS: dict[str, Converter] = {
     "log1p.default": _simple(own.log1p),
     "log2.default": _computed_wide(_logarithm(2.0)),
     "mish.default": _computed_wide(_mish),
+    "rrelu_with_noise_functional.default": _rrelu,
     "softplus.default": _computed_wide(_softplus),
 }

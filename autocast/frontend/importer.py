@@ -285,6 +285,10 @@ class Importer(ExportedProgramImporter):
     def _check_type(self, node: fx.Node, result: Any) -> None:
         expected = node.meta.get("val")
         if isinstance(expected, list | tuple) and isinstance(result, list):
+            read = [user.args[1] for user in node.users if user.target is operator.getitem]
+            missing = [index for index in read if index >= len(result)]
+            if missing:
+                raise ImportModelError(f"its result {min(missing)} is read, and Relax computes {len(result)} of them")
             for one, part in zip(expected, result, strict=False):
                 self._check_one_type(one, part)
         else:

@@ -290,7 +290,7 @@ def average_pool(
 
 
 def _max_pool(importer: Importer, node: fx.Node) -> list[relax.Expr]:
-    """The values; reading the indices, which Relax does not give, fails in getitem."""
+    """The values; a call whose indices are read, which Relax does not give, is left to torch."""
     x, kernel, stride, padding, dilation = (importer.arg(node, i, "") for i in range(5))
     return [importer.emit(max_pool(x, kernel, stride, padding, dilation, importer.arg(node, 5, "ceil_mode", False)))]
 

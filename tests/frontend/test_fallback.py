@@ -53,6 +53,28 @@ def test_an_unknown_operator_is_torchs(function: Function, operator: str) -> Non
     )
 
 
+def test_indices_of_max_pooling_are_torchs() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, places = nn.functional.max_pool2d(x, 2, return_indices=True)
+        return nn.functional.max_unpool2d(values * 2, places, 2), places
+
+    image = torch.randn(1, 2, 4, 6)
+    model = imported(function, image)
+    assert model.fallbacks == {"aten.max_pool2d_with_indices.default": 1}
+    assert_close(model(image), function(image))
+
+
+def test_what_torch_fails_to_split_stays_whole() -> None:
+    """torch's table for `diagonal_scatter`, the gradient of `diagonal`, writes in place."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.diagonal_scatter(x, x.sum(1)[:3]) + 1
+
+    model = imported(function, X)
+    assert model.fallbacks == {"aten.diagonal_scatter.default": 1}
+    assert_close((model(X),), (function(X),))
+
+
 def test_sizes_of_the_inputs_reach_torch() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.special.i0(x) * torch.randperm(x.shape[0]).sort().values[:, None]

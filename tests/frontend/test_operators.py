@@ -58,6 +58,7 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "celu": lambda x, p, i: F.celu(x, 0.7),
         "selu": lambda x, p, i: F.selu(x),
         "mish": lambda x, p, i: F.mish(x),
+        "rrelu in evaluation": lambda x, p, i: F.rrelu(x, 0.1, 0.5),
         "softplus": lambda x, p, i: F.softplus(x, beta=2.0),
         "hardswish": lambda x, p, i: F.hardswish(x),
         "clamp": lambda x, p, i: x.clamp(-0.5, 0.5),
@@ -101,6 +102,10 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "product of booleans": lambda x, p, i: (x > 0) * (p > 0.5) + (i > 2),
         "detach": lambda x, p, i: x.detach() * 2,
         "bitwise": lambda x, p, i: (i & 3) ^ (i | 4),
+        "exclusive or with a number": lambda x, p, i: (i ^ 3) + ((x > 0) ^ True),
+        "rsub in a decomposition": lambda x, p, i: F.grid_sample(
+            x[:, None], torch.stack([x, 2 * x], -1), padding_mode="reflection", align_corners=False
+        ),
         "not": lambda x, p, i: ~(x > 0),
         "invert": lambda x, p, i: ~i,
         "logical": lambda x, p, i: torch.logical_xor(torch.logical_and(x, i), torch.logical_or(i, p)),
@@ -315,7 +320,7 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
         program = decompose(torch.export.export(module, inputs))
         seen |= {n.target.__name__ for n in program.graph.nodes if n.op == "call_function"}
     seen |= {f"_upsample_{how}2d_aa.default" for how in ("bicubic", "bilinear")}  # "bicubic antialiased", split further
-    seen |= {"where.ScalarOther", "where.ScalarSelf"}  # what torch splits grid_sampler into
+    seen |= {"where.ScalarOther", "where.ScalarSelf", "rsub.Scalar"}  # what torch splits grid_sampler into
     seen |= {"_grouped_mm.default", "grouped_mm_fallback.default"}  # test_experts.py
     seen |= {"scatter_reduce.two"}  # test_scatter_reduces_as_torch_does
     seen |= {"_unsafe_index.Tensor", "_unsafe_masked_index.default"}  # "index where a mask is true", "nearest exact"
