@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensor
 
 from autocast import amp
@@ -111,6 +112,8 @@ class Graph:
         self.tensors = [i for i in tensors if i not in self.weights]
         #: Of these, those that are complex: the model has real and imaginary parts along a last axis.
         self.pairs = [i for i in self.tensors if examples[i].is_complex()]
+        #: Of these, tokens, by which checks that may raise are ordered: None when the graph runs.
+        self.tokens = {i for i in self.tensors if any(user.target is with_effects for user in placeholders[i].users)}
         #: Of each size that varies, by name: where the tensors are that have it, and its axis.
         self.axes: dict[str, list[tuple[int, int]]] = {}
         self.bounds: dict[str, tuple[int | None, ...]] = {}
@@ -163,6 +166,8 @@ class Graph:
     def tensors_of(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """What the model takes."""
         tensors = [inputs[i] for i in self.tensors]
+        if self.tokens:
+            tensors = [torch.empty(0) if i in self.tokens else x for i, x in zip(self.tensors, tensors, strict=True)]
         if self.pairs:
             tensors = [torch.view_as_real(x.resolve_conj()) if x.is_complex() else x for x in tensors]
         return [*tensors, *(torch.empty(inputs[i], 0) for i in self.carried)]

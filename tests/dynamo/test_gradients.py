@@ -155,6 +155,18 @@ def test_gradients_are_those_of_torch(name: str) -> None:
     _check(make(), torch.randn(shape))
 
 
+def _solved(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    matrix = layer.weight @ layer.weight.mT + 4 * torch.eye(6)
+    return layer(x) @ torch.linalg.solve(matrix, x.t()) @ x @ torch.linalg.cholesky(matrix)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch computes what nothing here does")
+def test_solutions_that_torch_checks_have_gradients() -> None:
+    """A check that may raise is ordered by a token, which is no tensor when the graph runs."""
+    torch.manual_seed(0)
+    _check(_Of(_solved), torch.randn(3, 6))
+
+
 def test_rows_for_padding_learn_nothing() -> None:
     _check(nn.Embedding(10, 4, padding_idx=1), torch.tensor([[1, 2, 2], [9, 0, 1]]))
 
