@@ -8,23 +8,19 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import onnx
-import tvm
-from onnx import numpy_helper
-from tvm import relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
 
 from autocast.errors import ImportModelError, UnsupportedError
+from autocast.frontend.onnx_converters import CONVERTERS
 from autocast.frontend.onnx_folding import folded
 from autocast.frontend.onnx_functions import written_out
-from autocast.frontend.onnx_operators import mistaken
-from autocast.frontend.onnx_recurrent import RECURRENT, recurrent
+from autocast.frontend.onnx_importer import GraphImporter
+from autocast.frontend.onnx_operators import full_name, mistaken
+from autocast.frontend.onnx_recurrent import RECURRENT
 from autocast.frontend.relax import from_relax
-from autocast.ir import PlacedBuilder, dtype_of, lacks_dtype, shape_of
-from autocast.ir.places import Place
 from autocast.messages import check_kind, checked_path, is_count, reason
 from autocast.model.value import Model
 
@@ -69,7 +65,7 @@ def from_onnx(
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     _check_operators(inferred)
     opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
-    importer = _Importer(inferred.graph)
+    importer = GraphImporter(inferred.graph)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # of names that are sanitized, and of shapes that vary
         mod = importer.from_onnx(model.graph, opset)
@@ -153,9 +149,14 @@ def _fix(graph: onnx.GraphProto, name: str, size: int) -> None:
         dim.dim_value = size
 
 
+#: Operators that TVM's importer takes for ONNX's.
+_MICROSOFT = frozenset(("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "SkipLayerNormalization"))
+
+
 def _known() -> frozenset[str]:
     """The operators that have converters."""
-    return frozenset((*tvm_onnx._get_convert_map(), *RECURRENT, "Constant", "If")) - {"Attention"}  # Microsoft's
+    ours = (*CONVERTERS, *RECURRENT, "Constant", "If")
+    return (frozenset(tvm_onnx._get_convert_map()) - _MICROSOFT) | frozenset(ours)
 
 
 def _check_operators(model: onnx.ModelProto) -> None:
@@ -167,7 +168,7 @@ def _check_operators(model: onnx.ModelProto) -> None:
     dtypes = {value.name: value.type.tensor_type.elem_type for value in values if value.type.HasField("tensor_type")}
     dtypes |= {tensor.name: tensor.data_type for graph in graphs for tensor in graph.initializer}
     for node in (node for graph in graphs for node in graph.node):
-        name = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        name = full_name(node)
         what = mistaken(node, dtypes)
         if name not in known or what:
             missing[f"{name} with {what}" if what else name] += 1
@@ -187,77 +188,3 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
         for attribute in node.attribute:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 yield from _graphs(attribute.g)
-
-
-class _Importer(tvm_onnx.ONNXGraphImporter):
-    """TVM's importer, with the nodes' names as places, and each node's results checked."""
-
-    def __init__(self, graph: onnx.GraphProto) -> None:
-        super().__init__(None, None, keep_params_in_input=True)
-        self.bb = PlacedBuilder()
-        self._inferred = {value.name: value for value in (*graph.value_info, *graph.output)}
-        self._outputs = {output.name for output in graph.output}
-
-    def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
-        """Floating-point tensors become parameters; numbers, and integers, which say shapes and axes, constants."""
-        for tensor in graph.initializer:
-            array = numpy_helper.to_array(tensor)
-            if (array.ndim and array.dtype.kind == "f") or str(array.dtype) == "bfloat16":
-                var = self._new_var(tensor.name, shape=array.shape, dtype=str(array.dtype))
-                self._nodes[tensor.name] = var
-                self._params[tensor.name] = (var, tvm.runtime.tensor(array))
-            else:
-                self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
-
-    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        """That was done, for all graphs at once."""
-
-    def _construct_nodes(self, graph: Any) -> None:
-        for node in graph.node:
-            where = f"{node.op_type}{f' {node.name!r}' if node.name else ''}"
-            self.bb.place = Place(node.name.strip("/").rpartition("/")[0].replace("/", "."), "")
-            try:
-                super()._construct_nodes(SimpleNamespace(node=[node]))
-            except UnsupportedError as error:
-                raise UnsupportedError(f"from_onnx: the node {where}: {error}") from error
-            except Exception as error:
-                raise ImportModelError(
-                    f"from_onnx: the node {where} cannot be imported with these arguments: {reason(error)}. Export the "
-                    "model with constant shapes, or without this node"
-                ) from error
-            self._nodes.pop("", None)  # of a result that the node leaves out
-            for name in node.output:
-                if name in self._inferred and name in self._nodes:
-                    self._check(where, name, self._nodes[name], self._inferred[name])
-                if name in self._outputs and isinstance(self._nodes[name].ty, relax.ShapeType):
-                    self._nodes[name] = self.bb.emit(relax.op.shape_to_tensor(self._nodes[name]))
-
-    def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
-        """Recurrent layers by ours; Tile by Relax's operator where it can be: TVM's importer writes it as loops."""
-        if op_name in RECURRENT:
-            return self.bb.normalize(recurrent(self.bb, op_name, inputs, attrs))
-        repeats = inputs[1] if op_name == "Tile" and len(inputs) == 2 else None
-        if isinstance(repeats, tvm.ir.GenericConst):
-            return self.bb.normalize(relax.op.tile(inputs[0], repeats.value.numpy().tolist()))
-        return super()._convert_operator(op_name, inputs, attrs, opset)
-
-    def _check(self, where: str, name: str, value: relax.Expr, inferred: onnx.ValueInfoProto) -> None:
-        """ImportModelError unless a result may be of the dtype and the shape that ONNX infers for it."""
-        type = inferred.type.tensor_type
-        if not inferred.type.HasField("tensor_type") or not type.elem_type:
-            return
-        dtype = tvm_onnx.get_type(type.elem_type)
-        got_dtype = None if isinstance(value.ty, relax.ShapeType) or lacks_dtype(value.ty) else dtype_of(value)
-        shape, wrong = shape_of(value) if got_dtype else None, got_dtype not in (None, dtype)
-        if type.HasField("shape") and shape is not None:
-            sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in type.shape.dim]
-            wrong |= len(sizes) != len(shape) or any(
-                size is not None and isinstance(got, int | tirx.IntImm) and int(got) != size
-                for size, got in zip(sizes, shape, strict=False)
-            )
-        if wrong:
-            expected = onnx.helper.printable_type(inferred.type)
-            raise ImportModelError(
-                f"from_onnx: the result {name!r} of the node {where} became a {value.ty}, expected {expected} as ONNX "
-                "infers: TVM's importer mistakes this node. Export the model without it"
-            )

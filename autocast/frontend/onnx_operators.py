@@ -36,6 +36,12 @@ _MISTAKEN: dict[str, tuple[Callable[[_Attributes, Sequence[int | None], int], bo
     "TopK": (lambda a, types, count: TensorProto.UINT64 in types, "uint64 tensors"),
 }
 
+
+def full_name(node: NodeProto) -> str:
+    """The name of a node's operator, with the domain before it unless that is ONNX's."""
+    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+
+
 _OF_VALUES = "a value that is no tensor"
 
 

@@ -1,0 +1,13 @@
+"""ONNX operators that are translated here; TVM's importer translates the others.
+
+Keys are the operators' names, with the domain before those of other domains than ONNX's: `com.microsoft.FusedMatMul`.
+"""
+
+from __future__ import annotations
+
+from autocast.frontend.onnx_converters import contrib, quantized
+from autocast.frontend.onnx_converters.node import Converter, Node
+
+CONVERTERS: dict[str, Converter] = {**contrib.CONVERTERS, **quantized.CONVERTERS}
+
+__all__ = ["CONVERTERS", "Converter", "Node"]

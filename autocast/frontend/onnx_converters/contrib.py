@@ -1,0 +1,237 @@
+"""Operators of onnxruntime (`com.microsoft`) that its optimizers put in place of several of ONNX's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+
+from autocast.frontend.onnx_converters.node import Converter, Node, dtype, number, shape
+
+op = relax.op
+
+
+def _of_sum(function: Callable[[relax.Expr], relax.Expr]) -> Converter:
+    """A function of a tensor, to which a bias is added first where there is one."""
+
+    def convert(node: Node) -> relax.Expr:
+        bias = node.get(1)
+        return node.emit(function(node[0] if bias is None else node.emit(op.add(node[0], bias))))
+
+    return convert
+
+
+def _quick_gelu(node: Node) -> relax.Expr:
+    x, alpha = node[0], float(node.attributes.get("alpha", 1.702))
+    return node.emit(op.multiply(x, op.sigmoid(op.multiply(x, number(alpha, x)))))
+
+
+def _transposed(node: Node, tensor: relax.Expr, last: bool, batch: bool) -> relax.Expr:
+    """`last`: the last two axes change places; `batch`: the first goes to where the last but one is."""
+    order = [*range(len(shape(tensor)))]
+    if batch:
+        order = [*order[1:-1], order[0], order[-1]]
+    if last:
+        order[-2:] = order[:-3:-1]
+    return tensor if order == sorted(order) else node.emit(op.permute_dims(tensor, order))
+
+
+def _fused_matmul(node: Node) -> relax.Expr:
+    a, b = (
+        _transposed(node, node[at], *(bool(node.attributes.get(f"{what}{side}")) for what in ("trans", "transBatch")))
+        for at, side in enumerate("AB")
+    )
+    product, alpha = node.emit(op.matmul(a, b)), float(node.attributes.get("alpha", 1.0))
+    return product if alpha == 1.0 else node.emit(op.multiply(product, number(alpha, product)))
+
+
+#: The activation of a fused operator -> its function, of the node's parameters of it.
+_ACTIVATIONS: dict[str, Callable[[relax.Expr, list[float]], relax.Expr]] = {
+    "": lambda x, _: x,
+    "Clip": lambda x, given: op.clip(x, given[0], given[1]),
+    "HardSigmoid": lambda x, given: op.clip(op.add(op.multiply(x, number(given[0], x)), number(given[1], x)), 0, 1),
+    "LeakyRelu": lambda x, given: op.nn.leakyrelu(x, given[0]),
+    "Relu": lambda x, _: op.nn.relu(x),
+    "Sigmoid": lambda x, _: op.sigmoid(x),
+    "Tanh": lambda x, _: op.tanh(x),
+}
+
+
+def _activated(node: Node, x: relax.Expr) -> relax.Expr:
+    name = str(node.attributes.get("activation", ""))
+    node.refuse(f"the activation {name}", name not in _ACTIVATIONS, f"expected one of {', '.join(_ACTIVATIONS)[2:]}")
+    given = [*node.attributes.get("activation_params", ())]
+    alphas = [float(node.attributes[key]) for key in ("activation_alpha", "activation_beta") if key in node.attributes]
+    return node.emit(_ACTIVATIONS[name](x, given or alphas))
+
+
+def _fused_conv(node: Node) -> relax.Expr:
+    """A convolution, to which a tensor is added before its activation where there is one."""
+    attributes = {key: value for key, value in node.attributes.items() if not key.startswith("activation")}
+    x = node.emit(node.other("Conv", (node[0], node[1], node.get(2)), attributes))
+    added = node.get(3)
+    return _activated(node, x if added is None else node.emit(op.add(x, added)))
+
+
+def _fused_gemm(node: Node) -> relax.Expr:
+    attributes = {key: value for key, value in node.attributes.items() if not key.startswith("activation")}
+    return _activated(node, node.emit(node.other("Gemm", (node[0], node[1], node.get(2)), attributes)))
+
+
+def _layer_norm(node: Node, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr | None) -> relax.Expr:
+    bias = op.zeros_like(gamma) if beta is None else beta
+    return node.emit(op.nn.layer_norm(x, gamma, bias, axes=[-1], epsilon=float(node.attributes.get("epsilon", 1e-12))))
+
+
+def _rms_norm(node: Node, x: relax.Expr, gamma: relax.Expr) -> relax.Expr:
+    return node.emit(op.nn.rms_norm(x, gamma, axes=[-1], epsilon=float(node.attributes.get("epsilon", 1e-12))))
+
+
+def _only(node: Node, *read: int) -> None:
+    """UnsupportedError if somebody reads other results than those."""
+    others = [at for at, name in enumerate(node.results) if name and at not in read]
+    node.refuse(
+        f"the result {others[0] if others else 0}, which training reads,", bool(others), "expected an inference model"
+    )
+
+
+def _skip(simplified: bool) -> Converter:
+    """A norm of a sum. The sum is a result, too."""
+
+    def convert(node: Node) -> relax.Expr:
+        _only(node, 0, 3)
+        total = node.emit(op.add(node[0], node[1]))
+        bias = node.get(3 if simplified else 4)
+        if bias is not None:
+            total = node.emit(op.add(total, bias))
+        normed = _rms_norm(node, total, node[2]) if simplified else _layer_norm(node, total, node[2], node.get(3))
+        return relax.Tuple([normed, normed, normed, total])
+
+    return convert
+
+
+def _simplified_norm(node: Node) -> relax.Expr:
+    _only(node, 0)
+    axis = int(node.attributes.get("axis", -1))
+    node.refuse(f"axis={axis}", axis not in (-1, len(shape(node[0])) - 1), "expected the last axis")
+    return _rms_norm(node, node[0], node[1])
+
+
+def _embeddings(node: Node) -> relax.Expr:
+    """Of words, positions and segments, summed and normed; how many tokens a mask has; and the sum."""
+    ids, segments, words, positions, kinds, gamma, beta, mask, places = (node.get(at) for at in range(9))
+    assert ids is not None and words is not None and positions is not None and gamma is not None
+    batch, length = shape(ids)
+    total = op.take(words, ids, axis=0, mode="clip")
+    if places is not None:
+        total = op.add(total, op.take(positions, places, axis=0, mode="clip"))
+    else:
+        total = op.add(total, op.take(positions, _places(length), axis=0, mode="clip"))
+    if segments is not None and kinds is not None:
+        total = op.add(total, op.take(kinds, segments, axis=0, mode="clip"))
+    total = node.emit(total)
+    tokens = op.zeros((batch,), "int32") if mask is None else op.sum(op.astype(mask, "int32"), axis=[1])
+    return relax.Tuple([_layer_norm(node, total, gamma, beta), node.emit(tokens), total])
+
+
+def _places(count: Any) -> relax.Expr:
+    """0, 1, ... up to a number that is left out."""
+    return op.arange(0, count, 1, "int32")
+
+
+def _heads(node: Node, x: relax.Expr, heads: int) -> relax.Expr:
+    """(batch, length, hidden) as (batch, length, heads, size)."""
+    batch, length, hidden = shape(x)
+    return node.emit(op.reshape(x, [batch, length, heads, int(hidden) // heads]))
+
+
+def _attention(node: Node) -> relax.Expr:
+    """Self-attention, from one product with the weights of queries, keys and values."""
+    _only(node, 0)
+    node.refuse("Attention with keys and values of the past", node.get(4) is not None, "expected none")
+    node.refuse("Attention with do_rotary=1", bool(node.attributes.get("do_rotary")), "expected rotations of their own")
+    sums = node.emit(op.matmul(node[0], node[1]))
+    if (bias := node.get(2)) is not None:
+        sums = node.emit(op.add(sums, bias))
+    width = int(shape(sums)[-1])
+    sizes = [int(size) for size in node.attributes.get("qkv_hidden_sizes", ()) if size] or [width // 3] * 3
+    parts = node.emit(op.split(sums, [sizes[0], sizes[0] + sizes[1]], axis=-1))
+    heads = int(node.attributes["num_heads"])
+    q, k, v = (_heads(node, node.emit(relax.TupleGetItem(parts, at)), heads) for at in range(3))
+    return _attended(node, (q, k, v), node.get(3), node.get(5))
+
+
+def _multi_head_attention(node: Node) -> relax.Expr:
+    """Attention of queries, keys and values of three axes, to which a bias of all three is added."""
+    _only(node, 0)
+    given = [node.get(at) for at in range(8)]
+    query, key, value, bias, mask, added, *past = given
+    is_plain = key is not None and value is not None and all(len(shape(x)) == 3 for x in (node[0], key, value))
+    node.refuse("MultiHeadAttention of packed tensors", not is_plain, "expected queries, keys and values of three axes")
+    node.refuse("MultiHeadAttention with a past", any(one is not None for one in past), "expected none")
+    assert query is not None and key is not None and value is not None
+    tensors = [query, key, value]
+    if bias is not None:
+        q_size, k_size = int(shape(query)[-1]), int(shape(key)[-1])
+        parts = node.emit(op.split(bias, [q_size, q_size + k_size], axis=-1))
+        tensors = [node.emit(op.add(x, relax.TupleGetItem(parts, at))) for at, x in enumerate(tensors)]
+    heads = int(node.attributes["num_heads"])
+    q, k, v = (_heads(node, x, heads) for x in tensors)
+    return _attended(node, (q, k, v), mask, added)
+
+
+def _attended(
+    node: Node, tensors: tuple[relax.Expr, relax.Expr, relax.Expr], mask: relax.Expr | None, added: relax.Expr | None
+) -> relax.Expr:
+    query, key, value = tensors
+    batch, length, heads, size = shape(query)
+    scale = float(node.attributes.get("scale", 0.0)) or 1 / math.sqrt(int(size))
+    bias = _mask(node, mask, query, key)
+    if added is not None:
+        bias = added if bias is None else node.emit(op.add(bias, added))
+    causal = "TopLeft" if node.attributes.get("unidirectional") else None
+    if bias is None:
+        result = op.nn.attention(query, key, value, scale=scale, causal_mask=causal)
+    else:
+        result = op.nn.attention(query, key, value, bias, scale=scale, causal_mask=causal)
+    return node.emit(op.reshape(node.emit(result), [batch, length, heads * int(shape(value)[-1])]))
+
+
+def _mask(node: Node, mask: relax.Expr | None, query: relax.Expr, key: relax.Expr) -> relax.Expr | None:
+    """What is added to the scores of keys that a mask of zeros and ones, or of how many keys there are, leaves out."""
+    if mask is None:
+        return None
+    rank, keys = len(shape(mask)), shape(key)[1]
+    batch, length = shape(query)[:2]
+    if rank == 1:
+        node.refuse("a mask of begins and ends", shape(mask)[0] != batch, "expected one length for each entry")
+        seen = op.less(op.reshape(_places(keys), [1, keys]), op.reshape(op.astype(mask, "int32"), [batch, 1]))
+    else:
+        seen = op.greater(mask, relax.const(0, dtype(mask)))
+    to = {1: [batch, 1, 1, keys], 2: [batch, 1, 1, keys], 3: [batch, 1, length, keys]}.get(rank, [])
+    node.refuse(f"a mask of {rank} axes", not to, "expected one of 1, 2 or 3")
+    out, zero = number(float(node.attributes.get("mask_filter_value", -10000.0)), query), number(0.0, query)
+    return node.emit(op.reshape(op.where(seen, zero, out), to))
+
+
+_NAMED: dict[str, Converter] = {
+    "Attention": _attention,
+    "BiasGelu": _of_sum(op.nn.gelu),
+    "EmbedLayerNormalization": _embeddings,
+    "FastGelu": _of_sum(op.nn.gelu_tanh),
+    "FusedConv": _fused_conv,
+    "FusedGemm": _fused_gemm,
+    "FusedMatMul": _fused_matmul,
+    "Gelu": _of_sum(op.nn.gelu),
+    "MultiHeadAttention": _multi_head_attention,
+    "QuickGelu": _quick_gelu,
+    "SkipLayerNormalization": _skip(simplified=False),
+    "SkipSimplifiedLayerNormalization": _skip(simplified=True),
+}
+
+CONVERTERS: dict[str, Converter] = {
+    **{f"com.microsoft.{name}": converter for name, converter in _NAMED.items()},
+    "SimplifiedLayerNormalization": _simplified_norm,  # onnxruntime's, in ONNX's own domain
+}

@@ -1,0 +1,155 @@
+"""What a converter is given: a node of an ONNX graph, with Relax expressions for its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax, tirx
+from tvm.ir import GenericConst
+
+from autocast.errors import UnsupportedError
+from autocast.ir import dtype_of, shape_of
+
+op = relax.op
+
+#: What converts a node: its result, or a tuple of them in ONNX's order.
+Converter = Callable[["Node"], relax.Expr]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of an ONNX graph.
+
+    Attributes
+    ----------
+    builder
+        What its operators are emitted to.
+    inputs
+        None for what it leaves out, at the end too.
+    attributes
+        By name; texts are `str`.
+    results
+        The names of its results, empty for what nobody reads.
+    parameter
+        The value of the model's parameter of this name; None where there is none.
+    other
+        Converts the node of another operator: `other(name, inputs, attributes)`.
+    """
+
+    builder: relax.BlockBuilder
+    inputs: tuple[relax.Expr | None, ...]
+    attributes: Mapping[str, Any]
+    results: tuple[str, ...]
+    parameter: Callable[[str], np.ndarray | None]
+    other: Callable[[str, Sequence[relax.Expr | None], Mapping[str, Any]], relax.Expr]
+
+    def get(self, at: int) -> relax.Expr | None:
+        """An input, as a tensor; None if it is left out."""
+        value = self.inputs[at] if at < len(self.inputs) else None
+        if value is not None and isinstance(value.ty, relax.ShapeType):
+            return self.emit(op.shape_to_tensor(value))
+        return value
+
+    def __getitem__(self, at: int) -> relax.Expr:
+        value = self.get(at)
+        if value is None:
+            raise UnsupportedError(f"its input {at} is left out, expected a tensor")
+        return value
+
+    def emit(self, value: relax.Expr) -> relax.Expr:
+        """Bind an expression to a variable; constants and variables are themselves."""
+        if isinstance(value, relax.Var | GenericConst):
+            return value
+        return self.builder.emit(value)
+
+    def cast(self, value: relax.Expr, to: str) -> relax.Expr:
+        """A tensor in another dtype."""
+        value = self.emit(value)
+        return value if dtype(value) == to else self.emit(op.astype(value, to))
+
+    def along(self, vector: relax.Expr, axis: int, rank: int) -> relax.Expr:
+        """A vector along one axis of a tensor of `rank` axes; what has another number of axes is itself."""
+        vector = self.emit(vector)
+        sizes = shape(vector)
+        if len(sizes) != 1 or rank <= 1:
+            return vector
+        return self.emit(op.reshape(vector, [sizes[0] if at == axis % rank else 1 for at in range(rank)]))
+
+    def known(self, at: int, what: str) -> np.ndarray:
+        """The values of an input that has to be known when the model is imported.
+
+        Raises
+        ------
+        UnsupportedError
+            It is computed when the model runs.
+        """
+        value = self.inputs[at] if at < len(self.inputs) else None
+        if isinstance(value, GenericConst):
+            return np.asarray(value.value.numpy())
+        if isinstance(value, relax.Var) and (array := self.parameter(value.name)) is not None:
+            return array
+        if isinstance(value, relax.ShapeExpr) and all(isinstance(size, tirx.IntImm) for size in value.values):
+            return np.array([int(size) for size in value.values], "int64")
+        raise UnsupportedError(f"its {what} is computed when the model runs; expected a constant. Export it with one")
+
+    def known_or(self, at: int, what: str, default: Any) -> Any:
+        """The same, or what an input that is left out stands for."""
+        return default if at >= len(self.inputs) or self.inputs[at] is None else self.known(at, what)
+
+    def reads(self, at: int) -> bool:
+        """Whether somebody reads a result."""
+        return at < len(self.results) and bool(self.results[at])
+
+    def refuse(self, what: str, is_asked: bool, hint: str) -> None:
+        """UnsupportedError if the node asks for what is not imported."""
+        if is_asked:
+            raise UnsupportedError(f"{what} is not imported; {hint}")
+
+
+def dtype(tensor: relax.Expr) -> str:
+    """The dtype of a tensor."""
+    known = dtype_of(tensor)
+    if known is None:
+        raise UnsupportedError(f"it takes a {tensor.ty}; expected a tensor")
+    return known
+
+
+def shape(tensor: relax.Expr) -> tuple[Any, ...]:
+    """The sizes of a tensor, numbers or expressions.
+
+    Raises
+    ------
+    UnsupportedError
+        They are not known when the model is imported, even by names.
+    """
+    known = shape_of(tensor)
+    if known is None:
+        raise UnsupportedError(
+            f"it takes a {tensor.ty}, whose sizes depend on values; expected a tensor whose sizes follow from those of "
+            "the inputs. Export the model with fixed sizes"
+        )
+    return known
+
+
+def static(tensor: relax.Expr, what: str) -> tuple[int, ...]:
+    """The sizes of a tensor, which have to be known when the model is imported.
+
+    Raises
+    ------
+    UnsupportedError
+        They vary.
+    """
+    sizes = shape(tensor)
+    if not all(isinstance(size, int) for size in sizes):
+        raise UnsupportedError(
+            f"its {what} has sizes that vary, {list(sizes)}; expected fixed ones: dynamic={{name: size}}"
+        )
+    return sizes
+
+
+def number(value: float, like: relax.Expr) -> relax.Expr:
+    """A constant of the dtype of a tensor."""
+    return relax.const(value, dtype(like))

@@ -1,0 +1,126 @@
+"""ONNX's graphs as Relax functions: our converters, and TVM's importer for what they leave to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from onnx import numpy_helper
+from tvm import relax, tirx
+from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
+
+from autocast.errors import ImportModelError, UnsupportedError
+from autocast.frontend.onnx_converters import CONVERTERS, Converter, Node
+from autocast.frontend.onnx_operators import full_name
+from autocast.frontend.onnx_recurrent import RECURRENT, recurrent
+from autocast.ir import PlacedBuilder, dtype_of, lacks_dtype, shape_of
+from autocast.ir.places import Place
+from autocast.messages import reason
+
+
+class GraphImporter(tvm_onnx.ONNXGraphImporter):
+    """TVM's importer, with the nodes' names as places, and each node's results checked."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        super().__init__(None, None, keep_params_in_input=True)
+        self.bb = PlacedBuilder()
+        self._inferred = {value.name: value for value in (*graph.value_info, *graph.output)}
+        self._outputs = {output.name for output in graph.output}
+
+    def _parse_graph_initializers(self, graph: onnx.GraphProto) -> None:
+        """Floating-point tensors become parameters; numbers, and integers, which say shapes and axes, constants."""
+        for tensor in graph.initializer:
+            array = numpy_helper.to_array(tensor)
+            if (array.ndim and array.dtype.kind == "f") or str(array.dtype) == "bfloat16":
+                var = self._new_var(tensor.name, shape=array.shape, dtype=str(array.dtype))
+                self._nodes[tensor.name] = var
+                self._params[tensor.name] = (var, tvm.runtime.tensor(array))
+            else:
+                self._nodes[tensor.name] = relax.const(tvm.runtime.tensor(array))
+
+    def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
+        """That was done, for all graphs at once."""
+
+    def _construct_nodes(self, graph: Any) -> None:
+        for node in graph.node:
+            where = f"{full_name(node)}{f' {node.name!r}' if node.name else ''}"
+            self.bb.place = Place(node.name.strip("/").rpartition("/")[0].replace("/", "."), "")
+            try:
+                if (converter := CONVERTERS.get(full_name(node))) is not None:
+                    self._convert(node, converter)
+                else:
+                    super()._construct_nodes(SimpleNamespace(node=[node]))
+            except UnsupportedError as error:
+                raise UnsupportedError(f"from_onnx: the node {where}: {error}") from error
+            except Exception as error:
+                raise ImportModelError(
+                    f"from_onnx: the node {where} cannot be imported with these arguments: {reason(error)}. Export the "
+                    "model with constant shapes, or without this node"
+                ) from error
+            self._nodes.pop("", None)  # of a result that the node leaves out
+            for name in node.output:
+                if name in self._inferred and name in self._nodes:
+                    self._check(where, name, self._nodes[name], self._inferred[name])
+                if name in self._outputs and isinstance(self._nodes[name].ty, relax.ShapeType):
+                    self._nodes[name] = self.bb.emit(relax.op.shape_to_tensor(self._nodes[name]))
+
+    def _convert(self, node: onnx.NodeProto, converter: Converter) -> None:
+        """By a converter of ours."""
+        attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
+        results = tuple(node.output)
+        value = converter(
+            Node(
+                builder=self.bb,
+                inputs=tuple(self._nodes[name] if name else None for name in node.input),
+                attributes={name: one.decode() if isinstance(one, bytes) else one for name, one in attributes.items()},
+                results=results,
+                parameter=self._parameter,
+                other=self._other,
+            )
+        )
+        is_whole = not isinstance(value, relax.Tuple)
+        for name, result in zip(results, [value] if is_whole else value.fields, strict=False):
+            self._nodes[name] = result
+
+    def _parameter(self, name: str) -> np.ndarray | None:
+        return self._params[name][1].numpy() if name in self._params else None
+
+    def _other(self, name: str, inputs: Sequence[relax.Expr | None], attributes: Mapping[str, Any]) -> relax.Expr:
+        """What the node of an operator of TVM's importer would be."""
+        raw = {key: value.encode() if isinstance(value, str) else value for key, value in attributes.items()}
+        raw["tvm_custom"] = {"name": "", "num_outputs": 1}
+        return super()._convert_operator(name, tvm_onnx.onnx_input(inputs), raw, self.opset)
+
+    def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
+        """Recurrent layers by ours; Tile by Relax's operator where it can be: TVM's importer writes it as loops."""
+        if op_name in RECURRENT:
+            return self.bb.normalize(recurrent(self.bb, op_name, inputs, attrs))
+        repeats = inputs[1] if op_name == "Tile" and len(inputs) == 2 else None
+        if isinstance(repeats, tvm.ir.GenericConst):
+            return self.bb.normalize(relax.op.tile(inputs[0], repeats.value.numpy().tolist()))
+        return super()._convert_operator(op_name, inputs, attrs, opset)
+
+    def _check(self, where: str, name: str, value: relax.Expr, inferred: onnx.ValueInfoProto) -> None:
+        """ImportModelError unless a result may be of the dtype and the shape that ONNX infers for it."""
+        type = inferred.type.tensor_type
+        if not inferred.type.HasField("tensor_type") or not type.elem_type:
+            return
+        dtype = tvm_onnx.get_type(type.elem_type)
+        got_dtype = None if isinstance(value.ty, relax.ShapeType) or lacks_dtype(value.ty) else dtype_of(value)
+        shape, wrong = shape_of(value) if got_dtype else None, got_dtype not in (None, dtype)
+        if type.HasField("shape") and shape is not None:
+            sizes = [dim.dim_value if dim.HasField("dim_value") else None for dim in type.shape.dim]
+            wrong |= len(sizes) != len(shape) or any(
+                size is not None and isinstance(got, int | tirx.IntImm) and int(got) != size
+                for size, got in zip(sizes, shape, strict=False)
+            )
+        if wrong:
+            expected = onnx.helper.printable_type(inferred.type)
+            raise ImportModelError(
+                f"from_onnx: the result {name!r} of the node {where} became a {value.ty}, expected {expected} as ONNX "
+                "infers: TVM's importer mistakes this node. Export the model without it"
+            )

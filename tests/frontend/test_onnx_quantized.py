@@ -1,0 +1,221 @@
+"""Quantized ONNX files, and onnxruntime's own operators, beside onnxruntime."""
+
+# ruff: noqa: E402 (what the imports need may not be installed)
+
+from __future__ import annotations
+
+import io
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; make test installs it")
+onnxruntime = pytest.importorskip("onnxruntime", reason="it is compared with; make test installs it")
+pytest.importorskip("onnxscript", reason="torch's exporter needs it; make test installs it")
+
+import autocast
+from autocast.errors import UnsupportedError
+
+TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper
+
+
+def by_onnxruntime(model: Any, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The results of a model, without onnxruntime's optimizations."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)
+
+
+def random(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    if np.issubdtype(dtype, np.integer):
+        return generator.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)
+    return generator.standard_normal(shape).astype(dtype)
+
+
+class Net(nn.Module):
+    """Convolutions, one by groups, a sum, activations, joined channels, a mean and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, 2, 1), nn.Conv2d(8, 8, 3, 1, 1, groups=8)
+        self.last = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        y = torch.sigmoid(self.second(x) + x)
+        z = torch.cat([y * x, nn.functional.leaky_relu(y)], 1)
+        return self.last(z.mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("onnx") / "net.onnx"
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch's exporter, about itself
+        file = io.BytesIO()
+        torch.onnx.export(Net().eval(), (torch.randn(2, 3, 12, 12),), file, input_names=["x"], dynamo=False)
+    path.write_bytes(file.getvalue())
+    return path
+
+
+@pytest.mark.parametrize("kind", ["QDQ", "QOperator", "dynamic"])
+def test_what_onnxruntime_quantizes_computes_the_same_integers(kind: str, exported: Path) -> None:
+    from onnxruntime.quantization import (
+        CalibrationDataReader,
+        QuantFormat,
+        QuantType,
+        quantize_dynamic,
+        quantize_static,
+    )
+
+    class Batches(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.rest = iter([{"x": random(2, 3, 12, 12, seed=seed)} for seed in range(3)])
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            return next(self.rest, None)
+
+    path = exported.parent / f"{kind}.onnx"
+    if kind == "dynamic":
+        quantize_dynamic(exported, path)
+    else:
+        form = QuantFormat[kind]
+        quantize_static(exported, path, Batches(), form, per_channel=True, activation_type=QuantType.QUInt8)
+    x = random(2, 3, 12, 12, seed=7)
+    (expected,) = by_onnxruntime(onnx.load(path), {"x": x})
+    np.testing.assert_allclose(autocast.from_onnx(path)(x), expected, rtol=1e-5, atol=1e-5)
+
+
+def one_node(
+    operator: str, inputs: dict[str, np.ndarray | None], outputs: int = 1, axes: int | None = None, **attributes: Any
+) -> Any:
+    """A model of one node of onnxruntime's, whose inputs are the model's."""
+    given = {name: value for name, value in inputs.items() if value is not None}
+    node = helper.make_node(
+        operator,
+        [name if name in given else "" for name in inputs],
+        ["y", *("" for _ in range(1, outputs))],
+        domain="com.microsoft",
+        **attributes,
+    )
+    graph = helper.make_graph(
+        [node],
+        "graph",
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in given.items()
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * (axes or next(iter(given.values())).ndim))],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+_SCALE, _ZERO = np.array(0.02, "float32"), np.array(120, "uint8")
+_MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], "int32")
+_IDS = np.array([[1, 2, 3, 0, 5], [4, 3, 2, 1, 0]], "int32")
+
+#: Operator -> its inputs, and its attributes.
+_NODES: list[tuple[str, dict[str, np.ndarray | None], dict[str, Any]]] = [
+    ("FusedMatMul", {"a": random(2, 4, 3), "b": random(2, 5, 4)}, {"alpha": 0.5, "transA": 1, "transB": 1}),
+    ("FusedMatMul", {"a": random(4, 2, 3), "b": random(2, 3, 5)}, {"transBatchA": 1}),
+    ("BiasGelu", {"x": random(2, 8), "bias": random(8, seed=1)}, {}),
+    ("Gelu", {"x": random(2, 8)}, {}),
+    ("FastGelu", {"x": random(2, 8), "bias": random(8, seed=1)}, {}),
+    ("QuickGelu", {"x": random(2, 8)}, {"alpha": 1.5}),
+    (
+        "FusedConv",
+        {"x": random(1, 3, 6, 6), "w": random(4, 3, 3, 3), "b": random(4), "z": random(1, 4, 4, 4)},
+        {"activation": "Relu"},
+    ),
+    (
+        "FusedGemm",
+        {"a": random(2, 3), "b": random(4, 3), "c": random(4)},
+        {"transB": 1, "activation": "LeakyRelu", "activation_alpha": 0.2},
+    ),
+    (
+        "SkipLayerNormalization",
+        {"x": random(2, 5, 8), "skip": random(2, 5, 8, seed=1), "gamma": random(8), "beta": None, "bias": random(8)},
+        {"epsilon": 1e-6},
+    ),
+    (
+        "SkipSimplifiedLayerNormalization",
+        {"x": random(2, 5, 8), "skip": random(2, 5, 8, seed=1), "gamma": random(8)},
+        {"epsilon": 1e-6},
+    ),
+    (
+        "EmbedLayerNormalization",
+        {
+            "ids": _IDS,
+            "segments": _MASK,
+            "words": random(9, 8),
+            "positions": random(7, 8, seed=1),
+            "kinds": random(2, 8, seed=2),
+            "gamma": random(8),
+            "beta": random(8, seed=3),
+            "mask": _MASK,
+        },
+        {"outputs": 2, "axes": 3, "epsilon": 1e-6},
+    ),
+    ("Attention", {"x": random(2, 5, 8), "w": random(8, 24), "b": random(24), "mask": _MASK}, {"num_heads": 2}),
+    (
+        "Attention",
+        {"x": random(2, 5, 8), "w": random(8, 24), "b": random(24), "mask": _MASK.sum(1, dtype="int32")},
+        {"num_heads": 2, "scale": 0.7},
+    ),
+    ("Attention", {"x": random(2, 5, 8), "w": random(8, 24), "b": random(24)}, {"num_heads": 2, "unidirectional": 1}),
+    (
+        "MultiHeadAttention",
+        {"q": random(2, 3, 8), "k": random(2, 5, 8), "v": random(2, 5, 8, seed=1), "b": random(24), "mask": _MASK},
+        {"num_heads": 2},
+    ),
+    (
+        "MatMulNBits",
+        {"a": random(3, 40), "b": random(6, 3, 8, dtype="uint8"), "s": abs(random(18)), "z": random(12, dtype="uint8")},
+        {"K": 40, "N": 6, "bits": 4, "block_size": 16},
+    ),
+    (
+        "DynamicQuantizeMatMul",
+        {"a": random(3, 7), "b": random(7, 4, dtype="int8"), "s": abs(random(4)), "z": None, "bias": random(4)},
+        {},
+    ),
+    (
+        "MatMulIntegerToFloat",
+        {
+            "a": random(3, 7, dtype="uint8"),
+            "b": random(7, 4, dtype="int8"),
+            "as": _SCALE,
+            "bs": abs(random(4)),
+            "az": _ZERO,
+        },
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(("operator", "inputs", "options"), _NODES)
+def test_an_operator_of_onnxruntime_computes_what_onnxruntime_does(
+    operator: str, inputs: dict[str, Any], options: dict[str, Any]
+) -> None:
+    model = one_node(operator, inputs, **options)
+    given = {name: value for name, value in inputs.items() if value is not None}
+    (expected,) = by_onnxruntime(model, given)
+    outputs = autocast.from_onnx(model)(*given.values())
+    np.testing.assert_allclose(outputs, expected, rtol=2e-5, atol=2e-5)
+
+
+def test_what_of_such_an_operator_is_not_imported_is_an_error() -> None:
+    past = {"x": random(2, 5, 8), "w": random(8, 24), "b": random(24), "mask": None, "past": random(2, 2, 2, 3, 4)}
+    with pytest.raises(UnsupportedError, match=r"com\.microsoft\.Attention: Attention with keys .* of the past"):
+        autocast.from_onnx(one_node("Attention", past, num_heads=2))
+    with pytest.raises(UnsupportedError, match=r"com\.microsoft\.Inverse: 1 node"):
+        autocast.from_onnx(one_node("Inverse", {"x": random(2, 2)}))
