@@ -23,6 +23,7 @@ def written_out(model: onnx.ModelProto, known: frozenset[str]) -> onnx.ModelProt
         names = {*_undefined(model, known), *_mistaken(model)}
         if not names and not model.functions:
             return model
+        _say_defaults(model, names)
         functions = [("", name) for name in sorted(names)] + [(one.domain, one.name) for one in model.functions]
         try:
             model = inliner.inline_selected_functions(_with_types(model), functions, False, True)
@@ -32,6 +33,18 @@ def written_out(model: onnx.ModelProto, known: frozenset[str]) -> onnx.ModelProt
         except RuntimeError:  # a definition that needs to know types which cannot be inferred: it stays undefined
             return model
     return model
+
+
+def _say_defaults(model: onnx.ModelProto, names: set[str]) -> None:
+    """Attributes that nodes leave out: definitions that name them get nothing otherwise."""
+    versions = {one.domain: one.version for one in model.opset_import}
+    opset = versions.get("", versions.get("ai.onnx", 1))
+    for node in model.graph.node:
+        if node.domain in ("", "ai.onnx") and node.op_type in names:
+            said = {attribute.name for attribute in node.attribute}
+            for name, attribute in onnx.defs.get_schema(node.op_type, opset).attributes.items():
+                if name not in said and attribute.default_value.name:
+                    node.attribute.append(attribute.default_value)
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:

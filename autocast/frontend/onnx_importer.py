@@ -15,7 +15,7 @@ from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
 
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend.onnx_converters import CONVERTERS, Converter, Node
-from autocast.frontend.onnx_operators import full_name
+from autocast.frontend.onnx_operators import SAID_BY_INPUTS, full_name
 from autocast.frontend.onnx_recurrent import RECURRENT, recurrent
 from autocast.ir import PlacedBuilder, dtype_of, lacks_dtype, shape_of
 from autocast.ir.places import Place
@@ -53,6 +53,7 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
                 if (converter := CONVERTERS.get(full_name(node))) is not None:
                     self._convert(node, converter)
                 else:
+                    self._check_said(node)
                     super()._construct_nodes(SimpleNamespace(node=[node]))
             except UnsupportedError as error:
                 raise UnsupportedError(f"from_onnx: the node {where}: {error}") from error
@@ -78,13 +79,30 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
                 inputs=tuple(self._nodes[name] if name else None for name in node.input),
                 attributes={name: one.decode() if isinstance(one, bytes) else one for name, one in attributes.items()},
                 results=results,
+                opset=self.opset,
                 parameter=self._parameter,
                 other=self._other,
             )
         )
-        is_whole = not isinstance(value, relax.Tuple)
-        for name, result in zip(results, [value] if is_whole else value.fields, strict=False):
+        if not isinstance(value, relax.Tuple) and isinstance(value.ty, tvm.ir.TupleType):
+            fields = range(len(value.ty.fields))
+            value = relax.Tuple([self.bb.emit(relax.TupleGetItem(value, at)) for at in fields])
+        parts = value.fields if isinstance(value, relax.Tuple) else [value]
+        for name, result in zip(results, parts, strict=False):
             self._nodes[name] = result
+
+    def _check_said(self, node: onnx.NodeProto) -> None:
+        """UnsupportedError if a node computes axes, a shape or a count from values that are known when it runs."""
+        at, what = SAID_BY_INPUTS.get(full_name(node), (0, ""))
+        value = self._nodes[node.input[at]] if what and at < len(node.input) and node.input[at] else None
+        if (
+            isinstance(value, relax.Var)
+            and not isinstance(value.ty, relax.ShapeType)
+            and value.name not in self._params
+        ):
+            raise UnsupportedError(
+                f"its {what} is computed when the model runs; expected a constant. Export it with one"
+            )
 
     def _parameter(self, name: str) -> np.ndarray | None:
         return self._params[name][1].numpy() if name in self._params else None

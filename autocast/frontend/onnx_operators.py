@@ -17,24 +17,23 @@ DTYPES = frozenset(
     )
 )
 FLOATS = frozenset((TensorProto.BFLOAT16, TensorProto.FLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE))
-_SIGNED = frozenset((TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64))
 
 _Attributes = Mapping[str, Any]
 
 #: Operator -> (when, of its attributes, the dtypes of its inputs and how many inputs it has; what is not imported).
 _MISTAKEN: dict[str, tuple[Callable[[_Attributes, Sequence[int | None], int], bool], str]] = {
-    "BatchNormalization": (lambda a, types, count: bool(a.get("training_mode")), "training_mode=1"),
-    "BitShift": (lambda a, types, count: bool(_SIGNED.intersection(types)), "signed integers"),
-    "Dropout": (lambda a, types, count: count > 2, "an input that says whether it drops"),
-    "IsInf": (lambda a, types, count: not (a.get("detect_positive", 1) and a.get("detect_negative", 1)), "one sign"),
-    "Mod": (lambda a, types, count: not a.get("fmod") and bool(FLOATS.intersection(types)), "floats with fmod=0"),
     "NonMaxSuppression": (lambda a, types, count: True, "it leaves boxes out"),
-    "Pow": (lambda a, types, count: not FLOATS.intersection(types[:1]), "integers"),
-    "Resize": (lambda a, types, count: bool(a.get("antialias")), "antialias=1"),
     "RoiAlign": (lambda a, types, count: a.get("mode") == b"max", "mode='max'"),
-    "SpaceToDepth": (lambda a, types, count: a.get("mode") == b"CRD", "mode='CRD'"),
     "TopK": (lambda a, types, count: TensorProto.UINT64 in types, "uint64 tensors"),
 }
+
+#: Operators on lists of tensors, and on tensors that may be none.
+_LISTS = frozenset(
+    (
+        *("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "SplitToSequence"),
+        *(f"Sequence{what}" for what in ("At", "Construct", "Empty", "Erase", "Insert", "Length")),
+    )
+)
 
 
 def full_name(node: NodeProto) -> str:
@@ -54,7 +53,7 @@ def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
     dtypes
         ONNX's numbers of the dtypes of values, by name, as far as they are inferred.
     """
-    if "Sequence" in node.op_type or node.op_type.startswith("Optional"):
+    if node.op_type in _LISTS:
         return _OF_VALUES
     types = [dtypes.get(name) for name in node.input if name]
     for type in (*types, *(dtypes.get(name) for name in node.output)):
@@ -63,3 +62,19 @@ def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
     when, what = _MISTAKEN.get(node.op_type, (None, ""))
     attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     return what if when is not None and when(attributes, types, len(types)) else ""
+
+
+#: Operator -> an input that TVM's importer has to know the values of, and what it says.
+SAID_BY_INPUTS: dict[str, tuple[int, str]] = {
+    "AffineGrid": (1, "size"),
+    "ConstantOfShape": (0, "shape"),
+    "CumSum": (1, "axis"),
+    "Expand": (1, "shape"),
+    "Reshape": (1, "shape"),
+    "Split": (1, "sizes"),
+    "TopK": (1, "count"),
+    **{
+        f"Reduce{what}": (1, "axes")
+        for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}

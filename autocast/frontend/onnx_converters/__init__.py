@@ -5,9 +5,13 @@ Keys are the operators' names, with the domain before those of other domains tha
 
 from __future__ import annotations
 
-from autocast.frontend.onnx_converters import contrib, quantized
+from autocast.frontend.onnx_converters import contrib, elementwise, geometry, quantized, resizing, signals
 from autocast.frontend.onnx_converters.node import Converter, Node
 
-CONVERTERS: dict[str, Converter] = {**contrib.CONVERTERS, **quantized.CONVERTERS}
+CONVERTERS: dict[str, Converter] = {
+    name: converter
+    for family in (contrib, elementwise, geometry, quantized, resizing, signals)
+    for name, converter in family.CONVERTERS.items()
+}
 
 __all__ = ["CONVERTERS", "Converter", "Node"]

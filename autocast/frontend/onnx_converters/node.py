@@ -33,6 +33,8 @@ class Node:
         By name; texts are `str`.
     results
         The names of its results, empty for what nobody reads.
+    opset
+        The version of ONNX's operators.
     parameter
         The value of the model's parameter of this name; None where there is none.
     other
@@ -43,6 +45,7 @@ class Node:
     inputs: tuple[relax.Expr | None, ...]
     attributes: Mapping[str, Any]
     results: tuple[str, ...]
+    opset: int
     parameter: Callable[[str], np.ndarray | None]
     other: Callable[[str, Sequence[relax.Expr | None], Mapping[str, Any]], relax.Expr]
 
