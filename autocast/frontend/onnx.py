@@ -7,7 +7,7 @@ import io
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import onnx
@@ -16,8 +16,9 @@ from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend.onnx_converters import CONVERTERS
 from autocast.frontend.onnx_folding import folded
-from autocast.frontend.onnx_functions import written_out
+from autocast.frontend.onnx_functions import graphs_of, written_out
 from autocast.frontend.onnx_importer import GraphImporter
+from autocast.frontend.onnx_loops import unrolled, with_outer_initializers
 from autocast.frontend.onnx_operators import full_name, mistaken
 from autocast.frontend.onnx_recurrent import RECURRENT
 from autocast.frontend.relax import from_relax
@@ -61,7 +62,7 @@ def from_onnx(
     """
     model = _checked(_loaded(path_or_model))
     bounds = _make_dynamic(model.graph, dynamic)
-    model = folded(written_out(folded(model), _known()))
+    model = _prepared(model)
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     _check_operators(inferred)
     opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
@@ -79,6 +80,16 @@ def from_onnx(
     mod["main"] = main
     imported = from_relax(mod, values)
     return imported.replace(output_names=tuple(output.name for output in model.graph.output))
+
+
+def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with functions and loops of known length written out, and its constants computed."""
+    with_outer_initializers(model)
+    changed = True
+    while changed:  # loops in loops, and in functions
+        model = folded(written_out(folded(model), _known()))
+        model, changed = unrolled(model)
+    return model
 
 
 def _loaded(path_or_model: Any) -> onnx.ModelProto:
@@ -155,7 +166,7 @@ _MICROSOFT = frozenset(("Attention", "BiasGelu", "EmbedLayerNormalization", "Fas
 
 def _known() -> frozenset[str]:
     """The operators that have converters."""
-    ours = (*CONVERTERS, *RECURRENT, "Constant", "If")
+    ours = (*CONVERTERS, *RECURRENT, "If", "Loop")
     return (frozenset(tvm_onnx._get_convert_map()) - _MICROSOFT) | frozenset(ours)
 
 
@@ -163,7 +174,7 @@ def _check_operators(model: onnx.ModelProto) -> None:
     """UnsupportedError that lists every operator that is not imported."""
     known = _known()
     missing: Counter[str] = Counter()
-    graphs = [*_graphs(model.graph)]
+    graphs = [*graphs_of(model.graph)]
     values = [value for graph in graphs for value in (*graph.input, *graph.value_info, *graph.output)]
     dtypes = {value.name: value.type.tensor_type.elem_type for value in values if value.type.HasField("tensor_type")}
     dtypes |= {tensor.name: tensor.data_type for graph in graphs for tensor in graph.initializer}
@@ -179,12 +190,3 @@ def _check_operators(model: onnx.ModelProto) -> None:
             + "\n".join(lines)
             + "\nExport the model without them, or import the torch module that it was made of: autocast.from_torch"
         )
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph, and the graphs of its branches."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _graphs(attribute.g)

@@ -33,22 +33,24 @@ def folded(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     for _ in range(16):  # the sizes that a chosen branch and its constants tell are inferred in the next round
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        if not _Folder(model).fold():
+        opsets = [one for one in model.opset_import if one.domain in ("", "ai.onnx")]
+        if not _Folder(model.graph, opsets, None).fold():
             break
     return model
 
 
 class _Folder:
-    """One pass over a graph."""
+    """One pass over a graph, and over those of its branches and loops, which see its constants."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
-        self.graph = model.graph
-        self.opsets = [one for one in model.opset_import if one.domain in ("", "ai.onnx")]
+    def __init__(self, graph: onnx.GraphProto, opsets: list[onnx.OperatorSetIdProto], outer: _Folder | None) -> None:
+        self.graph, self.opsets = graph, opsets
         self.outputs = {output.name for output in self.graph.output}
         given = [*self.graph.input, *self.graph.value_info, *self.graph.output]
-        self.types = {value.name: value.type.tensor_type for value in given}
+        self.types: dict[str, onnx.TypeProto.Tensor] = {} if outer is None else dict(outer.types)
+        self.types |= {value.name: value.type.tensor_type for value in given}
         given_by_caller = {value.name for value in self.graph.input}
-        self.constants = {
+        self.constants: dict[str, np.ndarray] = {} if outer is None else dict(outer.constants)
+        self.constants |= {
             tensor.name: numpy_helper.to_array(tensor)
             for tensor in self.graph.initializer
             if tensor.name not in given_by_caller and not _is_parameter(tensor) and math.prod(tensor.dims) <= LARGEST
@@ -70,9 +72,16 @@ class _Folder:
                 kept += self._branch(node)
             else:
                 kept.append(node)
+                changed |= self._inside(node)
         del self.graph.node[:]
         self.graph.node.extend(kept)
         return changed
+
+    def _inside(self, node: onnx.NodeProto) -> bool:
+        """Whether there was anything to do in a node's branches, or in its steps."""
+        graphs = [one.g for one in node.attribute if one.type == onnx.AttributeProto.GRAPH]
+        changed = [_Folder(graph, self.opsets, self).fold() for graph in graphs]
+        return any(changed)
 
     def _values(self, node: onnx.NodeProto) -> dict[str, np.ndarray] | None:
         """The results of a node of constants, by name; None if it is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import onnx
 from onnx import inliner
@@ -39,7 +39,7 @@ def _say_defaults(model: onnx.ModelProto, names: set[str]) -> None:
     """Attributes that nodes leave out: definitions that name them get nothing otherwise."""
     versions = {one.domain: one.version for one in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx", 1))
-    for node in model.graph.node:
+    for node in (node for graph in graphs_of(model.graph) for node in graph.node):
         if node.domain in ("", "ai.onnx") and node.op_type in names:
             said = {attribute.name for attribute in node.attribute}
             for name, attribute in onnx.defs.get_schema(node.op_type, opset).attributes.items():
@@ -77,10 +77,20 @@ def _is_defined(name: str, opset: int) -> bool:
 def _mistaken(model: onnx.ModelProto) -> set[str]:
     return {
         node.op_type
-        for node in model.graph.node
+        for graph in graphs_of(model.graph)
+        for node in graph.node
         if node.domain in ("", "ai.onnx") and node.op_type in _MISTAKEN and _MISTAKEN[node.op_type](node)
     }
 
 
 def _operators(model: onnx.ModelProto) -> set[str]:
-    return {node.op_type for node in model.graph.node if node.domain in ("", "ai.onnx")}
+    return {node.op_type for graph in graphs_of(model.graph) for node in graph.node if node.domain in ("", "ai.onnx")}
+
+
+def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and the graphs of its branches and loops."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from graphs_of(attribute.g)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
 
 from autocast.errors import ImportModelError, UnsupportedError
+from autocast.frontend.onnx_control import branches, loop
 from autocast.frontend.onnx_converters import CONVERTERS, Converter, Node
 from autocast.frontend.onnx_operators import SAID_BY_INPUTS, full_name
 from autocast.frontend.onnx_recurrent import RECURRENT, recurrent
@@ -28,6 +30,7 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
     def __init__(self, graph: onnx.GraphProto) -> None:
         super().__init__(None, None, keep_params_in_input=True)
         self.bb = PlacedBuilder()
+        self._loops = itertools.count()
         self._inferred = {value.name: value for value in (*graph.value_info, *graph.output)}
         self._outputs = {output.name for output in graph.output}
 
@@ -50,13 +53,21 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
             where = f"{full_name(node)}{f' {node.name!r}' if node.name else ''}"
             self.bb.place = Place(node.name.strip("/").rpartition("/")[0].replace("/", "."), "")
             try:
-                if (converter := CONVERTERS.get(full_name(node))) is not None:
+                if node.op_type == "If":
+                    branches(self, node)
+                elif node.op_type == "Loop":
+                    loop(self, node, f"loop_{next(self._loops)}")
+                elif (converter := CONVERTERS.get(full_name(node))) is not None:
                     self._convert(node, converter)
                 else:
                     self._check_said(node)
                     super()._construct_nodes(SimpleNamespace(node=[node]))
             except UnsupportedError as error:
+                if str(error).startswith("from_onnx:"):  # of a node in a branch
+                    raise
                 raise UnsupportedError(f"from_onnx: the node {where}: {error}") from error
+            except ImportModelError:
+                raise
             except Exception as error:
                 raise ImportModelError(
                     f"from_onnx: the node {where} cannot be imported with these arguments: {reason(error)}. Export the "

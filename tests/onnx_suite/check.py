@@ -23,6 +23,7 @@ _SAID_ONCE = {
     "Dropout": (1, 2),
     "HammingWindow": (0,),
     "HannWindow": (0,),
+    "Loop": (0, 1),
     "MelWeightMatrix": (0, 1, 2, 3, 4),
     "OneHot": (1, 2),
     "Pad": (2,),

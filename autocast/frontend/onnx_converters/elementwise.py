@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import tvm
-from onnx import helper
+from onnx import helper, numpy_helper
 from tvm import relax, te, tirx
 
 from autocast.frontend.onnx_converters.node import Converter, Node, dtype, number, shape, static
@@ -15,6 +15,21 @@ op = relax.op
 
 def _bits(kind: str) -> int:
     return 1 if kind == "bool" else int("".join(char for char in kind if char.isdigit()))
+
+
+def _constant(node: Node) -> relax.Expr:
+    """A tensor, a number, or a list of numbers."""
+    ((name, value),) = node.attributes.items()
+    kinds = {
+        "value": None,
+        "value_int": "int64",
+        "value_ints": "int64",
+        "value_float": "float32",
+        "value_floats": "float32",
+    }
+    node.refuse(f"Constant with {name}", name not in kinds, f"expected one of {', '.join(kinds)}")
+    array = numpy_helper.to_array(value) if name == "value" else np.array(value, kinds[name])
+    return relax.const(tvm.runtime.tensor(array))
 
 
 def _bit_shift(node: Node) -> relax.Expr:
@@ -178,6 +193,7 @@ CONVERTERS: dict[str, Converter] = {
     "BatchNormalization": _batch_norm,
     "BitCast": _bit_cast,
     "BitShift": _bit_shift,
+    "Constant": _constant,
     "CumProd": _cumprod,
     "Det": _det,
     "Dropout": _dropout,

@@ -1,0 +1,216 @@
+"""ONNX's `If`, `Loop` and `Scan`, beside ONNX's reference."""
+
+# ruff: noqa: E402 (what the imports need may not be installed)
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; make test installs it")
+
+from onnx.reference import ReferenceEvaluator
+
+import autocast
+from autocast.errors import UnsupportedError
+from autocast.frontend.onnx_loops import unrolled
+
+_HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
+
+
+def model_of(text: str) -> Any:
+    return onnx.parser.parse_model(_HEAD + text)
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype("float32")
+
+
+def compare(model: Any, *inputs: np.ndarray) -> None:
+    """Our results are those of ONNX's reference."""
+    names = [value.name for value in model.graph.input]
+    expected = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
+    outputs = autocast.from_onnx(model)(*inputs)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    for got, wanted in zip(outputs, expected, strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+#: A weight in each branch, and one outside of both.
+_BRANCHES = """
+    main (float[N, 2] x, bool flag) => (float[N, 2] y, int64 which) <float[2, 2] w = {1, 2, 3, 4}> {
+        y, which = If (flag) <
+            then_branch = then () => (float[N, 2] a, int64 one) <float[2] b = {1, 2}> {
+                p = MatMul (x, w)
+                a = Add (p, b)
+                one = Constant <value_int = 1> ()
+            },
+            else_branch = other () => (float[N, 2] c, int64 two) <float[2] b = {3, 4}> {
+                c = Mul (x, b)
+                two = Constant <value_int = 2> ()
+            }
+        >
+    }
+"""
+
+
+def test_an_if_runs_the_branch_that_its_condition_chooses() -> None:
+    model = model_of(_BRANCHES)
+    for flag in (True, False):
+        compare(model, random(3, 2), np.array(flag))
+
+
+#: Until a sum passes a bound, or after so many steps; a branch in each step. Pad becomes a function of loops.
+_LOOP = """
+    main (float[2, 2] x, int64 most, float bound) => (float[2, 2] y, int64 taken)
+        <float[2, 2] w = {0.5, 0.25, 0.25, 0.5}, float[1] half = {0.5}, int64 zero = {0}, int64[4] pads = {0, 1, 0, 1},
+         float one = {1}> {
+        begins = Constant <value_ints = [0, 1]> ()
+        ends = Constant <value_ints = [2, 3]> ()
+        size = ReduceSum <keepdims = 0> (x)
+        first = Less (size, bound)
+        y, taken = Loop (most, first, x, zero) <
+            body = step (int64 i, bool before, float[2, 2] s, int64 n) => (bool more, float[2, 2] t, int64 m) {
+                p = MatMul (s, w)
+                q = Pad (p, pads, one)
+                r = Slice (q, begins, ends)
+                parity = BitwiseAnd (n, parity_of)
+                odd = Cast <to = 9> (parity)
+                t = If (odd) <
+                    then_branch = then () => (float[2, 2] a) { a = Add (r, half) },
+                    else_branch = other () => (float[2, 2] b) { b = Add (r, one) }
+                >
+                m = Add (n, parity_of)
+                parity_of = Constant <value_int = 1> ()
+                sum = ReduceSum <keepdims = 0> (t)
+                more = Less (sum, bound)
+            }
+        >
+    }
+"""
+
+
+def loop_model() -> Any:
+    model = model_of(_LOOP)
+    body = next(node for node in model.graph.node if node.op_type == "Loop").attribute[0].g
+    nodes = sorted(body.node, key=lambda node: node.op_type != "Constant")  # as ONNX wants them: what is read is made
+    del body.node[:]
+    body.node.extend(nodes)
+    return model
+
+
+@pytest.mark.parametrize(("most", "bound"), [(7, 1e9), (100, 5.0), (0, 1e9), (3, -1e9)])
+def test_a_loop_goes_on_until_its_count_or_its_condition_ends_it(most: int, bound: float) -> None:
+    compare(loop_model(), np.abs(random(2, 2)), np.array(most), np.array(bound, "float32"))
+
+
+def test_a_loop_of_very_many_steps_ends_well() -> None:
+    model = model_of(
+        """
+        main (int64 most, float[N] x) => (float[N] y) <float one = {1}> {
+            y = Loop (most, , x) <
+                body = step (int64 i, bool before, float[N] s) => (bool more, float[N] t) {
+                    t = Add (s, one)
+                    more = Identity (before)
+                }
+            >
+        }
+        """
+    )
+    y = autocast.from_onnx(model)(np.array(20_000), np.zeros(3, "float32"))
+    np.testing.assert_array_equal(y, np.full(3, 20_000, "float32"))
+
+
+#: Rows of two tensors, one from its end, with a state between the steps.
+_SCAN = """
+    main (float[2] first, float[4, 2] x, float[2, 4] z) => (float[2] last, float[2, 4] rows) {
+        last, rows = Scan <
+            num_scan_inputs = 2, scan_input_axes = [0, 1], scan_input_directions = [0, 1], scan_output_axes = [1],
+            scan_output_directions = [1],
+            body = step (float[2] s, float[2] a, float[2] b) => (float[2] t, float[2] row) {
+                p = Mul (a, b)
+                t = Add (s, p)
+                row = Tanh (t)
+            }
+        > (first, x, z)
+    }
+"""
+
+
+def test_a_scan_takes_rows_in_the_order_that_it_says() -> None:
+    # ONNX's reference has neither axes nor directions.
+    first, x, z = random(2), random(4, 2), random(2, 4)
+    states, rows = [first], []
+    for a, b in zip(x, z.T[::-1], strict=True):
+        states.append(states[-1] + a * b)
+        rows.append(np.tanh(states[-1]))
+    last, got = autocast.from_onnx(model_of(_SCAN))(first, x, z)
+    np.testing.assert_allclose(last, states[-1], rtol=1e-5)
+    np.testing.assert_allclose(got, np.stack(rows[::-1], axis=1), rtol=1e-5)
+
+
+#: States that grow, which only steps that are written out have.
+_GROWING = """
+    main (float[1, 2] x) => (float[M, 2] y, float[3, 2] rows) <int64 most = {3}, bool yes = {1}> {
+        y, rows = Loop (most, yes, x) <
+            body = step (int64 i, bool before, float[K, 2] s) => (bool more, float[L, 2] t, float[2] row) {
+                p = Cast <to = 1> (i)
+                q = Add (x, p)
+                t = Concat <axis = 0> (s, q)
+                row = ReduceSum <keepdims = 0> (t, zero)
+                zero = Constant <value_ints = [0]> ()
+                more = Identity (before)
+            }
+        >
+    }
+"""
+
+
+def test_a_loop_of_known_length_may_change_the_sizes_of_its_states() -> None:
+    model = model_of(_GROWING)
+    body = model.graph.node[0].attribute[0].g
+    nodes = sorted(body.node, key=lambda node: node.op_type != "Constant")
+    del body.node[:]
+    body.node.extend(nodes)
+    compare(model, random(1, 2))
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    assert unrolled(copy)[1]
+    assert "Loop" not in {node.op_type for node in copy.graph.node}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            _GROWING.replace("int64 most = {3}, ", "").replace("float[1, 2] x", "float[1, 2] x, int64 most"),
+            "a row for",
+        ),
+        (
+            _GROWING.replace("int64 most = {3}, ", "")
+            .replace("float[1, 2] x", "float[1, 2] x, int64 most")
+            .replace(", float[3, 2] rows)", ")")
+            .replace("y, rows = ", "y = ")
+            .replace(", float[2] row)", ")"),
+            "expected the same dtypes and sizes",
+        ),
+        (
+            _SCAN.replace("float[4, 2] x, float[2, 4] z", "float[N, 2] x, float[2, N] z").replace("rows)", "rows)", 1),
+            "Scan: 1 node",
+        ),
+        (_BRANCHES.replace("c = Mul (x, b)", "c = Concat <axis = 0> (x, x)"), "its branches return"),
+    ],
+)
+def test_loops_and_branches_whose_sizes_depend_on_values_are_refused(text: str, message: str) -> None:
+    model = model_of(text)
+    for node in model.graph.node:
+        for attribute in node.attribute:
+            if attribute.g.node:
+                nodes = sorted(attribute.g.node, key=lambda node: node.op_type != "Constant")
+                del attribute.g.node[:]
+                attribute.g.node.extend(nodes)
+    with pytest.raises(UnsupportedError, match=message):
+        autocast.from_onnx(model)
