@@ -14,6 +14,7 @@ import onnx
 from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
 
 from autocast.errors import ImportModelError, UnsupportedError
+from autocast.frontend.names import variable_name
 from autocast.frontend.onnx_converters import CONVERTERS
 from autocast.frontend.onnx_folding import folded
 from autocast.frontend.onnx_functions import graphs_of, written_out
@@ -116,6 +117,10 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
         ) from error
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    for value in copy.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.dim_value < 0:  # what some exporters call a dimension that varies
+                dim.dim_param = f"{variable_name(value.name)}_{axis}"
     return copy
 
 

@@ -15,13 +15,18 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
 
 from autocast.errors import ImportModelError, UnsupportedError
+from autocast.frontend.onnx_agreement import agreed
 from autocast.frontend.onnx_control import branches, loop
 from autocast.frontend.onnx_converters import CONVERTERS, Converter, Node
 from autocast.frontend.onnx_operators import SAID_BY_INPUTS, full_name
 from autocast.frontend.onnx_recurrent import RECURRENT, recurrent
+from autocast.frontend.onnx_sizes import Sizes
 from autocast.ir import PlacedBuilder, dtype_of, lacks_dtype, shape_of
 from autocast.ir.places import Place
 from autocast.messages import reason
+
+#: What TVM's importer does with shapes.
+_OF_SHAPES = frozenset(("Cast", "CastLike", "Concat", "Equal", "Gather", "Shape", "Slice", "Where"))
 
 
 class GraphImporter(tvm_onnx.ONNXGraphImporter):
@@ -30,6 +35,7 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
     def __init__(self, graph: onnx.GraphProto) -> None:
         super().__init__(None, None, keep_params_in_input=True)
         self.bb = PlacedBuilder()
+        self._sizes = Sizes()
         self._loops = itertools.count()
         self._inferred = {value.name: value for value in (*graph.value_info, *graph.output)}
         self._outputs = {output.name for output in graph.output}
@@ -53,7 +59,9 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
             where = f"{full_name(node)}{f' {node.name!r}' if node.name else ''}"
             self.bb.place = Place(node.name.strip("/").rpartition("/")[0].replace("/", "."), "")
             try:
-                if node.op_type == "If":
+                if self._sizes.compute(node, self._nodes):
+                    self._nodes[node.output[0]] = self._sizes.value(node.output[0], self.bb)
+                elif node.op_type == "If":
                     branches(self, node)
                 elif node.op_type == "Loop":
                     loop(self, node, f"loop_{next(self._loops)}")
@@ -61,7 +69,7 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
                     self._convert(node, converter)
                 else:
                     self._check_said(node)
-                    super()._construct_nodes(SimpleNamespace(node=[node]))
+                    self._by_tvm(node)
             except UnsupportedError as error:
                 if str(error).startswith("from_onnx:"):  # of a node in a branch
                     raise
@@ -92,6 +100,7 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
                 results=results,
                 opset=self.opset,
                 parameter=self._parameter,
+                expressions=lambda at: self._sizes.array(node.input[at], self._nodes) if at < len(node.input) else None,
                 other=self._other,
             )
         )
@@ -101,6 +110,22 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
         parts = value.fields if isinstance(value, relax.Tuple) else [value]
         for name, result in zip(results, parts, strict=False):
             self._nodes[name] = result
+
+    def _by_tvm(self, node: onnx.NodeProto) -> None:
+        """By TVM's importer, which takes shapes for tensors in some operators only, and operands of the same sizes."""
+        shapes = {
+            name: value
+            for name in node.input
+            if name and isinstance((value := self._nodes[name]).ty, relax.ShapeType) and node.op_type not in _OF_SHAPES
+        }
+        tensors = {name: self.bb.emit(relax.op.shape_to_tensor(value)) for name, value in shapes.items()}
+        inputs = {name: tensors.get(name, self._nodes[name]) for name in node.input if name}
+        attributes = {one.name: one.i for one in node.attribute}
+        given = agreed(self.bb, node.op_type, [*inputs.values()], attributes)
+        before = {name: self._nodes[name] for name in inputs}
+        self._nodes.update(zip(inputs, given, strict=True))
+        super()._construct_nodes(SimpleNamespace(node=[node]))
+        self._nodes.update((name, value) for name, value in before.items() if name not in node.output)
 
     def _check_said(self, node: onnx.NodeProto) -> None:
         """UnsupportedError if a node computes axes, a shape or a count from values that are known when it runs."""
@@ -125,12 +150,9 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
         return super()._convert_operator(name, tvm_onnx.onnx_input(inputs), raw, self.opset)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
-        """Recurrent layers by ours; Tile by Relax's operator where it can be: TVM's importer writes it as loops."""
+        """Recurrent layers by ours."""
         if op_name in RECURRENT:
             return self.bb.normalize(recurrent(self.bb, op_name, inputs, attrs))
-        repeats = inputs[1] if op_name == "Tile" and len(inputs) == 2 else None
-        if isinstance(repeats, tvm.ir.GenericConst):
-            return self.bb.normalize(relax.op.tile(inputs[0], repeats.value.numpy().tolist()))
         return super()._convert_operator(op_name, inputs, attrs, opset)
 
     def _check(self, where: str, name: str, value: relax.Expr, inferred: onnx.ValueInfoProto) -> None:

@@ -67,10 +67,7 @@ def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
 #: Operator -> an input that TVM's importer has to know the values of, and what it says.
 SAID_BY_INPUTS: dict[str, tuple[int, str]] = {
     "AffineGrid": (1, "size"),
-    "ConstantOfShape": (0, "shape"),
     "CumSum": (1, "axis"),
-    "Expand": (1, "shape"),
-    "Reshape": (1, "shape"),
     "Split": (1, "sizes"),
     "TopK": (1, "count"),
     **{

@@ -37,6 +37,8 @@ class Node:
         The version of ONNX's operators.
     parameter
         The value of the model's parameter of this name; None where there is none.
+    expressions
+        The whole numbers and expressions that an input holds, by its place; None where they are not known.
     other
         Converts the node of another operator: `other(name, inputs, attributes)`.
     """
@@ -47,6 +49,7 @@ class Node:
     results: tuple[str, ...]
     opset: int
     parameter: Callable[[str], np.ndarray | None]
+    expressions: Callable[[int], np.ndarray | None]
     other: Callable[[str, Sequence[relax.Expr | None], Mapping[str, Any]], relax.Expr]
 
     def get(self, at: int) -> relax.Expr | None:
