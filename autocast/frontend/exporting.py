@@ -132,7 +132,7 @@ def export(
     axes = parse(dynamic, leaves)
     shapes = export_shapes(axes, leaves, args)
     try:
-        with torch.no_grad(), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
+        with _no_gradients(module), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
             # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
             warnings.simplefilter("ignore")
             examples, named = grown(axes, leaves, (args, kwargs))
@@ -143,9 +143,16 @@ def export(
             f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
             f"{_remedy(text, axes)}{_static(module, args, kwargs, axes)}"
         ) from error
-    exported = _decomposed(program, leaves, axes)
+    with _no_gradients(module):
+        exported = _decomposed(program, leaves, axes)
     exported.allow_one()
     return exported
+
+
+def _no_gradients(module: torch.nn.Module) -> torch.no_grad | torch.inference_mode:
+    """Of a module that was made in inference mode, that mode: nothing else may read its tensors through a view."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return torch.inference_mode() if any(tensor.is_inference() for tensor in tensors) else torch.no_grad()
 
 
 def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], axes: Sequence[DynamicAxis]) -> Exported:
@@ -224,7 +231,7 @@ def _static(module: torch.nn.Module, args: Any, kwargs: Any, axes: Sequence[Dyna
     if not axes:
         return ""
     try:
-        with torch.no_grad(), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
+        with _no_gradients(module), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.export.export(module, args, kwargs, strict=False)
     except Exception:

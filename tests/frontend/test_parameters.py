@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from autocast import vm
 from autocast.frontend import from_torch
 from tests.architectures import ARCHITECTURES
 from tests.frontend.helpers import assert_close, runner
@@ -84,3 +85,11 @@ def test_a_weight_that_is_not_aligned_is_copied() -> None:
     module.weight = nn.Parameter(torch.randn(13)[1:].view(3, 4), requires_grad=False)
     x = torch.randn(2, 4)
     assert_close(runner(from_torch(module, (x,)))(x), (module(x),))
+
+
+def test_a_module_made_in_inference_mode_is_imported() -> None:
+    with torch.inference_mode():
+        module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU()).eval()
+        x = torch.randn(3, 6)
+        expected = module(x)
+    np.testing.assert_allclose(vm.compile(from_torch(module, (torch.zeros(3, 6),)))(x.numpy()), expected, atol=1e-6)

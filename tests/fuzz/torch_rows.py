@@ -282,6 +282,12 @@ ROWS: list[Row] = [
         )
         for mode, corners in (("half_pixel", False), ("align_corners", True))
     ),
+    (
+        "R.image.resize2d(x, R.shape([5, 3]), layout='NCHW', method='cubic', cubic_alpha=-0.75, "
+        f"{_PLACES}='half_pixel')",
+        {"x": (1, 2, 3, 4)},
+        lambda x: F.interpolate(x, (5, 3), mode="bicubic"),
+    ),
     ("R.nn.log1p(R.square(x))", {"x": (3,)}, lambda x: torch.log1p(x.square())),
     ("R.one_hot(i, R.prim_value(1.0), R.prim_value(0.0), depth=3)", {"i": (4,)}, lambda i: F.one_hot(i, 3).double()),
     ("R.collapse_sum_to(x, R.shape([3, 1]))", {"x": (2, 3, 4)}, lambda x: x.sum_to_size(3, 1)),

@@ -26,7 +26,8 @@ from autocast.ir import (
 )
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.phases.einsum import einsum_as_matmul
-from autocast.kernels.phases.norms import batch_norm, group_norm, std
+from autocast.kernels.phases.norms import batch_norm, group_norm, norm, std
+from autocast.kernels.phases.resizing import resize
 from autocast.kernels.storage import LOW
 
 #: Constants of at most this many elements are computed now.
@@ -154,6 +155,8 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.einsum": lambda rewriter, call, operands: einsum_as_matmul(call, operands, rewriter.emit),
     "relax.nn.batch_norm": batch_norm,
     "relax.nn.group_norm": group_norm,
+    **dict.fromkeys(("relax.nn.layer_norm", "relax.nn.rms_norm", "relax.nn.instance_norm"), norm),
+    **dict.fromkeys(("relax.image.resize2d", "relax.image.resize3d"), resize),
 }
 
 

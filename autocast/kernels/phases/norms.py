@@ -5,7 +5,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax, tirx
 
-from autocast.ir import dims, dtype_of, shape_of, storage
+from autocast.ir import dims, dtype_of, is_op, shape_of, storage
 from autocast.ir.rewriting import BindingRewriter
 from autocast.kernels.storage import LOW
 from autocast.operators.own import normalize_batch
@@ -43,7 +43,7 @@ def group_norm(
     """Where channels are last: sums over space for each channel, from which small ones make those of the groups."""
     shape, attributes = dims(data), call.attrs
     is_named = all(isinstance(dim, int | tirx.Var) for dim in shape)
-    if not is_named or not isinstance(shape[int(attributes.channel_axis)], int):
+    if storage(data) == "float64" or not is_named or not isinstance(shape[int(attributes.channel_axis)], int):
         return _in_groups(rewriter, call, data, scale, offset)
     *space, channel = range(len(shape))
     batch, *space = space
@@ -73,7 +73,7 @@ def group_norm(
 def _in_groups(
     rewriter: BindingRewriter, call: relax.Call, data: relax.Expr, scale: relax.Expr, offset: relax.Expr
 ) -> relax.Expr:
-    """A group_norm of channels or sizes that are computed at run time: TVM's squares before it takes the mean away."""
+    """A group_norm that TVM has no kernel for, or whose squares it takes before it takes the mean away."""
     emit, op, attributes, shape = rewriter.emit, relax.op, call.attrs, dims(data)
     axis, groups = int(attributes.channel_axis) % len(shape), int(attributes.num_groups)
     members = tvm.sym.Analyzer().simplify(tirx.convert(shape[axis]) // groups)
@@ -84,22 +84,53 @@ def _in_groups(
         grouped = rewriter.builder_.match_cast(grouped, named)
     channels = [groups, members, *[1] * (len(shape) - axis - 1)]
     axes = [axis + 1, *(i + (i > axis) for i in (int(i) % len(shape) for i in attributes.axes))]
+    scale, offset = (emit(op.reshape(vector, channels)) for vector in (scale, offset))
+    return op.reshape(_by_formula(rewriter, call, grouped, axes, scale, offset), relax.ShapeExpr(shape))
+
+
+def norm(rewriter: BindingRewriter, call: relax.Call, data: relax.Expr, *vectors: relax.Expr) -> relax.Expr | None:
+    """layer_norm, rms_norm and instance_norm of float64, and over axes that are not the last ones in their order."""
+    emit, op = rewriter.emit, relax.op
+    if shape_of(data) is None:
+        return None
+    rank = len(dims(data))
+    axes = [int(axis) % rank for axis in call.attrs.axes]
+    if storage(data) != "float64" and axes == list(range(rank - len(axes), rank)):
+        return None
+    is_instance = is_op(call, "relax.nn.instance_norm")
+    if is_instance and storage(data) != "float64":
+        return None
+    named = [int(call.attrs.channel_axis) % rank] if is_instance else axes  # an axis of data for each of a vector's
+    shape = [dims(data)[axis] if axis in named else 1 for axis in range(rank)]
+    order = [named.index(axis) for axis in sorted(named)]
+    vectors = tuple(emit(op.reshape(emit(op.permute_dims(vector, order)), shape)) for vector in vectors)
+    return _by_formula(rewriter, call, data, axes, *vectors)
+
+
+def _by_formula(
+    rewriter: BindingRewriter,
+    call: relax.Call,
+    data: relax.Expr,
+    axes: list[int],
+    scale: relax.Expr,
+    offset: relax.Expr | None = None,
+) -> relax.Expr:
+    """What normalizes `data` along `axes`; of float32 where it is stored lower. Vectors are broadcast; rms has one."""
+    emit, op, attributes, stored = rewriter.emit, relax.op, call.attrs, storage(data)
 
     def wide(value: relax.Expr) -> relax.Expr:
         return emit(op.astype(value, "float32")) if storage(value) in LOW else value
 
-    grouped = wide(grouped)
-    centered = emit(op.subtract(grouped, emit(op.mean(grouped, axes, keepdims=True))))
+    data = wide(data)
+    centered = data if offset is None else emit(op.subtract(data, emit(op.mean(data, axes, keepdims=True))))
     variance = emit(op.mean(emit(op.multiply(centered, centered)), axes, keepdims=True))
     epsilon = relax.const(float(attributes.epsilon), dtype_of(variance))
     result = emit(op.multiply(centered, emit(op.rsqrt(emit(op.add(variance, epsilon))))))
-    if attributes.scale:
-        result = emit(op.multiply(result, wide(emit(op.reshape(scale, channels)))))
-    if attributes.center:
-        result = emit(op.add(result, wide(emit(op.reshape(offset, channels)))))
-    if storage(data) in LOW:
-        result = emit(op.astype(result, storage(data)))
-    return op.reshape(result, relax.ShapeExpr(shape))
+    if offset is None or attributes.scale:
+        result = emit(op.multiply(result, wide(scale)))
+    if offset is not None and attributes.center:
+        result = emit(op.add(result, wide(offset)))
+    return emit(op.astype(result, stored)) if stored in LOW else result
 
 
 def std(rewriter: BindingRewriter, call: relax.Call, data: relax.Expr) -> relax.Expr | None:

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 
 from autocast.errors import UnsupportedError
+from autocast.operators.resizing import places, taps
 from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
 from autocast.torch_target.layouts import channels_first, spatial, to_layout
 
 
-def _places(size: Value, out: Value, mode: str) -> Value:
-    """Where the pixels of a result lie in the image, along one axis."""
-    places = torch.arange(out, dtype=torch.float64)
-    if mode == "align_corners":
-        return places * ((size - 1) / (out - 1) if out > 1 else 0.0)
-    if mode == "asymmetric":
-        return places * (size / out)
-    return (places + 0.5) * (size / out) - 0.5
-
-
 def _resize(asked: Asked) -> Value:
-    """Nearest or linear, axis by axis."""
+    """Axis by axis, the pixels that a result is made of, each by its weight."""
     attrs, layout = asked.attrs, str(asked.attrs.layout)
-    method, mode = str(attrs.method), str(attrs.coordinate_transformation_mode)
-    if method not in ("nearest_neighbor", "linear"):
-        raise UnsupportedError(f"to_torch: {asked.name} has method={method!r}, expected 'nearest_neighbor' or 'linear'")
+    mode = str(attrs.coordinate_transformation_mode)
     x, axes = channels_first(asked.wide(0), layout), spatial(layout)
     wide = torch.float32 if asked.is_low() else torch_dtype(str(asked.call.args[0].ty.dtype))
     for axis, out in enumerate(asked.args[1], 2):
         size = x.size(axis)
-        at = _places(size, out, mode)
-        if method == "nearest_neighbor":
-            x = torch.index_select(x, axis, torch.clamp(torch.floor(at + 1e-9), 0, size - 1).to(torch.int64))
+        at = places(torch.arange(out, dtype=torch.float64), size, out, mode)
+        if at is None:
+            raise UnsupportedError(
+                f"to_torch: {asked.name} has coordinate_transformation_mode={mode!r}, which torch does not have; "
+                "expected align_corners, asymmetric or half_pixel"
+            )
+        pixels = [(torch.clamp(i, 0, size - 1).to(torch.int64), weight) for i, weight in taps(at, size, attrs)]
+        if len(pixels) == 1:
+            x = torch.index_select(x, axis, pixels[0][0])
             continue
-        low = torch.floor(at)
-        weight = (at - low).to(wide).reshape([-1 if i == axis else 1 for i in range(2 + len(axes))])
-        first, second = (
-            torch.index_select(x, axis, torch.clamp(low + offset, 0, size - 1).to(torch.int64)) for offset in (0, 1)
-        )
-        x = torch.lerp(first, second, weight)
+        along = [-1 if i == axis else 1 for i in range(2 + len(axes))]
+        parts = [torch.index_select(x, axis, i) * weight.to(wide).reshape(along) for i, weight in pixels]
+        x = functools.reduce(torch.add, parts)
     return asked.stored(to_layout(x, f"NC{axes}", layout)).to(asked.dtype)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 from tvm import relax
@@ -11,6 +10,7 @@ from tvm.relax import op
 
 from autocast.errors import GradientError
 from autocast.ir import dtype_of, static_shape
+from autocast.operators.resizing import resizing_matrix
 from autocast.training.gradients.registry import Adjoint, Backward, gradient, not_differentiable
 from autocast.training.gradients.shapes import number
 
@@ -44,59 +44,17 @@ def _resize(b: Backward) -> list[Adjoint]:
     if repeats and all(out[axis] == shape[axis] * factor for axis, factor in zip(axes, factors, strict=True)):
         mean = op.nn.avg_pool2d(b.adjoint, factors, factors, layout=layout)
         return [mean * number(float(np.prod(factors)), data), None]
-    matrices = {axis: _matrix(attributes, shape[axis], out[axis]) for axis in axes}
-    return [along_axes(b, b.adjoint, {axis: m.astype(dtype_of(data)) for axis, m in matrices.items()}), None]
+    matrices = {}
+    for axis in axes:
+        matrix = resizing_matrix(attributes, shape[axis], out[axis])
+        if matrix is None:
+            mode = attributes.coordinate_transformation_mode
+            raise GradientError(
+                f"coordinate_transformation_mode={mode!r}; expected align_corners, asymmetric or half_pixel"
+            )
+        matrices[axis] = matrix.astype(dtype_of(data))
+    return [along_axes(b, b.adjoint, matrices), None]
 
-
-def _matrix(attributes: Any, extent: int, outputs: int) -> np.ndarray:
-    """The (outputs, extent) matrix that resizes along one axis."""
-    places = _places(str(attributes.coordinate_transformation_mode), extent, outputs)
-    method = str(attributes.method)
-    if method == "nearest_neighbor":
-        rounded = _ROUNDING[str(attributes.rounding_method) or "floor"](places)
-        weights = [(rounded, np.ones(outputs))]
-    elif method == "linear":
-        begin = np.floor(places)
-        weights = [(begin, 1 - (places - begin)), (begin + 1, places - begin)]
-    else:
-        begin = np.floor(places)
-        weights = [(begin + tap, _cubic(places - begin - tap, float(attributes.cubic_alpha))) for tap in range(-1, 3)]
-    matrix = np.zeros((outputs, extent))
-    for source, weight in weights:
-        np.add.at(matrix, (np.arange(outputs), np.clip(source, 0, extent - 1).astype(int)), weight)
-    if method == "cubic" and int(attributes.cubic_exclude):
-        raise GradientError(f"cubic_exclude={attributes.cubic_exclude}; expected 0")
-    return matrix
-
-
-def _places(mode: str, extent: int, outputs: int) -> np.ndarray:
-    """Where along the data each output lies."""
-    index, scale = np.arange(outputs, dtype=np.float64), extent / outputs
-    if mode == "align_corners":
-        return index * ((extent - 1) / (outputs - 1) if outputs > 1 else 0.0)
-    if mode == "asymmetric":
-        return index * scale
-    if mode in ("half_pixel", "pytorch_half_pixel"):
-        places = (index + 0.5) * scale - 0.5
-        return np.zeros(outputs) if mode == "pytorch_half_pixel" and outputs == 1 else places
-    raise GradientError(f"coordinate_transformation_mode={mode!r}; expected align_corners, asymmetric or half_pixel")
-
-
-def _cubic(distance: np.ndarray, alpha: float) -> np.ndarray:
-    """The kernel of Keys, "Cubic convolution interpolation", 1981."""
-    x = np.abs(distance)
-    near = (alpha + 2) * x**3 - (alpha + 3) * x**2 + 1
-    far = alpha * x**3 - 5 * alpha * x**2 + 8 * alpha * x - 4 * alpha
-    return np.where(x <= 1, near, np.where(x < 2, far, 0.0))
-
-
-_ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "round": lambda x: np.floor(x + 0.5),
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
-}
 
 _COORDINATES = "a gradient of coordinates is not there; resize with image.resize2d instead"
 _BOXES = "chooses boxes: nothing to differentiate; compute the loss from the scores and boxes before it"

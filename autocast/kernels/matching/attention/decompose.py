@@ -22,11 +22,13 @@ class _Decompose(BindingRewriter):
             self.emit(relax.op.permute_dims(self.new(operand), HEADS_FIRST)) for operand in call.args[:3]
         )
         bias = self.new(call.args[3]) if len(call.args) > 3 else None
-        probabilities = self.emit(relax.op.nn.softmax(masked_scores(call, query, key, bias, self.emit), axis=-1))
-        if storage != "float32":
+        scores = masked_scores(call, query, key, bias, self.emit)
+        wide = dtype_of(scores)
+        probabilities = self.emit(relax.op.nn.softmax(scores, axis=-1))
+        if storage != wide:
             probabilities = self.emit(relax.op.astype(probabilities, storage))
-        result = self.emit(relax.op.matmul(probabilities, value, out_dtype="float32"))
-        if storage != "float32":
+        result = self.emit(relax.op.matmul(probabilities, value, out_dtype=wide))
+        if storage != wide:
             result = self.emit(relax.op.astype(result, storage))
         return relax.op.permute_dims(result, HEADS_FIRST)
 
@@ -40,7 +42,7 @@ def decompose_attention(mod: tvm.IRModule) -> tvm.IRModule:
                                                        p: bf16 = R.astype(R.nn.softmax(s * scale + b), "bfloat16")
                                                        o: bf16 = R.permute_dims(R.astype(R.matmul(p, v', "float32")))
 
-    Primed operands have their heads first. Scores and softmax are float32 whatever the storage; probabilities are
-    narrowed to it for the second product.
+    Primed operands have their heads first. Scores and softmax are float32 however low the storage (float64 where it
+    is that); probabilities are narrowed to it for the second product.
     """
     return rewrite_functions(mod, _Decompose)
