@@ -33,9 +33,21 @@ def _weights(out: int, size: int, call: relax.Call) -> np.ndarray:
         result[np.arange(out), near] = 1
         return result
     low = np.floor(at).astype(int)
-    for offset, weight in ((0, 1 - (at - low)), (1, at - low)):
+    kernel, reach = (_keys, 2) if str(call.attrs.method) == "cubic" else (_hat, 1)
+    for offset in range(1 - reach, reach + 1):
+        weight = kernel(np.abs(at - low - offset), float(call.attrs.cubic_alpha))
         np.add.at(result, (np.arange(out), np.clip(low + offset, 0, size - 1)), weight)
     return result
+
+
+def _hat(distance: np.ndarray, _: float) -> np.ndarray:
+    return 1 - distance
+
+
+def _keys(distance: np.ndarray, alpha: float) -> np.ndarray:
+    """Two cubics that meet at a distance of one pixel."""
+    inner, outer = [alpha + 2, -alpha - 3, 0, 1], alpha * np.array([1, -5, 8, -4])
+    return np.where(distance <= 1, np.polyval(inner, distance), np.polyval(outer, distance))
 
 
 @operator("relax.image.resize2d", "relax.image.resize3d", units=4)
