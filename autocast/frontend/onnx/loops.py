@@ -10,7 +10,7 @@ import onnx
 from onnx import compose, helper, numpy_helper
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.onnx_functions import graphs_of
+from autocast.frontend.onnx.functions import graphs_of
 
 #: Loops that would become more nodes than this stay what they are.
 MOST_NODES = 8192

@@ -14,7 +14,7 @@ import onnx
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.onnx_converters.node import Converter, Node, dtype, shape
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape
 
 op = relax.op
 

@@ -12,8 +12,8 @@ import pytest
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; make test installs it")
 
 import autocast
-from autocast.frontend.onnx_folding import LARGEST, folded
-from autocast.frontend.onnx_functions import written_out
+from autocast.frontend.onnx.folding import LARGEST, folded
+from autocast.frontend.onnx.functions import written_out
 
 TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper
 

@@ -1,7 +1,7 @@
 """What a graph computes of sizes that vary: whole numbers, and expressions in the names of dimensions.
 
 An ONNX model says shapes by tensors: it takes the `Shape` of one, picks and multiplies sizes, and joins them for a
-`Reshape`. Where sizes are known all of this is folded before (`onnx_folding`). Where they vary, each such tensor is an
+`Reshape`. Where sizes are known all of this is folded before (`folding`). Where they vary, each such tensor is an
 array of expressions here, and the shape that it says is known by its expressions.
 """
 

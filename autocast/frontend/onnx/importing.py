@@ -15,13 +15,13 @@ from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
 
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend.names import variable_name
-from autocast.frontend.onnx_converters import CONVERTERS
-from autocast.frontend.onnx_folding import folded
-from autocast.frontend.onnx_functions import graphs_of, written_out
-from autocast.frontend.onnx_importer import GraphImporter
-from autocast.frontend.onnx_loops import unrolled, with_outer_initializers
-from autocast.frontend.onnx_operators import full_name, mistaken
-from autocast.frontend.onnx_recurrent import RECURRENT
+from autocast.frontend.onnx.converters import CONVERTERS
+from autocast.frontend.onnx.folding import folded
+from autocast.frontend.onnx.functions import graphs_of, written_out
+from autocast.frontend.onnx.graph_importer import GraphImporter
+from autocast.frontend.onnx.loops import unrolled, with_outer_initializers
+from autocast.frontend.onnx.operators import full_name, mistaken
+from autocast.frontend.onnx.recurrent import RECURRENT
 from autocast.frontend.relax import from_relax
 from autocast.messages import check_kind, checked_path, is_count, reason
 from autocast.model.value import Model

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax
 
-from autocast.frontend.onnx_converters.node import Converter, Node, dtype, number, shape
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, number, shape
 
 op = relax.op
 

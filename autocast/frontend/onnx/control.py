@@ -25,7 +25,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.onnx_functions import graphs_of
+from autocast.frontend.onnx.functions import graphs_of
 from autocast.ir import dtype_of, shape_of, with_new_variables
 
 op = relax.op

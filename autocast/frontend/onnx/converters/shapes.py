@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from tvm import relax, tirx
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.onnx_converters.node import Converter, Node, dtype, shape
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape
 
 op = relax.op
 

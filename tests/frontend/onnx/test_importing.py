@@ -122,7 +122,7 @@ def test_an_imported_model_is_autocast_like_any_other() -> None:
     [
         (None, ImportModelError, "got a NoneType for the path"),
         ("nowhere.onnx", ImportModelError, "nowhere.onnx cannot be read"),
-        (__file__, ImportModelError, "test_onnx.py cannot be read"),
+        (__file__, ImportModelError, "test_importing.py cannot be read"),
         (onnx.ModelProto(), ImportModelError, "ONNX's checker refuses the model"),
         (graph_of([helper.make_node("ImageDecoder", ["x"], ["y"])], (2, 2)), UnsupportedError, "ImageDecoder: 1 node"),
         (

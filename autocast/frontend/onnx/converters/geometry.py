@@ -10,7 +10,7 @@ from onnx import helper
 from tvm import relax
 from tvm.ir import GenericConst
 
-from autocast.frontend.onnx_converters.node import Converter, Node, dtype, shape, static
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape, static
 
 op = relax.op
 

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.onnx_converters.node import Converter, Node, dtype, shape, static
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape, static
 
 op = relax.op
 

@@ -5,8 +5,8 @@ Keys are the operators' names, with the domain before those of other domains tha
 
 from __future__ import annotations
 
-from autocast.frontend.onnx_converters import contrib, elementwise, geometry, quantized, resizing, shapes, signals
-from autocast.frontend.onnx_converters.node import Converter, Node
+from autocast.frontend.onnx.converters import contrib, elementwise, geometry, quantized, resizing, shapes, signals
+from autocast.frontend.onnx.converters.node import Converter, Node
 
 CONVERTERS: dict[str, Converter] = {
     name: converter

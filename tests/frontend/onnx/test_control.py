@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import autocast
 from autocast.errors import UnsupportedError
-from autocast.frontend.onnx_loops import unrolled
+from autocast.frontend.onnx.loops import unrolled
 
 _HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
 

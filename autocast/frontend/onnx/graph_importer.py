@@ -15,12 +15,12 @@ from tvm import relax, tirx
 from tvm.relax.frontend.onnx import onnx_frontend as tvm_onnx
 
 from autocast.errors import ImportModelError, UnsupportedError
-from autocast.frontend.onnx_agreement import agreed
-from autocast.frontend.onnx_control import branches, loop
-from autocast.frontend.onnx_converters import CONVERTERS, Converter, Node
-from autocast.frontend.onnx_operators import SAID_BY_INPUTS, full_name
-from autocast.frontend.onnx_recurrent import RECURRENT, recurrent
-from autocast.frontend.onnx_sizes import Sizes
+from autocast.frontend.onnx.agreement import agreed
+from autocast.frontend.onnx.control import branches, loop
+from autocast.frontend.onnx.converters import CONVERTERS, Converter, Node
+from autocast.frontend.onnx.operators import SAID_BY_INPUTS, full_name
+from autocast.frontend.onnx.recurrent import RECURRENT, recurrent
+from autocast.frontend.onnx.sizes import Sizes
 from autocast.ir import PlacedBuilder, dtype_of, lacks_dtype, shape_of
 from autocast.ir.places import Place
 from autocast.messages import reason

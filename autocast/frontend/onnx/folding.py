@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from autocast.errors import ImportModelError
-from autocast.frontend.onnx_operators import FLOATS
+from autocast.frontend.onnx.operators import FLOATS
 from autocast.messages import reason
 
 #: Constants of more elements than this are left to the compiler.

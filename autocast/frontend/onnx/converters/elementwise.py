@@ -7,7 +7,7 @@ import tvm
 from onnx import helper, numpy_helper
 from tvm import relax, te, tirx
 
-from autocast.frontend.onnx_converters.node import Converter, Node, dtype, number, shape, static
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, number, shape, static
 from autocast.operators import own
 
 op = relax.op
