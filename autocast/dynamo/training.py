@@ -77,7 +77,7 @@ def _keep_drawn(joint: fx.GraphModule) -> None:
     for node in joint.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             for drawn in (node, *node.users):
-                if drawn is node or value_of(drawn).dtype is torch.bool:
+                if drawn is node or getattr(value_of(drawn), "dtype", None) is torch.bool:
                     drawn.meta.pop("recompute", None)
 
 

@@ -101,6 +101,7 @@ def _convolutions() -> nn.Module:
 
 _ROWS, _IMAGES = (3, 6), (2, 3, 9, 9)
 
+
 #: The modules, and the shapes of their inputs.
 _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolutions": (_convolutions, (2, 4, 15, 16)),
@@ -165,6 +166,17 @@ def test_solutions_that_torch_checks_have_gradients() -> None:
     """A check that may raise is ordered by a token, which is no tensor when the graph runs."""
     torch.manual_seed(0)
     _check(_Of(_solved), torch.randn(3, 6))
+
+
+def _weighed(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Of one class alone, whose weight, which is drawn, cancels."""
+    return F.nll_loss(layer(x).log_softmax(-1), torch.full((3,), 2), weight=torch.rand(6))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch computes what nothing here does")
+def test_what_reads_a_drawn_number_may_have_several_results() -> None:
+    torch.manual_seed(0)
+    _check(_Of(_weighed), torch.randn(3, 6))
 
 
 def test_rows_for_padding_learn_nothing() -> None:
