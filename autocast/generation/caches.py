@@ -9,8 +9,12 @@ import torch
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from autocast.errors import ImportModelError
+
+#: What transformers calls a model's argument, and field of its results, for keys and values: `cache` since 5.24.
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
 class Kept(nn.Module):
@@ -91,7 +95,7 @@ def shapes_kept(model: PreTrainedModel, start: int) -> tuple[list[Any], list[Any
         cache = EncoderDecoderCache(cache, DynamicCache(config=config))
         inputs["decoder_input_ids"] = token
     with torch.no_grad():
-        model(**inputs, past_key_values=cache, use_cache=True)
+        model(**inputs, **{CACHE: cache}, use_cache=True)
     caches = [cache.self_attention_cache, cache.cross_attention_cache] if model.config.is_encoder_decoder else [cache]
     of_tokens, of_source = ([_shapes(model, layer) for layer in one.layers] for one in [*caches, DynamicCache()][:2])
     return of_tokens, of_source

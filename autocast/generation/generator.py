@@ -18,7 +18,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 from autocast import amp as mixed_precision
 from autocast.errors import ImportModelError, InputError
 from autocast.frontend import from_torch
-from autocast.generation.caches import Filled
+from autocast.generation.caches import CACHE, Filled
 from autocast.generation.steps import Limits, Step, steps_of
 from autocast.messages import check_kind, check_value, is_count, shown
 from autocast.runtime.executable import Executable
@@ -34,6 +34,7 @@ _NOT_GIVEN = {
     "output_attentions": "a step gives logits alone",
     "output_hidden_states": "a step gives logits alone",
     "cache_implementation": "the generator has keys and values of its own",
+    "cache": "the generator has keys and values of its own",
     "past_key_values": "the generator has keys and values of its own",
     "inputs_embeds": "a step reads tokens",
     "decoder_inputs_embeds": "a step reads tokens",
@@ -162,7 +163,7 @@ class Generator:
         with self._lock, torch.no_grad():
             filled = Filled(self.limits.length, [from_tensor(kept, "torch") for kept in self.step.state.values()])
             return self._torch.generate(
-                input_ids, attention_mask=attention_mask, **options | {"past_key_values": filled, "use_cache": True}
+                input_ids, attention_mask=attention_mask, **options | {CACHE: filled, "use_cache": True}
             )
 
     def _check(self, input_ids: Any, attention_mask: Any, options: dict[str, Any]) -> None:
@@ -228,16 +229,15 @@ class Generator:
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        past_key_values: Filled | None = None,
-        **_: Any,
+        **options: Any,
     ) -> CausalLMOutputWithPast:
         """A step of a model without an encoder, as transformers' loop asks for it."""
-        filled, mask, start = self._room(past_key_values, input_ids, attention_mask)
+        filled, mask, start = self._room(options.get(CACHE), input_ids, attention_mask)
         if position_ids is None:
             position_ids = (mask.cumsum(-1) - 1).clamp(min=0)[: len(input_ids), int(start) : filled.count]
         program = self.step if input_ids.shape[1] == 1 else self.prompt
         logits = program(self._padded(input_ids), self._padded(position_ids), mask, start)
-        return CausalLMOutputWithPast(logits=logits[: len(input_ids)], past_key_values=filled)
+        return CausalLMOutputWithPast(logits=logits[: len(input_ids)], **{CACHE: filled})
 
     def _decode(
         self,
@@ -246,14 +246,13 @@ class Generator:
         decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
-        past_key_values: Filled | None = None,
-        **_: Any,
+        **options: Any,
     ) -> Seq2SeqLMOutput:
         """A step of a model with an encoder, which runs with the first tokens: `encoder_outputs` is what it reads."""
         assert decoder_input_ids is not None and encoder_outputs is not None
         source = encoder_outputs[0][..., 0]
         source_mask = torch.ones_like(source) if attention_mask is None else attention_mask
-        filled, mask, start = self._room(past_key_values, decoder_input_ids, decoder_attention_mask)
+        filled, mask, start = self._room(options.get(CACHE), decoder_input_ids, decoder_attention_mask)
         tokens = self._padded(decoder_input_ids)
         if int(start) == 0:
             logits = self.prompt(self._padded(source), self._padded(source_mask), tokens, mask, start)
@@ -261,7 +260,7 @@ class Generator:
             whole = nn.functional.pad(source_mask, (0, self.limits.source - source_mask.shape[1]))
             of_source = (kept for name, kept in self.prompt.state.items() if name not in self.step.state)
             logits = self.step(self._padded(whole), tokens, mask, start, *(from_tensor(t, "torch") for t in of_source))
-        return Seq2SeqLMOutput(logits=logits[: len(decoder_input_ids)], past_key_values=filled)
+        return Seq2SeqLMOutput(logits=logits[: len(decoder_input_ids)], **{CACHE: filled})
 
     def _room(
         self, filled: Filled | None, tokens: torch.Tensor, mask: torch.Tensor | None

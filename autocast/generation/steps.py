@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
-from autocast.generation.caches import Kept, cache_over, shapes_kept
+from autocast.generation.caches import CACHE, Kept, cache_over, shapes_kept
 
 
 class Limits(NamedTuple):
@@ -81,9 +81,9 @@ class _Decoder(nn.Module):
             input_ids,
             attention_mask=attention_mask,
             position_ids=position_ids,
-            past_key_values=self.kept.cache(start),
             use_cache=True,
             logits_to_keep=1,
+            **{CACHE: self.kept.cache(start)},
         ).logits
 
 
@@ -109,8 +109,8 @@ class _First(nn.Module):
             attention_mask=source_mask,
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,
-            past_key_values=cache,
             use_cache=True,
+            **{CACHE: cache},
         )
         return outputs.logits[:, -1:]
 
@@ -138,7 +138,7 @@ class _Next(nn.Module):
             attention_mask=source_mask,
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,
-            past_key_values=EncoderDecoderCache(self.kept.cache(start), read),
             use_cache=True,
+            **{CACHE: EncoderDecoderCache(self.kept.cache(start), read)},
         )
         return outputs.logits[:, -1:]
