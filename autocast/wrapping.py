@@ -22,6 +22,7 @@ from autocast.errors import InputError, UnsupportedError
 from autocast.frontend import from_torch
 from autocast.messages import check_kind
 from autocast.model.value import Model
+from autocast.runtime.tensors import from_tensor
 from autocast.vm.compile import compile
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -128,6 +129,13 @@ class _Program:
     outputs: Any
     leaves: list[Any]
 
+    def computed(self, tensors: list[torch.Tensor]) -> Any:
+        """What the executable returns, as torch tensors: it knows from its inputs what to return, if it has any."""
+        if tensors:
+            return self.executable(*tensors)
+        executable: Any = self.executable
+        return from_tensor(executable.run(executable.arguments(())), "torch")
+
     def results(self, tensors: Any) -> Any:
         """What the module returns."""
         if self.outputs is None:
@@ -175,7 +183,7 @@ class _Compiled:
                 program = self._programs[key] = self._imported(module, args, kwargs)
             elif program.versions != (versions := self._versions()):
                 program.executable, program.versions = compile(program.model), versions
-        return program.results(program.executable(*tensors))
+        return program.results(program.computed(tensors))
 
     def _training(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The module's forward as torch's compiler runs it, which knows when to compile it again."""

@@ -183,3 +183,15 @@ def test_a_wrapped_module_is_not_wrapped_again() -> None:
         autocast.wrap(autocast.wrap(_network()))
     with pytest.raises(InputError, match=r"wrap: got a function, expected a torch\.nn\.Module"):
         autocast.wrap(lambda x: x)  # type: ignore[type-var]
+
+
+def test_a_module_without_inputs_returns_a_torch_tensor() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self) -> torch.Tensor:
+            return self.weight * 2
+
+    torch.testing.assert_close(autocast.wrap(Twice())(), torch.full((3,), 2.0))

@@ -144,12 +144,13 @@ def listed(left: Mapping[fx.Node, str]) -> str:
 
 
 def check_signature(program: ExportedProgram) -> None:
-    """ImportModelError if the program changes an input or a parameter, or returns what is not a tensor."""
+    """ImportModelError if the program changes a parameter, or returns what is not a tensor."""
     results = [spec.arg for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
-    if all(isinstance(result, ConstantArgument) and result.value is None for result in results):
+    writes = any(spec.kind is OutputKind.USER_INPUT_MUTATION for spec in program.graph_signature.output_specs)
+    if not writes and all(isinstance(result, ConstantArgument) and result.value is None for result in results):
         raise ImportModelError("from_torch: the model returns nothing, expected a tensor or several. Return a result.")
     for spec in program.graph_signature.output_specs:
-        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.TOKEN):
+        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN):
             continue
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise ImportModelError(

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
@@ -132,7 +133,7 @@ def export(
     axes = parse(dynamic, leaves)
     shapes = export_shapes(axes, leaves, args)
     try:
-        with _no_gradients(module), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
+        with _no_gradients(module), _no_cache(module, kwargs), _no_guess(), _unlogged(), warnings.catch_warnings():
             # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
             warnings.simplefilter("ignore")
             examples, named = grown(axes, leaves, (args, kwargs))
@@ -249,6 +250,18 @@ def _unlogged() -> Iterator[None]:
         yield
     finally:
         log.setLevel(level)
+
+
+@contextlib.contextmanager
+def _no_guess() -> Iterator[None]:
+    """Without the look at values by which layers of `nn.Transformer` guess that a mask is causal: they apply the mask
+    itself unless `is_causal` tells them."""
+    guess = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = guess
 
 
 @contextlib.contextmanager

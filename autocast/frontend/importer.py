@@ -16,7 +16,7 @@ import tvm
 from torch import fx
 from torch._higher_order_ops.effects import with_effects
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
+from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
 from torch.utils._sympy import functions as sympy_functions
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
@@ -148,6 +148,8 @@ class Importer(ExportedProgramImporter):
         by_placeholder |= {var.name: var for var in inputs}
         updates = [i for i, parameter in enumerate(self.parameters) if parameter.update is not None]
         self.random_state = random_state_variable()
+        positions = {var.name: position for position, var in enumerate(inputs)}
+        written = [positions[str(spec.target)] for spec in self._writes()]
         attrs = {"num_input": len(inputs), IMPORTED_FROM: "torch", **self._bounds()}
         with self.block_builder.function("main", [*inputs, *weights, self.random_state], attrs=attrs):
             with self.block_builder.dataflow():
@@ -160,8 +162,9 @@ class Importer(ExportedProgramImporter):
                 result = self.block_builder.emit_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
             self.block_builder.emit_func_output(result)
         mod = self.block_builder.get()
-        if updates:
-            mod["main"] = mod["main"].with_attr("updates", updates)
+        for name, places in (("updates", updates), ("written", written)):
+            if places:
+                mod["main"] = mod["main"].with_attr(name, places)
         return mod
 
     def _input_variables(self) -> list[relax.Var]:
@@ -273,14 +276,21 @@ class Importer(ExportedProgramImporter):
         return self.emit(relax.op.broadcast_to(literal, shape))
 
     def _outputs(self, node: fx.Node) -> list[relax.Expr]:
-        """The user's outputs that are tensors (torch's None: one that was not asked for), then the new buffers."""
+        """The user's outputs that are tensors (torch's None: one that was not asked for), then what is written into
+        inputs, then the new buffers."""
         self.block_builder.place = Place()
         self._materialize(node, "")
         kinds = [spec.kind for spec in self.program.graph_signature.output_specs]
         values = [v for v, kind in zip(node.args[0], kinds, strict=True) if kind is OutputKind.USER_OUTPUT]
         by_name = {value.name: value for value in node.args[0] if isinstance(value, fx.Node)}
         updates = [by_name[parameter.update] for parameter in self.parameters if parameter.update is not None]
-        return [self.env[value] for value in [*values, *updates] if isinstance(value, fx.Node)]
+        written = [by_name[spec.arg.name] for spec in self._writes()]
+        return [self.env[value] for value in [*values, *written, *updates] if isinstance(value, fx.Node)]
+
+    def _writes(self) -> list[OutputSpec]:
+        """The outputs that are written into inputs."""
+        specs = self.program.graph_signature.output_specs
+        return [spec for spec in specs if spec.kind is OutputKind.USER_INPUT_MUTATION]
 
     def _check_type(self, node: fx.Node, result: Any) -> None:
         expected = node.meta.get("val")

@@ -72,8 +72,8 @@ def from_torch(
     ------
     ImportModelError
         The module cannot be exported, holds an operator that cannot be imported (all are listed, with where they come
-        from), or would not be imported faithfully (inputs that it changes, outputs that are not tensors), or `dynamic`
-        names what is not there.
+        from), or would not be imported faithfully (parameters that it changes, outputs that are not tensors), or
+        `dynamic` names what is not there.
 
     Warns
     -----

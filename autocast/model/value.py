@@ -44,6 +44,8 @@ class Model:
         `main` takes (inputs..., parameters...) in that order, and its attribute `num_input` is the number of inputs. It
         returns one tensor or a flat tuple of tensors. Where it has the attribute `updates`, an array of integers, each
         of its last results replaces the parameter at that position (0: the first after the inputs) for the next call.
+        Where it has the attribute `written`, each of the results before those is written into the input at that
+        position when a call ends.
     params : dict of str to tvm.runtime.Tensor
         In the order of main's trailing parameters, keyed by the names of the source framework
         (`bert.encoder.layer.0.output.dense.weight`). They share memory with the source's
@@ -95,14 +97,19 @@ class Model:
         return tuple(names[position] for position in updates_of(self.main))
 
     @property
+    def written(self) -> tuple[str, ...]:
+        """The inputs that a call writes into, in the order of the results that are written."""
+        return tuple(self.input_names[position] for position in written_of(self.main))
+
+    @property
     def fallbacks(self) -> dict[str, int]:
         """The operators of torch that torch computes when the model runs, and how many calls of each there are."""
         return calls_of_torch(self.mod)
 
     @property
     def num_results(self) -> int:
-        """How many of main's outputs are results: the others replace parameters."""
-        return len(_outputs(self.main)) - len(updates_of(self.main))
+        """How many of main's outputs are results: the others are written into inputs, or replace parameters."""
+        return len(_outputs(self.main)) - len(written_of(self.main)) - len(updates_of(self.main))
 
     def __call__(self, *args: Any, device: str = "cpu", **kwargs: Any) -> Any:
         """Run the model once, from the parameters that it has.
@@ -246,14 +253,24 @@ class Model:
             raise IllFormedModuleError(
                 f"Model: main has updates={positions}, expected different positions among its {len(params)} parameters."
             )
-        if len(positions) > len(outputs):
-            raise IllFormedModuleError(f"Model: main has {len(positions)} updates, but returns {len(outputs)} tensors.")
-        for position, output in zip(reversed(positions), reversed(outputs), strict=False):
-            param = self.main.params[self.num_input + position]
+        written = written_of(self.main)
+        if len(set(written)) != len(written) or not set(written) <= set(range(self.num_input)):
+            raise IllFormedModuleError(
+                f"Model: main has written={written}, expected different positions among its {self.num_input} inputs."
+            )
+        replaced = [*written, *(self.num_input + position for position in positions)]
+        if len(replaced) > len(outputs):
+            raise IllFormedModuleError(
+                f"Model: main has {len(positions)} updates and {len(written)} inputs that are written, but returns "
+                f"{len(outputs)} tensors."
+            )
+        for position, output in zip(reversed(replaced), reversed(outputs), strict=False):
+            param = self.main.params[position]
             if not tvm_ffi.structural_equal(output, param.ty):
+                name = param.name if position < self.num_input else params[position - self.num_input]
                 raise IllFormedModuleError(
-                    f"Model: the update of {params[position]} is {output}, expected {param.ty} as the parameter; try "
-                    "an astype or a reshape of what main returns."
+                    f"Model: the update of {name} is {output}, expected {param.ty} as the parameter; try an astype or "
+                    "a reshape of what main returns."
                 )
 
 
@@ -297,6 +314,11 @@ def _model_in(container: Container) -> Model:
 def updates_of(main: relax.Function) -> tuple[int, ...]:
     """The attribute `updates`: which parameter (0: the first after the inputs) each of the last results replaces."""
     return tuple(int(position) for position in (main.attrs or {}).get("updates", ()))
+
+
+def written_of(main: relax.Function) -> tuple[int, ...]:
+    """The attribute `written`: which input each of the results before those that replace parameters is written into."""
+    return tuple(int(position) for position in (main.attrs or {}).get("written", ()))
 
 
 def _outputs(main: relax.Function) -> tuple[tvm.ir.Type, ...]:

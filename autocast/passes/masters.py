@@ -42,7 +42,7 @@ def without_masters(model: Model, low_forms: Mapping[str, relax.Var]) -> relax.F
     narrowed = []
     outputs = list(main.body.body.fields)
     for name, low in low_forms.items():
-        place = model.num_results + model.updated.index(name)
+        place = model.num_results + len(model.written) + model.updated.index(name)
         rounded = relax.Var(f"{low.name}_rounded", low.ty)
         narrowed.append(relax.VarBinding(rounded, relax.op.astype(outputs[place], dtype_of(low))))
         outputs[place] = rounded

@@ -44,6 +44,7 @@ from autocast.runtime.tensors import (
     to_tensor,
 )
 from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
+from autocast.runtime.writing import write_outputs
 
 #: What compiles the model in a file that has no code for this processor: the runtime knows nothing more of it.
 _COMPILER = "autocast.vm.export"
@@ -55,7 +56,8 @@ class Executable:
     Inputs are torch tensors, numpy arrays or TVM tensors, in the order of `main`'s inputs (parameters are bound).
     Outputs are of the inputs' kind: torch if any input is a torch tensor, else numpy if any is a numpy array, else
     TVM. torch and TVM tensors share memory with the VM (an input that is not dense or not aligned to 64 bytes is
-    copied first); numpy arrays are copied. Calls from several threads run one after another.
+    copied first); numpy arrays are copied. Calls from several threads run one after another. What the model writes into
+    its inputs is written into what was passed, when all else is computed.
 
     The executable of a model with updates has state: copies of the parameters that a call replaces, made when they are
     first needed, and then changed in place by each call. Where a call reads some of it in low precision, the copies in
@@ -138,7 +140,9 @@ class Executable:
             self._taken = taken
             varying_blocks.hold(self._storages.blocks(value.shape for value in inputs))
         arguments = (*map(to_argument, inputs), *self._bound())
-        return from_tensor(self.run(arguments), kind_of(inputs))
+        outputs = from_tensor(self.run(arguments), kind_of(inputs))
+        written = self.signature.written
+        return write_outputs(outputs, [inputs[i] for i in written]) if written else outputs
 
     @cached_property
     def _storages(self) -> Storages:

@@ -192,4 +192,5 @@ def _shape(sizes: Sequence[Any]) -> tuple[Size, ...]:
 def _signature(facts: Mapping[str, Any]) -> Signature:
     inputs = tuple(map(_input, facts["inputs"]))
     fitted = {name: _shape(shape) for name, shape in facts["fitted"].items()}
-    return Signature(**{**facts, "inputs": inputs, "fitted": fitted})
+    written = tuple(facts.get("written", ()))
+    return Signature(**{**facts, "inputs": inputs, "fitted": fitted, "written": written})

@@ -46,7 +46,8 @@ class Signature:
 
     `chosen_from` names those of which an operator takes the largest, smallest or middle element, and the operator;
     `fitted` has the shapes that `main` asserts of inputs, in terms of their dimensions. `from_torch` says whether
-    examples and `dynamic=` made the shapes what they are; otherwise somebody wrote them in main's types.
+    examples and `dynamic=` made the shapes what they are; otherwise somebody wrote them in main's types. `written` are
+    the positions of the inputs that a call writes into, in the order of main's last results, which are written.
     """
 
     inputs: tuple[Input, ...]
@@ -55,6 +56,7 @@ class Signature:
     chosen_from: dict[str, str]
     fitted: dict[str, tuple[Size, ...]]
     from_torch: bool
+    written: tuple[int, ...] = ()
 
     def bind(self, args: Sequence[Any]) -> dict[str, int]:
         """Check `args` against the inputs; the values of the symbolic dimensions.

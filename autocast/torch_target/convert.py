@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Sequence
 
 import torch
 import tvm
@@ -12,9 +13,10 @@ from tvm import relax
 from autocast.errors import UnsupportedError
 from autocast.ir import all_bindings, first_order, op_name, relax_functions
 from autocast.kernels.phases.expand import expand_operators
-from autocast.model.value import Model, updates_of
+from autocast.model.value import Model, updates_of, written_of
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Value
+from autocast.torch_target.folding import has_effect
 from autocast.torch_target.linear import use_linear
 from autocast.torch_target.rows import ROWS
 from autocast.torch_target.rows.torch_calls import is_of_torch
@@ -96,17 +98,19 @@ class _Converter(Scope):
         for var in self.main.params[:count]:
             self.bind(var, self.input(var.name))
         names = list(self.model.params)
-        updates = updates_of(self.main)
+        updates, written = updates_of(self.main), written_of(self.main)
         for position, (name, var) in enumerate(zip(names, self.main.params[count:], strict=True)):
             self.hold(name, is_state=position in updates)
             self.bind(var, self.tracer.held(name))
         outputs = self.sequence(self.main.body)
-        if updates:
+        if updates or written:
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-            outputs = self.updated(list(outputs), [names[position] for position in updates])
+            replaced = [self.values[self.main.params[position]] for position in written]
+            replaced += [self.tracer.held(names[position]) for position in updates]
+            outputs = self.updated(list(outputs), replaced)
         self.graph.output(self.tracer.create_arg(outputs))
         use_linear(self.graph)
-        self.graph.eliminate_dead_code(lambda node: node.is_impure() or node.target == "copy_")
+        self.graph.eliminate_dead_code(has_effect)
         module = fx.GraphModule(self.root, self.graph, class_name="Model")
         module._non_persistent_buffers_set |= self.root._non_persistent_buffers_set & module._buffers.keys()
         return module
@@ -126,23 +130,24 @@ class _Converter(Scope):
             trained = value.is_floating_point() and name not in self.model.frozen
             owner.register_parameter(last, torch.nn.Parameter(value, requires_grad=trained))
 
-    def updated(self, outputs: list[Value], names: list[str]) -> Value:
-        """The results, after the rest of what main returns has replaced the state.
+    def updated(self, outputs: list[Value], replaced: Sequence[Value]) -> Value:
+        """The results, after the rest of what main returns was written into inputs, or has replaced the state.
 
-        What could be a view of state that is about to change is copied first.
+        What could be a view of what is about to change is copied first.
         """
-        results = [self.own(value) for value in outputs[: len(outputs) - len(names)]]
-        news = [self.own(value) for value in outputs[len(results) :]]
-        for name, value in zip(names, news, strict=True):
-            self.tracer.held(name).copy_(value)
+        changed = {value.node for value in replaced}
+        results = [self.own(value, changed) for value in outputs[: len(outputs) - len(replaced)]]
+        news = [self.own(value, changed) for value in outputs[len(results) :]]
+        for old, value in zip(replaced, news, strict=True):
+            old.copy_(value)
         return results[0] if len(results) == 1 else tuple(results)
 
-    def own(self, value: Value) -> Value:
-        """A value that no update changes."""
+    def own(self, value: Value, changed: Collection[fx.Node]) -> Value:
+        """A value that no update changes: state is read anew by a node of its own."""
         node = value.node
         while node.op in ("call_method", "call_function") and _may_be_a_view(node):
             node = node.args[0]
-        return value.clone() if node.op == "get_attr" else value
+        return value.clone() if node.op == "get_attr" or node in changed else value
 
 
 _VIEWS = frozenset(("reshape", "permute", "expand", "size", "to"))

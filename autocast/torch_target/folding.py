@@ -30,8 +30,13 @@ def fold(module: fx.GraphModule) -> None:
             module.register_buffer(name, value, persistent=False)
             with module.graph.inserting_before(node):
                 node.replace_all_uses_with(module.graph.get_attr(name), lambda user: user not in known)
-    module.graph.eliminate_dead_code()
+    module.graph.eliminate_dead_code(has_effect)
     module.recompile()
+
+
+def has_effect(node: fx.Node) -> bool:
+    """Whether a node changes something that a caller sees."""
+    return node.is_impure() or node.target == "copy_"
 
 
 def drop_unused(module: fx.GraphModule) -> None:

@@ -95,6 +95,11 @@ def _check(model: Model, opset: int) -> None:
     newest = onnx.defs.onnx_opset_version()
     legal = f"{OLDEST} to {newest}, the newest that the package onnx {onnx.__version__} has"
     check_value("to_onnx", "opset", opset, lambda n: is_count(n, OLDEST) and n <= newest, UnsupportedError, legal)
+    if model.written:
+        raise UnsupportedError(
+            f"to_onnx: a call of the model writes into its inputs ({', '.join(model.written)}), and ONNX has nothing "
+            "that does; expected a model that only computes. Return the new values in the torch module instead"
+        )
     if model.updated:
         raise UnsupportedError(
             f"to_onnx: a call of the model replaces {len(model.updated)} parameters ({', '.join(model.updated[:3])}"

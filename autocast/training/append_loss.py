@@ -70,9 +70,14 @@ def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = N
         given = variable if labels is None else builder.emit(op.reshape(variable, expected.shape))
         value = builder.emit(loss.compute(prediction, given))
         kept = {f"output{at}": results[at] for at in range(model.num_results)} if outputs else {}
-        return {"loss": value, **kept, **dict(zip(model.updated, results[model.num_results :], strict=True))}
+        return {
+            "loss": value,
+            **kept,
+            **dict(zip(model.updated, results[len(results) - len(model.updated) :], strict=True)),
+        }
 
     attrs = {**dict(main.attrs), "num_input": len(inputs) + 1}
+    attrs.pop("written", None)  # a batch is not what the model makes of it
     mod = new_function([*inputs, variable, *params], attrs, build, model.mod)
     return model.replace(mod=mod, output_names=("loss", *(model.output_names if outputs else ())))
 

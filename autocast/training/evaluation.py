@@ -23,7 +23,7 @@ def evaluation_form(model: Model) -> Model:
     """
     functions = {var: _Evaluation().visit_expr(function) for var, function in relax_functions(model.mod)}
     mod = with_functions(model.mod, functions)
-    if model.updated:
+    if model.updated or model.written:
         mod["main"] = _with_results(mod["main"], model.num_results)
     mod = canonicalize_bindings(mod)
     mod = relax.transform.DeadCodeElimination(["main"])(mod)
@@ -37,12 +37,16 @@ def evaluation_form(model: Model) -> Model:
 
 
 def _with_results(main: relax.Function, count: int) -> relax.Function:
-    """`main` with its first `count` results only, and without updates."""
+    """`main` with its first `count` results only: without updates, and inputs that it writes into."""
     outputs = main.body.body
     results = [relax.TupleGetItem(outputs, index) for index in range(count)]
     result = results[0] if count == 1 else relax.Tuple(results)
     body = relax.BlockBuilder().normalize(relax.SeqExpr(main.body.blocks, result))
-    return relax.Function(main.params, body, None, main.is_pure, main.attrs).without_attr("updates")
+    return (
+        relax.Function(main.params, body, None, main.is_pure, main.attrs)
+        .without_attr("updates")
+        .without_attr("written")
+    )
 
 
 @mutator

@@ -280,6 +280,6 @@ def _with_inputs_alone(mod: tvm.IRModule) -> Model:
 
 def _with_inputs_only(main: tvm.relax.Function) -> tvm.relax.Function:
     """`main` with each of its arguments an input, whichever were parameters, and each of its outputs a result."""
-    for name in ("num_input", "updates"):
+    for name in ("num_input", "updates", "written"):
         main = main.without_attr(name) if name in (main.attrs or {}) else main
     return main

@@ -7,7 +7,7 @@ from tvm import relax, tirx
 
 from autocast import ir
 from autocast.errors import UnsupportedError
-from autocast.model.value import IMPORTED_FROM
+from autocast.model.value import IMPORTED_FROM, written_of
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.sizes import Size
 from autocast.vm.dimensions import Dimensions
@@ -43,6 +43,7 @@ def signature_of(main: relax.Function, count: int, dimensions: Dimensions | None
         _chosen_from(main, dimensions),
         _fitted(main, dimensions),
         (main.attrs or {}).get(IMPORTED_FROM) == "torch",
+        written_of(main),
     )
 
 

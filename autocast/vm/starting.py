@@ -17,6 +17,7 @@ from autocast.runtime.signature import Signature
 from autocast.runtime.status import Status
 from autocast.runtime.tensors import from_tensor, kind_of, to_tensor
 from autocast.runtime.workers import Worker
+from autocast.runtime.writing import write_back
 from autocast.vm.generic import Generic
 
 
@@ -69,8 +70,10 @@ class StartingExecutable:
             executable = self._now()
             if executable is None:
                 self.signature.bind(inputs)
-                outputs = self._generic(*(to_tensor(value) for value in inputs))
-                return from_tensor(outputs, kind_of(inputs))
+                arguments = [to_tensor(value) for value in inputs]
+                outputs = from_tensor(self._generic(*arguments), kind_of(inputs))
+                write_back(self.signature.written, arguments, inputs)
+                return outputs
         return executable(*inputs)
 
     @property

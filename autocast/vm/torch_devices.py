@@ -14,6 +14,7 @@ from autocast.model.value import Model
 from autocast.runtime.executable import checked_state
 from autocast.runtime.signature import Signature
 from autocast.runtime.tensors import from_tensor, is_torch, kind_of, to_tensor
+from autocast.runtime.writing import write_back
 from autocast.vm.signatures import signature_of
 
 #: How torch runs a model: its kernels one by one, or what its compiler makes of them.
@@ -114,7 +115,10 @@ class TorchExecutable:
         if named:
             inputs = self.signature.in_places(inputs, named)
         self.signature.bind(inputs)
-        return _of_kind(self.run(self.arguments(inputs)), kind_of(inputs))
+        arguments = self.arguments(inputs)
+        outputs = _of_kind(self.run(arguments), kind_of(inputs))
+        write_back(self.signature.written, arguments, inputs)
+        return outputs
 
     def arguments(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Checked `inputs` as torch tensors on the device."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from autocast.frontend import from_torch
@@ -128,3 +129,16 @@ def test_eager_attention_works_as_well(name: str) -> None:
     model = from_torch(architecture.module, architecture.args)
     assert operators(model)["nn.softmax"] == 2
     assert_close(runner(model)(*architecture.args), expected)
+
+
+def test_layers_of_a_transformer_take_masks_whose_values_are_not_known() -> None:
+    torch.manual_seed(0)
+    module = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16, batch_first=True), 1).eval()
+    x, memory = torch.randn(2, 5, 8), torch.randn(2, 3, 8)
+    for mask in (
+        nn.Transformer.generate_square_subsequent_mask(5),
+        torch.zeros(5, 5).index_fill_(1, torch.tensor(2), -9),
+    ):
+        model = from_torch(module, (x, memory, mask))
+        with torch.no_grad():
+            assert_close(runner(model)(x, memory, mask), (module(x, memory, mask),))

@@ -10,7 +10,7 @@ from tvm import relax
 
 from autocast.errors import CastingRuleError
 from autocast.ir import Bound, Reading, dtype_of, identity, items, lacks_dtype, parts_of, place_of, relax_functions
-from autocast.model.value import updates_of
+from autocast.model.value import updates_of, written_of
 from autocast.passes.casting.costs import CostModel, traffic_weight
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves, signature
 from autocast.passes.casting.modes import Ruling, missing_rules
@@ -74,12 +74,12 @@ class Planner:
         for param in _constant_parameters(function) if global_var.name_hint == "main" else ():
             for leaf in leaves(self.plan.trees[identity(param)]):
                 leaf.producer = param
-        self._sequence(body, self._results(body.ty, out_dtype, len((function.attrs or {}).get("updates", ()))))
+        self._sequence(body, self._results(body.ty, out_dtype, len(updates_of(function)) + len(written_of(function))))
 
-    def _results(self, type: Any, out_dtype: str | None, updates: int) -> list[int]:
-        """The nodes of a function's results; the last of them, which replace parameters, stay what they are."""
+    def _results(self, type: Any, out_dtype: str | None, replacing: int) -> list[int]:
+        """The nodes of a function's results; the last of them, which replace something, stay what they are."""
         fields = list(type.fields) if isinstance(type, tvm.ir.TupleType) else [type]
-        results = len(fields) - updates
+        results = len(fields) - replacing
         return [
             self.tensors.pin(out_dtype if out_dtype and number < results else leaf.dtype)
             for number, field in enumerate(fields)

@@ -1,0 +1,115 @@
+"""What a torch module writes into its inputs is written into what is passed to the model, wherever it runs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import autocast
+from autocast import amp, from_torch, runtime, to_onnx, to_torch, vm
+from autocast.errors import InputError, UnsupportedError
+from autocast.model.value import Model
+from autocast.training import MSE, SGD, Trainer
+
+
+class _Writes(nn.Module):
+    """Writes into its second input, returns what that was before, and a product of what it is then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        before = total.clone()
+        total[1:].add_(x[1:])
+        return before, self.linear(total)
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    return _Writes().eval()
+
+
+@pytest.fixture(scope="module")
+def model(module: nn.Module) -> Model:
+    return from_torch(module, _inputs())
+
+
+def _inputs() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(3, 4, generator=generator), torch.randn(3, 4, generator=generator)
+
+
+def _check(call: Any, module: nn.Module, *, tolerance: float = 1e-5) -> None:
+    """A call writes and returns what the module does."""
+    ours, theirs = _inputs(), _inputs()
+    with torch.no_grad():
+        expected, got = module(*theirs), call(*ours)
+    for one, other in zip((*got, *ours), (*expected, *theirs), strict=True):
+        torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+
+
+def test_a_compiled_model_writes_into_the_inputs_that_it_is_given(model: Model, module: nn.Module) -> None:
+    assert model.written == ("total",)
+    assert model.num_results == 2
+    executable = vm.compile(model)
+    _check(executable, module)
+    _check(executable, module)
+    strided = torch.zeros(4, 3).t().copy_(_inputs()[1])
+    executable(_inputs()[0], strided)
+    torch.testing.assert_close(strided[1:], _inputs()[1][1:] + _inputs()[0][1:])
+
+
+def test_numpy_arrays_are_written_and_those_that_cannot_be_are_refused(model: Model) -> None:
+    x, total = (value.numpy() for value in _inputs())
+    executable = vm.compile(model)
+    before, _ = executable(x, total)
+    np.testing.assert_array_equal(before, _inputs()[1].numpy())
+    np.testing.assert_allclose(total[1:], (_inputs()[1] + _inputs()[0]).numpy()[1:], rtol=1e-6)
+    total.flags.writeable = False
+    with pytest.raises(InputError, match="cannot be written"):
+        executable(x, total)
+
+
+def test_casts_files_and_torch_write_into_inputs(model: Model, module: nn.Module, tmp_path: Any) -> None:
+    low = amp.autocast(model)
+    assert str(low.main.ret_ty.fields[-1].dtype) == "float32"
+    _check(vm.compile(low), module, tolerance=3e-2)
+    _check(runtime.load(vm.compile(model).export(tmp_path / "writes.autocast")), module)
+    model.save(tmp_path / "writes.model")
+    _check(autocast.load(tmp_path / "writes.model"), module)
+    _check(to_torch(model), module)
+    _check(vm.compile(model, device="torch:cpu", mode="eager"), module)
+    _check(autocast.wrap(copy.deepcopy(module)), module, tolerance=3e-2)
+    with pytest.raises(UnsupportedError, match="writes into its inputs"):
+        to_onnx(model, tmp_path / "writes.onnx")
+
+
+class _Exchanges(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        old = x.clone()
+        x.copy_(y)
+        y.copy_(old)
+
+
+def test_a_module_that_returns_nothing_may_write_and_inputs_may_be_exchanged() -> None:
+    x, y = torch.zeros(3), torch.ones(3)
+    executable = vm.compile(from_torch(_Exchanges(), (x.clone(), y.clone())))
+    assert executable(x, y) == ()
+    assert x.tolist() == [1, 1, 1]
+    assert y.tolist() == [0, 0, 0]
+
+
+def test_training_a_model_that_writes_into_its_inputs_leaves_the_batch_alone() -> None:
+    module = nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2))
+    x, labels = torch.randn(3, 4), torch.randn(3, 2)
+    given = x.clone()
+    trainer = Trainer(from_torch(module, (x.clone(),)), MSE(), SGD(), learning_rate=0.1)
+    loss = float(trainer.step((given, labels)))
+    assert loss == pytest.approx(float(nn.functional.mse_loss(module(x.clone()), labels).detach()), rel=1e-5)
+    assert torch.equal(given, x)
