@@ -1,113 +1,152 @@
-"""Keys and values of earlier tokens as transformers' models see them, while one is exported and while it generates."""
+"""Keys, values and states of earlier tokens as transformers' models see them, while one is exported and generates."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import Cache, CacheLayerMixin, EncoderDecoderCache
+from transformers.cache_utils import (
+    Cache,
+    EncoderDecoderCache,
+)
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from autocast.errors import ImportModelError
+from autocast.generation.attention import Attention
 
 #: What transformers calls a model's argument, and field of its results, for keys and values: `cache` since 5.24.
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 
 
-class Kept(nn.Module):
-    """The keys and values of each layer: buffers (batch, heads, length, width), which a step writes to.
+#: Buffers of a layer's linear attention: convolutions' last inputs, and sums over all tokens.
+_STATES = ("conv", "recurrent")
 
-    `shapes` has (heads, width) of the keys, and of the values, of each layer; they are stored as `dtype`.
+
+class Layer(NamedTuple):
+    """Shapes of what a layer keeps of a sequence: (heads, width) of keys and values, or none; states by their place."""
+
+    pair: tuple[tuple[int, int], ...]
+    conv: dict[int, tuple[int, ...]]
+    recurrent: dict[int, tuple[int, ...]]
+
+    @property
+    def has_states(self) -> bool:
+        return bool(self.conv or self.recurrent)
+
+
+class Kept(nn.Module):
+    """What the layers keep: buffers, which a step writes to.
+
+    Keys and values are (batch, heads, length, width), stored as `dtype`; states, which are sums over all tokens or a
+    few numbers, are stored as they are computed.
     """
 
-    def __init__(
-        self,
-        shapes: list[tuple[tuple[int, int], ...]],
-        batch: int,
-        length: int,
-        dtype: torch.dtype,
-        read_as: torch.dtype,
-    ) -> None:
+    def __init__(self, layers: list[Layer], batch: int, length: int, dtype: torch.dtype, read_as: torch.dtype) -> None:
         super().__init__()
-        self.read_as = read_as
-        for number, of_layer in enumerate(shapes):
-            for kind, (heads, width) in zip(("keys", "values"), of_layer, strict=True):
+        self.layers, self.read_as = layers, read_as
+        for number, layer in enumerate(layers):
+            for kind, (heads, width) in zip(("keys", "values"), layer.pair, strict=False):
                 self.register_buffer(f"{kind}_{number}", torch.zeros(batch, heads, length, width, dtype=dtype))
+            for kind in _STATES:
+                for place, shape in getattr(layer, kind).items():
+                    self.register_buffer(f"{kind}_{number}_{place}", torch.zeros(batch, *shape, dtype=read_as))
 
     def cache(self, start: torch.Tensor | int, *, whole: bool = True) -> Cache:
         """What the model reads and writes, from token `start` on.
 
         A layer that has written answers with all that is kept, or with what it wrote unless `whole`.
         """
-        return cache_over(list(self.buffers()), start, self.read_as, whole=whole)
+        return Cache(layers=[self._layer(number, start, whole) for number in range(len(self.layers))])
 
+    def _layer(self, number: int, start: torch.Tensor | int, whole: bool) -> Any:
+        layer = self.layers[number]
+        pair = tuple(self.get_buffer(f"{kind}_{number}") for kind in ("keys", "values")) if layer.pair else ()
+        if layer.pair and not layer.has_states:
+            return Attention(pair, start, self.read_as, whole)
+        from autocast.generation import states  # versions of transformers whose layers keep such have what it imports
 
-def cache_over(
-    kept: Sequence[torch.Tensor], start: torch.Tensor | int, read_as: torch.dtype, *, whole: bool = True
-) -> Cache:
-    """The cache over keys and values of each layer in turn."""
-    pairs = zip(kept[::2], kept[1::2], strict=True)
-    return Cache(layers=[_Layer(pair, start, read_as, whole) for pair in pairs])
-
-
-class _Layer(CacheLayerMixin):
-    is_compileable, is_sliding = True, False
-
-    def __init__(
-        self, buffers: tuple[torch.Tensor, torch.Tensor], start: torch.Tensor | int, read_as: torch.dtype, whole: bool
-    ) -> None:
-        super().__init__()
-        self.buffers, self.start, self.read_as, self.whole, self.is_initialized = buffers, start, read_as, whole, True
-        self.keys, self.values = (buffer.to(read_as) for buffer in buffers)
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        pass
-
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
-        places = torch.arange(key_states.shape[2]) + self.start
-        for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
-            buffer.index_copy_(2, places, new.to(buffer.dtype))
-        return tuple(buffer.to(self.read_as) for buffer in self.buffers) if self.whole else (key_states, value_states)
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.get_max_length(), 0
-
-    def get_seq_length(self) -> Any:
-        return self.start
-
-    def get_max_length(self) -> int:
-        return self.buffers[0].shape[2]
-
-
-def shapes_kept(model: PreTrainedModel, start: int) -> tuple[list[Any], list[Any]]:
-    """(heads, width) of the keys, and of the values, of each layer, as they are for the token `start`.
-
-    Those of the tokens, and those of what an encoder made of its input, if there is one.
-    """
-    config = model.config.get_text_config(decoder=True)
-    cache: Any = DynamicCache(config=config)
-    token = torch.full((1, 1), start, dtype=torch.int64)
-    inputs = {"input_ids": token}
-    if model.config.is_encoder_decoder:
-        cache = EncoderDecoderCache(cache, DynamicCache(config=config))
-        inputs["decoder_input_ids"] = token
-    with torch.no_grad():
-        model(**inputs, **{CACHE: cache}, use_cache=True)
-    caches = [cache.self_attention_cache, cache.cross_attention_cache] if model.config.is_encoder_decoder else [cache]
-    of_tokens, of_source = ([_shapes(model, layer) for layer in one.layers] for one in [*caches, DynamicCache()][:2])
-    return of_tokens, of_source
-
-
-def _shapes(model: PreTrainedModel, layer: Any) -> tuple[tuple[int, int], ...]:
-    if getattr(layer, "keys", None) is None:
-        raise ImportModelError(
-            f"Generator: got {type(model).__name__}, which keeps a {type(layer).__name__}; expected a model whose "
-            "layers all keep keys and values of attention. Import one step of it with from_torch"
+        conv, recurrent = (
+            {place: self.get_buffer(f"{kind}_{number}_{place}") for place in getattr(layer, kind)} for kind in _STATES
         )
-    return tuple((kept.shape[1], kept.shape[3]) for kept in (layer.keys, layer.values))
+        if layer.pair:
+            return states.Both(Attention(pair, start, self.read_as, whole), conv, recurrent)
+        return states.Linear(conv, recurrent) if layer.has_states else states.DummyLayer()
+
+    def begin(self, attention_mask: torch.Tensor, start: torch.Tensor) -> None:
+        """Zero states where the token before `start` is padding, or none."""
+        before = attention_mask.index_select(1, (start - 1).clamp(min=0).reshape(1))[:, 0]
+        goes_on = (before > 0) & (start > 0)
+        for name, buffer in self.named_buffers():
+            if name.startswith(_STATES):
+                buffer.copy_(torch.where(goes_on.reshape(-1, *[1] * (buffer.ndim - 1)), buffer, 0.0))
+
+
+def cache_over(kept: Sequence[torch.Tensor], start: torch.Tensor | int, read_as: torch.dtype) -> Cache:
+    """The cache over keys and values of each layer in turn."""
+    return Cache(layers=[Attention(pair, start, read_as, True) for pair in zip(kept[::2], kept[1::2], strict=True)])
+
+
+#: The layers of transformers' caches that keep nothing but what `Layer` says.
+_KNOWN = (
+    "DummyLayer",
+    "DynamicLayer",
+    "DynamicSlidingWindowLayer",
+    "LinearAttentionLayer",
+    "LinearAttentionAndFullAttentionLayer",
+    "LinearAttentionAndSlidingWindowAttentionLayer",
+)
+
+
+class Found(NamedTuple):
+    """What a model keeps of tokens, of what an encoder made of its input, and (length, width) of the latter."""
+
+    of_tokens: list[Layer]
+    of_source: list[Layer]
+    encoded: tuple[int, int]
+
+    @property
+    def has_states(self) -> bool:
+        return any(layer.has_states for layer in self.of_tokens)
+
+
+def shapes_kept(model: PreTrainedModel, start: int, source: torch.Tensor) -> Found:
+    """What the model keeps of the token `start`, and of one source, (1, ...), if it has an encoder."""
+    token = torch.full((1, 1), start, dtype=torch.int64)
+    with torch.no_grad():
+        if not model.config.is_encoder_decoder:
+            cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
+            model(input_ids=token, **{CACHE: cache}, use_cache=True)
+            return Found([_kept(model, layer) for layer in cache.layers], [], (0, 0))
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())  # as many layers as the decoder has
+        inputs = {model.main_input_name: source, "decoder_input_ids": token}
+        encoded = model(**inputs, **{CACHE: cache}, use_cache=True).encoder_last_hidden_state
+    caches = cache.self_attention_cache, cache.cross_attention_cache
+    of_tokens, of_source = ([_kept(model, layer) for layer in one.layers] for one in caches)
+    return Found(of_tokens, of_source, (caches[1].layers[0].keys.shape[2], encoded.shape[-1]))
+
+
+def _kept(model: PreTrainedModel, layer: Any) -> Layer:
+    states = [getattr(layer, f"{kind}_states", None) for kind in _STATES]
+    conv, recurrent = (
+        # earlier versions of transformers have tensors
+        {
+            place: tuple(state.shape[1:])
+            for place, state in (kind if isinstance(kind, dict) else {}).items()
+            if state is not None
+        }
+        for kind in states
+    )
+    pair = () if getattr(layer, "keys", None) is None else (layer.keys, layer.values)
+    name = type(layer).__name__
+    if name not in _KNOWN or not (pair or conv or recurrent or name == "DummyLayer"):
+        raise ImportModelError(
+            f"Generator: got {type(model).__name__}, which keeps a {name}; expected a model whose layers keep keys and "
+            "values of attention, or states of convolutions and recurrences. Import one step of it with from_torch"
+        )
+    return Layer(tuple((kept.shape[1], kept.shape[3]) for kept in pair), conv, recurrent)
 
 
 class Filled(Cache):

@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
-from transformers.generation.streamers import BaseStreamer
+from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast, Seq2SeqLMOutput
 
 from autocast import amp as mixed_precision
-from autocast.errors import ImportModelError, InputError
+from autocast.errors import InputError
 from autocast.frontend import from_torch
 from autocast.generation.caches import CACHE, Filled
+from autocast.generation.checks import (
+    check_batch,
+    check_features,
+    check_one_piece,
+    check_options,
+    check_positions,
+    check_room,
+    check_tokens,
+)
+from autocast.generation.sources import features_of
 from autocast.generation.steps import Limits, Step, steps_of
+from autocast.generation.streams import streamed
 from autocast.messages import check_kind, check_value, is_count, shown
 from autocast.runtime.executable import Executable
 from autocast.runtime.tensors import from_tensor
-from autocast.runtime.workers import Worker
 from autocast.torch_target.asked import torch_dtype
 from autocast.vm.compile import compile
-
-#: Options of transformers that ask for what a step does not give, and why.
-_NOT_GIVEN = {
-    "assistant_model": "a step gives the logits of its last token alone",
-    "prompt_lookup_num_tokens": "a step gives the logits of its last token alone",
-    "output_attentions": "a step gives logits alone",
-    "output_hidden_states": "a step gives logits alone",
-    "cache_implementation": "the generator has keys and values of its own",
-    "cache": "the generator has keys and values of its own",
-    "past_key_values": "the generator has keys and values of its own",
-    "inputs_embeds": "a step reads tokens",
-    "decoder_inputs_embeds": "a step reads tokens",
-    "encoder_outputs": "the program for the first tokens encodes",
-}
 
 
 class Generator:
@@ -51,7 +45,8 @@ class Generator:
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        A model in eval mode that reads tokens and generates text, such as LlamaForCausalLM.
+        A model in eval mode that generates text and reads tokens, such as LlamaForCausalLM, or features of one shape:
+        Whisper, VisionEncoderDecoderModel.
     max_batch : int
         How many sequences it generates at once, at most. Fewer are padded to as many.
     max_length : int
@@ -67,12 +62,13 @@ class Generator:
     Attributes
     ----------
     prompt, step : Executable
-        The program for first tokens and the one for later tokens: to be profiled, say.
+        The program for first tokens and the one for later tokens: to be profiled, say. A model that keeps states has
+        one program, which reads its prompt token by token.
 
     Raises
     ------
     ImportModelError
-        The model cannot be exported, reads no tokens, or keeps something else than keys and values.
+        The model cannot be exported, reads something else, or keeps something else than keys, values and states.
     InputError
         An argument is of another type or out of range, or the model is in training mode.
     """
@@ -91,32 +87,34 @@ class Generator:
         self.limits = Limits(max_batch, max_length, max_length if max_source is None else max_source)
         for name, value in zip(("max_batch", "max_length", "max_source"), self.limits, strict=True):
             check_value("Generator", name, value, partial(is_count, least=1), InputError, "a whole number, 1 or more")
-        if not model.can_generate() or model.main_input_name != "input_ids":
-            raise ImportModelError(
-                f"Generator: got {type(model).__name__}, expected a model that reads tokens and generates text, such "
-                "as LlamaForCausalLM; import what else there is with autocast.from_torch"
-            )
+        self._features = features_of(model)
         if model.training:
             raise InputError("Generator: got a model in training mode, expected one in eval mode; call model.eval()")
-        _check_positions(model, self.limits)
+        check_positions(model, self.limits, self._features is None)
         dtype = model.dtype if amp is None else torch_dtype(amp)
 
         def compiled(step: Step) -> Executable:
             imported = from_torch(step.module, step.inputs, dynamic=step.dynamic)
             return compile(imported if amp is None else mixed_precision.autocast(imported, dtype=amp, policy=policy))
 
-        self.prompt, self.step = map(compiled, steps_of(model, self.limits, dtype))
+        first, later = steps_of(model, self.limits, self._features, dtype)
+        self.step = compiled(later)
+        self.prompt = self.step if first is None else compiled(first)
         self._start(model)
 
     def _start(self, model: PreTrainedModel) -> None:
         """Make what each generator has of its own: one state of both programs, and a way into transformers' loop."""
         self._lock = threading.Lock()
-        self.step.share(self.prompt)
+        if self.step is not self.prompt:
+            self.step.share(self.prompt)
+        self._filled = Filled(self.limits.length, [from_tensor(kept, "torch") for kept in self.step.state.values()])
         self._torch = copy.copy(model)
         self._torch.__dict__ |= {
             "forward": self._decode if model.config.is_encoder_decoder else self._read,
-            "get_encoder": _Source,
+            "get_encoder": partial(_Source, model.main_input_name, self._filled),
         }
+        if hasattr(model, "_postprocess_outputs"):  # Whisper's, which divides keys and values by sequence
+            self._torch.__dict__["_postprocess_outputs"] = partial(_divided, type(model)._postprocess_outputs, model)
 
     def fork(self) -> Generator:
         """Another generator of the same code and weights, in the same memory, with keys and values of its own.
@@ -124,17 +122,22 @@ class Generator:
         Both can generate at once, in two threads or token by token; a Generator by itself does one after the other.
         """
         other = object.__new__(type(self))
-        other.limits, other.prompt, other.step = self.limits, self.prompt.fork(), self.step.fork()
+        other.limits, other._features, other.step = self.limits, self._features, self.step.fork()
+        other.prompt = other.step if self.prompt is self.step else self.prompt.fork()
         other._start(self._torch)
         return other
 
-    def generate(self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any) -> Any:
+    def generate(
+        self, inputs: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **options: Any
+    ) -> Any:
         """Continue sequences, or answer them, as `model.generate` of transformers does.
 
         Parameters
         ----------
-        input_ids : torch.Tensor
-            Prompts, or what the encoder reads: int64 (batch, length). Shorter prompts are padded on the left.
+        inputs : torch.Tensor
+            Prompts, or what the encoder reads: int64 (batch, length), where shorter prompts are padded on the left; or
+            features as the model's processor makes them, such as Whisper's (batch, mels, frames). It may have the
+            model's name for it: `input_ids`, `input_features`, `pixel_values`.
         attention_mask : torch.Tensor, optional
             1 for tokens and 0 for padding, (batch, length); all are tokens where it is missing.
         **options
@@ -152,188 +155,133 @@ class Generator:
             There are more sequences, beams or tokens than the generator was made for, a token is none of the model's,
             or an option asks for something else than tokens.
         """
-        self._check(input_ids, attention_mask, options)
-        encodes, read = self._torch.config.is_encoder_decoder, input_ids.shape[1]
-        if encodes:
-            _check_room("source", read, "max_source", self.limits.source)
-        asked = (1 if encodes else read) + int(options.get("max_new_tokens") or 0)
-        _check_room("prompt", max(asked, options.get("max_length") or 0), "max_length", self.limits.length)
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
+        name = self._torch.main_input_name
+        inputs = options.pop(name, inputs)
+        if self._features is None:
+            check_tokens(self._torch, inputs, attention_mask)
+        else:
+            check_features(self._torch, inputs, self._features)
+        check_batch(len(inputs), self.limits)
+        check_options(self._torch, options)
+        read = 1
+        if self._features is None and self._torch.config.is_encoder_decoder:
+            check_room("source", inputs.shape[1], "max_source", self.limits.source)
+        elif self._features is None:
+            read = inputs.shape[1]
+        asked = read + int(options.get("max_new_tokens") or 0)
+        check_room("prompt", max(asked, options.get("max_length") or 0), "max_length", self.limits.length)
+        if attention_mask is None and self._features is None:
+            attention_mask = torch.ones_like(inputs)
+        if attention_mask is not None:
+            options["attention_mask"] = attention_mask
         with self._lock, torch.no_grad():
-            filled = Filled(self.limits.length, [from_tensor(kept, "torch") for kept in self.step.state.values()])
-            return self._torch.generate(
-                input_ids, attention_mask=attention_mask, **options | {CACHE: filled, "use_cache": True}
-            )
-
-    def _check(self, input_ids: Any, attention_mask: Any, options: dict[str, Any]) -> None:
-        """InputError unless the prompts are tokens of the model, as many as there may be, and `options` can be kept."""
-        where = "Generator.generate"
-        check_kind(where, input_ids, torch.Tensor, InputError, "token numbers, int64 (batch, length)")
-        got = f"{where}: input_ids are {input_ids.dtype} {list(input_ids.shape)}, expected"
-        if input_ids.ndim != 2 or input_ids.dtype != torch.int64 or not input_ids.numel():
-            raise InputError(f"{got} torch.int64 (batch, length), one token at least; try input_ids.long()[None]")
-        if len(input_ids) > self.limits.batch:
-            raise InputError(f"{got} at most {self.limits.batch} sequences; make the generator with a larger max_batch")
-        tokens = self._torch.get_input_embeddings().num_embeddings
-        low, high = map(int, input_ids.aminmax())
-        if low < 0 or high >= tokens:
-            raise InputError(
-                f"{where}: input_ids has the token {low if low < 0 else high}, expected 0 to {tokens - 1}, which the "
-                "model knows; use the tokenizer of the model"
-            )
-        if attention_mask is not None and tuple(getattr(attention_mask, "shape", ())) != tuple(input_ids.shape):
-            raise InputError(
-                f"{where}: attention_mask is {shown(attention_mask)}, expected 1 or 0 for each of the tokens, "
-                f"{list(input_ids.shape)}"
-            )
-        if options.get("use_cache") is False:
-            raise InputError(f"{where}: got use_cache=False, expected True: keys and values are always kept")
-        config = options.get("generation_config") or self._torch.generation_config
-        for name, why in _NOT_GIVEN.items():
-            if options.get(name, getattr(config, name, None)):
-                raise InputError(f"{where}: got {name}, and {why}; leave it out, or use model.generate of transformers")
+            self._filled.count = 0
+            return self._torch.generate(**{name: inputs}, **options | {CACHE: self._filled, "use_cache": True})
 
     def __repr__(self) -> str:
         model, (batch, length, _) = type(self._torch).__name__, self.limits
         return f"Generator({model}; up to {batch} sequences of {length} tokens)"
 
     def stream(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **options: Any
+        self, inputs: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **options: Any
     ) -> Iterator[torch.Tensor]:
         """What `generate` does, token by token: an int64 tensor (batch,) for each step, as soon as it is known.
 
-        Where nobody reads on, it ends after the next token.
+        Where nobody reads on, it ends after the next token. A sound must be no longer than what the encoder reads.
         """
-        failed: list[BaseException] = []
-
-        def run(_: threading.Event) -> None:
-            try:
-                self.generate(input_ids, attention_mask, streamer=queue, **options)
-            except BaseException as error:  # raised where the tokens are read
-                failed.append(error)
-                queue.end()
-
-        worker = Worker(run)
-        queue = _Queue(worker.stopping)
-        worker.start()
-        try:
-            yield from iter(queue.tokens.get, None)
-        finally:
-            worker.stopping.set()
-        if failed:
-            raise failed[0]
+        if self._features is not None:
+            check_features(self._torch, inputs := options.pop(self._torch.main_input_name, inputs), self._features)
+            check_one_piece(inputs.shape[-1], self._features[-1])
+        return streamed(partial(self.generate, inputs, attention_mask, **options))
 
     def _read(
         self,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
-        **options: Any,
+        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
+        **_: Any,
     ) -> CausalLMOutputWithPast:
         """A step of a model without an encoder, as transformers' loop asks for it."""
-        filled, mask, start = self._room(options.get(CACHE), input_ids, attention_mask)
+        mask, start = self._room(past_key_values if cache is None else cache, input_ids, attention_mask)
         if position_ids is None:
-            position_ids = (mask.cumsum(-1) - 1).clamp(min=0)[: len(input_ids), int(start) : filled.count]
-        program = self.step if input_ids.shape[1] == 1 else self.prompt
-        logits = program(self._padded(input_ids), self._padded(position_ids), mask, start)
-        return CausalLMOutputWithPast(logits=logits[: len(input_ids)], **{CACHE: filled})
+            position_ids = (mask.cumsum(-1) - 1).clamp(min=0)[: len(input_ids), start : self._filled.count]
+        count, tokens, places = input_ids.shape[1], self._padded(input_ids), self._padded(position_ids)
+        if self.prompt is not self.step and count > 1:
+            logits = self.prompt(tokens, places, mask, torch.tensor(start))
+        else:
+            for at in range(count):
+                here = slice(at, at + 1)
+                logits = self.step(tokens[:, here], places[:, here], mask, torch.tensor(start + at))
+        return CausalLMOutputWithPast(logits=logits[: len(input_ids)], **{CACHE: self._filled})
 
     def _decode(
         self,
-        input_ids: torch.Tensor | None = None,
+        decoder_input_ids: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        decoder_input_ids: torch.Tensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs: BaseModelOutput | None = None,
-        **options: Any,
+        cache: Cache | None = None,
+        past_key_values: Cache | None = None,
+        **inputs: Any,
     ) -> Seq2SeqLMOutput:
         """A step of a model with an encoder, which runs with the first tokens: `encoder_outputs` is what it reads."""
-        assert decoder_input_ids is not None and encoder_outputs is not None
-        source = encoder_outputs[0][..., 0]
-        source_mask = torch.ones_like(source) if attention_mask is None else attention_mask
-        filled, mask, start = self._room(options.get(CACHE), decoder_input_ids, decoder_attention_mask)
-        tokens = self._padded(decoder_input_ids)
-        if int(start) == 0:
-            logits = self.prompt(self._padded(source), self._padded(source_mask), tokens, mask, start)
-        else:
-            whole = nn.functional.pad(source_mask, (0, self.limits.source - source_mask.shape[1]))
-            of_source = (kept for name, kept in self.prompt.state.items() if name not in self.step.state)
-            logits = self.step(self._padded(whole), tokens, mask, start, *(from_tensor(t, "torch") for t in of_source))
-        return Seq2SeqLMOutput(logits=logits[: len(decoder_input_ids)], **{CACHE: filled})
-
-    def _room(
-        self, filled: Filled | None, tokens: torch.Tensor, mask: torch.Tensor | None
-    ) -> tuple[Filled, torch.Tensor, torch.Tensor]:
-        """Count `tokens` as kept: which of all places are read from now on, and the first that is new."""
-        if not isinstance(filled, Filled):
-            raise InputError(f"Generator: got the cache {shown(filled)}, expected none: it has its own")
-        (batch, count), start = tokens.shape, filled.count
-        if batch > self.limits.batch:
+        if decoder_attention_mask is not None and not bool(decoder_attention_mask.all()):
             raise InputError(
-                f"Generator.generate: {batch} sequences with their beams, expected at most {self.limits.batch}; make "
-                "the generator with a larger max_batch"
+                "Generator.generate: got prompts of different lengths for the decoder, expected as many tokens in each;"
+                " generate one after the other"
             )
-        filled.count += count
-        _check_room("prompt", filled.count, "max_length", self.limits.length)
+        source = inputs[self._torch.main_input_name] if encoder_outputs is None else encoder_outputs[0]
+        mask, start = self._room(past_key_values if cache is None else cache, decoder_input_ids, decoder_attention_mask)
+        given = [self._padded(decoder_input_ids), mask, torch.tensor(start)]
+        masks = []
+        if self._features is None:
+            source = source[..., 0]
+            masks = [torch.ones_like(source) if attention_mask is None else attention_mask]
+        if start == 0:
+            logits = self.prompt(*given, *map(self._padded, (source, *masks)))
+        else:
+            masks = [nn.functional.pad(one, (0, self.limits.source - one.shape[1])) for one in masks]
+            of_source = (kept for name, kept in self.prompt.state.items() if name not in self.step.state)
+            logits = self.step(*given, *map(self._padded, masks), *(from_tensor(kept, "torch") for kept in of_source))
+        return Seq2SeqLMOutput(logits=logits[: len(decoder_input_ids)], **{CACHE: self._filled})
+
+    def _room(self, filled: Cache | None, tokens: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, int]:
+        """Count `tokens` as kept: which of all places are read from now on, and the first that is new."""
+        if filled is not None and filled is not self._filled:
+            raise InputError(f"Generator: got the cache {shown(filled)}, expected none: it has its own")
+        (batch, count), start = tokens.shape, self._filled.count
+        check_batch(batch, self.limits)
+        self._filled.count += count
+        check_room("prompt", self._filled.count, "max_length", self.limits.length)
         whole = torch.ones(self.limits.batch, self.limits.length, dtype=torch.int64)
         if mask is not None:  # transformers leaves out one of ones alone
-            whole[:batch, : filled.count] = mask
-        return filled, whole, torch.tensor(start)
+            whole[:batch, : self._filled.count] = mask
+        return whole, start
 
     def _padded(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor with a row for each sequence that there may be: copies of the last."""
-        tensor = tensor.expand(self.limits.batch, -1) if len(tensor) == 1 else tensor
-        return torch.cat([tensor, tensor[-1:].expand(self.limits.batch - len(tensor), -1)]).contiguous()
+        missing = self.limits.batch - len(tensor)
+        return torch.cat([tensor, tensor[-1:].expand(missing, *tensor.shape[1:])]) if missing else tensor.contiguous()
 
 
-def _check_positions(model: PreTrainedModel, limits: Limits) -> None:
-    """InputError where the model has learned fewer positions than a sequence may have."""
-    count = getattr(model.config, "max_position_embeddings", None) or 0
-    learned = any(
-        # OPT's and BART's tables have two rows more
-        module.num_embeddings in (count, count + 2) and module is not model.get_input_embeddings()
-        for module in model.modules()
-        if isinstance(module, nn.Embedding)
-    )
-    asked = max(limits.length, limits.source if model.config.is_encoder_decoder else 0)
-    if learned and asked > count:
-        raise InputError(
-            f"Generator: got sequences of up to {asked} tokens, expected at most {count}: the model has as many "
-            f"positions. Make it with max_length={count}"
-        )
-
-
-def _check_room(what: str, asked: int, limit: str, most: int) -> None:
-    if asked > most:
-        raise InputError(
-            f"Generator.generate: {asked} tokens with the {what}, expected at most {most}; make the generator with a "
-            f"larger {limit}"
-        )
+def _divided(divide: Callable[..., Any], model: PreTrainedModel, seek_outputs: Any, **options: Any) -> Any:
+    """What `divide` makes of results without the keys and values, which are the generator's."""
+    if not isinstance(seek_outputs, torch.Tensor):
+        seek_outputs = type(seek_outputs)(**{name: part for name, part in seek_outputs.items() if name != CACHE})
+    return divide(model, seek_outputs, **options)
 
 
 class _Source(nn.Module):
-    """In the place of an encoder: leaves what is to be encoded to the program for the first tokens."""
+    """In the place of an encoder: leaves what is to be encoded to the program for the first tokens, which begin."""
 
-    def forward(self, input_ids: torch.Tensor, **_: Any) -> BaseModelOutput:
-        """The tokens, int64 (batch, length, 1)."""
-        return BaseModelOutput(last_hidden_state=input_ids[..., None])
+    def __init__(self, name: str, filled: Filled) -> None:
+        super().__init__()
+        self.name, self.filled = name, filled
 
-
-class _Queue(BaseStreamer):
-    """Tokens on their way to another thread; None after the last. transformers puts the prompt first."""
-
-    def __init__(self, stopping: threading.Event) -> None:
-        self.tokens: SimpleQueue[torch.Tensor | None] = SimpleQueue()
-        self._stopping = stopping
-        self._prompt = True
-
-    def put(self, value: torch.Tensor) -> None:
-        if self._stopping.is_set():
-            raise InputError("Generator.stream: nobody reads the tokens any more")
-        if not self._prompt:
-            self.tokens.put(value)
-        self._prompt = False
-
-    def end(self) -> None:
-        self.tokens.put(None)
+    def forward(self, **kwargs: Any) -> BaseModelOutput:  # transformers looks for this name
+        """Features as they are; tokens as int64 (batch, length, 1)."""
+        self.filled.count = 0
+        read = kwargs[self.name]
+        return BaseModelOutput(last_hidden_state=read[..., None] if self.name == "input_ids" else read)

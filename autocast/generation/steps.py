@@ -29,31 +29,44 @@ class Step(NamedTuple):
     dynamic: dict[str, Any] | None
 
 
-def steps_of(model: PreTrainedModel, limits: Limits, dtype: torch.dtype) -> tuple[Step, Step]:
-    """The step for several tokens, the first of all, and the one for each later token: with the same buffers."""
+def steps_of(
+    model: PreTrainedModel, limits: Limits, features: tuple[int, ...] | None, dtype: torch.dtype
+) -> tuple[Step | None, Step]:
+    """The step for several tokens, the first of all, and the one for each later token: with the same buffers.
+
+    A model whose layers keep states reads its first tokens by the step for one, too. `features` is the shape of what
+    an encoder reads if that is no tokens.
+    """
     start = getattr(model.config, "decoder_start_token_id", None) or 0
-    of_tokens, of_source = shapes_kept(model, start)
-    kept = Kept(of_tokens, limits.batch, limits.length, dtype, model.dtype)
-    source = Kept(of_source, limits.batch, limits.source, dtype, model.dtype)
-    several = min(2, limits.length)
+    several, reads = min(2, limits.length), min(2, limits.source)
 
     def tokens(count: int) -> torch.Tensor:
         return torch.full((limits.batch, count), start, dtype=torch.int64)
 
+    source = tokens(reads) if features is None else torch.zeros(limits.batch, *features, dtype=model.dtype)
+    found = shapes_kept(model, start, source[:1])
+    kept = Kept(found.of_tokens, limits.batch, limits.length, dtype, model.dtype)
     mask, first = torch.ones(limits.batch, limits.length, dtype=torch.int64), torch.tensor(0)
     if not model.config.is_encoder_decoder:
         module = _Decoder(model, kept).eval()
         places = [torch.arange(count).repeat(limits.batch, 1) for count in (several, 1)]
+        one = Step(module, (tokens(1), places[1], mask, first), None)
+        if found.has_states:
+            return None, one
         vary = _varying(tokens=(limits.length, "input_ids", "position_ids"))
-        return (
-            Step(module, (tokens(several), places[0], mask, first), vary),
-            Step(module, (tokens(1), places[1], mask, first), None),
-        )
-    read = tokens(min(2, limits.source))
-    vary = _varying(source=(limits.source, "source", "source_mask"), tokens=(limits.length, "input_ids"))
+        return Step(module, (tokens(several), places[0], mask, first), vary), one
+    length, width = (limits.source if features is None else found.encoded[0]), found.encoded[1]
+    of_source = Kept(found.of_source, limits.batch, length, dtype, model.dtype)
+    dimensions: dict[str, tuple[int | str, ...]] = {"tokens": (limits.length, "input_ids")}
+    of_first: tuple[torch.Tensor, ...] = (source,)
+    of_next = tuple(of_source.buffers())
+    if features is None:  # with a mask of which there is one
+        dimensions["source"] = (limits.source, "source", "source_mask")
+        of_first = (source, torch.ones_like(source))
+        of_next = (torch.ones(limits.batch, length, dtype=torch.int64), *of_next)
     return (
-        Step(_First(model, kept, source).eval(), (read, torch.ones_like(read), tokens(several), mask, first), vary),
-        Step(_Next(model, kept).eval(), (tokens(limits.source), tokens(1), mask, first, *source.buffers()), None),
+        Step(_First(model, kept, of_source).eval(), (tokens(several), mask, first, *of_first), _varying(**dimensions)),
+        Step(_Next(model, kept, features is None, (length, width)).eval(), (tokens(1), mask, first, *of_next), None),
     )
 
 
@@ -77,9 +90,11 @@ class _Decoder(nn.Module):
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, attention_mask: torch.Tensor, start: torch.Tensor
     ) -> Any:
         """Logits of what follows the last token, (batch, 1, vocabulary)."""
+        self.kept.begin(attention_mask, start)
+        attends = any(layer.pair for layer in self.kept.layers)
         return self.model(
             input_ids,
-            attention_mask=attention_mask,
+            attention_mask=attention_mask if attends else None,
             position_ids=position_ids,
             use_cache=True,
             logits_to_keep=1,
@@ -96,17 +111,17 @@ class _First(nn.Module):
 
     def forward(
         self,
-        source: torch.Tensor,
-        source_mask: torch.Tensor,
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         start: torch.Tensor,
+        source: torch.Tensor,
+        source_mask: torch.Tensor | None = None,
     ) -> Any:
         """Logits of what follows the last token, (batch, 1, vocabulary)."""
         cache = EncoderDecoderCache(self.kept.cache(start), self.of_source.cache(0, whole=False))
         outputs = self.model(
-            input_ids=source,
-            attention_mask=source_mask,
+            **{self.model.main_input_name: source},
+            **({} if source_mask is None else {"attention_mask": source_mask}),
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,
             use_cache=True,
@@ -116,26 +131,24 @@ class _First(nn.Module):
 
 
 class _Next(nn.Module):
-    """The same for later tokens: what is kept of the source is an input, as no call changes it any more."""
+    """The same for later tokens: what is kept of the source is an input, as no call changes it any more.
 
-    def __init__(self, model: PreTrainedModel, kept: Kept) -> None:
+    It is read with a mask if it is `masked`, which comes first; `encoded` is its (length, width).
+    """
+
+    def __init__(self, model: PreTrainedModel, kept: Kept, masked: bool, encoded: tuple[int, int]) -> None:
         super().__init__()
-        self.model, self.kept = model, kept
+        self.model, self.kept, self.masked, self.encoded = model, kept, masked, encoded
 
     def forward(
-        self,
-        source_mask: torch.Tensor,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        start: torch.Tensor,
-        *of_source: torch.Tensor,
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, start: torch.Tensor, *of_source: torch.Tensor
     ) -> Any:
         """Logits of what follows the last token, (batch, 1, vocabulary)."""
-        encoded = torch.zeros(*source_mask.shape, self.model.config.hidden_size)  # nobody reads more than its shape
-        read = cache_over(of_source, source_mask.shape[1], self.kept.read_as)
+        encoded = torch.zeros(len(input_ids), *self.encoded)  # nobody reads more than its shape
+        read = cache_over(of_source[self.masked :], self.encoded[0], self.kept.read_as)
         outputs = self.model(
             encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
-            attention_mask=source_mask,
+            **({"attention_mask": of_source[0]} if self.masked else {}),
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,
             use_cache=True,

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
-    BambaConfig,
-    BambaForCausalLM,
     BertConfig,
     BertModel,
     Gemma3ForCausalLM,
@@ -234,13 +232,6 @@ def test_what_cannot_generate_is_refused(what: str) -> None:
         make()
 
 
-def test_state_that_is_no_keys_and_values_is_refused() -> None:
-    torch.manual_seed(0)
-    config = BambaConfig(**_COMMON, mamba_n_heads=8, mamba_d_head=16, attn_layer_indices=[1], mamba_d_state=8)
-    with pytest.raises(ImportModelError, match="expected a model whose layers all keep keys and values"):
-        Generator(BambaForCausalLM(config).eval())
-
-
 @pytest.mark.parametrize(
     ("prompts", "options", "message"),
     [
@@ -248,7 +239,7 @@ def test_state_that_is_no_keys_and_values_is_refused() -> None:
         (torch.ones(5, dtype=torch.int64), {}, r"torch.int64 \[5\], expected"),
         (torch.ones(1, 2), {}, r"torch.float32 \[1, 2\], expected torch.int64"),
         (torch.ones(1, 0, dtype=torch.int64), {}, "one token at least"),
-        (torch.ones(5, 2, dtype=torch.int64), {}, "at most 4 sequences"),
+        (torch.ones(5, 2, dtype=torch.int64), {}, "5 sequences with their beams, expected at most 4"),
         (torch.full((1, 2), 97), {}, "has the token 97, expected 0 to 96"),
         (torch.full((1, 2), -1), {}, "has the token -1, expected 0 to 96"),
         (torch.ones(1, 3, dtype=torch.int64), {"attention_mask": torch.ones(1, 2)}, "1 or 0 for each of the tokens"),

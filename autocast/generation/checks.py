@@ -1,0 +1,115 @@
+"""What may be asked of a generator: the errors of its doors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from autocast.errors import InputError
+from autocast.generation.steps import Limits
+from autocast.messages import check_kind, shown
+
+_WHERE = "Generator.generate"
+
+#: Options of transformers that ask for what a step does not give, and why.
+_NOT_GIVEN = {
+    "assistant_model": "a step gives the logits of its last token alone",
+    "prompt_lookup_num_tokens": "a step gives the logits of its last token alone",
+    "no_speech_threshold": "a step gives the logits of its last token alone",
+    "output_attentions": "a step gives logits alone",
+    "output_hidden_states": "a step gives logits alone",
+    "return_token_timestamps": "a step gives logits alone",
+    "cache_implementation": "the generator has keys and values of its own",
+    "cache": "the generator has keys and values of its own",
+    "past_key_values": "the generator has keys and values of its own",
+    "inputs_embeds": "a step reads tokens",
+    "decoder_inputs_embeds": "a step reads tokens",
+    "encoder_outputs": "the program for the first tokens encodes",
+}
+
+
+def check_positions(model: PreTrainedModel, limits: Limits, reads_tokens: bool) -> None:
+    """InputError where the model has learned fewer positions than a sequence may have."""
+    config = model.config.get_text_config(decoder=True)
+    names = ("max_position_embeddings", "max_target_positions")
+    count = next((value for name in names if (value := getattr(config, name, None))), 0)
+    learned = any(
+        # OPT's and BART's tables have two rows more
+        module.num_embeddings in (count, count + 2) and module is not model.get_input_embeddings()
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
+    )
+    asked = max(limits.length, limits.source if model.config.is_encoder_decoder and reads_tokens else 0)
+    if learned and asked > count:
+        raise InputError(
+            f"Generator: got sequences of up to {asked} tokens, expected at most {count}: the model has as many "
+            f"positions. Make it with max_length={count}"
+        )
+
+
+def check_tokens(model: PreTrainedModel, input_ids: Any, attention_mask: Any) -> None:
+    """InputError unless these are tokens that the model has, with a mask of the same shape or none."""
+    check_kind(_WHERE, input_ids, torch.Tensor, InputError, "token numbers, int64 (batch, length)")
+    got = f"{_WHERE}: input_ids are {input_ids.dtype} {list(input_ids.shape)}, expected"
+    if input_ids.ndim != 2 or input_ids.dtype != torch.int64 or not input_ids.numel():
+        raise InputError(f"{got} torch.int64 (batch, length), one token at least; try input_ids.long()[None]")
+    tokens = model.get_input_embeddings().num_embeddings
+    low, high = map(int, input_ids.aminmax())
+    if low < 0 or high >= tokens:
+        raise InputError(
+            f"{_WHERE}: input_ids has the token {low if low < 0 else high}, expected 0 to {tokens - 1}, which the "
+            "model knows; use the tokenizer of the model"
+        )
+    if attention_mask is not None and tuple(getattr(attention_mask, "shape", ())) != tuple(input_ids.shape):
+        raise InputError(
+            f"{_WHERE}: attention_mask is {shown(attention_mask)}, expected 1 or 0 for each of the tokens, "
+            f"{list(input_ids.shape)}"
+        )
+
+
+def check_features(model: PreTrainedModel, features: Any, shape: tuple[int, ...]) -> None:
+    """InputError unless these are features of the shape, but for the last size: transformers cuts sounds in pieces."""
+    name, expected = model.main_input_name, f"{model.dtype} (batch, {', '.join(map(str, shape))})"
+    check_kind(_WHERE, features, torch.Tensor, InputError, f"{name}, {expected}")
+    sizes = tuple(features.shape)
+    if features.dtype != model.dtype or len(sizes) != len(shape) + 1 or sizes[1:-1] != shape[:-1] or 0 in sizes:
+        raise InputError(
+            f"{_WHERE}: {name} is {features.dtype} {list(sizes)}, expected {expected}; use the processor of the model"
+        )
+
+
+def check_one_piece(frames: int, most: int) -> None:
+    """InputError where transformers would cut a sound in pieces, and answer one after the other."""
+    if frames > most:
+        raise InputError(f"Generator.stream: {frames} frames, expected at most {most}; use generate, or cut the sound")
+
+
+def check_batch(rows: int, limits: Limits) -> None:
+    """InputError where there are more sequences, or beams, than the generator was made for."""
+    if rows > limits.batch:
+        raise InputError(
+            f"{_WHERE}: {rows} sequences with their beams, expected at most {limits.batch}; make the generator with a "
+            "larger max_batch"
+        )
+
+
+def check_options(model: PreTrainedModel, options: dict[str, Any]) -> None:
+    """InputError where an option asks for what no step gives."""
+    if options.get("use_cache") is False:
+        raise InputError(f"{_WHERE}: got use_cache=False, expected True: keys and values are always kept")
+    config = options.get("generation_config") or model.generation_config
+    for name, why in _NOT_GIVEN.items():
+        if options.get(name, getattr(config, name, None)):
+            raise InputError(f"{_WHERE}: got {name}, and {why}; leave it out, or use model.generate of transformers")
+
+
+def check_room(what: str, asked: int, limit: str, most: int) -> None:
+    """InputError where there are more tokens than the generator was made for."""
+    if asked > most:
+        raise InputError(
+            f"{_WHERE}: {asked} tokens with the {what}, expected at most {most}; make the generator with a larger "
+            f"{limit}"
+        )
