@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,14 @@ _PACKAGES = frozenset({"autocast", "type_hints", "tvm", "tvm_ffi"})
 
 #: An operator as the errors of TVM's type inference print it, with its description and arguments.
 _OPERATOR = re.compile(r'ir\.Op\(span=.*?name="([^"]+)".*?support_level=\d+\)')
+
+
+def version_of(package: str) -> str:
+    """The version of a package, or "not installed": a checkout on the path runs without, too."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def reason(error: Exception) -> str:

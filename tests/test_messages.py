@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from autocast.errors import AutocastError
-from autocast.messages import named_options, nearest, warn
+from autocast.messages import named_options, nearest, version_of, warn
 
 
 @named_options(AutocastError, {"lr": "the Trainer has it"}, positional="say which")
@@ -50,3 +50,8 @@ def test_a_warning_points_at_the_line_outside_of_the_project():
     with pytest.warns(UserWarning, match="careful") as said:
         inner["call"]()
     assert said[0].filename == __file__
+
+
+def test_a_package_that_is_imported_from_a_folder_has_no_version_and_is_no_error():
+    assert version_of("pytest") == pytest.__version__
+    assert version_of("no-package-of-this-name") == "not installed"

@@ -6,7 +6,6 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import metadata as installed
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from autocast.container.formats import (
 )
 from autocast.container.whole_file import whole_file
 from autocast.errors import ArtifactError
-from autocast.messages import checked_path
+from autocast.messages import checked_path, version_of
 
 #: Packages whose versions a file notes; they are for people, and decide nothing.
 _PACKAGES = ("relax-autocast", "apache-tvm", "apache-tvm-ffi", "numpy")
@@ -109,8 +108,9 @@ def _pieces(
         views = _views(value)
         described[name] = _described(views)
         yield from put(name, views, described[name]["crc32"])
+    versions = {name: version_of(name) for name in _PACKAGES}
     manifest = json.dumps(
-        {"format": str(kind), "versions": _versions(), "metadata": dict(metadata), "entries": described},
+        {"format": str(kind), "versions": versions, "metadata": dict(metadata), "entries": described},
         allow_nan=False,
         separators=(",", ":"),
     ).encode()
@@ -118,10 +118,6 @@ def _pieces(
     for name, text in {MANIFEST: manifest, **signature}.items():
         yield from put(name, [memoryview(text)], zlib.crc32(text))
     yield archive.directory(listed, offsets, at)
-
-
-def _versions() -> dict[str, str]:
-    return {name: installed.version(name) for name in _PACKAGES}
 
 
 def _views(value: Any) -> list[memoryview]:

@@ -8,7 +8,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +19,7 @@ from autocast import errors, settings
 from autocast.errors import AutocastError, CastingRuleError, CompileError
 from autocast.ir.script import from_script, save_constants, to_script
 from autocast.ir.views import parts_of
-from autocast.messages import reason
+from autocast.messages import reason, version_of
 
 #: Raised on purpose, or no fault of the code that was running.
 _NOT_FAILURES = (AutocastError, CastingRuleError, Warning, MemoryError)
@@ -145,7 +144,7 @@ def _write(
     if constants:
         save_constants(Path(path).with_suffix(".npz"), constants)
     versions = (
-        f"autocast {metadata.version('relax-autocast')}, TVM {tvm.__version__}, tvm-ffi {tvm_ffi.__version__}, "
+        f"autocast {version_of('relax-autocast')}, TVM {tvm.__version__}, tvm-ffi {tvm_ffi.__version__}, "
         f"Python {platform.python_version()}, {platform.machine()} {platform.system()}"
     )
     subject = "mod"

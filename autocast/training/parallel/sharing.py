@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from importlib import metadata
 
 import numpy as np
 import tvm
 
 from autocast.frontend.randomness import RANDOM_STATE
+from autocast.messages import version_of
 from autocast.model import Model
 from autocast.training.parallel.ranks import Ranks
 
@@ -32,7 +32,7 @@ def shared(model: Model, ranks: Ranks, options: object) -> Model:
     parameters = [(name, *value.shape, str(value.dtype)) for name, value in model.params.items()]
     ranks.check_alike(
         {
-            "versions": ", ".join(f"{package} {metadata.version(package)}" for package in _PACKAGES),
+            "versions": ", ".join(f"{package} {version_of(package)}" for package in _PACKAGES),
             "parameters": f"{len(parameters)}, {hashlib.sha256(repr(parameters).encode()).hexdigest()[:16]}",
             "model": program,
             "options": options,
