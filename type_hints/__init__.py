@@ -23,6 +23,7 @@ from type_hints import (
     not_model_operators,
     pooling,
     products,
+    recurrent,
     reductions,
     vision,
 )
@@ -100,6 +101,7 @@ for _family in (
     products,
     convolutions,
     attention,
+    recurrent,
     elementwise,
     reductions,
     normalization,

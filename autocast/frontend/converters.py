@@ -11,6 +11,7 @@ from autocast.frontend.indexing import INDEXING
 from autocast.frontend.layers import LAYERS
 from autocast.frontend.movement import MOVEMENT
 from autocast.frontend.noise import NOISE
+from autocast.frontend.recurrent import RECURRENT
 from autocast.frontend.resampling import RESAMPLING
 
 #: Our converters, by the name of the overload.
@@ -22,6 +23,7 @@ CONVERTERS: dict[str, Converter] = {
     **LAYERS,
     **MOVEMENT,
     **NOISE,
+    **RECURRENT,
     **RESAMPLING,
     "scaled_dot_product_attention.default": attention,
 }

@@ -23,6 +23,7 @@ from autocast.frontend.checks import check_dense, check_faithful, check_signatur
 from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.nodes import mark_conversions
+from autocast.frontend.recurrent_layers import whole_recurrences
 from autocast.runtime.tensors import kind_of_layout
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
@@ -137,7 +138,8 @@ def export(
             # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
             warnings.simplefilter("ignore")
             examples, named = grown(axes, leaves, (args, kwargs))
-            program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
+            with whole_recurrences():
+                program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
         raise ImportModelError(
@@ -234,7 +236,8 @@ def _static(module: torch.nn.Module, args: Any, kwargs: Any, axes: Sequence[Dyna
     try:
         with _no_gradients(module), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            torch.export.export(module, args, kwargs, strict=False)
+            with whole_recurrences():
+                torch.export.export(module, args, kwargs, strict=False)
     except Exception:
         return ""
     return " Without dynamic=, for inputs of these sizes alone, torch exports it."

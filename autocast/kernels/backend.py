@@ -76,6 +76,10 @@ class Backend:
         """
         return None
 
+    def packed_recurrent(self, spec: Any, stored: str) -> Any:
+        """The spec of the kernel that packs the weight of a recurrence, which reads no other; it is `stored` so."""
+        raise NotImplementedError(f"{type(self).__name__} has no kernels of recurrences")
+
     def streams(self, results: Sequence[tuple[Sequence[int | str], str]]) -> bool:
         """Whether any of a kernel's results, as (shape, dtype), is stored past the caches: then its size is known."""
         return False

@@ -33,6 +33,7 @@ from autocast.kernels.specs.convolutions import Convolution, Pooling, PoolingGra
 from autocast.kernels.specs.layout import Move
 from autocast.kernels.specs.products import GroupedProduct, Product
 from autocast.kernels.specs.program import Program
+from autocast.kernels.specs.recurrent import Recurrence
 from autocast.kernels.specs.reductions import Reduce, Scatter
 from autocast.kernels.specs.rows import Rows
 from autocast.kernels.storage import LOW
@@ -154,6 +155,11 @@ def _attention(call: relax.Call, backend: Backend) -> Conversions:
     return Conversions(lambda position: position > 2, stores=True)
 
 
+def _recurrence(call: relax.Call, backend: Backend) -> Conversions:
+    """The weight is narrowed while it is packed, if it is an argument."""
+    return Conversions(narrows=lambda position: backend.multiplies if position == 1 else (), of_inputs=True)
+
+
 def _pooling_gradient(call: relax.Call, backend: Backend) -> Conversions:
     return Conversions(lambda _: True)
 
@@ -175,6 +181,7 @@ _FAMILIES: dict[str, tuple[type, Callable[[relax.Call, Backend], Conversions]]] 
     "relax.nn.grouped_matmul": (GroupedProduct, _nothing),
     **dict.fromkeys(named(Kind.CONVOLUTION), (Convolution, _convolution)),
     **dict.fromkeys(named(Kind.ATTENTION), (Attention, _attention)),
+    **dict.fromkeys(named(Kind.RECURRENCE), (Recurrence, _recurrence)),
     **dict.fromkeys((*VIEWS, *JOINS, *SPLITS, *LOOKUPS), (Move, _move)),
     **dict.fromkeys(named(Kind.VIEW), (Move, _nothing)),
     "relax.permute_dims": (Move, _permutation),

@@ -30,6 +30,7 @@ from autocast.kernels.fallback.divisions import keep_divisions
 from autocast.kernels.fallback.legalized import check_legalized
 from autocast.kernels.fallback.nested_fields import keep_fields_apart
 from autocast.kernels.fallback.places import keep_within_tensors
+from autocast.kernels.fallback.recurrent import write_recurrences
 from autocast.kernels.fallback.schedule import EXISTING, mark_existing, schedule
 from autocast.kernels.fallback.tvm_passes import fuse, fuse_existing, legalize, sequence
 from autocast.kernels.generate import Code, generate
@@ -40,6 +41,7 @@ from autocast.kernels.matching.convolutions.pooling_rule import move_channels_of
 from autocast.kernels.matching.layout.row_writes_rule import ROW_WRITES
 from autocast.kernels.matching.products.grouped import has_grouped_kernel
 from autocast.kernels.matching.products.transposed import transpose_products
+from autocast.kernels.matching.recurrent.calls import has_recurrent_kernel
 from autocast.kernels.matching.rows.losses import decompose_losses
 from autocast.kernels.matching.rules import RULES
 from autocast.kernels.matching.translate import VECTOR_OPERATORS
@@ -63,6 +65,7 @@ from autocast.kernels.poison import PoisonMemory
 from autocast.kernels.specs.convolutions import Convolution, WeightGradient
 from autocast.kernels.specs.layout import RowWrites
 from autocast.kernels.specs.products import GroupedProduct
+from autocast.kernels.specs.recurrent import Recurrence
 from autocast.kernels.state.accumulate import accumulate_gradients
 from autocast.kernels.state.carry import carry_casts
 from autocast.kernels.state.in_place import SUFFIX, WriteInPlace
@@ -96,6 +99,10 @@ _MATCHED: tuple[tuple[type, Callable[[relax.Call], bool]], ...] = (
 def _expand_operators(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     matched = [has for spec, has in _MATCHED if backend.has(spec)]
     return expand_operators(mod, lambda call: is_op(call, *VECTOR_OPERATORS) or any(has(call) for has in matched))
+
+
+def _write_recurrences(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+    return write_recurrences(mod, has_recurrent_kernel if backend.has(Recurrence) else lambda _: False)
 
 
 def _channels_last(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
@@ -139,6 +146,7 @@ LOWERING = (
     _phase(fold_scales),
     Phase("channels_last", _channels_last),
     _phase(canonicalize, "canonicalize_channels_last"),
+    Phase("write_recurrences", _write_recurrences),
     _phase(compute_in_float32),
     _phase(partial(prepare_parameters, only_small=True), "prepare_small_parameters"),
     _phase(carry_casts),
@@ -149,6 +157,7 @@ LOWERING = (
     _phase(move_channels_of_pooling),
     _by_rule("pooling"),
     _by_rule("convolutions"),
+    _by_rule("recurrences"),
     _by_rule("scatter"),
     _by_rule("row_writes"),
     _by_rule("weight_gradients"),

@@ -6,7 +6,7 @@ casting rule in `type_hints`. What passes and kernels treat alike are queries: `
 so that whoever holds a module can read it.
 """
 
-from autocast.operators import backward, elementwise, foreign, movement, own, products, statistics
+from autocast.operators import backward, elementwise, foreign, movement, own, products, recurrent, statistics
 from autocast.operators.operator import OPERATORS, Expansion, Operator, like
 from autocast.operators.registration import REGISTERED, register
 from autocast.operators.row import (
@@ -23,7 +23,7 @@ from autocast.operators.row import (
     rows,
 )
 
-for _family in (elementwise, movement, products, statistics, backward, foreign):
+for _family in (elementwise, movement, products, recurrent, statistics, backward, foreign):
     add_rows(_family.ROWS)
 
 __all__ = [

@@ -11,7 +11,8 @@ from tvm import relax
 
 from autocast.ir import op_name
 
-#: Operations of a call, from it and the shapes of its tensor arguments and result. A multiply-add is two.
+#: Operations of a call, from it and the shapes of its tensor arguments and result, () for several results. A
+#: multiply-add is two.
 Flops: TypeAlias = Callable[[relax.Call, list[tuple[int, ...]], tuple[int, ...]], int]
 
 
@@ -30,6 +31,7 @@ class Kind(Enum):
     CONVOLUTION = "a product of windows; as a product"
     CONVOLUTION_GRADIENT = "the gradient of a convolution's weight; as a product"
     ATTENTION = "two products around a softmax, in float32 inside"
+    RECURRENCE = "steps through time, each a product with the state that the one before left, in float32 inside"
     VIEW = "the same elements as an array of another shape"
     MOVE = "moves, repeats or selects elements: right in any storage dtype"
     CREATION = "makes elements of a shape or a number: right in any storage dtype"

@@ -24,6 +24,7 @@ from autocast.messages import check_value, checked_path, is_count, reason
 from autocast.model.value import Model
 from autocast.torch_target.asked import torch_dtype
 from autocast.torch_target.convert import to_torch
+from autocast.torch_target.onnx_recurrent import recurrent_forms
 from autocast.torch_target.sizes import Sizes
 
 #: The first version in which convolutions take bfloat16.
@@ -141,7 +142,7 @@ def _forms() -> dict[Any, Callable[..., Any]]:
         size = op.Gather(op.Shape(x), op.Constant(value_ints=[dim]))
         return op.TopK(x, size, axis=dim, largest=int(descending), sorted=1)  # of equals the first comes first
 
-    return {torch.ops.aten.sort.stable: sort}
+    return {torch.ops.aten.sort.stable: sort, **recurrent_forms(op)}
 
 
 def _output_names(model: Model) -> list[str]:

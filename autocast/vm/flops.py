@@ -80,11 +80,12 @@ def _count_call(mod: tvm.IRModule, call: relax.Call, dimensions: Dimensions, siz
     row = row_of(call)
     if row is None or row.flops is None:
         return 0
-    known = [None if ir.shape_of(value) is None else shape(value) for value in (*call.args, call)]
-    *shapes, result = (own or () for own in known)
+    results = () if isinstance(call.ty, tvm.ir.TupleType) else (call,)
+    known = [None if ir.shape_of(value) is None else shape(value) for value in (*call.args, *results)]
     if None in known:
         raise InputError(f"calc_model_gflops: the sizes of {row.name} are not known from the inputs alone")
-    return row.flops(call, shapes, result)
+    shapes = [own or () for own in known]
+    return row.flops(call, shapes[: len(call.args)], shapes[-1] if results else ())
 
 
 def kernel_flops(kernel: tirx.PrimFunc, shapes: tuple[tuple[Size, ...], ...], dimensions: Dimensions) -> Size | None:

@@ -27,7 +27,7 @@ def _inside(part: nn.Module) -> nn.Module:
             r"alpha dropout in training mode: 1 call in 1 \(AlphaDropout\); call model",
         ),
         (
-            nn.LSTM(3, 3, 2, dropout=0.1),
+            nn.LSTM(3, 3, 2, dropout=0.1, proj_size=2),
             (2, 3),
             r"dropout inside a recurrent module: 1 call in 1 \(LSTM\).*Dropout",
         ),

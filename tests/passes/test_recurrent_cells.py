@@ -31,11 +31,9 @@ class WrittenOut(nn.Module):
         return h
 
 
-#: A recurrent module, and how many steps its cells take together.
+#: A recurrent module whose steps are written out, and how many its cells take together.
 CELLS = {
-    "LSTM": (lambda: nn.LSTM(4, 5, num_layers=2, bidirectional=True, batch_first=True), 12),
     "LSTM, projected": (lambda: nn.LSTM(4, 5, proj_size=3, batch_first=True), 3),
-    "GRU": (lambda: nn.GRU(4, 5, batch_first=True), 3),
     "written out": (WrittenOut, 3),
 }
 
@@ -62,9 +60,19 @@ def test_the_state_of_a_cell_stays_float32_between_low_products(name: str) -> No
 
 
 def test_a_policy_or_a_block_may_round_it() -> None:
-    model = imported("GRU")
+    model = imported("written out")
     with CustomTypeHint({"gated_add": low(3)}):
         by_block = amp.autocast(model)
     by_name = amp.autocast(model, policy=amp.Policy(low_ops=("nn.gated_add",)))
     for rounded in (by_block, by_name, amp.autocast(model, policy="mp4")):
         assert dtypes(rounded, "relax.nn.gated_add").keys() == {"bfloat16"}
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_layer_multiplies_low_and_keeps_its_states(layer: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = amp.autocast(autocast.from_torch(layer(4, 5), (torch.randn(2, 3, 4),)))
+    name = f"relax.nn.{layer.__name__.lower()}"
+    added = {"LSTM": (0, 2, 3), "GRU": (0, 2, 3), "RNN": (0, 2)}[layer.__name__]
+    assert dtypes(model, name, 1).keys() == {"bfloat16"}
+    assert all(dtypes(model, name, argument).keys() == {"float32"} for argument in added)

@@ -193,3 +193,16 @@ def test_what_is_computed_under_the_name_of_a_weight_is_renamed() -> None:
     graph = ir.Graph([x], total.outputs, nodes=[moved, total], initializers=[weight], opset_imports={"": 22})
     _rename(graph, {"val_3", "val_3_0"})
     assert (moved.outputs[0].name, weight.name) == ("val_3_1", "val_3")
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.LSTM(3, 4, bidirectional=True), nn.GRU(3, 5), nn.RNN(3, 4, nonlinearity="relu")], ids=str
+)
+def test_recurrent_layers_are_those_of_onnx_for_any_number_of_steps(layer: nn.Module, tmp_path: Path) -> None:
+    model = autocast.from_torch(layer.eval(), (torch.randn(5, 2, 3),), dynamic={"steps": ("*", 0, 1, 64)})
+    autocast.to_onnx(model, tmp_path / "layer.onnx")
+    x = torch.randn(7, 2, 3)
+    hiddens, last = layer(x)
+    expected = (hiddens, *(last if isinstance(last, tuple) else (last,)))
+    assert error(run(tmp_path / "layer.onnx", x), tuple(value.detach() for value in expected)) < 1e-6
+    assert str(type(layer).__name__) in {node.op_type for node in onnx.load(tmp_path / "layer.onnx").graph.node}

@@ -129,6 +129,15 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
         _images(), tensor(4), _images(), channel_axis=1, axes=[2, 3], epsilon=1e-5, center=True, scale=True
     ),
     "relax.grad.gated_add_backward": lambda: own.gated_add_backward(*(tensor(4, 6) for _ in range(3))),
+    "relax.grad.lstm_backward": lambda: own.lstm_backward(
+        tensor(5, 2, 12), tensor(12, 3), tensor(2, 3), tensor(5, 2, 3), tensor(2, 3), tensor(2, 3), reverse=False
+    ),
+    "relax.grad.gru_backward": lambda: own.gru_backward(
+        tensor(5, 2, 12), tensor(9, 3), tensor(5, 2, 3), tensor(5, 2, 3), tensor(2, 3), reverse=False
+    ),
+    "relax.grad.rnn_backward": lambda: own.rnn_backward(
+        tensor(5, 2, 3), tensor(3, 3), tensor(5, 2, 3), tensor(2, 3), reverse=True, activation="tanh"
+    ),
     "relax.grad.log_softmax_backward": lambda: own.log_softmax_backward(tensor(4, 6), tensor(4, 6), axis=-1),
     "relax.grad.softmax_backward": lambda: own.softmax_backward(tensor(4, 6), tensor(4, 6), axis=-1),
     "relax.grad.layer_norm_backward": lambda: own.layer_norm_backward(
@@ -191,6 +200,9 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.nn.cross_entropy_with_logits": lambda: nn.cross_entropy_with_logits(tensor(4, 3), tensor(4, 3)),
     "relax.nn.grouped_matmul": lambda: own.grouped_matmul(tensor(5, 4), tensor(3, 4, 6), index(3)),
     "relax.nn.gated_add": lambda: own.gated_add(*(tensor(4, 6) for _ in range(3))),
+    "relax.nn.gru": lambda: own.gru(tensor(5, 2, 9), tensor(9, 3), tensor(3), tensor(2, 3), reverse=True),
+    "relax.nn.lstm": lambda: own.lstm(tensor(5, 2, 12), tensor(12, 3), tensor(2, 3), tensor(2, 3), reverse=False),
+    "relax.nn.rnn": lambda: own.rnn(tensor(5, 2, 3), tensor(3, 3), tensor(2, 3), reverse=False, activation="relu"),
     "relax.nn.group_norm": lambda: nn.group_norm(_images(), tensor(4), tensor(4), 2, 1, [2, 3]),
     "relax.nn.instance_norm": lambda: nn.instance_norm(_images(), tensor(4), tensor(4), 1, [2, 3]),
     "relax.nn.layer_norm": lambda: nn.layer_norm(tensor(4, 6), tensor(6), tensor(6), -1),

@@ -51,9 +51,16 @@ def test_run_time_and_memory_operators_are_opaque():
             assert row.label == "opaque", row
 
 
-def test_matrix_products_convolutions_and_attention_are_the_low_ones():
+def test_matrix_products_convolutions_attention_and_recurrences_are_the_low_ones():
     by_family = Counter(row.family for row in tables() if row.label == "low")
-    assert by_family == {"products": 3, "convolutions": 6, "attention": 3, "gradients": 4, "losses": 1}
+    assert by_family == {
+        "products": 3,
+        "convolutions": 6,
+        "attention": 3,
+        "recurrent": 6,
+        "gradients": 4,
+        "losses": 1,
+    }
 
 
 @pytest.mark.parametrize("name", ["exp", "log", "rsqrt", "softmax", "layer_norm", "nll_loss", "cumsum", "sum", "erf"])

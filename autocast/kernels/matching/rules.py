@@ -17,6 +17,7 @@ from autocast.kernels.matching.layout.row_writes_rule import lower_row_writes
 from autocast.kernels.matching.layout.rule import lower_layout
 from autocast.kernels.matching.products.grouped import lower_grouped_products
 from autocast.kernels.matching.products.rule import lower_products
+from autocast.kernels.matching.recurrent.rule import lower_recurrences
 from autocast.kernels.matching.reductions.rule import lower_reductions
 from autocast.kernels.matching.reductions.scatter_rule import lower_scatters
 from autocast.kernels.matching.rows.rule import lower_rows
@@ -31,6 +32,7 @@ from autocast.kernels.specs.convolutions import (
 from autocast.kernels.specs.layout import Lookup, Move, RowWrites
 from autocast.kernels.specs.products import GroupedProduct, Product
 from autocast.kernels.specs.program import Program
+from autocast.kernels.specs.recurrent import Recurrence
 from autocast.kernels.specs.reductions import Reduce, Scatter
 from autocast.kernels.specs.rows import Rows
 
@@ -69,6 +71,7 @@ RULES = (
         (Convolution, ConvolutionWeights),
         lower_convolutions,
     ),
+    KernelRule("recurrences", "LSTM, GRU and plain recurrent nets through time", (Recurrence,), lower_recurrences),
     KernelRule("scatter", "gradients of lookups, and the dense gradient they are added to", (Scatter,), lower_scatters),
     KernelRule("row_writes", "slices that are written at run-time places", (RowWrites,), lower_row_writes),
     KernelRule(

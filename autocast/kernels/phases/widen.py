@@ -13,6 +13,9 @@ from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.storage import LOW, compared_as, computes
 from autocast.operators import MULTIPLYING, Kind, is_kind
 
+#: Kinds whose kernels take what is stored low as it is.
+_WHOLE = (Kind.ATTENTION, Kind.RECURRENCE, *MULTIPLYING)
+
 
 def with_float32_result(call: relax.Call, operands: list[relax.Expr]) -> relax.Call:
     """A product of `operands` like `call`, accumulated in and answering float32."""
@@ -43,7 +46,7 @@ class _Widen(BindingRewriter):
         if compared_as(call) is not None:
             operand = self.emit(relax.op.astype(self.new(call.args[0]), compared_as(call)))
             return self.narrowed(self.emit(with_operands(call, [operand])), call.ty)
-        if not computes(call) or is_kind(call, Kind.ATTENTION, *MULTIPLYING) or not any(map(_is_low, call.args)):
+        if not computes(call) or is_kind(call, *_WHOLE) or not any(map(_is_low, call.args)):
             return None
         result = self.emit(with_operands(call, [self.widened(operand) for operand in call.args]))
         stays_wide = is_kind(call, Kind.ELEMENTWISE, Kind.REDUCTION)
@@ -104,7 +107,7 @@ def compute_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
 
     Two neighbours of which the first has no other reader keep the value between them in float32; what a cast of the
     model narrows is rounded. So do operators that compare elements, where TVM cannot compare them as they are stored.
-    Data movement stays in its storage dtype. Products and attention are left to their
+    Data movement stays in its storage dtype. Products, attention and recurrences are left to their
     kernels, which multiply low operands as they are and accumulate in float32.
     """
     return rewrite_functions(mod, _Widen)

@@ -34,6 +34,7 @@ from autocast.operators.own.normalization import (
     layer_norm_backward,
     rms_norm_backward,
 )
+from autocast.operators.own.recurrent import gru, gru_backward, lstm, lstm_backward, rnn, rnn_backward
 from autocast.operators.own.sharding import (
     all_gather_done,
     all_gather_start,
@@ -70,6 +71,8 @@ __all__ = [
     "gelu_tanh_backward",
     "group_norm_backward",
     "grouped_matmul",
+    "gru",
+    "gru_backward",
     "index_copy",
     "instance_norm_backward",
     "layer_norm_backward",
@@ -77,11 +80,15 @@ __all__ = [
     "like",
     "log1p",
     "log_softmax_backward",
+    "lstm",
+    "lstm_backward",
     "normalize_batch",
     "reduce_scatter_done",
     "reduce_scatter_start",
     "relu_backward",
     "rms_norm_backward",
+    "rnn",
+    "rnn_backward",
     "seeded_dropout",
     "selu_backward",
     "share",

@@ -22,6 +22,7 @@ from autocast.training.gradients import (
     pooling,
     products,
     randomness,
+    recurrent,
     reductions,
     softmax,
     torch_calls,
@@ -56,6 +57,7 @@ __all__ = [
 for _family in (
     elementwise,
     products,
+    recurrent,
     reductions,
     randomness,
     layout,

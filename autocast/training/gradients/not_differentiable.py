@@ -27,7 +27,11 @@ MARKERS = (
 )
 
 BACKWARD = tuple(
-    not_differentiable(name, why=_SECOND) for name in sorted(named(Kind.GRADIENT, Kind.CONVOLUTION_GRADIENT))
+    not_differentiable(name, why=_SECOND)
+    for name in (
+        *sorted(named(Kind.GRADIENT, Kind.CONVOLUTION_GRADIENT)),
+        *_names("grad.", "gru_backward lstm_backward rnn_backward"),
+    )
 )
 
 FOREIGN = tuple(

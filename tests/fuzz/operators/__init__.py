@@ -10,6 +10,7 @@ from tests.fuzz.operators import (
     normalization,
     pooling,
     products,
+    recurrent,
     reductions,
     vision,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "normalization",
     "pooling",
     "products",
+    "recurrent",
     "reductions",
     "vision",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -57,6 +58,19 @@ ELEMENTWISE = {
     "clip": Case(lambda x: op.clip(x, -1.0, 0.8), ((3, 4),)),
     "nn.grouped_matmul": Case(own.grouped_matmul, ((5, 3), (4, 3, 2)), indices=(_index(2, 2, 3, 5),)),
     "nn.grouped_matmul that leaves rows": Case(own.grouped_matmul, ((5, 3), (2, 3, 2)), indices=(_index(1, 3),)),
+    **{
+        f"nn.{name}{' backwards' * reverse}": Case(partial(operator, **options, reverse=reverse), shapes)
+        for reverse in (False, True)
+        for name, operator, options, shapes in (
+            ("lstm", own.lstm, {}, ((3, 2, 8), (8, 2), (2, 2), (2, 2))),
+            ("gru", own.gru, {}, ((3, 2, 6), (6, 2), (2,), (2, 2))),
+            ("rnn", own.rnn, {"activation": "tanh"}, ((3, 2, 2), (2, 2), (2, 2))),
+        )
+    },
+    "nn.rnn of relu": Case(partial(own.rnn, activation="relu", reverse=False), ((3, 2, 2), (2, 2), (2, 2)), 0.3, 1.0),
+    "nn.lstm of which the last state is read": Case(
+        lambda *x: relax.TupleGetItem(own.lstm(*x, reverse=False), 1), ((3, 2, 8), (8, 2), (2, 2), (2, 2))
+    ),
     "nn.gated_add": Case(own.gated_add, ((2, 3), (2, 3), (2, 3))),
     "nn.gated_add of one to itself": Case(lambda x: own.gated_add(x, x, x), ((2, 3),)),
     "outer": Case(op.outer, ((2,), (3,))),

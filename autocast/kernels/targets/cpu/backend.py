@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import tvm
@@ -20,6 +21,7 @@ from autocast.kernels.specs.convolutions import (
 from autocast.kernels.specs.layout import Lookup, Move, RowWrites
 from autocast.kernels.specs.products import GroupedProduct, Product
 from autocast.kernels.specs.program import Program
+from autocast.kernels.specs.recurrent import Recurrence
 from autocast.kernels.specs.reductions import Reduce, Scatter
 from autocast.kernels.specs.rows import Rows
 from autocast.kernels.targets.cpu.attention import blocking as attentions
@@ -38,6 +40,8 @@ from autocast.kernels.targets.cpu.products import blocking as products
 from autocast.kernels.targets.cpu.products.grouped import grouped_product
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
+from autocast.kernels.targets.cpu.recurrent.kernel import recurrence
+from autocast.kernels.targets.cpu.recurrent.weights import RecurrentWeight, pack_recurrent_weight
 from autocast.kernels.targets.cpu.reductions.kernel import reduce
 from autocast.kernels.targets.cpu.reductions.scatter import scatter
 from autocast.kernels.targets.cpu.rows.kernel import row_kernel
@@ -69,6 +73,8 @@ class Cpu(Backend):
         Product: product,
         GroupedProduct: grouped_product,
         PackedWeight: lambda spec, target, name: pack_weight(spec, instruction_set(target), name),
+        Recurrence: recurrence,
+        RecurrentWeight: pack_recurrent_weight,
         Rows: _rows,
         Reduce: reduce,
         Scatter: scatter,
@@ -88,6 +94,9 @@ class Cpu(Backend):
 
     def prepacked(self, product: Product) -> PackedWeight | None:
         return PackedWeight.of(product, instruction_set(self.target))
+
+    def packed_recurrent(self, spec: Recurrence, stored: str) -> RecurrentWeight:
+        return replace(RecurrentWeight.of(spec, instruction_set(self.target)), dtype=stored)
 
     def streams(self, results: Sequence[tuple[Sequence[Any], str]]) -> bool:
         return bool(streamed(results, instruction_set(self.target).lanes))

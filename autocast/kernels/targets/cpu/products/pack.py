@@ -52,6 +52,7 @@ class Source:
 class Strip:
     """A place for `width` columns of packed words: word (k, column) is at `offset + k * width + column` of `buffer`.
 
+    With `row`, that is the distance between two rows of words, of which the strip is a part.
     With `apart`, each vector of columns is a strip of its own, `apart` words after the one before: then what a narrow
     tile reads lies together, while wide rows of the source are read at once.
     """
@@ -60,9 +61,12 @@ class Strip:
     offset: Extent
     width: int
     apart: Extent | None = None
+    row: int | None = None
 
     def pitch(self, lanes: int) -> int:
         """The distance between two rows of words."""
+        if self.row is not None:
+            return self.row
         return self.width if self.apart is None else lanes
 
     def place(self, k: Extent, vector: Extent, lanes: int) -> tirx.Expr:

@@ -1,0 +1,1 @@
+"""Recurrences over time."""
