@@ -1,4 +1,8 @@
-"""ONNX's recurrent layers: the products of all steps with their inputs are one, and steps follow one another."""
+"""ONNX's recurrent layers: the products of all steps with their inputs are one, and a recurrence over time follows.
+
+What torch's cells have no form of is written out step by step: other activations, peepholes, lengths of sequences, and
+reset gates that come before the product.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from autocast.errors import UnsupportedError
+from autocast.frontend.onnx.recurrences import recurrence
 from autocast.ir import dtype_of, shape_of
 
 _Activation = Callable[[relax.Expr], relax.Expr]
@@ -46,7 +51,8 @@ def recurrent(
     Raises
     ------
     UnsupportedError
-        The number of steps varies, or the node asks for another activation, for clipping or for coupled gates.
+        The node asks for another activation, for clipping or for coupled gates; or the number of steps varies of what
+        is written out.
     """
     defaults, matrices, states = _LAYERS[name]
     given: list[Any] = [*inputs, *[None] * (8 - len(inputs))]
@@ -58,10 +64,12 @@ def recurrent(
         x = emit(op.permute_dims(x, [1, 0, 2]))
         first = [state if state is None else emit(op.permute_dims(state, [1, 0, 2])) for state in first[:states]]
     steps, batch, _ = _sizes(x)
-    _check(name, attributes, steps)
     directions = int(_sizes(w)[0])
     hidden = int(_sizes(r)[2])
     activations = _activations(name, attributes, defaults, directions)
+    whole = lengths is None and peepholes is None and (name != "GRU" or bool(attributes.get("linear_before_reset")))
+    whole = whole and all(_is_of_torch(name, each) for each in activations)
+    _check(name, attributes, 1 if whole else steps)
     rows, last = [], []
     for direction in range(directions):
 
@@ -71,13 +79,19 @@ def recurrent(
         start = [
             emit(op.zeros((batch, hidden), dtype_of(x))) if state is None else mine(state) for state in first[:states]
         ]
+        backwards = direction == 1 or attributes.get("direction") in (b"reverse", "reverse")
+        if whole:
+            weights = (mine(w), mine(r), *_halves(builder, mine(bias), matrices * hidden))
+            outputs, *ends = recurrence(builder, name, x, weights, start, activations[direction][0], backwards)
+            rows.append(outputs)
+            last.append(ends)
+            continue
         cell = _CELLS[name](
             builder,
             (mine(r), *_halves(builder, mine(bias), matrices * hidden), mine(peepholes)),
             activations[direction],
             bool(attributes.get("linear_before_reset")),
         )
-        backwards = direction == 1 or attributes.get("direction") in (b"reverse", "reverse")
         outputs, ends = _run(builder, cell, emit(op.matmul(x, op.permute_dims(mine(w)))), start, lengths, backwards)
         rows.append(outputs)
         last.append(ends)
@@ -87,6 +101,13 @@ def recurrent(
         every = emit(op.permute_dims(every, [2, 0, 1, 3]))
         finals = [emit(op.permute_dims(state, [1, 0, 2])) for state in finals]
     return relax.Tuple([every, *finals])
+
+
+def _is_of_torch(name: str, activations: Sequence[_Activation]) -> bool:
+    """Whether the operators of recurrences have these activations."""
+    if name == "RNN":
+        return activations[0] in (op.tanh, op.nn.relu)
+    return [_ACTIVATIONS[one.lower()] for one in _LAYERS[name][0]] == activations
 
 
 class _Cell:

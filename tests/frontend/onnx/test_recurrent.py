@@ -14,6 +14,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `test` is not
 
 import autocast
 from autocast.errors import UnsupportedError
+from autocast.ir import is_op
 
 TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper
 
@@ -70,6 +71,30 @@ def test_a_layer_computes_what_onnxruntime_does(name: str, inputs: str, attribut
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for got, expected in zip(autocast.from_onnx(model)(x), session.run(None, {"X": x}), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attributes"),
+    [
+        ("LSTM", "XWRBhc", {"direction": "bidirectional"}),
+        ("GRU", "XWRB", {"direction": "reverse", "linear_before_reset": 1}),
+        ("GRU", "XWRh", {"linear_before_reset": 1}),
+        ("RNN", "XWRB", {"activations": ["Relu"]}),
+    ],
+)
+def test_a_layer_as_torch_has_it_is_one_operator_for_any_number_of_steps(
+    name: str, inputs: str, attributes: dict[str, Any]
+) -> None:
+    file = layer(name, inputs, steps="steps", **attributes)
+    model = autocast.from_onnx(file)
+    values = [binding.value for block in model.main.body.blocks for binding in block.bindings]
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    assert sum(is_op(value, f"relax.nn.{name.lower()}") for value in values) == directions
+    session = onnxruntime.InferenceSession(file.SerializeToString(), providers=["CPUExecutionProvider"])
+    for steps in (1, 9):
+        x = np.random.default_rng(1).standard_normal((steps, BATCH, INPUT)).astype("float32")
+        for got, expected in zip(model(x), session.run(None, {"X": x}), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
