@@ -112,6 +112,47 @@ def _bitwise(
     return _binary(importer, node, logical if node.meta["val"].dtype is torch.bool else operator)
 
 
+def _shift(importer: Importer, node: fx.Node, left: bool) -> relax.Expr:
+    """Bits moved to the left or to the right; by as many as there are, or more, or fewer than none, all of them."""
+    dtype = importer.dtype(node)
+    x, places = (_operand(importer, importer.arg(node, i, ""), dtype) for i in range(2))
+    last = torch.iinfo(node.meta["val"].dtype).bits - 1
+    zero, most = relax.const(0, dtype), relax.const(last, dtype)
+    inside = relax.op.logical_and(relax.op.greater_equal(places, zero), relax.op.less_equal(places, most))
+    if left:
+        moved = relax.op.left_shift(x, importer.emit(relax.op.where(inside, places, zero)))
+        return importer.emit(relax.op.where(inside, moved, zero))
+    moved = relax.op.right_shift(x, importer.emit(relax.op.where(inside, places, most)))
+    none = zero if dtype.startswith("uint") else moved
+    return importer.emit(relax.op.where(inside, moved, none))
+
+
+def _extreme_of_numbers(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
+    """fmax, fmin: of a number and NaN, the number."""
+    x, y = _operands(importer, node)
+    if not node.meta["val"].dtype.is_floating_point:
+        return importer.emit(operator(x, y))
+    other = relax.op.where(relax.op.isnan(y), x, importer.emit(operator(x, y)))
+    return importer.emit(relax.op.where(relax.op.isnan(x), y, other))
+
+
+def _hypotenuse(importer: Importer, node: fx.Node) -> relax.Expr:
+    return hypotenuse(importer, *_operands(importer, node))
+
+
+def hypotenuse(importer: Importer, x: relax.Expr, y: relax.Expr) -> relax.Expr:
+    """`sqrt(x * x + y * y)`, of which no square is too large or too small."""
+    dtype = str(dtype_of(x))
+    x, y = (importer.emit(relax.op.abs(value)) for value in (x, y))
+    large, small = importer.emit(relax.op.maximum(x, y)), importer.emit(relax.op.minimum(x, y))
+    zero, one, infinite = (relax.const(value, dtype) for value in (0.0, 1.0, math.inf))
+    plain = importer.emit(relax.op.logical_and(relax.op.greater(large, zero), relax.op.less(large, infinite)))
+    ratio = relax.op.where(plain, relax.op.divide(small, relax.op.where(plain, large, one)), zero)
+    long = importer.emit(relax.op.multiply(large, relax.op.sqrt(relax.op.add(relax.op.square(ratio), one))))
+    either = relax.op.logical_or(relax.op.equal(x, infinite), relax.op.equal(y, infinite))
+    return importer.emit(relax.op.where(either, infinite, long))
+
+
 def _extreme(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
     """amax, amin; a scalar, which has an axis to torch, is its own."""
     x, axes = importer.arg(node, 0, "self"), list(importer.arg(node, 1, "dim", [])) or None
@@ -126,37 +167,34 @@ def _place_of_extreme(importer: Importer, node: fx.Node, operator: Callable[...,
     return importer.emit(operator(x, axis, bool(importer.arg(node, 2, "keepdim", False))))
 
 
-def _any(importer: Importer, node: fx.Node) -> relax.Expr:
-    """Whether any element is true."""
-    x = importer.arg(node, 0, "self")
-    ones = _operand(importer, _operand(importer, x, "bool"), "int8")
-    return importer.emit(relax.op.astype(relax.op.max(ones), "bool")) if dims(x) else _operand(importer, x, "bool")
+def _variance(importer: Importer, node: fx.Node) -> relax.Expr:
+    """That of a scalar, too, which has one element."""
+    whole = dims(importer.arg(node, 0, "self")) and importer.convert_map["var.correction"]
+    return whole(node) if whole else _variance_and_mean(importer, node)[0]
 
 
 def _variance_and_mean(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     """Both from deviations from the mean; fewer than no degrees of freedom are none."""
     x, axes = importer.arg(node, 0, "self"), importer.arg(node, 1, "dim")
     correction, keep = node.kwargs.get("correction"), bool(node.kwargs.get("keepdim", False))
+    if not dims(x):
+        x, axes, keep = importer.emit(relax.op.reshape(x, [1])), [0], False
     shape = dims(x)
     chosen = [int(axis) % len(shape) for axis in (axes or range(len(shape)))]
     count = math.prod(shape[axis] for axis in chosen)
     correction = 1 if correction is None else correction
-    if not shape or not isinstance(count, int) or count <= correction:
-        raise ImportModelError(f"the variance of {count} elements with a correction of {correction}")
+    if not isinstance(count, int):
+        raise ImportModelError("the variance of a number of elements that is known only at run time")
     mean = importer.emit(relax.op.mean(x, chosen, keepdims=True))
     squares = importer.emit(relax.op.square(relax.op.subtract(x, mean)))
     total = importer.emit(relax.op.sum(squares, chosen, keepdims=keep))
-    variance = importer.emit(relax.op.divide(total, relax.const(count - correction, dtype_of(x))))
+    if count > correction:
+        variance = relax.op.divide(total, relax.const(count - correction, dtype_of(x)))
+    else:  # divided by 0
+        infinite, none = (relax.const(value, dtype_of(x)) for value in (math.inf, math.nan))
+        variance = relax.op.where(relax.op.greater(total, relax.const(0, dtype_of(x))), infinite, none)
+    variance = importer.emit(variance)
     return [variance, mean if keep else importer.emit(relax.op.squeeze(mean, chosen))]
-
-
-def _vector_norm(importer: Importer, node: fx.Node) -> relax.Expr:
-    order = importer.arg(node, 1, "ord", 2)
-    if order != 2:
-        raise ImportModelError(f"a norm of order {order}; expected 2")
-    x, axes = importer.arg(node, 0, "self"), importer.arg(node, 2, "dim")
-    total = relax.op.sum(relax.op.square(x), axes, bool(importer.arg(node, 3, "keepdim", False)))
-    return importer.emit(relax.op.sqrt(total))
 
 
 #: Where torch takes a Python number as it is; elsewhere it rounds it to the dtype of the tensor.
@@ -198,12 +236,24 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
     },
     "amax.default": partial(_extreme, operator=relax.op.max),
     "amin.default": partial(_extreme, operator=relax.op.min),
-    "any.default": _any,
     "argmax.default": partial(_place_of_extreme, operator=relax.op.argmax),
     "argmin.default": partial(_place_of_extreme, operator=relax.op.argmin),
+    **{
+        f"{name}.{overload}": partial(_shift, left=left)
+        for name, left, overloads in (
+            ("__lshift__", True, "Tensor Scalar"),
+            ("__rshift__", False, "Tensor Scalar"),
+            ("bitwise_left_shift", True, "Tensor Tensor_Scalar"),
+            ("bitwise_right_shift", False, "Tensor Tensor_Scalar"),
+        )
+        for overload in overloads.split()
+    },
     "bitwise_not.default": _bitwise_not,
-    "linalg_vector_norm.default": _vector_norm,
+    "fmax.default": partial(_extreme_of_numbers, operator=relax.op.maximum),
+    "fmin.default": partial(_extreme_of_numbers, operator=relax.op.minimum),
+    "hypot.default": _hypotenuse,
     "rsub.Scalar": _subtract_from,
+    "var.correction": _variance,
     "var_mean.correction": _variance_and_mean,
     "logical_not.default": partial(_logical, operator=relax.op.logical_not),
     "logical_and.default": partial(_logical, operator=relax.op.logical_and),

@@ -12,7 +12,9 @@ from autocast.frontend.layers import LAYERS
 from autocast.frontend.movement import MOVEMENT
 from autocast.frontend.noise import NOISE
 from autocast.frontend.recurrent import RECURRENT
+from autocast.frontend.reductions import REDUCTIONS
 from autocast.frontend.resampling import RESAMPLING
+from autocast.frontend.writing import WRITING
 
 #: Our converters, by the name of the overload.
 CONVERTERS: dict[str, Converter] = {
@@ -24,7 +26,9 @@ CONVERTERS: dict[str, Converter] = {
     **MOVEMENT,
     **NOISE,
     **RECURRENT,
+    **REDUCTIONS,
     **RESAMPLING,
+    **WRITING,
     "scaled_dot_product_attention.default": attention,
 }
 
@@ -35,11 +39,8 @@ TRUSTED = frozenset(
         "default": "abs acos acosh asin asinh atan atanh ceil constant_pad_nd cos cosh "
         "erf exp flip floor gather gelu hardtanh isinf isnan leaky_relu log max mean "
         "min neg permute prod reciprocal relu relu6 repeat round rsqrt scalar_tensor sigmoid sign silu "
-        "sin sinh sort sqrt square stack tan tanh tril triu trunc adaptive_avg_pool1d "
+        "sin sinh sqrt square stack tan tanh tril triu trunc adaptive_avg_pool1d "
         "adaptive_avg_pool2d",
-        "dim": "any max mean",
-        "dim_IntList": "sum",
-        "correction": "var",
         "start_step": "arange",
     }.items()
     for name in names.split()

@@ -89,8 +89,24 @@ def _rrelu(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     return [importer.emit(op.nn.leakyrelu(importer.arg(node, 0, "self"), (lower + upper) / 2))]
 
 
+def _rounded(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
+    """Rounded to so many decimals, or to so many powers of ten."""
+    decimals = int(node.kwargs.get("decimals", 0))
+    power = _number(10.0 ** abs(decimals), x)
+    if decimals < 0:
+        return op.multiply(op.round(op.divide(x, power)), power)
+    return op.divide(op.round(op.multiply(x, power)), power) if decimals else op.round(x)
+
+
+def _angle(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
+    """0 or pi, and NaN of NaN."""
+    angle = op.where(op.less(x, _number(0.0, x)), _number(math.pi, x), _number(0.0, x))
+    return op.where(op.isnan(x), x, angle)
+
+
 #: Converters by the name of the overload.
 FUNCTIONS: dict[str, Converter] = {
+    "angle.default": _computed_wide(_angle),
     "celu.default": _computed_wide(_celu),
     "elu.default": _computed_wide(_elu),
     "exp2.default": _computed_wide(_exp2),
@@ -99,6 +115,7 @@ FUNCTIONS: dict[str, Converter] = {
     "log1p.default": _simple(own.log1p),
     "log2.default": _computed_wide(_logarithm(2.0)),
     "mish.default": _computed_wide(_mish),
+    "round.decimals": _computed_wide(_rounded),
     "rrelu_with_noise_functional.default": _rrelu,
     "softplus.default": _computed_wide(_softplus),
 }

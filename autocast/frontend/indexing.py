@@ -1,8 +1,7 @@
-"""Converters of indexing on any axes, of writing by index and by slices, and of counting: what routing is made of."""
+"""Converters of indexing on any axes, of writing by slices and by several indices, and of counting."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,32 +148,6 @@ def _slice_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
     return source if len(parts) == 1 else importer.emit(op.concat(parts, axis=axis))
 
 
-_REDUCTIONS = {"sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
-
-
-def _scatter(importer: Importer, node: fx.Node, reduction: str = "update") -> relax.Expr:
-    """`x.scatter(axis, index, source)`; torch reads only the part of the source that the index covers."""
-    x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
-    if not dims(x):
-        raise ImportModelError("writing into a scalar")
-    shape, dtype = dims(index), importer.dtype(node)
-    if not isinstance(source, relax.Expr):
-        source = importer.emit(op.full(relax.ShapeExpr(shape), relax.const(source, dtype), dtype))
-    if dims(source) != shape:
-        axes = list(range(len(shape)))
-        source = importer.emit(op.strided_slice(source, axes, [0] * len(shape), list(shape)))
-    return importer.emit(op.scatter_elements(x, index, source, axis=axis_of(x, node.args[1]), reduction=reduction))
-
-
-def _scatter_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
-    reduction, include_self = importer.arg(node, 4, "reduce"), importer.arg(node, 5, "include_self", True)
-    if reduction not in _REDUCTIONS or not include_self:
-        raise ImportModelError(f"reduce={reduction!r}, include_self={include_self}")
-    if importer.training and reduction != "sum":
-        raise ImportModelError(f"reduce={reduction!r} has no gradient here")
-    return _scatter(importer, node, _REDUCTIONS[reduction])
-
-
 def _topk(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     """The largest elements and their places, in order, whether that is asked for or not."""
     x, k = importer.arg(node, 0, "self"), importer.arg(node, 1, "k")
@@ -225,13 +198,10 @@ INDEXING: dict[str, Converter] = {
     "_unsafe_index.Tensor": _index,
     "_unsafe_masked_index.default": _masked_index,
     "as_strided.default": _as_strided,
+    "as_strided_copy.default": _as_strided,
     "histc.default": _histc,
     "index.Tensor": _index,
     "index_put.default": _index_put,
-    "scatter.src": _scatter,
-    "scatter.value": _scatter,
-    "scatter_add.default": partial(_scatter, reduction="add"),
-    "scatter_reduce.two": _scatter_reduce,
     "slice_scatter.default": _slice_scatter,
     "topk.default": _topk,
 }

@@ -37,6 +37,14 @@ def _addmm(importer: Importer, node: fx.Node) -> relax.Expr:
     return result if beta == 0 else importer.emit(relax.op.add(result, _scaled(importer, x, beta)))
 
 
+def _sum_of_products(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`addbmm`: `alpha * (a @ b).sum(0) + beta * x`."""
+    x, a, b = (importer.arg(node, i, "") for i in range(3))
+    total = importer.emit(relax.op.sum(importer.emit(relax.op.matmul(a, b)), 0))
+    result, beta = _scaled(importer, total, node.kwargs.get("alpha", 1)), node.kwargs.get("beta", 1)
+    return result if beta == 0 else importer.emit(relax.op.add(result, _scaled(importer, x, beta)))
+
+
 def _scaled(importer: Importer, x: relax.Expr, factor: float) -> relax.Expr:
     return x if factor == 1 else importer.emit(relax.op.multiply(x, relax.const(factor, dtype_of(x))))
 
@@ -356,6 +364,7 @@ LAYERS: dict[str, Converter] = {
     "_log_softmax.default": partial(_softmax, operator=relax.op.nn.log_softmax),
     "_native_batch_norm_legit_no_training.default": _batch_norm,
     "_softmax.default": partial(_softmax, operator=relax.op.nn.softmax),
+    "addbmm.default": _sum_of_products,
     "addmm.default": _addmm,
     "avg_pool2d.default": _average_pool,
     "baddbmm.default": _addmm,

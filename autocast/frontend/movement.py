@@ -6,6 +6,7 @@ import sys
 from itertools import accumulate, pairwise
 from typing import Any
 
+import torch
 from torch import fx
 from tvm import relax
 
@@ -16,6 +17,8 @@ from autocast.frontend.importer import Importer
 
 def _index_select(importer: Importer, node: fx.Node) -> relax.Expr:
     x, index = importer.arg(node, 0, "self"), importer.arg(node, 2, "index")
+    if not dims(x):
+        return importer.emit(relax.op.reshape(x, importer.shape(node)))
     return importer.emit(relax.op.take(x, index, axis=axis_of(x, node.args[1]), mode="clip"))
 
 
@@ -26,6 +29,17 @@ def _select(importer: Importer, node: fx.Node) -> relax.Expr:
     begin = dims(x)[axis] + index if isinstance(index, int) and index < 0 else index
     part = importer.emit(relax.op.strided_slice(x, [axis], [begin], [begin + 1], assume_inbound=True))
     return importer.emit(relax.op.squeeze(part, [axis]))
+
+
+def _unbind(importer: Importer, node: fx.Node) -> list[relax.Expr]:
+    """The slices of one along an axis of known size, without the axis."""
+    x = importer.arg(node, 0, "self")
+    axis = axis_of(x, importer.arg(node, 1, "dim", 0))
+    size = dims(x)[axis]
+    if not isinstance(size, int):
+        raise ImportModelError("an axis whose size is known only at run time")
+    parts = (relax.op.strided_slice(x, [axis], [i], [i + 1], assume_inbound=True) for i in range(size))
+    return [importer.emit(relax.op.squeeze(importer.emit(part), [axis])) for part in parts]
 
 
 def _slice(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -65,12 +79,6 @@ def _split(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Expr]:
     return [importer.emit(relax.op.strided_slice(x, [axis], [a], [b], assume_inbound=True)) for a, b in places]
 
 
-def _cumsum(importer: Importer, node: fx.Node) -> relax.Expr:
-    """Sums of booleans and small integers count in int64, as in torch."""
-    x, axis = importer.arg(node, 0, "self"), axis_of(importer.arg(node, 0, "self"), node.args[1])
-    return importer.emit(relax.op.cumsum(cast(importer, x, importer.dtype(node)), axis))
-
-
 def _to_dtype(importer: Importer, node: fx.Node) -> relax.Expr:
     return cast(importer, importer.arg(node, 0, "self"), importer.dtype(node))
 
@@ -97,7 +105,8 @@ def _squeeze(importer: Importer, node: fx.Node) -> relax.Expr:
     """Torch leaves axes alone whose size is not 1."""
     x, axes = importer.arg(node, 0, "self"), node.args[1]
     shape = dims(x)
-    named = [axis_of(x, a) for a in (axes if isinstance(axes, list | tuple) else [axes])]
+    axes = axes if isinstance(axes, list | tuple) else [axes]
+    named = [axis_of(x, a) for a in axes] if shape else []
     ones = [a for a in named if isinstance(shape[a], int) and shape[a] == 1]
     return importer.emit(relax.op.squeeze(x, ones)) if ones else x
 
@@ -119,8 +128,9 @@ def _where(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _full(importer: Importer, node: fx.Node) -> relax.Expr:
-    """Every `full` and `full_like`; the value is a number or a size."""
-    value, dtype = importer.arg(node, 1, "fill_value"), importer.dtype(node)
+    """Every `full`, `full_like` and `new_full`; the value is a number or a size."""
+    position = 2 if node.target is torch.ops.aten.new_full.default else 1
+    value, dtype = importer.arg(node, position, "fill_value"), importer.dtype(node)
     if not isinstance(value, bool | int | float):
         raise ImportModelError("a fill value that is known only at run time")
     return importer.emit(relax.op.full(importer.shape(node), relax.const(value, dtype), dtype))
@@ -155,12 +165,12 @@ MOVEMENT: dict[str, Converter] = {
     "cat.default": _cat,
     "clone.default": _same_value,
     "copy.default": _copy,
-    "cumsum.default": _cumsum,
     "empty.memory_format": _empty,
     "empty_permuted.default": _empty,
     "expand.default": _expand,
     "full.default": _full,
     "full_like.default": _full,
+    "new_full.default": _full,
     "getitem": _get_item,
     "index_select.default": _index_select,
     "select.int": _select,
@@ -168,6 +178,7 @@ MOVEMENT: dict[str, Converter] = {
     "split_with_sizes.default": _split,
     "squeeze.dims": _squeeze,
     "sym_size.int": _sym_size,
+    "unbind.int": _unbind,
     "unsqueeze.default": _unsqueeze,
     "view.default": _reshape,
     "view_as_complex.default": _same_value,

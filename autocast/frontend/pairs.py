@@ -6,9 +6,12 @@ import torch
 from torch import fx
 from tvm import relax
 
+from autocast.errors import ImportModelError
+from autocast.frontend.arithmetic import hypotenuse
+from autocast.frontend.fourier import FOURIER
 from autocast.frontend.helpers import Converter, cast, dims
 from autocast.frontend.importer import Importer
-from autocast.frontend.movement import MOVEMENT
+from autocast.frontend.movement import MOVEMENT, bound
 
 op = relax.op
 
@@ -47,6 +50,54 @@ def _moved(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(op.permute_dims(x, [*(int(axis) % rank for axis in node.args[1]), rank]))
 
 
+def _slice(importer: Importer, node: fx.Node) -> relax.Expr:
+    x, rank = importer.arg(node, 0, "self"), node.args[0].meta["val"].dim()
+    axis = int(importer.arg(node, 1, "dim", 0)) % rank
+    size = dims(x)[axis]
+    begin, end = bound(importer.arg(node, 2, "start"), size, 0), bound(importer.arg(node, 3, "end"), size, size)
+    step = importer.arg(node, 4, "step", 1)
+    return importer.emit(op.strided_slice(x, [axis], [begin], [end], [step], assume_inbound=True))
+
+
+def _padded(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Zeros around, or less than there was."""
+    x, widths = importer.arg(node, 0, "self"), list(node.args[1])
+    if importer.arg(node, 2, "value", 0) != 0 or not all(isinstance(width, int) for width in widths):
+        raise ImportModelError("padding of complex numbers with others than 0, or of sizes known only at run time")
+    rank = node.args[0].meta["val"].dim()
+    around = [(0, 0)] * (rank - len(widths) // 2) + list(zip(widths[::2], widths[1::2], strict=True))[::-1]
+    for axis, (before, after) in enumerate(around):
+        if min(before, after) < 0:
+            size = dims(x)[axis]
+            begin, end = max(-before, 0), size - max(-after, 0)
+            x = importer.emit(op.strided_slice(x, [axis], [begin], [end], assume_inbound=True))
+    kept = [max(width, 0) for pair in (*around, (0, 0)) for width in pair]
+    return importer.emit(op.nn.pad(x, kept)) if any(kept) else x
+
+
+def _to_complex(importer: Importer, node: fx.Node) -> relax.Expr:
+    """A conversion of real numbers, or of complex ones, to complex numbers."""
+    x = cast(importer, importer.arg(node, 0, "self"), importer.dtype(node))
+    if not node.meta["val"].is_complex():
+        raise ImportModelError("complex numbers as real ones")
+    return x if node.args[0].meta["val"].is_complex() else importer.emit(op.stack([x, op.zeros_like(x)], -1))
+
+
+def _polar(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`torch.polar(length, angle)`."""
+    length, angle = (importer.arg(node, i, "") for i in range(2))
+    shape = importer.shape(node)[:-1]
+    parts = [importer.emit(op.multiply(length, turn(angle))) for turn in (op.cos, op.sin)]
+    return importer.emit(op.stack([importer.emit(op.broadcast_to(part, shape)) for part in parts], -1))
+
+
+def _length(importer: Importer, node: fx.Node) -> relax.Expr:
+    """The absolute value."""
+    x = importer.arg(node, 0, "self")
+    real, imaginary = (importer.emit(op.squeeze(part, [len(dims(x)) - 1])) for part in _parts(importer, x))
+    return hypotenuse(importer, real, imaginary)
+
+
 def _conjugate(importer: Importer, node: fx.Node) -> relax.Expr:
     x = importer.arg(node, 0, "self")
     return importer.emit(op.multiply(x, relax.const(torch.tensor([1.0, -1.0]).numpy(), importer.dtype(node))))
@@ -66,9 +117,15 @@ PAIRS: dict[str, Converter] = {
             "view_as_real.default",
         )
     },
+    **FOURIER,
     "_conj.default": _conjugate,
     "_conj_physical.default": _conjugate,
+    "_to_copy.default": _to_complex,
+    "abs.default": _length,
     "complex.default": _complex,
+    "constant_pad_nd.default": _padded,
     "mul.Tensor": _multiply,
     "permute.default": _moved,
+    "polar.default": _polar,
+    "slice.Tensor": _slice,
 }

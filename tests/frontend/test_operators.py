@@ -13,6 +13,16 @@ from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.decompose import decompose
 from tests.frontend.helpers import Calls, relative_error, runner
 
+#: What torch says of operators of its own that have samples here.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore:{text}:UserWarning")
+    for text in (
+        "The reduce argument of torch.scatter",
+        r"index_reduce\(\) is in beta",
+        r"var_mean\(\)",
+    )
+]
+
 Sample = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _ANYWHERE = (
@@ -69,6 +79,22 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "pairs": lambda x, p, i: torch.view_as_real(torch.view_as_complex(torch.stack([x, p], -1))),
         "product": lambda x, p, i: torch.view_as_real(torch.complex(x, p) * torch.complex(p[:1], x[:1])),
         "product with real numbers": lambda x, p, i: torch.view_as_real(x * torch.complex(p, x)),
+        "absolute": lambda x, p, i: torch.complex(x, p).abs(),
+        "polar": lambda x, p, i: torch.view_as_real(torch.polar(p, x)),
+        "from real numbers": lambda x, p, i: torch.view_as_real(i.to(torch.complex64)),
+        "slices": lambda x, p, i: torch.view_as_real(torch.complex(x, p)[:, 1:, -3:]),
+        "fft": lambda x, p, i: torch.view_as_real(torch.fft.fft(x)),
+        "fft of complex": lambda x, p, i: torch.view_as_real(torch.fft.fft2(torch.complex(x, p), dim=(0, 2))),
+        "fft of more and of less": lambda x, p, i: torch.view_as_real(
+            torch.fft.fft2(torch.complex(x, p), (9, 2), dim=(1, 2), norm="ortho")
+        ),
+        "ifft": lambda x, p, i: torch.view_as_real(torch.fft.ifftn(torch.complex(x, p))),
+        "rfft": lambda x, p, i: torch.view_as_real(torch.fft.rfftn(x, norm="forward")),
+        "irfft": lambda x, p, i: torch.fft.irfft(torch.complex(x, p), 7, dim=1),
+        "irfft of an even number": lambda x, p, i: torch.fft.irfft2(torch.complex(x, p)),
+        "stft": lambda x, p, i: torch.view_as_real(
+            torch.stft(x.flatten(1), 8, 3, window=p[0, 0, :].repeat(2)[:8], return_complex=True)
+        ),
     },
     "arithmetic": {
         "add alpha": lambda x, p, i: torch.add(x, p, alpha=3),
@@ -98,6 +124,14 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "fmod": lambda x, p, i: torch.fmod(x, 0.7),
         "fmod of tensors": lambda x, p, i: torch.fmod(x, p),
         "logaddexp": lambda x, p, i: torch.logaddexp(x, p),
+        "fmax and fmin": lambda x, p, i: torch.fmax(_with_nan(x), p) + torch.fmin(p, _with_nan(x)),
+        "hypot": lambda x, p, i: torch.hypot(x, p),
+        "hypot of extremes": lambda x, p, i: torch.hypot(x * 1e30, x.clamp(min=0) * 1e-30).sign(),
+        "shifts": lambda x, p, i: (torch.tensor(5) << i * 9) + (i >> i.abs()) + (i >> 70) + (i << 2),
+        "shifts by name": lambda x, p, i: torch.bitwise_left_shift(i, i) + torch.bitwise_right_shift(i * 99, 2),
+        "round to decimals": lambda x, p, i: x.round(decimals=2) + (x * 100).round(decimals=-1),
+        "angle": lambda x, p, i: x.angle(),
+        "ldexp": lambda x, p, i: torch.ldexp(x, i),
         "remainder of tensors": lambda x, p, i: torch.remainder(x, p),
         "product of booleans": lambda x, p, i: (x > 0) * (p > 0.5) + (i > 2),
         "detach": lambda x, p, i: x.detach() * 2,
@@ -143,6 +177,21 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "cumsum": lambda x, p, i: x.cumsum(1),
         "cumsum of bools": lambda x, p, i: (x > 0).cumsum(-1),
         "norm": lambda x, p, i: torch.linalg.vector_norm(x, dim=-1),
+        **{
+            f"norm {order}": lambda x, p, i, order=order: torch.linalg.vector_norm(x, order, dim=(0, 2))
+            for order in (0, 1, 3, float("inf"), -float("inf"))
+        },
+        "any over axes": lambda x, p, i: (x > 1.5).any((0, 2)),
+        "any of none": lambda x, p, i: x[:, :0].any(1),
+        "smallest": lambda x, p, i: x.min(1).values,
+        "indices of min": lambda x, p, i: x.min(-1).indices,
+        "prod along an axis": lambda x, p, i: x.prod(1),
+        "cumprod": lambda x, p, i: x.cumprod(1),
+        "kthvalue": lambda x, p, i: x.kthvalue(2, dim=1).values,
+        "indices of kthvalue": lambda x, p, i: x.kthvalue(3, keepdim=True).indices,
+        "variance of one element": lambda x, p, i: torch.var_mean(x[:1], 0)[0].isnan(),
+        "scalars": lambda x, p, i: _of_a_scalar(x[0, 0, 0]),
+        "stable sort": lambda x, p, i: i.sort(dim=1, stable=True).indices,
         "topk": lambda x, p, i: x.topk(3, dim=-1).values,
         "indices of topk": lambda x, p, i: x.topk(2, dim=1, largest=False).indices,
         "sum of topk in any order": lambda x, p, i: x.topk(3, dim=1, sorted=False).values.sum(1),
@@ -180,6 +229,20 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "slice_scatter with steps": lambda x, p, i: torch.slice_scatter(x, p[:, :2], 1, 0, 4, 2),
         "as_strided": lambda x, p, i: x.as_strided((5, 4, 3), (7, 6, 1), 2),
         "embedding": lambda x, p, i: F.embedding(i.abs(), x[0]),
+        "scatter a product": lambda x, p, i: x.scatter(1, i[:, :1].abs(), p, reduce="multiply"),
+        "scatter and multiply by a number": lambda x, p, i: x.scatter(1, i[:, :1].abs(), 2.0, reduce="multiply"),
+        **{
+            f"index_reduce {how}": lambda x, p, i, how=how: x.index_reduce(
+                1, i[0, 0].abs(), p[:, [0, 1, 2, 3, 0, 1]], how
+            )
+            for how in ("mean", "prod", "amax", "amin")
+        },
+        "put": lambda x, p, i: x.put(torch.tensor([3, -1, 70]), p[0, 0, :3]),
+        "add at flat places": lambda x, p, i: x.put(i % 72, p, accumulate=True),
+        "masked_scatter": lambda x, p, i: x.masked_scatter(i[:, :, :1] > 0, p),
+        "diagonal_scatter": lambda x, p, i: torch.diagonal_scatter(x, p[0, :, :2], -1, 0, 2),
+        "as_strided_scatter": lambda x, p, i: torch.as_strided_scatter(x, p[0, :3, :2], (3, 2), (13, 5), 1),
+        "as_strided_copy": lambda x, p, i: torch.as_strided_copy(x, (2, 3), (7, 4), 3),
         "scatter": lambda x, p, i: x.scatter(1, i[:, :1].abs(), p),
         "scatter a number": lambda x, p, i: x.scatter(1, i[:, :1].abs(), 9.0),
         "view": lambda x, p, i: x.view(2, -1, 3),
@@ -199,15 +262,30 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "split with parts without elements": lambda x, p, i: x.split([0, 4, 0, 2, 0], -1)[3],
         "chunk": lambda x, p, i: x.chunk(4, -1)[2],
         "unbind": lambda x, p, i: x.unbind(1)[-1],
+        "unbind_copy": lambda x, p, i: torch.unbind_copy(x, -1)[2],
         "flip": lambda x, p, i: x.flip(0, 2),
         "roll": lambda x, p, i: x.roll(2, 1),
         "tril": lambda x, p, i: x.tril(1),
         "triu": lambda x, p, i: x.triu(-1),
         "pad": lambda x, p, i: F.pad(x, (1, 2, 0, 1), value=0.5),
+        "new_full": lambda x, p, i: x.new_full((2, 6), 3.5) + x[0, :2],
         "full_like": lambda x, p, i: torch.full_like(x, 3) * x,
         "arange": lambda x, p, i: i + torch.arange(1, 13, 2),
     },
 }
+
+
+def _with_nan(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 1, float("nan"), x)
+
+
+def _of_a_scalar(x: torch.Tensor) -> torch.Tensor:
+    """What torch reduces, scans and sorts along the one axis of a scalar."""
+    values = (x.sum(0), x.mean(0), x.prod(0), x.max(0)[0], x.min(0)[0], x.cumsum(0), x.cumprod(0), x.sort()[0])
+    places = (x.max(0)[1], x.sort(0)[1], x.kthvalue(1)[1], x.any(0), x.var(0, correction=0), x.norm(), x.squeeze(0))
+    return torch.stack(
+        [*values, *(place.float() for place in places), x.softmax(0), x.index_select(0, x.new_zeros(1).long())]
+    )
 
 
 def _written(x: torch.Tensor, places: object, values: torch.Tensor | float) -> torch.Tensor:
@@ -252,6 +330,7 @@ IMAGES: dict[str, Sample] = {
     "bicubic antialiased": lambda x, w, b: F.interpolate(x, size=(5, 11), mode="bicubic", antialias=True),
     "bilinear antialiased": lambda x, w, b: F.interpolate(x, scale_factor=0.6, mode="bilinear", antialias=True),
     "pixel_shuffle": lambda x, w, b: F.pixel_shuffle(x, 2),
+    "addbmm": lambda x, w, b: torch.addbmm(x[0, 0, :, :4], x[0], x[1, :, :4].mT, beta=0.5, alpha=2),
     "addmm": lambda x, w, b: torch.addmm(b[:4], x[0, 0], x[1, 0].T[:, :4], beta=0.5, alpha=2),
     "baddbmm": lambda x, w, b: torch.baddbmm(x[0], x[0], x[1, :, :8], beta=2, alpha=0.5),
     "mm": lambda x, w, b: torch.mm(x[0, 0], x[0, 1].T),
@@ -264,7 +343,7 @@ IMAGES: dict[str, Sample] = {
 
 
 def _compare(samples: dict[str, Sample], inputs: tuple[torch.Tensor, ...]) -> dict[str, float]:
-    module = Calls(lambda *args: tuple(sample(*args) for sample in samples.values()))
+    module = Calls(lambda *args: tuple(sample(*args) for sample in samples.values())).eval()
     got = runner(from_torch(module, inputs))(*inputs)
     expected = module(*inputs)
     return {name: relative_error(a, b) for name, a, b in zip(samples, got, expected, strict=True)}
@@ -280,12 +359,15 @@ def test_operators_compute_what_torch_computes(family: str) -> None:
     assert {name: error for name, error in errors.items() if not error <= 1e-5} == {}
 
 
-@pytest.mark.parametrize("reduction", ["sum", "prod", "amax", "amin"])
-def test_scatter_reduces_as_torch_does(reduction: str) -> None:
+@pytest.mark.parametrize("with_self", [True, False], ids=["with itself", "without"])
+@pytest.mark.parametrize("reduction", ["sum", "prod", "mean", "amax", "amin"])
+def test_scatter_reduces_as_torch_does(reduction: str, with_self: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     x, source = torch.randn(3, 4, generator=generator), torch.randn(5, 4, generator=generator)
     places = torch.randint(0, 3, (5, 4), generator=generator)
-    module = Calls(lambda x, source, places: x.scatter_reduce(0, places, source, reduction)).eval()
+    module = Calls(
+        lambda x, source, places: x.scatter_reduce(0, places, source, reduction, include_self=with_self)
+    ).eval()
     model = from_torch(module, (x, source, places), fallback="error")
     assert relative_error(model(x, source, places), module(x, source, places)) <= 1e-6
 
@@ -322,7 +404,9 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
     seen |= {f"_upsample_{how}2d_aa.default" for how in ("bicubic", "bilinear")}  # "bicubic antialiased", split further
     seen |= {"where.ScalarOther", "where.ScalarSelf", "rsub.Scalar"}  # what torch splits grid_sampler into
     seen |= {"_grouped_mm.default", "grouped_mm_fallback.default"}  # test_experts.py
+    seen |= {"new_full.default", "unbind.int"}  # "ldexp" and "unbind_copy", split further
     seen |= {"scatter_reduce.two"}  # test_scatter_reduces_as_torch_does
     seen |= {"_unsafe_index.Tensor", "_unsafe_masked_index.default"}  # "index where a mask is true", "nearest exact"
+    seen |= {"bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor"}  # as the others of them
     seen |= {name.replace(".Tensor", ".Scalar") for name in seen}  # the same converter
     assert (CONVERTERS.keys() | TRUSTED) - seen == set()

@@ -1,0 +1,181 @@
+"""Converters of writing to places: by index with all reductions, where a mask is true, along diagonals and strides."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx
+from tvm import relax
+
+from autocast.errors import ImportModelError
+from autocast.frontend.helpers import Converter, axis_of, cast, dims
+from autocast.frontend.importer import Importer
+from autocast.frontend.indexing import from_start
+from autocast.operators import own
+
+op = relax.op
+
+#: How torch calls reductions, and what scatter_elements calls them; a mean is a sum that is divided.
+_REDUCTIONS = {
+    **{"sum": "add", "add": "add", "mean": "add", "prod": "mul", "multiply": "mul"},
+    **{"amax": "max", "amin": "min"},
+}
+
+
+def _scatter(importer: Importer, node: fx.Node, reduction: str = "update") -> relax.Expr:
+    """`x.scatter(axis, index, source)`; torch reads only the part of the source that the index covers."""
+    x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
+    if not dims(x):
+        raise ImportModelError("writing into a scalar")
+    shape = dims(index)
+    source = _source(importer, node, source, list(shape))
+    if dims(source) != shape:
+        axes = list(range(len(shape)))
+        source = importer.emit(op.strided_slice(source, axes, [0] * len(shape), list(shape)))
+    return importer.emit(op.scatter_elements(x, index, source, axis=axis_of(x, node.args[1]), reduction=reduction))
+
+
+def _source(importer: Importer, node: fx.Node, source: Any, shape: list[Any]) -> relax.Expr:
+    """What is written: a number is the same everywhere."""
+    if isinstance(source, relax.Expr) and isinstance(source.ty, relax.TensorType):
+        return source
+    dtype = importer.dtype(node)
+    return importer.emit(op.full(relax.ShapeExpr(shape), relax.const(source, dtype), dtype))
+
+
+def _scatter_with(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x.scatter(axis, index, source, reduce=...)`."""
+    reduction = _REDUCTIONS[node.kwargs["reduce"]]
+    _check_gradient(importer, reduction)
+    return _scatter(importer, node, reduction)
+
+
+def _scatter_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x.scatter_reduce(axis, index, source, reduce, include_self)`."""
+    x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
+    if not dims(x):
+        raise ImportModelError("writing into a scalar")
+    shape = list(dims(index))
+    if dims(source) != dims(index):
+        source = importer.emit(op.strided_slice(source, list(range(len(shape))), [0] * len(shape), shape))
+    return _reduced(importer, node, (x, index, source))
+
+
+def _index_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x.index_reduce(axis, index, source, reduce, include_self)`: rows are reduced, at the places of one index."""
+    x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
+    if not dims(x):
+        raise ImportModelError("writing into a scalar")
+    axis, rank = axis_of(x, node.args[1]), len(dims(x))
+    index = importer.emit(op.reshape(index, [-1 if at == axis else 1 for at in range(rank)]))
+    index = importer.emit(op.broadcast_to(index, dims(source)))
+    return _reduced(importer, node, (x, index, source))
+
+
+def _reduced(importer: Importer, node: fx.Node, values: tuple[relax.Expr, relax.Expr, relax.Expr]) -> relax.Expr:
+    """Elements reduced with what was there, or without it: then from what changes no result."""
+    (x, index, source), dtype = values, importer.dtype(node)
+    name, with_self = importer.arg(node, 4, "reduce"), bool(importer.arg(node, 5, "include_self", True))
+    reduction, axis = _REDUCTIONS[name], axis_of(x, node.args[1])
+    _check_gradient(importer, reduction)
+    if name == "mean" and "float" not in dtype:
+        raise ImportModelError("the mean of integers")
+    if not with_self:
+        neutral = _source(importer, node, _neutral(reduction, node.meta["val"].dtype), list(dims(index)))
+        x = importer.emit(op.scatter_elements(x, index, neutral, axis=axis, reduction="update"))
+    result = importer.emit(op.scatter_elements(x, index, source, axis=axis, reduction=reduction))
+    if name != "mean":
+        return result
+    ones = importer.emit(op.ones_like(source))
+    counts = importer.emit(op.ones_like(x) if with_self else op.zeros_like(x))
+    counts = importer.emit(op.scatter_elements(counts, index, ones, axis=axis, reduction="add"))
+    return importer.emit(op.divide(result, importer.emit(op.maximum(counts, relax.const(1, dtype)))))
+
+
+def _neutral(reduction: str, dtype: torch.dtype) -> Any:
+    if reduction in ("add", "mul"):
+        return int(reduction == "mul")
+    if dtype.is_floating_point:
+        return -np.inf if reduction == "max" else np.inf
+    return torch.iinfo(dtype).min if reduction == "max" else torch.iinfo(dtype).max
+
+
+def _check_gradient(importer: Importer, reduction: str) -> None:
+    if importer.training and reduction != "add":
+        raise ImportModelError(f"the reduction {reduction!r} has no gradient here")
+
+
+def _put(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x.put(index, source, accumulate)`: at places of the flat tensor."""
+    x, index, source = (importer.arg(node, i, "") for i in range(3))
+    flat, places, values = (importer.emit(op.reshape(value, [-1])) for value in (x, index, source))
+    places = from_start(importer, places, dims(flat)[0])
+    reduction = "add" if importer.arg(node, 3, "accumulate", False) else "update"
+    written = importer.emit(op.scatter_elements(flat, places, values, axis=0, reduction=reduction))
+    return importer.emit(op.reshape(written, dims(x)))
+
+
+def _masked_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
+    """The elements of the source, one after the other, where a mask is true."""
+    x, mask, source = (importer.arg(node, i, "") for i in range(3))
+    x, mask = (importer.emit(op.broadcast_to(value, importer.shape(node))) for value in (x, mask))
+    return masked_scatter(importer, x, mask, cast(importer, source, importer.dtype(node)))
+
+
+def masked_scatter(importer: Importer, x: relax.Expr, mask: relax.Expr, source: relax.Expr) -> relax.Expr:
+    """`x`, with the elements of `source`, one after the other, where the mask of its shape is true."""
+    flat = importer.emit(op.astype(op.reshape(mask, [-1]), "int64"))
+    places = importer.emit(op.subtract(op.cumsum(flat, 0), relax.const(1, "int64")))
+    values = importer.emit(op.take(op.reshape(source, [-1]), places, axis=0, mode="clip"))
+    return importer.emit(op.where(mask, op.reshape(values, dims(x)), x))
+
+
+def _diagonal_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
+    """A tensor with other elements along a diagonal."""
+    x, source = importer.arg(node, 0, "self"), importer.arg(node, 1, "src")
+    offset, first, second = (int(importer.arg(node, i, "", default)) for i, default in ((2, 0), (3, 0), (4, 1)))
+    places = np.arange(_count(dims(x))).reshape(dims(x)).diagonal(offset, first, second)
+    return _written_at(importer, x, source, places)
+
+
+def _strided_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
+    """A tensor with other elements at places in its memory, which are those of a strided view."""
+    x, source, meta = importer.arg(node, 0, "self"), importer.arg(node, 1, "src"), node.args[0].meta["val"]
+    size, stride, offset = list(node.args[2]), list(node.args[3]), importer.arg(node, 4, "storage_offset") or 0
+    if not all(isinstance(value, int) for value in (*size, *stride, offset)) or not meta.is_contiguous():
+        raise ImportModelError("of memory whose layout is not that of a dense tensor of known shape")
+    count = _count(dims(x))
+    places = np.lib.stride_tricks.as_strided(np.arange(count)[offset:], size, [8 * step for step in stride])
+    return _written_at(importer, x, source, places)
+
+
+def _count(shape: tuple[Any, ...]) -> int:
+    if not all(isinstance(size, int) for size in shape):
+        raise ImportModelError("of a tensor whose shape is known only at run time")
+    return int(np.prod(shape))
+
+
+def _written_at(importer: Importer, x: relax.Expr, source: relax.Expr, places: np.ndarray) -> relax.Expr:
+    """`x` with a source at places of its flat tensor."""
+    flat, values = (importer.emit(op.reshape(value, [-1])) for value in (x, source))
+    written = importer.emit(own.index_copy(flat, relax.const(places.reshape(-1).copy()), values, axis=0))
+    return importer.emit(op.reshape(written, dims(x)))
+
+
+#: Converters by the name of the overload.
+WRITING: dict[str, Converter] = {
+    "as_strided_scatter.default": _strided_scatter,
+    "diagonal_scatter.default": _diagonal_scatter,
+    "index_reduce.default": _index_reduce,
+    "masked_scatter.default": _masked_scatter,
+    "put.default": _put,
+    "scatter.reduce": _scatter_with,
+    "scatter.src": _scatter,
+    "scatter.value": _scatter,
+    "scatter.value_reduce": _scatter_with,
+    "scatter_add.default": partial(_scatter, reduction="add"),
+    "scatter_reduce.two": _scatter_reduce,
+}
