@@ -5,6 +5,7 @@ A buffer that the program changes is a parameter with an update: the output of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -70,6 +71,16 @@ def parameters(program: ExportedProgram, module: torch.nn.Module) -> list[Parame
         if names or identity in updates:
             result.append(Parameter(order.get(identity, name), value, names, updates.get(identity)))
     return result
+
+
+def other_names(program: ExportedProgram, kept: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Names in the module's state that no parameter of the model has, and which parameter is the same tensor, or "".
+
+    A weight that is tied has several names, and a program does not read all that a checkpoint holds (a BatchNorm's
+    `num_batches_tracked` in evaluation, a pooler whose result nobody returns).
+    """
+    names = {_identity(value): name for name, value in kept.items()}
+    return {name: names.get(_identity(v), "") for name, v in program.state_dict.items() if name not in kept}
 
 
 def is_state(program: ExportedProgram, spec: InputSpec) -> bool:

@@ -20,11 +20,11 @@ from autocast.frontend.helpers import Converter
 from autocast.frontend.importer import Importer
 from autocast.frontend.normalize import normalize
 from autocast.frontend.pairs import PAIRS
-from autocast.frontend.parameters import parameters, state_of
+from autocast.frontend.parameters import other_names, parameters, state_of
 from autocast.frontend.randomness import RANDOM_STATE
 from autocast.frontend.writes import Writes
 from autocast.messages import warn
-from autocast.model.value import Model
+from autocast.model.value import OTHER_NAMES, Model
 
 
 def translate(
@@ -72,6 +72,9 @@ def translate(
     kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}
     if used[-1]:
         kept[RANDOM_STATE] = start
+    others = other_names(exported.program, {value.name: value.value for value in values if value.name in kept})
+    if others:
+        mod["main"] = mod["main"].with_attr(OTHER_NAMES, others)
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     return Model(
         mod,

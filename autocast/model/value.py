@@ -23,6 +23,10 @@ from autocast.model.mode import training_mode
 #: The attribute of `main` that says who imported it, "torch"; modules from elsewhere do not have it.
 IMPORTED_FROM = "imported_from"
 
+#: The attribute of `main` that has the names in the source's checkpoints that no parameter has: of each, the parameter
+#: that it is another name of, or "" for what the model does not read.
+OTHER_NAMES = "other_names"
+
 #: What compiles a model that is called, for this machine's CPU: it builds on models, which know nothing more of it.
 _COMPILER = "autocast.vm"
 

@@ -13,11 +13,12 @@ from tvm import relax
 from autocast.errors import UnsupportedError
 from autocast.ir import all_bindings, first_order, op_name, relax_functions
 from autocast.kernels.phases.expand import expand_operators
-from autocast.model.value import Model, updates_of, written_of
+from autocast.model.value import OTHER_NAMES, Model, updates_of, written_of
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Value
 from autocast.torch_target.folding import has_effect
 from autocast.torch_target.linear import use_linear
+from autocast.torch_target.other_names import know
 from autocast.torch_target.rows import ROWS
 from autocast.torch_target.rows.torch_calls import is_of_torch
 from autocast.torch_target.scope import Scope
@@ -112,6 +113,7 @@ class _Converter(Scope):
         use_linear(self.graph)
         self.graph.eliminate_dead_code(has_effect)
         module = fx.GraphModule(self.root, self.graph, class_name="Model")
+        know(module, self.main.attrs.get(OTHER_NAMES, {}))
         module._non_persistent_buffers_set |= self.root._non_persistent_buffers_set & module._buffers.keys()
         return module
 
