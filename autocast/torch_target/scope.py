@@ -59,6 +59,28 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         return self.create_proxy("get_attr", name, (), {})
 
 
+class Branch(torch.nn.Module):
+    """A branch of a choice. Of a plain GraphModule torch 2.9 wants examples of its inputs, where gradients are wanted.
+
+    Parameters
+    ----------
+    body : torch.fx.GraphModule
+    """
+
+    def __init__(self, body: fx.GraphModule) -> None:
+        super().__init__()
+        self.body = body
+
+    @property
+    def code(self) -> str:
+        """The branch as Python."""
+        return self.body.code
+
+    def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """What the branch returns of the tensors that it reads."""
+        return self.body(*tensors)
+
+
 class Scope:
     """The values of variables in one graph.
 
@@ -91,11 +113,11 @@ class Scope:
                 self.convert(binding)
         return self.value(sequence.body)
 
-    def finished(self) -> fx.GraphModule:
+    def finished(self) -> Branch:
         """The module of a branch, whose output is in the graph."""
         use_linear(self.graph)
         self.graph.eliminate_dead_code()
-        return fx.GraphModule(self.root, self.graph, class_name="Branch")
+        return Branch(fx.GraphModule(self.root, self.graph, class_name="Branch"))
 
     def bind(self, var: relax.Var, value: Value) -> None:
         self.values[var] = value
