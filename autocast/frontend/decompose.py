@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
@@ -156,10 +156,24 @@ def _run(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) 
         # torch 2.13 copies its own pytrees through a deprecated test.
         warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*", category=FutureWarning)
         try:
-            return program.run_decompositions(table)
+            with _unguarded(program):
+                return program.run_decompositions(table)
         except Exception as error:
             cause = str(error).strip().partition("\n")[0]
             raise ImportModelError(
                 f"from_torch: torch cannot split the model into its core operators: {cause}. A size or an index may "
                 "depend on the values of a tensor: keep such numbers tensors, or pass them as plain Python numbers."
             ) from error
+
+
+@contextlib.contextmanager
+def _unguarded(program: ExportedProgram) -> Iterator[None]:
+    """Without the conditions on sizes that torch found as it exported: it asks them again of what it splits.
+
+    They hold, and torch cannot always write them: of `*args` in 2.9, in 2.13 of the tensor that an input is a view of.
+    """
+    guards, program._guards_code = getattr(program, "_guards_code", []), []
+    try:
+        yield
+    finally:
+        program._guards_code = guards

@@ -88,7 +88,8 @@ def parse(dynamic: Mapping[str, Any] | tuple[DynamicAxis, ...] | None, leaves: S
 def grown(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], example: Any) -> Any:
     """Example inputs that vary: torch.export takes sizes 0 and 1 for constants, so tensors of zeros stand for those.
 
-    Tensors that vary are others over the same memory, as torch.export leaves marks on what it is given.
+    Tensors that vary are others over the same memory, as torch.export leaves marks on what it is given; dense ones, as
+    a size that varies may not be compared with the distance of rows in the memory of a larger tensor.
 
     Parameters
     ----------
@@ -108,7 +109,7 @@ def grown(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], example: Any) -> 
     flat, spec = pytree.tree_flatten(example)
     for leaf, shape in shapes.items():
         grows = list(flat[leaf].shape) != shape
-        varies = flat[leaf].new_zeros(shape) if grows else flat[leaf].detach()
+        varies = flat[leaf].new_zeros(shape) if grows else flat[leaf].detach().contiguous()
         flat[leaf] = varies.requires_grad_(flat[leaf].requires_grad)
     return pytree.tree_unflatten(flat, spec)
 

@@ -89,6 +89,16 @@ def test_an_example_may_have_size_one_along_a_dynamic_axis(bounds: tuple[int, ..
         assert_close(run(x, y), (Pair()(x, (y,)),))
 
 
+@pytest.mark.parametrize("varying", [(0,), (1,), (0, 1)], ids=["the view", "another", "both"])
+def test_an_example_may_be_a_view_of_a_larger_tensor(varying: tuple[int, ...]) -> None:
+    module = Calls(lambda x, y: torch.cat([x.flatten(), y.flatten()]))
+    large = torch.randn(3, 12)
+    dynamic = {f"size{place}": (place, 1, 1, 64) for place in varying}
+    run = runner(from_torch(module, (large[:, :7], large + 1), dynamic=dynamic))
+    x, y = (torch.randn(3, 5 if place in varying else size) for place, size in enumerate((7, 12)))
+    assert_close(run(x, y), (torch.cat([x.flatten(), y.flatten()]),))
+
+
 class Positions(nn.Module):
     """Adds one of twelve positions to each row of tokens."""
 
