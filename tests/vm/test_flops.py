@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from tvm import relax, tirx
@@ -10,6 +12,7 @@ from autocast.errors import InputError
 from autocast.kernels import detect_target
 from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.products.kernel import product
+from autocast.operators import own
 from autocast.runtime.sizes import evaluate
 from autocast.vm.describe import describe_kernel
 from autocast.vm.flops import calc_model_gflops
@@ -53,6 +56,12 @@ def gflops(build, *shapes):
             [(1, 8, 5, 5), (8, 4, 2, 2)],
             2 * (8 * 5 * 5) * 4 * 4,
             id="conv2d_transpose",
+        ),
+        pytest.param(
+            partial(own.lstm, reverse=False),
+            [(6, 2, 12), (12, 3), (2, 3), (2, 3)],
+            2 * (6 * 2) * 12 * 3,
+            id="lstm",
         ),
         pytest.param(relax.op.add, [(5, 7), (5, 7)], 0, id="add"),
     ],
