@@ -6,6 +6,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from autocast.ir.reading import Reading
 from autocast.ir.views import all_bindings, identity, main_of, relax_functions, shape_of, with_functions
 
 
@@ -16,6 +17,11 @@ class _Binder(PyExprMutator):
         if isinstance(value, relax.Call):
             value = self.builder_.emit(value)
         self.builder_.emit_normalized(relax.MatchCast(binding.var, value, binding.ty))
+
+
+def matches_calls(reading: Reading) -> bool:
+    """Whether a `match_cast` of a module looks at a call that has no variable."""
+    return any(bound.op for bound in reading.beside_calls)
 
 
 def bind_matched_calls(mod: tvm.IRModule) -> tvm.IRModule:

@@ -17,21 +17,15 @@ _binding = tvm_ffi.get_global_func("relax.VarBinding")
 _NO_TYPE = tvm.ir.Type.missing()
 
 
-def call_like(call: relax.Call, op: relax.Expr, args: Sequence[relax.Expr], attrs: tvm.ir.Attrs | None) -> relax.Call:
-    """`call` with another operator, arguments and attributes; its type is not known yet."""
-    return _call(_NO_TYPE, op, args, attrs, call.ty_args, None)
-
-
-def call_of(op: tvm.ir.Op, args: Sequence[relax.Expr], attrs: tvm.ir.Attrs | None) -> relax.Call:
-    """A call of an operator that takes no type arguments; its type is not known yet."""
-    return _call(_NO_TYPE, op, args, attrs, [], None)
-
-
 def typed_call(
-    type: tvm.ir.Type, op: relax.Expr, args: Sequence[relax.Expr], attrs: tvm.ir.Attrs | None, types: Sequence
+    type: tvm.ir.Type | None,
+    op: relax.Expr,
+    args: Sequence[relax.Expr],
+    attrs: tvm.ir.Attrs | None,
+    types: Sequence = (),
 ) -> relax.Call:
-    """A call whose type is known; `types` are its type arguments."""
-    return _call(type, op, args, attrs, types, None)
+    """A call of this type, None where it is not known yet; `types` are its type arguments."""
+    return _call(_NO_TYPE if type is None else type, op, args, attrs, types, None)
 
 
 def variable(kind: type[relax.Var], name: str, type: tvm.ir.Type, span: tvm.ir.Span | None = None) -> relax.Var:

@@ -11,20 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator
 
-from autocast.ir.views import all_bindings, is_op, relax_functions
+from autocast.ir.views import all_bindings, identity, is_op, relax_functions
 
 #: What regions are called: "" is none, "guard" `fp16_guard`, "leave" what keeps the author's dtypes, else a dtype.
 REGIONS = ("", "guard", "leave", "float32", "bfloat16", "float16")
 
 _SEPARATOR = "|"
 _KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+#: The places that names of sources say, by `identity`: TVM has one object for each name, and keeps it.
+_places: dict[int, tuple[tvm.ir.SourceName, Place]] = {}
 _active: ContextVar[str] = ContextVar("autocast_region", default="")
 
 
@@ -64,7 +65,13 @@ NOWHERE = Place()
 def place_of(var: relax.Var) -> Place:
     """The place of a variable; `Place()` where nobody said."""
     span = var.span
-    return NOWHERE if span is None else _written(span.source_name.name)
+    if span is None:
+        return NOWHERE
+    source = span.source_name
+    key = identity(source)
+    if key not in _places:
+        _places[key] = source, _written(source.name)
+    return _places[key][1]
 
 
 def whereabouts(var: relax.Var, function: str) -> str:
@@ -77,7 +84,6 @@ def whereabouts(var: relax.Var, function: str) -> str:
     return f"%{var.name} in @{function}{f' ({module})' if module else ''}"
 
 
-@lru_cache(maxsize=4096)
 def _written(name: str) -> Place:
     parts = name.rsplit(_SEPARATOR, len(NOWHERE) - 1)
     return Place(*parts) if len(parts) == len(NOWHERE) and parts[1] in REGIONS else NOWHERE

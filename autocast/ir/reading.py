@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import tvm
 from tvm import relax
 
-from autocast.ir.views import identity, items
+from autocast.ir.views import identity, items, relax_functions
 
 #: What stands for the operator of a value that is no call.
 _NO_CALL = 0
@@ -35,6 +36,7 @@ class Reading:
     def __init__(self, mod: tvm.IRModule, other: Reading | None = None) -> None:
         self.mod = mod
         self._blocks: dict[int, list[tuple[relax.BindingBlock, list[Bound]]]] = {}
+        self._params: dict[int, list[relax.Var]] = {}
         self._bound: dict[int, Bound] = {} if other is None else other._bound.copy()
 
     def blocks(self, sequence: relax.SeqExpr) -> list[tuple[relax.BindingBlock, list[Bound]]]:
@@ -44,6 +46,19 @@ class Reading:
             blocks = items(sequence.blocks)
             self._blocks[key] = [(block, list(map(self._read, items(block.bindings)))) for block in blocks]
         return self._blocks[key]
+
+    def params(self, function: relax.Function) -> list[relax.Var]:
+        """The parameters of a function."""
+        key = identity(function)
+        if key not in self._params:
+            self._params[key] = items(function.params)
+        return self._params[key]
+
+    @cached_property
+    def beside_calls(self) -> list[Bound]:
+        """The bindings of its functions that are no variables of calls."""
+        found = [bound for _, function in relax_functions(self.mod) for bound in self.all_bindings(function.body)]
+        return [bound for bound in found if not bound.op or type(bound.binding) is not relax.VarBinding]
 
     def _read(self, binding: relax.Binding) -> Bound:
         key = identity(binding)
@@ -68,4 +83,4 @@ def _read(binding: relax.Binding) -> Bound:
     if type(value) is not relax.Call:
         return Bound(binding, var, identity(var), value, _NO_CALL, [], [])
     args = items(value.args)
-    return Bound(binding, var, identity(var), value, identity(value.op), args, [identity(arg) for arg in args])
+    return Bound(binding, var, identity(var), value, identity(value.op), args, list(map(identity, args)))

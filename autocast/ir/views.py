@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import tvm
@@ -29,7 +30,8 @@ identity = hash
 
 def items(array: Sequence[Any]) -> list[Any]:
     """The items of an array of the IR: a slice of it would ask for their number and check their places in Python."""
-    return [_item(array, at) for at in range(count(array))]
+    number = count(array)
+    return list(map(_item, repeat(array, number), range(number)))
 
 
 _item = tvm_ffi.get_global_func("ffi.ArrayGetItem")

@@ -13,16 +13,18 @@ from autocast.messages import reason
 _BOUNDS = ("tir_var_lower_bound", "tir_var_upper_bound")
 
 
-def check_well_formed(entry: str, mod: tvm.IRModule, error: type[AutocastError]) -> None:
+def check_well_formed(entry: str, mod: tvm.IRModule, error: type[AutocastError], *, types: bool = True) -> None:
     """Raise `error`, which says what is wrong and in which function, unless `mod` is well formed.
 
     Parameters
     ----------
     entry
         The function of this project that was given the module: the message begins with it.
+    types
+        Whether the types are checked, too: TVM infers that of every call again.
     """
     try:
-        relax.analysis.well_formed(mod)
+        relax.analysis.well_formed(mod, types)
     except Exception as found:
         raise error(
             f"{entry}: the module is not well formed: {reason(found)}{_function(mod)}. Expected Relax in A-normal "

@@ -17,7 +17,7 @@ from autocast.collecting import without_garbage_collection
 from autocast.errors import IllFormedModuleError
 from autocast.ir import Reading, check_well_formed
 from autocast.ir.failures import in_phase
-from autocast.ir.matched import bind_matched_calls
+from autocast.ir.matched import bind_matched_calls, matches_calls
 from autocast.passes.casting.costs import CostModel
 from autocast.passes.casting.erasure import check_erasure
 from autocast.passes.casting.plan import ModulePlan
@@ -25,6 +25,7 @@ from autocast.passes.casting.planner import Planner
 from autocast.passes.casting.report import CastReport, GreedyChoice
 from autocast.passes.casting.rewriter import CastRewriter
 from autocast.passes.casting.solver import solve
+from autocast.passes.casting.well_typed import check_types
 from autocast.policy import Decisions, Policy
 
 
@@ -72,11 +73,17 @@ def _auto_cast(
     if not any(isinstance(function, relax.Function) for function in mod.functions.values()):
         names = sorted(global_var.name_hint for global_var in mod.functions)
         raise IllFormedModuleError(f"AutoCast: the module has no Relax function; it holds {names or 'nothing'}")
-    check_well_formed("AutoCast", mod, IllFormedModuleError)
-    mod = bind_matched_calls(mod)
+    check_well_formed("AutoCast", mod, IllFormedModuleError, types=False)
     reading = Reading(mod)
-    with in_phase("plan", mod, lambda part: _plan(Reading(part), policy, costs, {})):
-        plan, decisions = _plan(reading, policy, costs, params)
+    if matches_calls(reading):
+        reading = Reading(bind_matched_calls(mod))
+    with in_phase("plan", reading.mod, lambda part: _plan(Reading(part), policy, costs, {})):
+        try:
+            plan, decisions = _plan(reading, policy, costs, params)
+        except Exception:
+            check_well_formed("AutoCast", mod, IllFormedModuleError)  # wrong types are said before all else
+            raise
+        check_types(mod, reading, plan.signatures)
     with in_phase("solve"):
         solution = solve(plan.problem)
         greedy = GreedyChoice(plan)

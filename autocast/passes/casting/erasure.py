@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from operator import is_
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,7 +17,7 @@ import tvm_ffi
 from tvm import relax
 
 from autocast.errors import CastErasureError
-from autocast.ir import Bound, Reading, identity, is_constant, items, relax_functions, with_captured
+from autocast.ir import Bound, Reading, identity, is_constant, relax_functions, with_captured
 from autocast.passes.casting.signatures import Types
 
 _ASTYPE = identity(tvm.ir.Op.get("relax.astype"))
@@ -46,11 +47,15 @@ class _Comparison:
         self.before, self.after = before, after
         self.family = ("float32", amp)
         self.types = Types()
+        #: The dtypes of casts by the `identity` of their attributes, which both modules keep.
+        self.targets: dict[int, str] = {}
         self.old: dict[int, Any] = {}
         self.new: dict[int, Any] = {}
 
     def functions(self, old: relax.Function, new: relax.Function) -> None:
-        params, others = items(old.params), items(new.params)
+        params = others = self.before.params(old)
+        if not new.params.same_as(old.params):
+            others = self.after.params(new)
         if len(params) != len(others):
             self.fail("the parameters", len(params), len(others))
         for a, b in zip(params, others, strict=True):
@@ -88,7 +93,10 @@ class _Comparison:
                     yield bound
 
     def is_cast(self, value: relax.Call, args: Sequence[relax.Expr]) -> bool:
-        source, target = self.types.dtype(args[0].ty.dtype), str(value.attrs.dtype)
+        source, attrs = self.types.dtype(args[0].ty.dtype), value.attrs
+        target = self.targets.get(identity(attrs))
+        if target is None:
+            target = self.targets[identity(attrs)] = str(attrs.dtype)
         return source == target or (source in self.family and target in self.family)
 
     def look(self, expr: Any, known: dict) -> Any:
@@ -136,31 +144,29 @@ class _Comparison:
     def values(self, a: Bound, b: Bound) -> None:
         old, new = a.value, b.value
         if type(old) is relax.Call and type(new) is relax.Call:
-            known = [self.old.get(key) for key in a.keys]
+            known = list(map(self.old.get, a.keys))
             is_kept = a is b or identity(old) == identity(new)
-            if is_kept and all(value is self.new.get(key) for value, key in zip(known, a.keys, strict=True)):
+            if is_kept and all(map(is_, known, map(self.new.get, a.keys))):
                 return
-            name = a.var.name
             if a.op != b.op:
-                self.require(name, "operator", self.look(old.op, self.old), self.look(new.op, self.new))
-            others = [self.new.get(key) for key in b.keys]
+                self.require(a.var, "operator", self.look(old.op, self.old), self.look(new.op, self.new))
+            others = list(map(self.new.get, b.keys))
             for at, (value, other) in enumerate(zip_longest(known, others)):
                 if value is None or value is not other:
                     pair = [side.args[at] if at < len(side.args) else None for side in (a, b)]
-                    self.require(name, f"argument {at}", self.look(pair[0], self.old), self.look(pair[1], self.new))
-            self.attributes(name, old.attrs, new.attrs)
+                    self.require(a.var, f"argument {at}", self.look(pair[0], self.old), self.look(pair[1], self.new))
+            self.attributes(a.var, old.attrs, new.attrs)
             return
-        name = a.var.name
         if isinstance(old, relax.If) and isinstance(new, relax.If):
-            self.require(name, "condition", self.look(old.cond, self.old), self.look(new.cond, self.new))
+            self.require(a.var, "condition", self.look(old.cond, self.old), self.look(new.cond, self.new))
             self.sequences(old.true_branch, new.true_branch)
             self.sequences(old.false_branch, new.false_branch)
         elif isinstance(old, relax.Function) and isinstance(new, relax.Function):
-            self.closures(name, old, new)
+            self.closures(a.var, old, new)
         else:
-            self.require(name, "value", self.look(old, self.old), self.look(new, self.new))
+            self.require(a.var, "value", self.look(old, self.old), self.look(new, self.new))
 
-    def closures(self, name: str, old: relax.Function, new: relax.Function) -> None:
+    def closures(self, name: relax.Var, old: relax.Function, new: relax.Function) -> None:
         """Nested functions are the same but for the names of what they capture."""
         captured = [(var, self.look(var, self.old)) for var in relax.analysis.free_vars(old)]
 
@@ -171,22 +177,22 @@ class _Comparison:
         now = {var: first(self.look(var, self.new), var) for var in relax.analysis.free_vars(new)}
         self.require(name, "value", with_captured(old, was), with_captured(new, now))
 
-    def attributes(self, name: str, old: Any, new: Any) -> None:
+    def attributes(self, var: relax.Var, old: Any, new: Any) -> None:
         """Attributes may differ in the dtype that the result is stored in, and in nothing else."""
         if identity(old) == identity(new):
             return
         if old is None or new is None:
-            self.fail(f"the attributes of %{name}", old, new)
+            self.fail(f"the attributes of %{var.name}", old, new)
         for field in type(old).__tvm_ffi_type_info__.fields:
             a, b = getattr(old, field.name), getattr(new, field.name)
             if field.name != "out_dtype" and not (
                 a == b if isinstance(a, int | float | str) else tvm_ffi.structural_equal(a, b)
             ):
-                self.fail(f"attribute {field.name} of %{name}", a, b)
+                self.fail(f"attribute {field.name} of %{var.name}", a, b)
 
-    def require(self, name: str, what: str, old: Any, new: Any) -> None:
+    def require(self, var: relax.Var, what: str, old: Any, new: Any) -> None:
         if not self.equal(old, new):
-            self.fail(f"the {what} of %{name}", old, new)
+            self.fail(f"the {what} of %{var.name}", old, new)
 
     def fail(self, what: str, old: Any, new: Any) -> NoReturn:
         raise CastErasureError(

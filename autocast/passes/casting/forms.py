@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import tvm
 from tvm import relax
 
 from autocast.ir import identity, is_constant
-from autocast.ir.nodes import binding_of, call_of, variable
+from autocast.ir.nodes import binding_of, typed_call, variable
 from autocast.ir.places import Place, place_of
 from autocast.passes.casting.costs import CastCost
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves
@@ -26,8 +25,7 @@ from autocast.passes.casting.solver import CastTensor
 _ASTYPE = tvm.ir.Op.get("relax.astype")
 
 
-@dataclass(frozen=True, slots=True)
-class InsertedCast:
+class InsertedCast(NamedTuple):
     """One cast of the rewritten module, between float32 and the AMP dtype.
 
     `variable` holds its result, in a module with no other of that name; `elements` is the tensor's size.
@@ -124,31 +122,31 @@ class Forms:
 
     def emit(self, value: relax.Expr, old: relax.Var) -> relax.Var:
         """Bind `value` to a variable like `old`: of its name and place, and seen where it was."""
-        return self._bind(type(old), value, old.name, old.span)
+        return self._bind(type(old), self.builder.normalize(value), old.name, old.span)
 
     def emit_rounded(self, value: relax.Expr, old: relax.Var, dtype: str) -> relax.Var:
         """Another name for `value`, like `old`, that says that its author rounds it to `dtype`, as it is stored."""
-        return self._bind(type(old), value, old.name, place_of(old)._replace(converted=dtype).span())
+        span = place_of(old)._replace(converted=dtype).span()
+        return self._bind(type(old), self.builder.normalize(value), old.name, span)
 
     def expose(self, local: relax.Var, name: str = "") -> relax.Var:
         """A name for `local` that is seen outside its block; it keeps the place."""
         return self._bind(relax.Var, local, name or self._unused("gv"), local.span)
 
-    def bind(
-        self, value: relax.Expr, output: bool = False, name: str | None = None, span: tvm.ir.Span | None = None
-    ) -> relax.Var:
-        """Bind `value` to a new variable, which is seen outside its block where it is an `output`."""
-        local = not output and self.builder.current_block_is_dataflow()
-        kind, stem = (relax.DataflowVar, "lv") if local else (relax.Var, "gv")
-        return self._bind(kind, value, self._unused(name or stem), span)
+    def bind(self, value: relax.Expr) -> relax.Var:
+        """Bind `value` to a new variable, which only its block sees where it is a dataflow block."""
+        kind, stem = (relax.DataflowVar, "lv") if self.builder.current_block_is_dataflow() else (relax.Var, "gv")
+        return self._bind(kind, self.builder.normalize(value), self._unused(stem))
 
     def _unused(self, stem: str) -> str:
         """The next name of this stem that no variable of the old module has."""
-        names = (f"{stem}{at or ''}" for at in self.numbers[stem])
-        return next(name for name in names if name not in self.plan.names)
+        numbers = self.numbers[stem]
+        while (name := f"{stem}{next(numbers) or ''}") in self.plan.names:
+            pass
+        return name
 
     def _bind(self, kind: type[relax.Var], value: relax.Expr, name: str, span: tvm.ir.Span | None = None) -> relax.Var:
-        value = self.builder.normalize(value)
+        """Bind `value`, whose type is known."""
         var = variable(kind, name, value.ty, span)
         self.builder.emit_normalized(binding_of(var, value))
         return var
@@ -234,15 +232,17 @@ class Forms:
 
     def cast(self, leaf: Leaf, value: relax.Expr, dtype: str, output: bool = False) -> relax.Expr:
         """A new cast of `value`, which holds `leaf`."""
-        blocks = {block for node, block in leaf.uses if self.dtype(node) == dtype}
+        is_low = dtype == self.plan.amp
+        blocks = {block for node, block in leaf.uses if self.low[node] is is_low}
+        local = len(blocks) <= 1 and not output and self.builder.current_block_is_dataflow()
         # It comes from the submodule whose tensor it casts, and is in no region: nobody asked for it there.
         span = _span_in(place_of(value).module) if isinstance(value, relax.Var) else None
-        cast = self.bind(
-            call_of(_ASTYPE, [value], _attributes(dtype)), output or len(blocks) > 1, f"{leaf.name}_{dtype}", span
-        )
+        call = typed_call(leaf.type_in(dtype), _ASTYPE, [value], _attributes(dtype))
+        kind = relax.DataflowVar if local else relax.Var
+        cast = self._bind(kind, call, self._unused(f"{leaf.name}_{dtype}"), span)
         assert leaf.tensor is not None
         self.converted[leaf.tensor] = cast
-        source = "float32" if dtype == self.plan.amp else self.plan.amp
+        source = "float32" if is_low else self.plan.amp
         cost = self.plan.cost(leaf.tensor, dtype, self.low)
         self.casts.append(InsertedCast(self.function, leaf.name, cast.name, source, dtype, leaf.elements, cost))
         return cast

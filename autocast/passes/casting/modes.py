@@ -20,6 +20,7 @@ import type_hints
 from autocast.errors import CastingRuleError
 from autocast.passes.casting.leaves import Tree, leaves, retype
 from autocast.passes.casting.results import has_out_dtype, inferred_dtypes
+from autocast.passes.casting.solver import FULL, LOW
 
 #: Dtypes of the castable tensors among the arguments of a call, in the order of a left-to-right walk.
 Dtypes = tuple[str, ...]
@@ -47,12 +48,38 @@ class Modes:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What calls of one kind may do: their modes, and the dtypes of the result's leaves in either."""
+    """What calls of one kind may do, in nodes of the cut problem.
 
-    modes: Modes
-    low_result: Dtypes
-    full_result: Dtypes
+    `node` is the one that the call is in, None where each has one of its own. `reads` are the nodes that want the
+    leaves of each argument, `results` those that say in which dtype TVM infers the leaves of the result; None stands
+    for the call's node. `wanted` is the `result` of the call's `Modes`.
+    """
+
+    node: int | None
+    reads: tuple[tuple[int | None, ...], ...]
+    results: tuple[int | None, ...]
+    wanted: str | None
     has_out_dtype: bool
+
+    @classmethod
+    def of(
+        cls,
+        modes: Modes,
+        results: tuple[Dtypes, Dtypes],
+        has_out_dtype: bool,
+        trees: Sequence[Tree],
+        amp: str,
+    ) -> Ruling:
+        """The ruling of modes; `results` are the dtypes of the result's leaves in either, `trees` the arguments."""
+
+        def nodes(low: Dtypes, full: Dtypes) -> Iterator[int | None]:
+            return (None if a != b else LOW if a == amp else FULL for a, b in zip(low, full, strict=True))
+
+        wanted = nodes(modes.low, modes.full)
+        reads = tuple(tuple(next(wanted) for _ in leaves(tree)) for tree in trees)
+        fixed = LOW if modes.low and modes.low[0] == amp else FULL
+        node = fixed if modes.low == modes.full else None
+        return cls(node, reads, tuple(nodes(*results)), modes.result, has_out_dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +221,7 @@ def decide(
     kept = tuple(leaf.dtype for tree in trees for leaf in leaves(tree))
     originals = tuple(leaf.dtype for leaf in leaves(result[1]))
     if row is None or not kept:
-        return Ruling(Modes(kept, kept, None), originals, originals, False)
+        return Ruling.of(Modes(kept, kept, None), (originals, originals), False, trees, amp)
     if isinstance(row.rule, type_hints.TableRule) and type_hints.tensor_arguments(row.name) is None:
         tensors = {at: str(arg.ty) for at, arg in enumerate(args) if isinstance(arg.ty, _TENSORS)}
         type_hints.check_named_arguments(f"AutoCast: {where()}", row.name, row.rule, tensors)
@@ -219,7 +246,7 @@ def decide(
     if is_free and modes.result == "either" and str(call.attrs.out_dtype) == amp:
         # Written by hand, this rounding is as much the author's wish as a cast would be.
         modes = replace(modes, result=amp)
-    return Ruling(modes, low, full, is_free)
+    return Ruling.of(modes, (low, full), is_free, trees, amp)
 
 
 def _name(rule: Any) -> str:

@@ -9,6 +9,7 @@ from tvm import relax
 
 from autocast.passes.casting.costs import CastCost
 from autocast.passes.casting.leaves import Leaf, Tree
+from autocast.passes.casting.signatures import Signature
 from autocast.passes.casting.solver import FULL, CastProblem, CastTensor
 from autocast.policy import Ruling
 
@@ -22,17 +23,16 @@ class CallPlan:
 
     `result_node` decides the dtype of the result where `free_result` says that the operator can store either; `ruling`
     has the casting rule that was asked. `stored` is the leaf as the operator stores it, where its rule asks for a cast
-    after it. `torch` is the operator that a call leaves to torch.
+    after it. `alike` is what is known of the call.
     """
 
-    args: list[relax.Expr]
     demands: list[list[tuple[Leaf, int]]]
     node: int
+    alike: Signature
     result_node: int = FULL
     ruling: Ruling | None = None
     free_result: bool = False
     stored: Leaf | None = None
-    torch: str = ""
 
 
 @dataclass(slots=True)
@@ -79,9 +79,9 @@ class IfPlan:
 class ModulePlan:
     """The cut problem of a module and what to do with each binding; dictionaries are keyed by `identity`.
 
-    `names` are those of the variables that hold something to cast. For casts of a tensor to a dtype, `surcharges` has
-    what they cost more where they are kernels of their own, and `stored` those that are free where the tensor is
-    stored.
+    `names` are those of the variables that hold something to cast, `signatures` those of the calls. For casts of a
+    tensor to a dtype, `surcharges` has what they cost more where they are kernels of their own, and `stored` those that
+    are free where the tensor is stored.
     """
 
     amp: str
@@ -94,6 +94,7 @@ class ModulePlan:
     names: set[str] = field(default_factory=set)
     tensors: list[Leaf] = field(default_factory=list)
     functions: list[tuple[tvm.ir.GlobalVar, relax.Function]] = field(default_factory=list)
+    signatures: list[Signature] = field(default_factory=list)
     calls: list[tuple[str, relax.Var, CallPlan]] = field(default_factory=list)
     surcharges: dict[tuple[CastTensor, str], CastTensor] = field(default_factory=dict)
     stored: set[tuple[CastTensor, str]] = field(default_factory=set)

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import CastingRuleError
-from autocast.ir import Bound, Reading, dtype_of, identity, items, lacks_dtype, parts_of, place_of, relax_functions
+from autocast.ir import Bound, Reading, dtype_of, identity, lacks_dtype, parts_of, place_of, relax_functions
 from autocast.model.value import updates_of, written_of
 from autocast.passes.casting.costs import CostModel, traffic_weight
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves, signature
@@ -17,7 +17,7 @@ from autocast.passes.casting.modes import Ruling, missing_rules
 from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan, NoPlan
 from autocast.passes.casting.rulings import Rulings
 from autocast.passes.casting.signatures import Signature, TypeFacts
-from autocast.passes.casting.solver import FULL, LOW, CastTensor
+from autocast.passes.casting.solver import LOW, CastTensor
 from autocast.passes.casting.tensors import Tensors
 from autocast.policy import Decisions
 from autocast.policy.choices import LEAVE, Widest
@@ -37,6 +37,7 @@ class Planner:
         self.plan = ModulePlan(self.amp)
         self.problem = self.plan.problem
         self.tensors = Tensors(self.plan, self.objective, costs)
+        self.plan.signatures = self.tensors.signatures.found
         self.missing: dict[str, Counter] = defaultdict(Counter)
         self.rulings = Rulings(self.amp)
         self.narrowed: dict[CastTensor, list[Leaf]] = defaultdict(list)
@@ -66,15 +67,21 @@ class Planner:
         bounds = (function.attrs or {}).get("tir_var_upper_bound", {})
         self.tensors.enter_function(global_var.name_hint, {str(name): int(bound) for name, bound in bounds.items()})
         body = function.body
-        for param in items(function.params):
+        for param in self.reading.params(function):
             name = param.name
             self.plan.names.add(name)
             facts = self.tensors.types.of(param.ty)
             self.tensors.define(identity(param), facts, self.tensors.grow(facts, self.scopes, name))
-        for param in _constant_parameters(function) if global_var.name_hint == "main" else ():
+        for param in self._constant_parameters(function) if global_var.name_hint == "main" else ():
             for leaf in leaves(self.plan.trees[identity(param)]):
                 leaf.producer = param
         self._sequence(body, self._results(body.ty, out_dtype, len(updates_of(function)) + len(written_of(function))))
+
+    def _constant_parameters(self, main: relax.Function) -> list[relax.Var]:
+        """The parameters of a model that no call replaces."""
+        attributes, updates = main.attrs or {}, updates_of(main)
+        params = self.reading.params(main)[int(attributes["num_input"]) :] if "num_input" in attributes else ()
+        return [param for position, param in enumerate(params) if position not in updates]
 
     def _results(self, type: Any, out_dtype: str | None, replacing: int) -> list[int]:
         """The nodes of a function's results; the last of them, which replace something, stay what they are."""
@@ -170,18 +177,18 @@ class Planner:
 
     def _call(self, bound: Bound) -> None:
         _, var, key, _, _, args, keys = bound
-        tensors = self.tensors
+        tensors, known = self.tensors, self.plan.trees
         alike = tensors.signatures.of(bound)
-        facts = alike.result
-        trees = [tensors.argument(arg, at) for arg, at in zip(args, keys, strict=True)]
+        trees = list(map(known.get, keys))
+        if None in trees:
+            trees = list(map(tensors.argument, args, keys))
         name, derived = alike.name, alike.derived
         ruling = self.policy.ruling(derived.name if derived else name, bound) if name is not None else None
         row = ruling.row if ruling is not None else None
         if alike.cast_to is not None and self._is_no_operator(bound, alike, trees[0], row):
             return
-        result = tensors.of(var, facts)
-        self.plan.trees[key] = result
-        tensors.signatures.views[key] = facts
+        result = known[key] = tensors.of(var, alike.result)
+        tensors.signatures.views[key] = alike.result
         if name is not None and row is None:
             self.missing[name][tensors.function] += 1
             return
@@ -191,26 +198,25 @@ class Planner:
         ):
             row = derived = None  # what it reads or gives is not known, so nothing may change it
         decision = self.rulings.of(bound, alike, trees, result, row, derived, tensors.function)
-        low, full = decision.modes.low, decision.modes.full
-        is_free = low != full
-        node = self.problem.new_node() if is_free else LOW if low and low[0] == self.amp else FULL
-        at = 0
+        node = self.problem.new_node() if decision.node is None else decision.node
         demands: list[list[tuple[Leaf, int]]] = []
         for position, tree in enumerate(trees):
+            readers = decision.reads[position]
             demanded = []
-            for leaf in (tree,) if type(tree) is Leaf else leaves(tree):
-                wanted = low[at]
-                reader = node if wanted != full[at] else LOW if wanted == self.amp else FULL
-                demanded.append(tensors.demand(leaf, reader, alike, position))
-                at += 1
+            if type(tree) is Leaf:
+                (reader,) = readers
+                demanded.append(tensors.demand(tree, node if reader is None else reader, alike, position))
+            elif tree is not None:
+                for leaf, reader in zip(leaves(tree), readers, strict=True):
+                    demanded.append(tensors.demand(leaf, node if reader is None else reader, alike, position))
             demands.append(demanded)
-        plan = CallPlan(args, demands, node, ruling=ruling, torch=alike.torch)
+        plan = CallPlan(demands, node, alike, ruling=ruling)
         self.plan.bindings[key] = plan
         self.plan.calls.append((tensors.function, var, plan))
         stored = [result] if type(result) is Leaf else list(leaves(result))
         if stored:
             self._result(alike, stored, decision, plan)
-        if is_free:
+        if decision.node is None:
             read = [leaf for demanded in demands for leaf, _ in demanded]
             if row is not None and isinstance(row.rule, Widest):
                 # What is narrower is widened, never the other way round; a literal is either for nothing.
@@ -236,11 +242,8 @@ class Planner:
 
     def _result(self, alike: Signature, stored: list[Leaf], decision: Ruling, plan: CallPlan) -> None:
         """Say who produces the leaves of a call's result: TVM's inference, and what the rule asks of the result."""
-        nodes = [
-            plan.node if low != full else self.tensors.pin(low)
-            for low, full in zip(decision.low_result, decision.full_result, strict=True)
-        ]
-        wanted = decision.modes.result
+        nodes = [plan.node if node is None else node for node in decision.results]
+        wanted = decision.wanted
         if wanted == "either" and decision.has_out_dtype:
             plan.free_result = True
             nodes[0] = self.problem.new_node(traffic_weight(self.objective, alike.is_view, stored[0].elements))
@@ -281,13 +284,6 @@ class Planner:
         self.tensors.define(identity(var), facts, target)
         scope, block, _ = self.tensors.stack[-1]
         self.plan.bindings[identity(var)] = CastPlan(source, target, block if source.scope == scope else None)
-
-
-def _constant_parameters(main: relax.Function) -> list[relax.Var]:
-    """The parameters of a model that no call replaces."""
-    attributes, updates = main.attrs or {}, updates_of(main)
-    params = items(main.params)[int(attributes["num_input"]) :] if "num_input" in attributes else ()
-    return [param for position, param in enumerate(params) if position not in updates]
 
 
 def _called_functions(functions: list[tuple[tvm.ir.GlobalVar, relax.Function]]) -> set[tvm.ir.GlobalVar]:

@@ -179,8 +179,8 @@ class CastReport:
             name, rule, level, why = "call", "opaque", "rule", "not an operator: do not touch"
             if ruling is not None:
                 (name, rule, why), level = (ruling.row.name, ruling.row.label, ruling.row.why), ruling.level
-            if plan.torch:
-                name, why = f"{PREFIX}{plan.torch}", "torch computes it, in the dtypes of the torch module"
+            if plan.alike.torch:
+                name, why = f"{PREFIX}{plan.alike.torch}", "torch computes it, in the dtypes of the torch module"
             place = place_of(var)
             rows.append(Decision(function, var.name, name, mode, result, rule, level, why, place.module, place.forward))
         return tuple(rows)

@@ -10,8 +10,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from autocast.ir import Bound, Reading, identity, is_constant, items, with_captured
-from autocast.ir.nodes import binding_of, call_like
+from autocast.ir import Bound, Reading, identity, is_constant, with_captured
+from autocast.ir.nodes import binding_of, typed_call, variable
 from autocast.passes.casting.forms import Forms, is_local, same
 from autocast.passes.casting.leaves import Leaf, Tree
 from autocast.passes.casting.plan import END, CallPlan, CastPlan, ClosurePlan, IfPlan, MatchPlan, ModulePlan, NoPlan
@@ -44,7 +44,7 @@ class CastRewriter:
         return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
 
     def _function(self, name: str, function: relax.Function) -> relax.Function:
-        params = items(function.params)
+        params = self.reading.params(function)
         self.forms.enter_function(name, params)
         self.builder.begin_scope(params)
         body = self._sequence(function.body)
@@ -102,30 +102,41 @@ class CastRewriter:
             self._alias(binding)
 
     def _call(self, bound: Bound, plan: CallPlan) -> None:
-        binding, var, key, call, op_key, _, keys = bound
+        binding, var, key, call, op_key, operands, keys = bound
         forms = self.forms
-        args = [
-            forms.argument(arg, at, demands) for arg, at, demands in zip(plan.args, keys, plan.demands, strict=True)
-        ]
+        args = list(map(forms.argument, operands, keys, plan.demands))
         attrs = self._out_dtype(call, plan) if plan.free_result else None
         op = forms.variables.get(op_key)  # what is called may be a variable
         if attrs is None and (op is None or identity(op) == op_key) and list(map(identity, args)) == keys:
             self.builder.emit_normalized(binding)
             new = var
         else:
-            new_call = call_like(call, call.op if op is None else op, args, attrs or call.attrs)
-            tree = self.plan.trees[key]
-            stays = type(tree) is Leaf and plan.stored is None and forms.dtype(tree.node) == tree.dtype
-            if stays or (tree is None and isinstance(var.ty, relax.ShapeType)):
-                # Its type is what it was, so its variable stays, and with it every binding that only reads such ones.
-                self.builder.emit_normalized(binding_of(var, self.builder.normalize(new_call)))
-                new = var
-            else:
-                new = self.forms.emit(new_call, var)
+            new = self._emit(bound, plan, call.op if op is None else op, args, attrs or call.attrs)
         if plan.stored is not None:
             # The rule asks for another precision than the operator stores: the cast that follows it is the result.
             new = forms.form(plan.stored, new, forms.dtype(plan.result_node), not is_local(var))
         forms.name(var, new, key)
+
+    def _emit(
+        self, bound: Bound, plan: CallPlan, op: relax.Expr, args: list[relax.Expr], attrs: tvm.ir.Attrs | None
+    ) -> relax.Var:
+        """Bind a call of other arguments. Where its type is what it was its variable stays, and with it every binding
+        that only reads such ones.
+        """
+        var, call, tree = bound.var, bound.value, self.plan.trees[bound.key]
+        leaf = tree if plan.stored is None else plan.stored
+        if not isinstance(leaf, Leaf):
+            new_call = self.builder.normalize(typed_call(None, op, args, attrs, call.ty_args))
+            if tree is not None or not isinstance(var.ty, relax.ShapeType):
+                return self.forms.emit(new_call, var)
+        else:
+            # TVM was asked which dtype such a call has, and nothing else of its type is another.
+            dtype = self.forms.dtype(leaf.node)
+            new_call = typed_call(plan.alike.computed.type_in(dtype), op, args, attrs, call.ty_args)
+            if plan.stored is not None or dtype != leaf.dtype:
+                var = variable(type(var), var.name, leaf.type_in(dtype), var.span)
+        self.builder.emit_normalized(binding_of(var, new_call))
+        return var
 
     def _out_dtype(self, call: relax.Call, plan: CallPlan) -> tvm.ir.Attrs | None:
         """New attributes where the result must be stored in another dtype than the call's attributes say."""

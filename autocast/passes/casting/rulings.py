@@ -11,6 +11,9 @@ from autocast.passes.casting.modes import Ruling, decide
 from autocast.passes.casting.results import dtype_attributes
 from autocast.passes.casting.signatures import Signature
 
+#: Rulings by the tables' own rules. They and their operators are no part of a module: what one asks, the next does.
+_of_tables: dict[Any, Ruling] = {}
+
 
 class Rulings:
     """The rulings of one module: rules of the tables look at nothing but dtypes, others are asked for each call."""
@@ -33,14 +36,15 @@ class Rulings:
         rule = row and row.rule
         if row is not None and not isinstance(rule, type_hints.TableRule):
             return self._ask(bound, trees, result, row, derived, function)
-        key = rule, derived is not None
-        ruling = alike.rulings.get(key)
+        ruling = alike.rulings.get(rule)
         if ruling is None:
             asked = signature(trees), signature([result]), dtype_attributes(bound.value)
-            question = bound.op, asked, rule, derived and derived.positions
-            if question not in self._known:
-                self._known[question] = self._ask(bound, trees, result, row, derived, function)
-            ruling = alike.rulings[key] = self._known[question]
+            question = self.amp, bound.op, asked, rule, derived and derived.positions
+            is_of_tables = row is not None and row is type_hints.table_row(row.name)
+            known = _of_tables if is_of_tables else self._known
+            if question not in known:
+                known[question] = self._ask(bound, trees, result, row, derived, function)
+            ruling = alike.rulings[rule] = known[question]
         return ruling
 
     def _ask(

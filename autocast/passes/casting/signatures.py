@@ -46,12 +46,9 @@ class TypeFacts:
         if dtype == self.dtype:
             return self.type
         if dtype not in self.retyped:
-            shape = self.type.shape
-            self.retyped[dtype] = (
-                relax.TensorType(shape, dtype)
-                if shape is not None
-                else relax.TensorType(dtype=dtype, ndim=self.type.ndim)
-            )
+            shape, rank = self.type.shape, self.type.ndim
+            ndim = rank if shape is None else -1  # TVM takes one of them
+            self.retyped[dtype] = relax.TensorType(shape, dtype, self.type.vdevice, ndim)
         return self.retyped[dtype]
 
 
@@ -140,19 +137,22 @@ class Signature:
 class Signatures:
     """The signatures of the calls of a module, as far as they are read.
 
-    `views` has for each variable what is to be known of it: `TypeFacts`, or more where it is a name of something that
-    has another type. Whoever reads a module has to enter variables before their readers.
+    `found` lists them. `views` has for each variable what is to be known of it: `TypeFacts`, or more where it is a name
+    of something that has another type. Whoever reads a module has to enter variables before their readers.
     """
 
     def __init__(self, types: Types) -> None:
         self.types = types
         self.views: dict[int, Hashable] = {}
+        self.found: list[Signature] = []
         self._alike: dict[tuple, list[Signature]] = {}
 
     def of(self, bound: Bound) -> Signature:
         """The signature of a bound call."""
-        call, views = bound.value, self.views
-        operands = [views.get(at) or self._view(arg, at) for at, arg in zip(bound.keys, bound.args, strict=True)]
+        call = bound.value
+        operands = list(map(self.views.get, bound.keys))
+        if None in operands:
+            operands = list(map(self._view, bound.args, bound.keys))
         attrs, own = call.attrs, call.ty_args
         number = None if attrs is None else structural_hash(attrs, False, False)
         key = (bound.op, number, StructuralKey(own) if count(own) else None, *operands)
@@ -168,13 +168,18 @@ class Signatures:
                 and (attrs is None or structural_equal(attrs, known.attrs, False, False))
             ):
                 return known
-        alike.append(self._read(bound, attrs, types.of(var_type), types.of(call_type)))
-        return alike[-1]
+        found = self._read(bound, attrs, types.of(var_type), types.of(call_type))
+        alike.append(found)
+        self.found.append(found)
+        return found
 
     def _view(self, expr: Any, key: int) -> Hashable:
-        """What is to be known of an argument that is no variable."""
+        """What is to be known of an argument."""
+        known = self.views.get(key)
+        if known is not None:
+            return known
         if isinstance(expr, relax.Tuple):
-            return tuple([self.views.get(identity(part)) or self._view(part, identity(part)) for part in expr.fields])
+            return tuple([self._view(part, identity(part)) for part in expr.fields])
         # The value of a literal tensor may matter; a size or a number is what it says.
         return StructuralKey(expr) if isinstance(expr, relax.ShapeExpr | tvm.tirx.IntImm) else key
 

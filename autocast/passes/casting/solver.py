@@ -165,7 +165,7 @@ def _maximum_flow(
 
 
 def _units(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count: int) -> np.ndarray:
-    """What each edge's weight is divided by at first: 1 where no flow exceeds 32 bits.
+    """What each edge's weight is divided by at first: one divisor of all where no flow exceeds 32 bits then.
 
     Free nodes that are not connected to each other do not share a flow, so each component is divided by the greatest
     common divisor of its own weights: that is nearly always enough to fit 32 bits without rounding.
@@ -174,8 +174,9 @@ def _units(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count:
     cuts = [finite.sum()] + [
         finite[border].sum() for border in (sources == LOW, targets == FULL) if np.all(weights[border] >= 0)
     ]
-    if max(finite.max(initial=0), min(cuts)) <= _LARGEST:
-        return np.ones(weights.size, np.int64)
+    common = max(int(np.gcd.reduce(finite, initial=0)), 1)
+    if max(finite.max(initial=0), min(cuts)) <= _LARGEST * common:
+        return np.full(weights.size, common, np.int64)
     free = (sources > FULL) & (targets > FULL)
     inner = csr_array((np.ones(free.sum(), np.int8), (sources[free], targets[free])), shape=(count, count))
     component = connected_components(inner, directed=False)[1][np.where(sources > FULL, sources, targets)]
@@ -197,50 +198,51 @@ def _units(sources: np.ndarray, targets: np.ndarray, weights: np.ndarray, count:
 
 def _edges(problem: CastProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
     """The edges of the cut graph (weight -1: infinite), parallel ones merged, and the cost that no choice can avoid."""
-    edges: dict[tuple[int, int], int] = {}
-    constant = 0
+    edges: list[tuple[int, int, int]] = [(low_node, followed, -1) for low_node, followed in problem.follows]
     auxiliary = len(problem.traffic)
-
-    def add(source: int, target: int, weight: int) -> None:
-        nonlocal constant
-        if source in (target, FULL) or target == LOW or weight == 0:
-            return
-        if (source, target) == (LOW, FULL):
-            constant += max(weight, 0)
-            return
-        known = edges.get((source, target), 0)
-        edges[source, target] = -1 if weight < 0 or known < 0 else known + weight
-
-    for low_node, followed in problem.follows:
-        add(low_node, followed, -1)
     for tensor in chain(problem.tensors, problem.surcharges):
-        producer, consumers = tensor.producer, set(tensor.consumers)
-        if not consumers or consumers == {producer}:
+        producer, consumers, widen, narrow = tensor.producer, tensor.consumers, tensor.widen, tensor.narrow
+        if len(consumers) == 1:  # FORBIDDEN is what an infinite edge weighs
+            edges.append((producer, consumers[0], widen))
+            if narrow != FORBIDDEN or consumers[0] != LOW:
+                edges.append((consumers[0], producer, narrow))
             continue
-        consumers.discard(producer)
-        wanting_full = (consumers - {LOW}) if producer != FULL else set()
-        wanting_low = (consumers - {FULL}) if producer != LOW else set()
-        if FULL in wanting_full or len(wanting_full) == 1:
-            wanting_full = {FULL} if FULL in wanting_full else wanting_full
-            add(producer, wanting_full.pop(), tensor.widen)
-        elif wanting_full:
-            add(producer, auxiliary, tensor.widen)
-            for consumer in wanting_full:
-                add(auxiliary, consumer, -1)
+        readers = set(consumers)
+        wanting_full = [consumer for consumer in readers if consumer not in (producer, LOW)]
+        wanting_low = [consumer for consumer in readers if consumer not in (producer, FULL)]
+        if FULL in readers:
+            edges.append((producer, FULL, widen))
+        elif len(wanting_full) == 1:
+            edges.append((producer, wanting_full[0], widen))
+        elif wanting_full and producer != FULL:
+            edges.append((producer, auxiliary, widen))
+            edges.extend([(auxiliary, consumer, -1) for consumer in wanting_full])
             auxiliary += 1
-        if tensor.narrow == FORBIDDEN:
-            for consumer in wanting_low - {LOW}:
-                add(consumer, producer, -1)
-        elif LOW in wanting_low or len(wanting_low) == 1:
-            wanting_low = {LOW} if LOW in wanting_low else wanting_low
-            add(wanting_low.pop(), producer, tensor.narrow)
-        elif wanting_low:
-            for consumer in wanting_low:
-                add(consumer, auxiliary, -1)
-            add(auxiliary, producer, tensor.narrow)
+        if narrow == FORBIDDEN:
+            edges.extend([(consumer, producer, -1) for consumer in wanting_low if consumer != LOW])
+        elif LOW in readers:
+            edges.append((LOW, producer, narrow))
+        elif len(wanting_low) == 1:
+            edges.append((wanting_low[0], producer, narrow))
+        elif wanting_low and producer != LOW:
+            edges.extend([(consumer, auxiliary, -1) for consumer in wanting_low])
+            edges.append((auxiliary, producer, narrow))
             auxiliary += 1
-    pairs = np.array(list(edges), dtype=np.int64).reshape(-1, 2)
-    return pairs[:, 0], pairs[:, 1], np.array(list(edges.values()), dtype=np.int64), constant
+    return _merged(np.fromiter(chain.from_iterable(edges), np.int64, 3 * len(edges)).reshape(-1, 3), auxiliary)
+
+
+def _merged(edges: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """The edges (source, target, weight) of `_edges` that some choice cuts, between `count` nodes."""
+    sources, targets, weights = edges.T
+    is_inevitable = (sources == LOW) & (targets == FULL)
+    constant = int(np.maximum(weights[is_inevitable], 0).sum())
+    is_choice = (sources != targets) & (sources != FULL) & (targets != LOW) & (weights != 0) & ~is_inevitable
+    pairs, places = np.unique(sources[is_choice] * count + targets[is_choice], return_inverse=True)
+    merged, is_infinite = np.zeros(pairs.size, np.int64), np.zeros(pairs.size, bool)
+    np.add.at(merged, places, np.maximum(weights[is_choice], 0))
+    is_infinite[places[weights[is_choice] < 0]] = True
+    merged[is_infinite] = -1
+    return pairs // count, pairs % count, merged, constant
 
 
 def _reachable(sources: np.ndarray, targets: np.ndarray, count: int) -> list[bool]:

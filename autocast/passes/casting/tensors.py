@@ -30,7 +30,7 @@ class Tensors:
         self.foreign: tuple[str, str] | None = None
         self._upper_bounds: dict[str, int] = {}
         self._elements: dict[TypeFacts, int] = {}
-        self._costs: dict[tuple, CastCost] = {}
+        self._costs: dict[tuple, tuple[CastCost, CastCost]] = {}
 
     def enter_function(self, function: str, upper_bounds: dict[str, int]) -> None:
         """Begin a function, whose run-time sizes have these bounds."""
@@ -112,16 +112,15 @@ class Tensors:
 
         It is read by `consumer` at argument `position`; None: by whatever is no operator, such as a function's result.
         """
-        tensor = leaf.tensor
+        tensor, rounded = leaf.tensor, leaf.rounded
         if tensor is not None and tensor.narrow != FORBIDDEN:
-            if node != FULL and tensor.producer != LOW:
-                self._price(leaf, tensor, self.amp, node, consumer, position)
-            if node != LOW and tensor.producer != FULL:
-                self._price(leaf, tensor, "float32", node, consumer, position)
-            if leaf.rounded is not None and leaf.rounded.tensor is not None:
-                rounded = leaf.rounded.tensor
-                if node != FULL and rounded.producer != LOW:
-                    self._price(leaf.rounded, rounded, self.amp, node, consumer, position)
+            narrow, widen = self._prices(leaf, consumer, position)
+            if node != FULL and tensor.producer != LOW and narrow is not CastCost.LOAD:
+                self._price(leaf, tensor, self.amp, node, narrow)
+            if node != LOW and tensor.producer != FULL and widen is not CastCost.LOAD:
+                self._price(leaf, tensor, "float32", node, widen)
+            if rounded is not None and rounded.tensor is not None and node != FULL and rounded.tensor.producer != LOW:
+                self._price(rounded, rounded.tensor, self.amp, node, self._prices(rounded, consumer, position)[0])
         return self.consume(leaf, node)
 
     def consume(self, leaf: Leaf, node: int) -> tuple[Leaf, int]:
@@ -138,18 +137,21 @@ class Tensors:
                 break
         return leaf, node
 
-    def _price(
-        self, leaf: Leaf, tensor: CastTensor, dtype: str, node: int, consumer: Signature | None, position: int
-    ) -> None:
-        """Note what a cast to `dtype` costs where `node` asks for it: it and the producer may differ."""
+    def _prices(self, leaf: Leaf, consumer: Signature | None, position: int) -> tuple[CastCost, CastCost]:
+        """What casts to the AMP dtype and to float32 cost where `consumer` asks for them."""
         producer = leaf.producer
-        made_by = producer if producer is None or isinstance(producer, Signature) else relax.Var
-        question = made_by, consumer, position, leaf.facts, dtype
-        cost = self._costs.get(question)
-        if cost is None:
+        made_by = producer if type(producer) is Signature or producer is None else relax.Var
+        question = made_by, consumer, position, leaf.facts
+        prices = self._costs.get(question)
+        if prices is None:
             writer = producer.call if isinstance(producer, Signature) else producer
-            reader = consumer and consumer.call
-            cost = self._costs[question] = self.costs.cast(writer, reader, position, leaf.facts.type, dtype)
+            reader, type_ = consumer and consumer.call, leaf.facts.type
+            narrow, widen = (self.costs.cast(writer, reader, position, type_, to) for to in (self.amp, "float32"))
+            prices = self._costs[question] = narrow, widen
+        return prices
+
+    def _price(self, leaf: Leaf, tensor: CastTensor, dtype: str, node: int, cost: CastCost) -> None:
+        """Note what a cast to `dtype` costs where `node` asks for it: it and the producer may differ."""
         if cost is CastCost.KERNEL:
             self._surcharge(leaf, tensor, dtype).consumers.append(node)
         elif cost is CastCost.STORE:

@@ -69,7 +69,7 @@ def detect_target() -> tvm.target.Target:
         AUTOCAST_TARGET names a CPU that LLVM does not know.
     """
     named = settings.text("AUTOCAST_TARGET")
-    return target_of(named or codegen.llvm_get_system_cpu(), "AUTOCAST_TARGET")
+    return target_of(named or _host(), "AUTOCAST_TARGET")
 
 
 def target_of(cpu: str, where: str) -> tvm.target.Target:
@@ -80,11 +80,27 @@ def target_of(cpu: str, where: str) -> tvm.target.Target:
     UnsupportedError
         LLVM does not know it.
     """
-    if not codegen.llvm_is_valid_cpu(cpu, codegen.llvm_get_system_triple()):
+    if not _is_known(cpu):
         raise UnsupportedError(
             f"{where}={cpu!r} is no CPU that LLVM knows; expected a name such as x86-64-v3, skylake-avx512 or znver4"
         )
-    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": wanted_threads()})
+    return _target(cpu, wanted_threads())
+
+
+# Every compilation, and every AutoCast, asks for the target: LLVM makes and checks it anew.
+@functools.cache
+def _host() -> str:
+    return codegen.llvm_get_system_cpu()
+
+
+@functools.cache
+def _is_known(cpu: str) -> bool:
+    return codegen.llvm_is_valid_cpu(cpu, codegen.llvm_get_system_triple())
+
+
+@functools.cache
+def _target(cpu: str, threads: int) -> tvm.target.Target:
+    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads})
 
 
 def instruction_set(target: tvm.target.Target) -> InstructionSet:
