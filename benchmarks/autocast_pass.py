@@ -1,4 +1,4 @@
-"""The AutoCast pass itself: how many casts it needs beside others, and its CPU time beside TVM's own C++ pass.
+"""The AutoCast pass itself: how many casts it needs beside others, its CPU time beside TVM's own C++ pass, and by step.
 
 python -m benchmarks.autocast_pass [--layers 12] [--rounds 5] [--sizes 1000 5000 20000 100000]
 """
@@ -8,6 +8,10 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
 
 import torch
 import tvm
@@ -18,7 +22,12 @@ from tvm.relax.frontend.torch import from_exported_program
 
 import autocast
 from autocast import amp
-from autocast.ir import is_op
+from autocast.ir import Reading, is_op
+from autocast.passes import auto_cast as steps
+from autocast.passes.casting.planner import Planner
+from autocast.passes.casting.rewriter import CastRewriter
+from autocast.passes.casting.rulings import Rulings
+from autocast.policy import Decisions
 from benchmarks.counting import Casts, bindings, casts_in, to_mixed_precision, torch_autocast_casts
 from benchmarks.raf_rules import raf_rules
 from benchmarks.synthetic import layered
@@ -84,6 +93,63 @@ def time_passes(mod: tvm.IRModule, rounds: int) -> dict[str, Timing]:
     return alternate(passes, rounds=rounds, clock=time.process_time)
 
 
+#: What each step of the pass calls.
+STEPS: dict[str, tuple[tuple[Any, str], ...]] = {
+    "is it well formed": ((steps, "check_well_formed"), (steps, "check_types")),
+    "read the bindings": ((Reading, "blocks"),),
+    "plan": ((steps, "Decisions"), (Planner, "read")),
+    "ask": ((Decisions, "ruling"), (Rulings, "of")),
+    "solve": ((steps, "solve"),),
+    "rewrite": ((CastRewriter, "rewrite"),),
+    "check": ((steps, "check_erasure"),),
+}
+
+
+class _Stopwatch:
+    """CPU ms that each step takes, without those that it calls."""
+
+    def __init__(self) -> None:
+        self.spent = dict.fromkeys([*STEPS, "the rest"], 0.0)
+        self.running = ["the rest"]
+        self.since = time.process_time()
+
+    def turn(self) -> None:
+        """Book the time since the last turn on the step that was running."""
+        now = time.process_time()
+        self.spent[self.running[-1]] += 1e3 * (now - self.since)
+        self.since = now
+
+    def timed(self, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """`function`, whose time is that of `step`."""
+
+        def call(*args: Any, **named: Any) -> Any:
+            self.turn()
+            self.running.append(step)
+            result = function(*args, **named)
+            self.turn()
+            self.running.pop()
+            return result
+
+        return call
+
+
+def time_steps(mod: tvm.IRModule, rounds: int) -> dict[str, Timing]:
+    """CPU ms of each step of AutoCast; "the rest" frees what was made, too."""
+    samples: dict[str, list[float]] = {step: [] for step in (*STEPS, "the rest")}
+    for _ in range(rounds):
+        watch = _Stopwatch()
+        with ExitStack() as patches:
+            for step, calls in STEPS.items():
+                for owner, name in calls:
+                    patches.enter_context(patch.object(owner, name, watch.timed(step, getattr(owner, name))))
+            watch.since = time.process_time()
+            amp.autocast(mod)
+            watch.turn()
+        for step, milliseconds in watch.spent.items():
+            samples[step].append(milliseconds)
+    return {step: Timing(step, tuple(milliseconds)) for step, milliseconds in samples.items()}
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print the tables and write `benchmarks/results/autocast_pass.json`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -111,6 +177,12 @@ def main(arguments: list[str] | None = None) -> None:
         table.add_row(timing.name, f"{timing.median:.1f}", f"{each:.1f}", f"{timing.median / reference:.1f}")
     console.print(table)
 
+    by_step = time_steps(model.mod, 4 * options.rounds)
+    table = Table("step of AutoCast", "CPU us a binding, median", "minimum", title="the same model")
+    for step in by_step.values():
+        table.add_row(step.name, f"{step.median * 1e3 / size:.1f}", f"{step.best * 1e3 / size:.1f}")
+    console.print(table)
+
     table = Table("bindings", title="synthetic modules")
     for name in ("AutoCast", "ToMixedPrecision"):
         table.add_column(f"{name}, CPU ms")
@@ -131,6 +203,7 @@ def main(arguments: list[str] | None = None) -> None:
         "bindings": size,
         "casts": {name: vars(casts) for name, casts in counts.items()},
         "passes": timings,
+        "steps": by_step,
         "scaling": scaling,
     }
     console.print(f"written to {save('autocast_pass', figures)}")
