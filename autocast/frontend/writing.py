@@ -67,12 +67,13 @@ def _scatter_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
 def _index_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
     """`x.index_reduce(axis, index, source, reduce, include_self)`: rows are reduced, at the places of one index."""
     x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
-    if not dims(x):
-        raise ImportModelError("writing into a scalar")
+    if not dims(x):  # which has one axis to torch
+        x, source = (importer.emit(op.reshape(value, [1])) for value in (x, source))
     axis, rank = axis_of(x, node.args[1]), len(dims(x))
     index = importer.emit(op.reshape(index, [-1 if at == axis else 1 for at in range(rank)]))
     index = importer.emit(op.broadcast_to(index, dims(source)))
-    return _reduced(importer, node, (x, index, source))
+    result = _reduced(importer, node, (x, index, source))
+    return result if importer.shape(node) else importer.emit(op.reshape(result, []))
 
 
 def _reduced(importer: Importer, node: fx.Node, values: tuple[relax.Expr, relax.Expr, relax.Expr]) -> relax.Expr:

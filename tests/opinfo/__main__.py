@@ -19,9 +19,11 @@ def main() -> int:
     """1 if anything is wrong or crashes."""
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
     parser.add_argument("parts", nargs="*", help="only operators whose name has one of these in it")
-    parser.add_argument("--samples", type=at_least(0), default=10, help="of each operator (10), 0: all")
+    parser.add_argument("--samples", type=at_least(0), help="of each operator (10, of gradients 2), 0: all")
+    parser.add_argument("--gradients", action="store_true", help="compare gradients instead of results")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="how many processes (1)")
     options = parser.parse_args()
+    samples = (2 if options.gradients else 10) if options.samples is None else options.samples
     names = list(dict.fromkeys(operator.name for operator in operators(*options.parts)))
     workers: SimpleQueue[Worker] = SimpleQueue()
     for _ in range(options.jobs):
@@ -30,7 +32,11 @@ def main() -> int:
     def run(name: str) -> tuple[str, list[Verdict], float]:
         started, worker = time.monotonic(), workers.get()
         try:
-            return name, worker.run(Task(name, options.samples or None)), time.monotonic() - started
+            return (
+                name,
+                worker.run(Task(name, samples or None, gradients=options.gradients)),
+                time.monotonic() - started,
+            )
         finally:
             workers.put(worker)
 

@@ -53,26 +53,26 @@ def check(sample: Sample, *, defined: bool = True) -> Verdict:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
-            expected = _tensors(sample.module(*_copies(sample)))
+            expected = tensors_of(sample.module(*_copies(sample)))
         except Exception as error:
-            return Verdict(Status.SKIPPED, f"torch: {_line(error)}")
+            return Verdict(Status.SKIPPED, f"torch: {line(error)}")
         if not expected:
             return Verdict(Status.SKIPPED, "it returns no tensor")
         try:
             model = from_torch(sample.module, _copies(sample))
             random = RANDOM_STATE in model.params
-            got = _tensors(vm.compile(model)(*_copies(sample)))
+            got = tensors_of(vm.compile(model)(*_copies(sample)))
         except (AutocastError, CastingRuleError) as error:
-            return Verdict(Status.REFUSED, _line(error))
+            return Verdict(Status.REFUSED, line(error))
         except Exception as error:
-            return Verdict(Status.CRASHED, f"{type(error).__name__}: {_line(error)}")
+            return Verdict(Status.CRASHED, f"{type(error).__name__}: {line(error)}")
         if len(got) != len(expected):
             return Verdict(Status.WRONG, f"{len(got)} results, expected {len(expected)}")
         for ours, theirs in zip(got, expected, strict=True):
             if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
                 return Verdict(Status.WRONG, f"{_type(ours)}, expected {_type(theirs)}")
-            if defined and not random and (difference := _difference(ours, theirs)):
-                return Verdict(Status.WRONG, difference)
+            if defined and not random and (off := difference(ours, theirs)):
+                return Verdict(Status.WRONG, off)
         return Verdict(Status.LEFT, ", ".join(model.fallbacks)) if model.fallbacks else Verdict(Status.RIGHT)
 
 
@@ -81,7 +81,8 @@ def _copies(sample: Sample) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.clone() for tensor in sample.tensors)
 
 
-def _tensors(result: Any) -> list[torch.Tensor]:
+def tensors_of(result: Any) -> list[torch.Tensor]:
+    """The tensors in what a module returns."""
     leaves = [torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in pytree.tree_leaves(result)]
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
@@ -90,7 +91,7 @@ def _type(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype} {list(tensor.shape)}".removeprefix("torch.")
 
 
-def _difference(got: torch.Tensor, expected: torch.Tensor) -> str:
+def difference(got: torch.Tensor, expected: torch.Tensor) -> str:
     """How much two tensors of one type differ, in words; nothing where they agree."""
     if got.is_sparse or got.layout != torch.strided:
         got, expected = got.to_dense(), expected.to_dense()
@@ -109,6 +110,7 @@ def _difference(got: torch.Tensor, expected: torch.Tensor) -> str:
     return f"off by {worst:.3g} where the largest number is {scale:.3g}" if off else ""
 
 
-def _line(error: Exception) -> str:
+def line(error: Exception) -> str:
+    """The beginning of an error's message."""
     lines = str(error).strip().splitlines()
     return " | ".join(line.strip() for line in lines[:3])[:300] if lines else type(error).__name__

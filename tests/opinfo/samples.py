@@ -65,7 +65,7 @@ class Operator:
     def _sample(self, sample: Any) -> Sample:
         leaves, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        return Sample(_Call(self.info, leaves, spec, places), tuple(leaves[place] for place in places))
+        return Sample(_Call(self.info, leaves, spec, places).eval(), tuple(leaves[place] for place in places))
 
 
 class _Call(nn.Module):

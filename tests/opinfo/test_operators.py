@@ -28,6 +28,13 @@ nn.functional.scaled_dot_product_attention new_full prod sort split take tile un
 """
 
 
+@pytest.mark.parametrize("name", ["matmul", "softmax", "sort", "var"])
+def test_gradients_of_samples_are_those_of_torch(name: str, worker: Worker) -> None:
+    verdicts = worker.run(Task(name, 1, gradients=True))
+    assert [verdict for verdict in verdicts if verdict.status in (Status.WRONG, Status.CRASHED)] == []
+    assert any(verdict.status is Status.RIGHT for verdict in verdicts), verdicts
+
+
 @pytest.mark.parametrize("name", OPERATORS.split())
 def test_samples_of_torch_are_right_or_refused(name: str, worker: Worker) -> None:
     verdicts = worker.run(Task(name, 2))

@@ -8,6 +8,7 @@ from multiprocessing.connection import Connection
 from typing import NamedTuple
 
 from tests.opinfo.check import Status, Verdict, check
+from tests.opinfo.gradients import check_gradients
 from tests.opinfo.samples import operators
 
 #: Seconds after which a sample counts as crashed.
@@ -15,11 +16,13 @@ PATIENCE = 300
 
 
 class Task(NamedTuple):
-    """Some samples of an operator: all of them, or so many of the first and the empty ones, from number `start` on."""
+    """Some samples of an operator, their results or their gradients: all, or so many of the first and the empty ones,
+    from number `start` on."""
 
     operator: str
     samples: int | None
     start: int = 0
+    gradients: bool = False
 
 
 class Worker:
@@ -68,7 +71,8 @@ def _work(connection: Connection) -> None:
         operator = known[task.operator]
         try:
             for sample in operator.samples(task.samples)[task.start :]:
-                connection.send(check(sample, defined=operator.defined))
+                gradients = task.gradients
+                connection.send(check_gradients(sample) if gradients else check(sample, defined=operator.defined))
         except Exception as error:  # torch cannot make the samples here
             if task.start == 0:
                 connection.send(Verdict(Status.SKIPPED, f"no samples: {error}"))
