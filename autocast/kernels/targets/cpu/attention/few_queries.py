@@ -36,7 +36,7 @@ class FewQueries:
         rows: list[tuple[tirx.Expr, int, list[tirx.Expr | None], tirx.Expr]],
     ) -> None:
         self.generator, self.unit, self.spec = generator, generator.unit, generator.spec
-        self.lanes, self.rows, self.keys = self.unit.lanes, rows, generator.keys
+        self.lanes, self.rows, self.keys = self.unit.lanes, rows, generator.seen
         self.sums = self.unit.isa.registers // 2
         self.together = max(1, min(_KEYS, self.sums // len(rows)))
         self.keys_base, self.values_base = (generator.base(view, indices) for view in (self.spec.key, self.spec.value))

@@ -31,6 +31,8 @@ class Generator:
         The arguments and the result, as one-dimensional buffers.
     queries, keys, leading
         Extents.
+    seen
+        Keys up to the last that any query of a task sees: `keys`, unless a mask says less.
     """
 
     def __init__(self, spec: Attention, target: tvm.target.Target, way: Way) -> None:
@@ -49,7 +51,7 @@ class Generator:
         T.func_attr({"autocast.flops": self.size(scores * (2 * (spec.depth + spec.value_depth)))})
         self.flats = [flat(buffer) for buffer in buffers]
         self.queries, self.keys = self.unit.opaque(self.size(spec.queries)), self.unit.opaque(self.size(spec.keys))
-        self.leading = [self.size(extent) for extent in spec.leading]
+        self.leading, self.seen = [self.size(extent) for extent in spec.leading], self.keys
 
     def size(self, size: Size) -> Extent:
         if isinstance(size, int):

@@ -28,6 +28,7 @@ from autocast.kernels.targets.cpu.attention.exponentials import softmax_ir
 from autocast.kernels.targets.cpu.attention.few_queries import FewQueries
 from autocast.kernels.targets.cpu.attention.generator import Generator
 from autocast.kernels.targets.cpu.attention.panel import Head, Panel
+from autocast.kernels.targets.cpu.attention.seen import SEEN_IR, hides, seen_keys
 from autocast.kernels.targets.cpu.products.pack import Strip, pack_strip
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack
 from autocast.kernels.targets.cpu.vector.unit import importing, kernel_function
@@ -65,6 +66,7 @@ class _Tasks(Generator):
         packs |= {(spec.arguments[s.view.argument][1], "float32") for s in spec.steps if s.view is not None}
         return (
             softmax_ir(isa, self.compute)
+            + SEEN_IR
             + llvm_ir.conversions_and_accesses(isa)
             + "".join(llvm_pack.packing(isa, storage, compute) for storage, compute in sorted(packs))
         )
@@ -75,6 +77,7 @@ class _Tasks(Generator):
         part = T.bind(task % query_tasks)
         indices = self.indices(T.bind(task // query_tasks), self.leading[:separate])
         group = self.leading[separate:]
+        self.seen = self._seen(indices, separate)
         if self.few:
             self._few_queries(indices, group)
             return
@@ -89,6 +92,21 @@ class _Tasks(Generator):
             result = self.base(spec.result, every)
             with T.serial(0, last - first) as panel:
                 Panel(self, head, query, steps, result, T.bind((first + panel) * blocking.panel)).emit()
+
+    def _seen(self, indices: list[tirx.Expr], separate: int) -> Extent:
+        """Keys up to the last that any query sees: counted where keys are many, and the same for all of a group."""
+        seen = self.keys
+        for step in self.spec.steps:
+            if (
+                (self.blocking.one_block and not self.few)
+                or not hides(self.spec, step)
+                or any(step.view.leading[separate:])
+            ):
+                continue
+            rows = self.queries if step.view.rows != 0 else 1
+            mask, start = self.flats[step.view.argument], self.base(step.view, indices)
+            seen = seen_keys(mask, start, rows, self.size(step.view.rows), seen)
+        return seen
 
     def _few_queries(self, indices: list[tirx.Expr], group: list[Extent]) -> None:
         """Emit code for all queries of the heads that share keys and values, one by one."""
@@ -111,17 +129,17 @@ class _Tasks(Generator):
         spec, unit, blocking = self.spec, self.unit, self.blocking
         depth_words = -(-spec.depth // self.per_word)
         width = -(-depth_words // unit.lanes) * unit.lanes
-        # What is allocated may be hoisted before `self.keys` is known, so sizes are those of the arguments.
+        # What is allocated may be hoisted before `self.seen` is known, so sizes are those of the arguments.
         keys_stored = self.size(spec.keys)
-        key_words = ceil_div(self.keys, self.per_word)
+        key_words = ceil_div(self.seen, self.per_word)
         value_width = -(-spec.value_depth // unit.lanes) * unit.lanes
         # Tiles may read the rows after the last key, and the columns after the last of V; nothing is made of them.
         k_size = (keys_stored + blocking.score_rows) * width
         k_packed = unit.scratch(k_size, self.word)
         k_words = T.decl_buffer((k_size,), "int32", data=k_packed.data)
         v_packed = unit.scratch(ceil_div(keys_stored, self.per_word) * value_width + blocking.value_rows, self.word)
-        keys = self.source(spec.key, self.base(spec.key, indices), self.keys, spec.depth, along_k=True)
-        with T.serial(0, i64(self.keys)) as key:
+        keys = self.source(spec.key, self.base(spec.key, indices), self.seen, spec.depth, along_k=True)
+        with T.serial(0, i64(self.seen)) as key:
             start = T.bind(keys.base + key * keys.stride)
             for vector in range(width // unit.lanes):
                 skip = vector * unit.lanes * self.per_word
@@ -130,7 +148,7 @@ class _Tasks(Generator):
                 arguments = [T.address_of(keys.view[start + skip])] + ([i32(count)] if part else [])
                 words = tirx.call_extern(f"int32x{unit.lanes}", keys.snippet("words", part), *arguments)
                 T.buffer_store(k_words, words, [unit.ramp(key * width + vector * unit.lanes)])
-        values = self.source(spec.value, self.base(spec.value, indices), spec.value_depth, self.keys, along_k=False)
+        values = self.source(spec.value, self.base(spec.value, indices), spec.value_depth, self.seen, along_k=False)
         exact = spec.value_depth % unit.lanes == 0
         pack_strip(unit, values, 0, Strip(v_packed, 0, value_width), 0, key_words, exact=exact)
         return Head(k_packed, width, depth_words, v_packed, value_width)

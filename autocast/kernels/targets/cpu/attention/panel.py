@@ -11,6 +11,7 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.extents import Extent, ceil_div, i32, i64, minimum
 from autocast.kernels.specs.attention import Step
 from autocast.kernels.targets.cpu.attention.generator import Generator
+from autocast.kernels.targets.cpu.attention.seen import hides, seen_keys
 from autocast.kernels.targets.cpu.products.pack import Source, Strip, pack_strip
 from autocast.kernels.targets.cpu.products.tile import Sums, multiply_tile
 from autocast.kernels.targets.cpu.vector.exponentials import LOG2_E
@@ -97,12 +98,17 @@ class Panel:
 
     def _seen(self) -> tirx.Expr:
         """How many keys any query of the panel sees."""
-        keys, queries = self.generator.keys, self.generator.queries
+        seen, queries = self.generator.seen, self.generator.queries
+        rows = minimum(self.width, queries - self.first)
+        for step, base in self.steps:
+            if hides(self.spec, step) and step.view.rows != 0:
+                stride, mask = self.generator.size(step.view.rows), self.generator.flats[step.view.argument]
+                seen = seen_keys(mask, base + self.first * stride, rows, stride, seen)
         if self.spec.causal is None:
-            return i64(keys)
+            return i64(seen)
         self.offset = self.generator.offset()
         last = minimum(self.first + self.width, queries)
-        return T.bind(tirx.max(i64(0), minimum(keys, last + self.offset)))
+        return T.bind(tirx.max(i64(0), minimum(seen, last + self.offset)))
 
     # ---- one block of keys ----
 

@@ -48,6 +48,13 @@ def _biased(
     return heads(2, queries, 37, 4, 16, "float32", group=group, extra=((shape, dtype),), steps=steps, **more)
 
 
+def _cached(dtype: str, queries: int | str, keys: int | str, group: int = 1) -> Attention:
+    """A mask of queries by keys over a cache that is longer than a block of keys."""
+    shape = (2, 1, queries, keys)
+    steps = (Step("scale", 0.25), Step("keep", -INFINITY, bias(3, *shape, group=group)))
+    return heads(2, queries, keys, 4, 16, dtype, group=group, extra=((shape, "bool"),), steps=steps, zero_empty=True)
+
+
 #: Specifications by what is special about them, with the sizes that they leave to run time.
 SPECS: dict[str, tuple[Attention, dict[str, int]]] = {
     "bfloat16": (heads(2, 65, 65, 3, 64, "bfloat16"), {}),
@@ -80,6 +87,9 @@ SPECS: dict[str, tuple[Attention, dict[str, int]]] = {
     "few queries, mask": (_biased("drop", (1, 1, 1, 37), "bool", -INFINITY, queries=2, group=2), {}),
     "mask of every query": (_biased("keep", (1, 1, 21, 37), "bool", -INFINITY), {}),
     "mask of keys": (_biased("keep", (2, 1, 1, 37), "bool", -INFINITY), {}),
+    "long mask of every query": (_cached("bfloat16", 70, 1601, group=2), {}),
+    "long mask, few queries": (_cached("bfloat16", 1, "k", group=2), {"k": 1601}),
+    "long mask, sizes at run time": (_cached("float32", "q", "k"), {"q": 40, "k": 1601}),
     "mask that drops": (_biased("drop", (2, 1, 21, 37), "bool", -3.0), {}),
 }
 
@@ -131,6 +141,22 @@ def test_queries_that_see_nothing_give_nan_and_zero_where_asked(kernels: tuple) 
     out = _run(tvm.compile(tvm.IRModule({"main": attention(zeroed, target, "main")}), target=target)["main"], case)
     assert (out[:, 2:5] == 0).all()
     case.check(out, False)
+
+
+@pytest.mark.parametrize("seen", [0, 1, 201, 1600])
+@pytest.mark.parametrize("name", [name for name in SPECS if name.startswith("long mask")])
+def test_keys_after_the_last_that_is_seen_are_not_read(kernels: tuple, name: str, seen: int) -> None:
+    module, pairs, _ = kernels
+    spec, sizes = SPECS[name]
+    case = Case(spec, **sizes)
+    case.arguments[3][0, ..., seen:] = False
+    case.arguments[3][0, ..., max(seen - 1, 0) : seen] = True
+    used = Case(spec, **sizes)
+    used.arguments = [array.copy() for array in case.arguments]
+    for array in used.arguments[1:3]:
+        array[0, seen:] = np.nan
+    out = _run(module[f"f{list(SPECS).index(name)}"], used)
+    case.check(out, pairs and set(spec.storages) == {"bfloat16"})
 
 
 def test_the_lowest_number_as_a_mask_leaves_rows_without_keys_uniform(kernels: tuple) -> None:
