@@ -13,7 +13,7 @@ import multiprocessing
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ NAME = "coverage"
 TITLES = {
     "operators": "torch's operators (OpInfo), float32",
     "models": "transformers' architectures that torch exports",
+    "generation": "those that generate text: [their tokens](generation.md#architectures)",
 }
 
 #: What may come of an architecture, and what it means.
@@ -63,14 +64,14 @@ def architecture(name: str) -> Outcome:
     try:
         module, inputs, expected = _exportable(name)
     except Exception as error:
-        return Outcome("torch", _line(error))
+        return Outcome("torch", line(error))
     try:
         model = from_torch(module, (), example_kwargs=inputs)
         got = vm.compile(model)(*inputs.values())
     except AutocastError as error:
-        return Outcome("refused", _line(error))
+        return Outcome("refused", line(error))
     except Exception as error:
-        return Outcome("failed", f"{type(error).__name__}: {_line(error)}")
+        return Outcome("failed", f"{type(error).__name__}: {line(error)}")
     names = model.output_names
     results = got if isinstance(got, tuple) else (got,)
     worst = max(_difference(expected, name, result) for name, result in zip(names, results, strict=True))
@@ -151,21 +152,24 @@ def _apart(result: torch.Tensor, expected: torch.Tensor) -> float:
     return float(((got - true).abs().max() / true.abs().max().clamp_min(1e-30)) if true.numel() else 0.0)
 
 
-def _line(error: Exception) -> str:
+def line(error: Exception) -> str:
+    """The beginning of an error's message."""
     return " | ".join(line.strip() for line in str(error).strip().splitlines()[:3])[:300] or type(error).__name__
 
 
-class _Worker:
-    """A process that judges one architecture after the other, and is replaced when it dies or takes too long."""
+class Worker:
+    """A process that `judge`s one architecture after the other, and is replaced when it dies or takes too long."""
 
-    def __init__(self) -> None:
+    def __init__(self, judge: Callable[[str], Outcome]) -> None:
         context = multiprocessing.get_context("spawn")
+        self.judge = judge
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs,), daemon=True)
+        self.process = context.Process(target=_work, args=(judge, theirs), daemon=True)
         self.process.start()
         theirs.close()
 
     def run(self, name: str) -> Outcome:
+        """What it says of one."""
         self.connection.send(name)
         try:
             if self.connection.poll(PATIENCE):
@@ -176,25 +180,25 @@ class _Worker:
             self.process.join()
             detail = f"the process ended with {self.process.exitcode}"
         self.process.kill()
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self.judge)  # type: ignore[misc]
         return Outcome("failed", detail)
 
 
-def _work(connection: Connection) -> None:
+def _work(judge: Callable[[str], Outcome], connection: Connection) -> None:
     warnings.simplefilter("ignore")
     while True:
         try:
             name = connection.recv()
         except EOFError:  # there are no more
             return
-        connection.send(architecture(name))
+        connection.send(judge(name))
 
 
 def models(parts: Iterable[str]) -> Iterator[tuple[str, Outcome]]:
     """What came of architectures."""
     from benchmarks.small_models import architectures
 
-    worker = _Worker()
+    worker = Worker(architecture)
     for name in architectures(*parts):
         yield name, worker.run(name)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -68,28 +69,30 @@ def architectures(*parts: str) -> Iterator[str]:
             yield name
 
 
-def small_models(name: str) -> Iterator[Callable[[], nn.Module]]:
+def small_models(
+    name: str, kind: Any = transformers.AutoModel, others: Mapping[str, Any] = MappingProxyType({"use_cache": False})
+) -> Iterator[Callable[[], nn.Module]]:
     """Ways to make the architecture with two layers and few features, seeded, in eval mode; some of which may fail.
 
     A configuration that is changed keeps what followed from its numbers; one that is made of small ones does not. Heads
-    of the usual size, or few layers of that, are left to architectures whose sizes must fit each other.
+    of the usual size, or few layers of that, are left to architectures whose sizes must fit each other. `kind` is the
+    class of transformers that makes models; where a configuration has one of `others`, it is set.
     """
-    yield lambda: _model(_changed(name))
-    yield lambda: _model(_made_small(name, _SMALL))
-    yield lambda: _model(_made_small(name, _WIDE_HEADS))
-    yield lambda: _model(_made_small(name, _SHORT))
+    yield lambda: _model(_changed(name, others), kind)
+    for sizes in (_SMALL, _WIDE_HEADS, _SHORT):
+        yield lambda sizes=sizes: _model(_made_small(name, sizes, others), kind)  # type: ignore[misc]
 
 
-def _model(config: Any) -> nn.Module:
+def _model(config: Any, kind: Any) -> nn.Module:
     torch.manual_seed(0)
     with torch.device("meta"):
-        size = sum(parameter.numel() for parameter in transformers.AutoModel.from_config(config).parameters())
+        size = sum(parameter.numel() for parameter in kind.from_config(config).parameters())
     if size > _LARGEST:
         raise ValueError(f"it has {size:,} parameters, however small its configuration")
     try:
-        model: nn.Module = transformers.AutoModel.from_config(config, attn_implementation="sdpa")
+        model: nn.Module = kind.from_config(config, attn_implementation="sdpa")
     except ValueError:  # it has none
-        model = transformers.AutoModel.from_config(config, attn_implementation="eager")
+        model = kind.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for parameter in model.parameters():  # routers of zeros choose experts by ties, which torch leaves open
             if parameter.is_floating_point() and parameter.numel() > 1 and bool((parameter == parameter.max()).all()):
@@ -97,11 +100,11 @@ def _model(config: Any) -> nn.Module:
     return model.eval()
 
 
-def _made_small(name: str, sizes: dict[str, Any]) -> Any:
-    return transformers.AutoConfig.for_model(name, **_arguments(transformers.AutoConfig.for_model(name), sizes))
+def _made_small(name: str, sizes: dict[str, Any], others: Mapping[str, Any]) -> Any:
+    return transformers.AutoConfig.for_model(name, **_arguments(transformers.AutoConfig.for_model(name), sizes, others))
 
 
-def _arguments(config: Any, sizes: dict[str, Any]) -> dict[str, Any]:
+def _arguments(config: Any, sizes: dict[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """What makes a configuration like `config` with small numbers."""
     result: dict[str, Any] = {}
     for attribute, value in sizes.items():
@@ -115,12 +118,11 @@ def _arguments(config: Any, sizes: dict[str, Any]) -> dict[str, Any]:
     rotation = _attribute(config, "rope_parameters")
     if isinstance(rotation, dict) and "mrope_section" in rotation and "head_dim" in result:
         result["head_dim"] = int(2 * sum(rotation["mrope_section"]) / rotation.get("partial_rotary_factor", 1.0))
-    if _attribute(config, "use_cache"):
-        result["use_cache"] = False
+    result |= {attribute: value for attribute, value in others.items() if _attribute(config, attribute)}
     for attribute, part in vars(config).items():
         if isinstance(part, transformers.PreTrainedConfig):
             kind = {"model_type": part.model_type} if part.model_type else {}
-            result[attribute] = kind | _arguments(part, sizes)
+            result[attribute] = kind | _arguments(part, sizes, others)
     return result
 
 
@@ -132,13 +134,13 @@ def _attribute(config: Any, name: str) -> Any:
         return None
 
 
-def _changed(name: str) -> Any:
+def _changed(name: str, others: Mapping[str, Any]) -> Any:
     config = transformers.AutoConfig.for_model(name)
-    _shrink(config)
+    _shrink(config, others)
     return config
 
 
-def _shrink(config: Any) -> None:
+def _shrink(config: Any, others: Mapping[str, Any]) -> None:
     """Make a configuration small, and those in it; what another attribute follows from is left alone."""
     for attribute, value in _SMALL.items():
         old = _attribute(config, attribute)
@@ -149,11 +151,12 @@ def _shrink(config: Any) -> None:
         kinds = _attribute(config, attribute)
         if isinstance(kinds, list) and isinstance(layers, int):
             _set(config, attribute, (sorted(set(kinds), key=kinds.index) * layers)[:layers])
-    if _attribute(config, "use_cache"):
-        config.use_cache = False
+    for attribute, value in others.items():
+        if _attribute(config, attribute):
+            _set(config, attribute, value)
     for part in list(vars(config).values()):
         if isinstance(part, transformers.PreTrainedConfig):
-            _shrink(part)
+            _shrink(part, others)
 
 
 def _set(config: Any, attribute: str, value: Any) -> None:

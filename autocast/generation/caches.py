@@ -114,7 +114,16 @@ class Found(NamedTuple):
 
 def shapes_kept(model: PreTrainedModel, start: int, source: torch.Tensor) -> Found:
     """What the model keeps of the token `start`, and of one source, (1, ...), if it has an encoder."""
-    token = torch.full((1, 1), start, dtype=torch.int64)
+    try:
+        return _found(model, torch.full((1, 1), start, dtype=torch.int64), source)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ImportModelError(
+            f"Generator: {type(model).__name__} does not run with a cache of transformers: {error}; expected one that "
+            "keeps a DynamicCache. Import one step of it with from_torch"
+        ) from error
+
+
+def _found(model: PreTrainedModel, token: torch.Tensor, source: torch.Tensor) -> Found:
     with torch.no_grad():
         if not model.config.is_encoder_decoder:
             cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))

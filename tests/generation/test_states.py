@@ -14,6 +14,8 @@ from transformers import (
     FalconH1ForCausalLM,
     MambaConfig,
     MambaForCausalLM,
+    MiniMaxConfig,
+    MiniMaxForCausalLM,
     PreTrainedModel,
 )
 
@@ -117,3 +119,9 @@ def test_what_keeps_more_than_that_is_refused() -> None:
     )
     with pytest.raises(ImportModelError, match="keeps a DynamicIndexedLayer; expected a model whose layers keep"):
         Generator(DeepseekV32ForCausalLM(config).eval())
+
+
+def test_a_model_with_a_cache_of_its_own_is_refused() -> None:
+    config = MiniMaxConfig(**_COMMON, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2)
+    with pytest.raises(ImportModelError, match="MiniMaxForCausalLM does not run with a cache of transformers: MiniMax"):
+        Generator(MiniMaxForCausalLM(config).eval())

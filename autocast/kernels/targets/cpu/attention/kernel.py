@@ -28,7 +28,7 @@ from autocast.kernels.targets.cpu.attention.exponentials import softmax_ir
 from autocast.kernels.targets.cpu.attention.few_queries import FewQueries
 from autocast.kernels.targets.cpu.attention.generator import Generator
 from autocast.kernels.targets.cpu.attention.panel import Head, Panel
-from autocast.kernels.targets.cpu.attention.seen import SEEN_IR, hides, seen_keys
+from autocast.kernels.targets.cpu.attention.seen import SEEN_IR, hiding, seen_keys
 from autocast.kernels.targets.cpu.products.pack import Strip, pack_strip
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack
 from autocast.kernels.targets.cpu.vector.unit import importing, kernel_function
@@ -97,15 +97,11 @@ class _Tasks(Generator):
         """Keys up to the last that any query sees: counted where keys are many, and the same for all of a group."""
         seen = self.keys
         for step in self.spec.steps:
-            if (
-                (self.blocking.one_block and not self.few)
-                or not hides(self.spec, step)
-                or any(step.view.leading[separate:])
-            ):
+            view = hiding(self.spec, step)
+            if view is None or any(view.leading[separate:]) or (self.blocking.one_block and not self.few):
                 continue
-            rows = self.queries if step.view.rows != 0 else 1
-            mask, start = self.flats[step.view.argument], self.base(step.view, indices)
-            seen = seen_keys(mask, start, rows, self.size(step.view.rows), seen)
+            rows, mask = self.queries if view.rows != 0 else 1, self.flats[view.argument]
+            seen = seen_keys(mask, self.base(view, indices), rows, self.size(view.rows), seen)
         return seen
 
     def _few_queries(self, indices: list[tirx.Expr], group: list[Extent]) -> None:

@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.extents import Extent, ceil_div, i32, i64, minimum
 from autocast.kernels.specs.attention import Step
 from autocast.kernels.targets.cpu.attention.generator import Generator
-from autocast.kernels.targets.cpu.attention.seen import hides, seen_keys
+from autocast.kernels.targets.cpu.attention.seen import hiding, seen_keys
 from autocast.kernels.targets.cpu.products.pack import Source, Strip, pack_strip
 from autocast.kernels.targets.cpu.products.tile import Sums, multiply_tile
 from autocast.kernels.targets.cpu.vector.exponentials import LOG2_E
@@ -101,9 +101,10 @@ class Panel:
         seen, queries = self.generator.seen, self.generator.queries
         rows = minimum(self.width, queries - self.first)
         for step, base in self.steps:
-            if hides(self.spec, step) and step.view.rows != 0:
-                stride, mask = self.generator.size(step.view.rows), self.generator.flats[step.view.argument]
-                seen = seen_keys(mask, base + self.first * stride, rows, stride, seen)
+            view = hiding(self.spec, step)
+            if view is not None and base is not None and view.rows != 0:
+                stride, mask = self.generator.size(view.rows), self.generator.flats[view.argument]
+                seen = seen_keys(mask, base + self.first * i64(stride), rows, stride, seen)
         if self.spec.causal is None:
             return i64(seen)
         self.offset = self.generator.offset()

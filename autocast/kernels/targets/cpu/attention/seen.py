@@ -6,7 +6,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64
-from autocast.kernels.specs.attention import Attention, Step
+from autocast.kernels.specs.attention import Attention, OperandView, Step
 
 #: The number of columns up to the last that is true in any row, looked for from the end, eight at a time.
 SEEN_IR = """
@@ -55,15 +55,12 @@ done:
 """
 
 
-def hides(spec: Attention, step: Step) -> bool:
-    """Whether keys where the step's mask is false count for nothing."""
-    return (
-        step.kind == "keep"
-        and step.value == float("-inf")
-        and step.view is not None
-        and step.view.columns == 1
-        and spec.arguments[step.view.argument][1] == "bool"
-    )
+def hiding(spec: Attention, step: Step) -> OperandView | None:
+    """The mask of a step where keys count for nothing if it is false, or None."""
+    view = step.view
+    if view is None or step.kind != "keep" or step.value != float("-inf") or view.columns != 1:
+        return None
+    return view if spec.arguments[view.argument][1] == "bool" else None
 
 
 def seen_keys(mask: tirx.Buffer, start: tirx.Expr, rows: Extent, stride: Extent, keys: Extent) -> tirx.Expr:
