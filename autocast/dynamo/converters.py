@@ -18,7 +18,8 @@ from autocast.dynamo.attention import attention, attention_backward
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, dims
 from autocast.frontend.importer import Importer
-from autocast.frontend.layers import average_pool, convolution, max_pool
+from autocast.frontend.layers import convolution
+from autocast.frontend.pooling import average_pool, max_pool
 from autocast.ir import dtype_of
 
 op = relax.op

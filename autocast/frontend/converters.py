@@ -11,6 +11,7 @@ from autocast.frontend.indexing import INDEXING
 from autocast.frontend.layers import LAYERS
 from autocast.frontend.movement import MOVEMENT
 from autocast.frontend.noise import NOISE
+from autocast.frontend.pooling import POOLING
 from autocast.frontend.recurrent import RECURRENT
 from autocast.frontend.reductions import REDUCTIONS
 from autocast.frontend.resampling import RESAMPLING
@@ -25,6 +26,7 @@ CONVERTERS: dict[str, Converter] = {
     **LAYERS,
     **MOVEMENT,
     **NOISE,
+    **POOLING,
     **RECURRENT,
     **REDUCTIONS,
     **RESAMPLING,
@@ -39,8 +41,7 @@ TRUSTED = frozenset(
         "default": "abs acos acosh asin asinh atan atanh ceil constant_pad_nd cos cosh "
         "erf exp flip floor gather gelu hardtanh isinf isnan leaky_relu log max mean "
         "min neg permute prod reciprocal relu relu6 repeat round rsqrt scalar_tensor sigmoid sign silu "
-        "sin sinh sqrt square stack tan tanh tril triu trunc adaptive_avg_pool1d "
-        "adaptive_avg_pool2d",
+        "sin sinh sqrt square stack tan tanh tril triu trunc",
         "start_step": "arange",
     }.items()
     for name in names.split()

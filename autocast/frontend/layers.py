@@ -1,4 +1,4 @@
-"""Converters of products, convolutions, norms, pools and the like."""
+"""Converters of products, convolutions, norms, resizing and the like."""
 
 from __future__ import annotations
 
@@ -269,54 +269,6 @@ def _affine(value: relax.Expr | None, shape: list[int], dtype: str | None, defau
     return relax.const(np.full(shape, default), dtype) if value is None else value
 
 
-def _average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
-    x, kernel, stride, padding = (importer.arg(node, i, "") for i in range(4))
-    options = importer.arg(node, 4, "ceil_mode", False), importer.arg(node, 5, "count_include_pad", True)
-    return importer.emit(average_pool(x, kernel, stride, padding, *options, importer.arg(node, 6, "divisor_override")))
-
-
-def average_pool(
-    x: relax.Expr,
-    kernel: Sequence[int],
-    stride: Sequence[int] | None,
-    padding: Sequence[int] | None,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
-) -> relax.Call:
-    """`avg_pool2d` as torch says it."""
-    if divisor_override is not None:
-        raise ImportModelError("divisor_override")
-    return relax.op.nn.avg_pool2d(
-        x,
-        pool_size=list(kernel),
-        strides=list(stride or kernel),
-        padding=list(padding or [0, 0]),
-        ceil_mode=bool(ceil_mode),
-        count_include_pad=bool(count_include_pad),
-    )
-
-
-def _max_pool(importer: Importer, node: fx.Node) -> list[relax.Expr]:
-    """The values; a call whose indices are read, which Relax does not give, is left to torch."""
-    x, kernel, stride, padding, dilation = (importer.arg(node, i, "") for i in range(5))
-    return [importer.emit(max_pool(x, kernel, stride, padding, dilation, importer.arg(node, 5, "ceil_mode", False)))]
-
-
-def max_pool(
-    x: relax.Expr,
-    kernel: Sequence[int],
-    stride: Sequence[int] | None,
-    padding: Sequence[int] | None,
-    dilation: Sequence[int] | None,
-    ceil_mode: bool,
-) -> relax.Call:
-    """`max_pool2d` as torch says it."""
-    return relax.op.nn.max_pool2d(
-        x, list(kernel), list(stride or kernel), list(padding or [0, 0]), list(dilation or [1, 1]), bool(ceil_mode)
-    )
-
-
 def _is_ratio(scale: float, before: Any, after: Any) -> bool:
     """Whether a scale is that of the sizes: torch computes places by the scale if it is given one."""
     return float(scale).is_integer() or (isinstance(before, int) and before * scale == after)
@@ -366,7 +318,6 @@ LAYERS: dict[str, Converter] = {
     "_softmax.default": partial(_softmax, operator=relax.op.nn.softmax),
     "addbmm.default": _sum_of_products,
     "addmm.default": _addmm,
-    "avg_pool2d.default": _average_pool,
     "baddbmm.default": _addmm,
     "bmm.default": _matmul,
     "convolution.default": _convolution,
@@ -376,7 +327,6 @@ LAYERS: dict[str, Converter] = {
     "linear.default": _linear,
     "log_softmax.int": partial(_softmax, operator=relax.op.nn.log_softmax),
     "matmul.default": _matmul,
-    "max_pool2d_with_indices.default": _max_pool,
     "mm.default": _matmul,
     "native_group_norm.default": _group_norm_with_statistics,
     "native_layer_norm.default": _layer_norm_with_statistics,

@@ -10,7 +10,7 @@ from tvm.relax import op
 
 from autocast.errors import GradientError
 from autocast.ir import dtype_of, static_shape
-from autocast.training.gradients.registry import Adjoint, Backward, gradient, not_differentiable
+from autocast.training.gradients.registry import Adjoint, Backward, gradient
 from autocast.training.gradients.shapes import known_shape, number, reshaped
 from autocast.training.gradients.vision import along_axes
 
@@ -40,6 +40,32 @@ def _pooling_1d(b: Backward) -> list[Adjoint]:
         bool(attributes.count_include_pad),
     )
     return [reshaped(b.emit(_backward(name, adjoint, image, pooled.attrs)), data)]
+
+
+def _pooling_3d(b: Backward) -> list[Adjoint]:
+    """As pooling of the planes of each volume, and then of columns along the depth."""
+    data, attributes = b.call.args[0], b.call.attrs
+    if _cut(b.call):
+        return [_of_cut_windows(b)]
+    if str(attributes.layout) != "NCDHW":
+        raise GradientError(f"layout={attributes.layout!r}; expected NCDHW")
+    batch, channels, depth, *image = known_shape(data)
+    out_depth, *out_image = known_shape(b.call)[2:]
+    window = attributes.pool_size, attributes.strides, attributes.dilation
+    size, strides, dilation = (list(map(int, values)) for values in window)
+    front, top, left, back, bottom, right = map(int, attributes.padding)
+    options = bool(attributes.ceil_mode), bool(attributes.count_include_pad)
+    name = b.call.op.name.rpartition(".")[2].replace("3d", "2d")
+    pool = getattr(op.nn, name)
+
+    planes = b.emit(op.reshape(data, (batch, channels * depth, *image)))
+    of_planes = pool(planes, size[1:], strides[1:], [top, left, bottom, right], dilation[1:], *options)
+    columns = b.emit(op.reshape(b.emit(of_planes), (batch, channels, depth, math.prod(out_image))))
+    of_columns = pool(columns, [size[0], 1], [strides[0], 1], [front, 0, back, 0], [dilation[0], 1], *options)
+    adjoint = b.emit(op.reshape(b.adjoint, (batch, channels, out_depth, math.prod(out_image))))
+    adjoint = b.emit(_backward(name, adjoint, columns, of_columns.attrs))
+    adjoint = b.emit(op.reshape(adjoint, (batch, channels * depth, *out_image)))
+    return [reshaped(b.emit(_backward(name, adjoint, planes, of_planes.attrs)), data)]
 
 
 def _backward(name: str, adjoint: relax.Expr, data: relax.Expr, attributes: ir.Attrs) -> relax.Call:
@@ -101,16 +127,15 @@ def _averages(extent: int, outputs: int) -> np.ndarray:
 
 _LARGEST = "the adjoint of each window goes to its largest element, the first of equal ones"
 _AVERAGE = "the adjoint of each window, divided by its size, goes to all of its elements"
-_NO_KERNEL = "no kernel pools along three axes backwards; pool along two, or reshape and take a mean"
 
 RULES = (
     gradient("relax.nn.max_pool1d", _pooling_1d, why=_LARGEST),
     gradient("relax.nn.max_pool2d", _pooling_2d, why=_LARGEST),
     gradient("relax.nn.avg_pool1d", _pooling_1d, why=_AVERAGE),
     gradient("relax.nn.avg_pool2d", _pooling_2d, why=_AVERAGE),
+    gradient("relax.nn.max_pool3d", _pooling_3d, why=_LARGEST),
+    gradient("relax.nn.avg_pool3d", _pooling_3d, why=_AVERAGE),
     gradient("relax.nn.adaptive_avg_pool1d", _adaptive, why=_AVERAGE),
     gradient("relax.nn.adaptive_avg_pool2d", _adaptive, why=_AVERAGE),
     gradient("relax.nn.adaptive_avg_pool3d", _adaptive, why=_AVERAGE),
-    not_differentiable("relax.nn.max_pool3d", why=_NO_KERNEL),
-    not_differentiable("relax.nn.avg_pool3d", why=_NO_KERNEL),
 )

@@ -35,6 +35,12 @@ CONVOLUTIONS: dict[str, tuple[Callable[..., relax.Expr], tuple[tuple[int, ...], 
 POOLING: dict[str, tuple[Callable[..., relax.Expr], tuple[int, ...]]] = {
     "largest": (lambda x: nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)), (1, 2, 7, 6)),
     "largest, one axis": (lambda x: nn.max_pool1d(x, 3, 2, 1), (1, 2, 9)),
+    "largest, three axes": (lambda x: nn.max_pool3d(x, (2, 3, 2), (1, 2, 2), (1, 1, 0)), (1, 2, 4, 5, 4)),
+    "average, three axes": (lambda x: nn.avg_pool3d(x, (2, 3, 2), (1, 2, 2), (1, 1, 0)), (1, 2, 4, 5, 4)),
+    "average, three axes, cut": (
+        lambda x: nn.avg_pool3d(x, 3, 2, 1, ceil_mode=True, count_include_pad=True),
+        (1, 2, 4, 5, 4),
+    ),
     "average": (lambda x: nn.avg_pool2d(x, (2, 3), (2, 1), (1, 1)), (1, 2, 6, 5)),
     "average, padding counted": (lambda x: nn.avg_pool2d(x, 2, 2, 1, count_include_pad=True), (1, 2, 6, 6)),
     "average, padding counted, rounded up": (
@@ -106,6 +112,17 @@ def test_a_net_of_images_has_the_gradients_of_torch(training: bool) -> None:
     expected = {"loss": loss.detach().numpy(), **gradients}
     # A bias before batch normalization in training mode has no gradient but rounding.
     assert_gradients_close(actual, expected)
+
+
+def test_maxima_of_dilated_windows_have_the_gradients_of_torch() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 1), torch.nn.MaxPool2d(2, 2, 1, dilation=2))
+    x = torch.randn(2, 2, 9, 6)
+    actual = gradients_of(from_torch(module, (x,)), x)
+    loss = module(x).square().mean()
+    loss.backward()
+    gradients = {name: parameter.grad.numpy() for name, parameter in module.named_parameters()}
+    assert_gradients_close(actual, {"loss": loss.detach().numpy(), **gradients})
 
 
 def test_running_statistics_move_towards_those_of_the_batch() -> None:

@@ -25,9 +25,13 @@ POOLINGS = {
 }
 #: What no kernel of pooling computes, unless it is a mean.
 _VOLUMES = ("relax.nn.avg_pool3d", "relax.nn.adaptive_avg_pool3d")
-_MAXIMA = ("relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d")
 #: Gradients (of the result, the data), which are computed in float32.
 GRADIENTS = {"relax.grad.max_pool2d_backward": "max", "relax.grad.avg_pool2d_backward": "average"}
+#: What is computed with channels last wherever they are.
+_FROM_FIRST = (
+    *("relax.nn.max_pool1d", "relax.nn.max_pool2d", "relax.nn.max_pool3d", "relax.nn.avg_pool3d"),
+    "relax.grad.max_pool2d_backward",
+)
 
 
 @mutator
@@ -122,13 +126,16 @@ def _declined(call: relax.Call, data: relax.Expr, pooled: tuple | None) -> str |
 
 @mutator
 class _ChannelsLast(BindingRewriter):
-    """Max pooling whose channels come first: TVM's overlooks NaN, and takes -inf for the lowest number."""
+    """Pooling whose channels come first, of volumes and of maxima: TVM's overlook NaN, take -inf for the lowest number,
+    and have no gradient where windows are dilated."""
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if not is_op(call, *_MAXIMA) or str(call.attrs.layout) not in ("NCW", "NCHW", "NCDHW"):
+        if not is_op(call, *_FROM_FIRST) or str(call.attrs.layout) not in ("NCW", "NCHW", "NCDHW"):
             return None
-        data, shape = call.args[0], shape_of(call.args[0])
+        if _whole_image(call):
+            return None
+        data, shape = call.args[-1], shape_of(call.args[-1])
         if call.attrs.out_layout != call.attrs.layout or storage(data) not in FLOATS or shape is None:
             return None
         if not isinstance(shape[1], int) or 0 in shape or shape_of(call) is None:
@@ -139,16 +146,16 @@ class _ChannelsLast(BindingRewriter):
         padding = [int(cut) for cut in call.attrs.padding]
         sides = list(zip(padding[:space], padding[space:], strict=True))
         if space == 1:
-            pooled = self.pooled(call, last, "max_pool1d", "NWC", windows, sides)
+            pooled = self.pooled(call, last, "NWC", windows, sides)
         elif space == 2:
-            pooled = self.pooled(call, last, "max_pool2d", "NHWC", windows, sides)
+            pooled = self.pooled(call, last, "NHWC", windows, sides)
         else:  # over height and width, then over depth
             batch, _, depth, *_ = shape
             images = self.emit(relax.op.reshape(last, (batch * depth, *shape[3:], shape[1])))
-            images = self.pooled(call, images, "max_pool2d", "NHWC", [w[1:] for w in windows], sides[1:])
+            images = self.pooled(call, images, "NHWC", [w[1:] for w in windows], sides[1:])
             _, height, width, channels = dims(images)
             planes = self.emit(relax.op.reshape(images, (batch, depth, height * width, channels)))
-            planes = self.pooled(call, planes, "max_pool2d", "NHWC", [(w[0], 1) for w in windows], [sides[0], (0, 0)])
+            planes = self.pooled(call, planes, "NHWC", [(w[0], 1) for w in windows], [sides[0], (0, 0)])
             pooled = self.emit(relax.op.reshape(planes, (batch, dims(planes)[1], height, width, channels)))
         return relax.op.permute_dims(pooled, [0, space + 1, *range(1, space + 1)])
 
@@ -156,15 +163,19 @@ class _ChannelsLast(BindingRewriter):
         self,
         call: relax.Call,
         data: relax.Expr,
-        name: str,
         layout: str,
         windows: list[tuple[int, ...]],
         sides: list[tuple[int, int]],
     ) -> relax.Expr:
         padding = [side[end] for end in (0, 1) for side in sides]
         size, strides, dilation = windows
-        build = getattr(relax.op.nn, name)
-        return self.emit(build(data, size, strides, padding, dilation, bool(call.attrs.ceil_mode), False, layout))
+        kind = call.op.name.rpartition(".")[2].partition("_")[0]
+        options = bool(call.attrs.ceil_mode), bool(call.attrs.count_include_pad), layout
+        moved = getattr(relax.op.nn, f"{kind}_pool{len(layout) - 2}d")(data, size, strides, padding, dilation, *options)
+        if is_op(call, *GRADIENTS):
+            adjoint = self.emit(relax.op.permute_dims(self.new(call.args[0]), [0, 2, 3, 1]))
+            moved = relax.Call(call.op, [adjoint, data], moved.attrs)
+        return self.emit(moved)
 
 
 def _whole_image(call: relax.Call) -> list[int]:
@@ -206,7 +217,7 @@ def _spec(call: relax.Call, data: relax.Expr, data_dtype: str, out_dtype: str) -
 
 
 def move_channels_of_pooling(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite max pooling of data whose channels come first to one of their permutation.
+    """Rewrite max pooling of data whose channels come first to one of their permutation; pooling of volumes to two.
 
     Before::                                       After::
 
