@@ -128,7 +128,11 @@ def _found(model: PreTrainedModel, token: torch.Tensor, source: torch.Tensor) ->
         if not model.config.is_encoder_decoder:
             cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
             model(input_ids=token, **{CACHE: cache}, use_cache=True)
-            return Found([_kept(model, layer) for layer in cache.layers], [], (0, 0))
+            layers = list(cache.layers)
+            # where a configuration is of an encoder, too, its count of layers may be the encoder's
+            while layers and type(layers[-1]).__name__ == "DynamicLayer" and layers[-1].keys is None:
+                layers.pop()
+            return Found([_kept(model, layer) for layer in layers], [], (0, 0))
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())  # as many layers as the decoder has
         inputs = {model.main_input_name: source, "decoder_input_ids": token}
         encoded = model(**inputs, **{CACHE: cache}, use_cache=True).encoder_last_hidden_state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
 import torch
@@ -80,11 +81,15 @@ def _varying(**dimensions: tuple[int | str, ...]) -> dict[str, Any] | None:
 
 
 class _Decoder(nn.Module):
-    """A model that reads tokens alone."""
+    """A model that reads tokens alone.
+
+    It is told their positions if its forward names them, as transformers' loop does; else it counts by itself.
+    """
 
     def __init__(self, model: PreTrainedModel, kept: Kept) -> None:
         super().__init__()
         self.model, self.kept = model, kept
+        self.names_positions = "position_ids" in inspect.signature(model.forward).parameters
 
     def forward(
         self, input_ids: torch.Tensor, position_ids: torch.Tensor, attention_mask: torch.Tensor, start: torch.Tensor
@@ -95,9 +100,9 @@ class _Decoder(nn.Module):
         return self.model(
             input_ids,
             attention_mask=attention_mask if attends else None,
-            position_ids=position_ids,
             use_cache=True,
             logits_to_keep=1,
+            **({"position_ids": position_ids} if self.names_positions else {}),
             **{CACHE: self.kept.cache(start)},
         ).logits
 

@@ -25,6 +25,8 @@ from transformers import (
     StoppingCriteria,
     T5Config,
     T5ForConditionalGeneration,
+    WhisperConfig,
+    WhisperForCausalLM,
 )
 
 from autocast import vm
@@ -47,6 +49,13 @@ _MODELS: dict[str, Callable[[], PreTrainedModel]] = {
         GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=97, n_positions=64)
     ),
     "Gemma 3, sliding windows": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_COMMON, head_dim=16, sliding_window=6)),
+    "Whisper's decoder, which counts positions by itself": lambda: WhisperForCausalLM(
+        WhisperConfig(
+            **{"vocab_size": 97, "d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4},
+            **{"decoder_ffn_dim": 96, "max_target_positions": 64, "init_std": 0.3},
+            **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3},
+        )
+    ),
     "Mixtral, experts": lambda: MixtralForCausalLM(MixtralConfig(**_COMMON, num_local_experts=4)),
 }
 
