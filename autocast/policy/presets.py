@@ -22,11 +22,11 @@ UNSUPPORTED = {
 }
 
 #: Families of operators that multiply matrices: forward, and in `gradients` those that are low.
-_PRODUCTS = frozenset(("products", "convolutions", "attention", "gradients"))
+_PRODUCTS = frozenset(("products", "convolutions", "attention", "recurrent", "gradients"))
 
 
 def multiplies_matrices(row: Row) -> bool:
-    """Whether an operator is GEMM-like: a matrix product, a convolution, an attention, or the gradient of one."""
+    """Whether an operator is GEMM-like: a product, convolution, attention or recurrence, or the gradient of one."""
     return row.family in _PRODUCTS and row.label == "low"
 
 
