@@ -135,7 +135,17 @@ def test_a_graph_that_changes_buffers_is_an_error_that_says_so() -> None:
 
 def test_what_cannot_be_imported_is_an_error_that_names_it() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return x.add_(1)
+        return nn.functional.alpha_dropout(x, 0.5, training=True)
 
     with pytest.raises(Exception, match="from_torch"):
         _compiled(function)(torch.randn(4, 16))
+
+
+def test_a_graph_that_writes_into_its_input_does_so() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
+
+    x, expected = torch.zeros(4, 16), torch.full((4, 16), 2.0)
+    assert torch.equal(_compiled(function)(x), expected)
+    assert torch.equal(x, torch.ones(4, 16))
