@@ -1,19 +1,22 @@
-"""How much can be imported, measured: torch's own operators on torch's samples, and transformers' architectures.
+"""How much can be imported, measured: torch's own operators on torch's samples, and architectures of libraries.
 
 python -m benchmarks.coverage                  # all of them: an hour; prints the table of docs/models_in.md
 python -m benchmarks.coverage table            # measures nothing, and prints it
-python -m benchmarks.coverage models llama     # architectures whose name has "llama" in it
+python -m benchmarks.coverage models llama     # architectures of transformers whose name has "llama" in it
+python -m benchmarks.coverage vision timm.     # families of timm; torchvision.: models of torchvision
 python -m benchmarks.coverage operators --samples 3
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -34,8 +37,12 @@ NAME = "coverage"
 TITLES = {
     "operators": "torch's operators (OpInfo), float32",
     "models": "transformers' architectures that torch exports",
+    "vision": "timm's families and torchvision's models that torch exports",
     "generation": "those that generate text: [their tokens](generation.md#architectures)",
 }
+
+#: Where architectures, ways to make them and inputs that they take come from, by what they are kept as.
+LIBRARIES = {"models": "benchmarks.small_models", "vision": "benchmarks.vision_models"}
 
 #: What may come of an architecture, and what it means.
 OUTCOMES = {
@@ -55,24 +62,24 @@ class Outcome(NamedTuple):
     detail: str = ""
 
 
-def architecture(name: str) -> Outcome:
-    """Import, compile and run an architecture of transformers, and compare what it returns with torch."""
+def architecture(kind: str, name: str) -> Outcome:
+    """Import, compile and run an architecture of one of `LIBRARIES`, and compare what it returns with torch."""
     from autocast import vm
     from autocast.errors import AutocastError
     from autocast.frontend import from_torch
 
     try:
-        module, inputs, expected = _exportable(name)
+        module, inputs, expected = _exportable(kind, name)
     except Exception as error:
         return Outcome("torch", line(error))
     try:
         model = from_torch(module, (), example_kwargs=inputs)
-        got = vm.compile(model)(*inputs.values())
+        got = vm.compile(model)(*_tensors(inputs))
     except AutocastError as error:
         return Outcome("refused", line(error))
     except Exception as error:
         return Outcome("failed", f"{type(error).__name__}: {line(error)}")
-    names = model.output_names
+    names = model.output_names or ("",)
     results = got if isinstance(got, tuple) else (got,)
     worst = max(_difference(expected, name, result) for name, result in zip(names, results, strict=True))
     if not worst <= TOLERANCE:
@@ -83,16 +90,15 @@ def architecture(name: str) -> Outcome:
     return Outcome("left", left) if left else Outcome("right", f"{worst:.1g}")
 
 
-def _exportable(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor], Any]:
+def _exportable(kind: str, name: str) -> tuple[torch.nn.Module, dict[str, Any], Any]:
     """An architecture that torch runs and exports as it was made here, inputs, and what it returns."""
-    from benchmarks.small_models import inputs_of, small_models
-
+    library = importlib.import_module(LIBRARIES[kind])
     refused: Exception | None = None
-    for make in small_models(name):
+    for make in library.small_models(name):
         try:
             module = make()
             with torch.no_grad():
-                inputs, expected = _runs(module, inputs_of(module))
+                inputs, expected = _runs(module, library.inputs_of(module))
                 program = torch.export.export(module, (), inputs, strict=False)
                 exported = program.module()(**inputs)
             if not _alike(exported, expected):
@@ -104,9 +110,9 @@ def _exportable(name: str) -> tuple[torch.nn.Module, dict[str, torch.Tensor], An
     raise refused
 
 
-def _is_settled(module: torch.nn.Module, inputs: dict[str, torch.Tensor], expected: Any) -> bool:
+def _is_settled(module: torch.nn.Module, inputs: dict[str, Any], expected: Any) -> bool:
     """Whether torch's results are the same in float64; an architecture that knows no float64 counts as one."""
-    wide = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+    wide = pytree.tree_map_only(torch.Tensor, lambda x: x.double() if x.is_floating_point() else x, inputs)
     try:
         with torch.no_grad():
             exact = module.double()(**wide)
@@ -120,7 +126,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _runs(module: torch.nn.Module, tried: Iterable[dict[str, torch.Tensor]]) -> tuple[dict[str, torch.Tensor], Any]:
+def _runs(module: torch.nn.Module, tried: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], Any]:
     """The first of some inputs that a module takes, and what it returns."""
     refused: Exception | None = None
     for inputs in tried:
@@ -138,8 +144,8 @@ def _alike(got: Any, expected: Any) -> bool:
 
 
 def _difference(expected: Any, path: str, result: torch.Tensor) -> float:
-    """How far a result is from the one at a path (`logits`, `hidden_states.0`)."""
-    for key in path.split("."):
+    """How far a result is from the one at a path (`logits`, `hidden_states.0`; empty: there is but one)."""
+    for key in filter(None, path.split(".")):
         expected = expected[int(key)] if key.isdigit() else expected[key]
     return _apart(result, expected)
 
@@ -194,12 +200,10 @@ def _work(judge: Callable[[str], Outcome], connection: Connection) -> None:
         connection.send(judge(name))
 
 
-def models(parts: Iterable[str]) -> Iterator[tuple[str, Outcome]]:
-    """What came of architectures."""
-    from benchmarks.small_models import architectures
-
-    worker = Worker(architecture)
-    for name in architectures(*parts):
+def models(kind: str, parts: Iterable[str]) -> Iterator[tuple[str, Outcome]]:
+    """What came of the architectures of one of `LIBRARIES`."""
+    worker = Worker(partial(architecture, kind))
+    for name in importlib.import_module(LIBRARIES[kind]).architectures(*parts):
         yield name, worker.run(name)
 
 
@@ -249,14 +253,15 @@ def table(rows: dict[str, Counter[str]]) -> str:
 def main() -> int:
     """1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.coverage", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("all", "operators", "models", "table"), default="all")
+    parser.add_argument("what", nargs="?", choices=("all", "operators", *LIBRARIES, "table"), default="all")
     parser.add_argument("parts", nargs="*", help="only what has one of these in its name")
     parser.add_argument("--samples", type=at_least(0), default=10, help="of each operator (10), 0: all")
     options = parser.parse_args()
     if options.what in ("all", "operators"):
         measure("operators", operators(options.parts, options.samples))
-    if options.what in ("all", "models"):
-        measure("models", models(options.parts))
+    for kind in LIBRARIES:
+        if options.what in ("all", kind):
+            measure(kind, models(kind, options.parts))
     rows = counted()
     print(f"\n{table(rows)}")
     return 1 if any(counts["wrong"] for counts in rows.values()) else 0

@@ -93,8 +93,16 @@ def _model(config: Any, kind: Any) -> nn.Module:
         model: nn.Module = kind.from_config(config, attn_implementation="sdpa")
     except ValueError:  # it has none
         model = kind.from_config(config, attn_implementation="eager")
+    return varied(model)
+
+
+def varied(model: nn.Module) -> nn.Module:
+    """The model in eval mode, with noise on parameters whose numbers are all the same.
+
+    Routers of zeros choose experts by ties, which torch leaves open, and scales of zero hide what they scale.
+    """
     with torch.no_grad():
-        for parameter in model.parameters():  # routers of zeros choose experts by ties, which torch leaves open
+        for parameter in model.parameters():
             if parameter.is_floating_point() and parameter.numel() > 1 and bool((parameter == parameter.max()).all()):
                 parameter += 0.02 * torch.randn_like(parameter)
     return model.eval()
