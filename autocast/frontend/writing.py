@@ -26,16 +26,20 @@ _REDUCTIONS = {
 
 
 def _scatter(importer: Importer, node: fx.Node, reduction: str = "update") -> relax.Expr:
-    """`x.scatter(axis, index, source)`; torch reads only the part of the source that the index covers."""
+    """`x.scatter(axis, index, source)`."""
     x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
     if not dims(x):
         raise ImportModelError("writing into a scalar")
-    shape = dims(index)
-    source = _source(importer, node, source, list(shape))
-    if dims(source) != shape:
-        axes = list(range(len(shape)))
-        source = importer.emit(op.strided_slice(source, axes, [0] * len(shape), list(shape)))
+    source = _covered(importer, _source(importer, node, source, list(dims(index))), dims(index))
     return importer.emit(op.scatter_elements(x, index, source, axis=axis_of(x, node.args[1]), reduction=reduction))
+
+
+def _covered(importer: Importer, source: relax.Expr, shape: tuple[Any, ...]) -> relax.Expr:
+    """The part of a source that an index of this shape covers: torch reads no more."""
+    if dims(source) == shape:
+        return source
+    axes = list(range(len(shape)))
+    return importer.emit(op.strided_slice(source, axes, [0] * len(shape), list(shape)))
 
 
 def _source(importer: Importer, node: fx.Node, source: Any, shape: list[Any]) -> relax.Expr:
@@ -58,10 +62,7 @@ def _scatter_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
     x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
     if not dims(x):
         raise ImportModelError("writing into a scalar")
-    shape = list(dims(index))
-    if dims(source) != dims(index):
-        source = importer.emit(op.strided_slice(source, list(range(len(shape))), [0] * len(shape), shape))
-    return _reduced(importer, node, (x, index, source))
+    return _reduced(importer, node, (x, index, _covered(importer, source, dims(index))))
 
 
 def _index_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
