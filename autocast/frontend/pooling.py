@@ -60,10 +60,8 @@ def _along_each(space: int, values: Sequence[int]) -> list[int]:
 
 
 def _pooled(importer: Importer, node: fx.Node, space: int, pool: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
-    """What `pool` makes of the data, which may have no batch; volumes whose sizes vary are left to torch."""
+    """What `pool` makes of the data, which may have no batch."""
     x = importer.arg(node, 0, "self")
-    if space == 3 and not all(isinstance(extent, int) for extent in dims(x)[-3:]):
-        raise ImportModelError("pooling of volumes whose sizes are known only at run time")
     if len(dims(x)) == space + 2:
         return importer.emit(pool(x))
     batch = importer.emit(relax.op.expand_dims(x, 0))

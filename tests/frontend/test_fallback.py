@@ -210,11 +210,3 @@ def test_checks_that_only_raise_are_left_out_with_what_they_alone_read() -> None
 
     x = torch.randn(2, 3)
     assert torch.equal(from_torch(Calls(checked), (x,), fallback="error")(x), x + 1)
-
-
-def test_pooling_of_volumes_is_left_to_torch_where_their_sizes_vary() -> None:
-    module = Calls(lambda x: torch.nn.functional.max_pool3d(x, 2)).eval()
-    with pytest.warns(FallbackWarning, match="max_pool3d"):
-        model = from_torch(module, (torch.randn(1, 2, 4, 6, 6),), dynamic={"size": [(0, 3, 4, 16), (0, 4, 4, 16)]})
-    x = torch.randn(1, 2, 4, 7, 7)
-    assert torch.equal(model(x), module(x))

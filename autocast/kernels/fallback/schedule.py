@@ -29,6 +29,9 @@ SCHEDULED = "autocast.scheduled"
 #: Marks PrimFuncs that a module came with.
 EXISTING = "autocast.existing"
 
+#: TIR's operator whose value is where a buffer begins in memory.
+_ADDRESS = tvm.ir.Op.get("tirx.buffer_data")
+
 #: TIR's kinds of axes: `IterVar.kDataPar` and `kCommReduce`.
 _SPATIAL, _REDUCTION = 0, 2
 
@@ -85,8 +88,7 @@ def _guarded(function: tirx.PrimFunc) -> tirx.PrimFunc:
         return function
     block, buffers = realize.block, [param for param in function.params if isinstance(param.ty, tirx.buffer.BufferType)]
     if block.name_hint == "root":
-        _, writes = s_tir.analysis.get_sblock_read_write_region(block, {buffer: buffer for buffer in buffers})
-        written = [write.source for write in writes]
+        written = _written(block)
         sizes = _common_factors([buffer.shape for buffer in buffers if any(map(buffer.same_as, written))])
     else:
         sizes = [size for buffer in buffers[-1:] for size in buffer.shape if not isinstance(size, tirx.IntImm)]
@@ -96,6 +98,23 @@ def _guarded(function: tirx.PrimFunc) -> tirx.PrimFunc:
     fields = (block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init, block.alloc_buffers)
     guarded = s_tir.SBlock(*fields, block.match_buffers, block.annotations)
     return function.with_body(s_tir.SBlockRealize(realize.iter_values, realize.predicate, guarded))
+
+
+def _written(block: s_tir.SBlock) -> list[tvm.ir.Var]:
+    """The buffers that are stored into, or whose address is given away.
+
+    TVM's own analysis of regions composes the indices of all blocks, and divides by 0 where a quotient of a reshape
+    of run-time sizes is divided again.
+    """
+    written: list[tvm.ir.Var] = []
+
+    def called(call: tvm.ir.Call) -> None:
+        if call.op.same_as(_ADDRESS):
+            written.append(call.args[0])
+
+    stored = (tirx.BufferStore, lambda store: written.append(store.buffer))
+    tvm_ffi.structural_walk(block, (stored, (tvm.ir.Call, called)))
+    return written
 
 
 def _common_factors(shapes: list[Sequence[tirx.Expr]]) -> list[tirx.Var]:

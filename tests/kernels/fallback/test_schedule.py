@@ -72,6 +72,13 @@ def test_results_match_float64(name: str, shape: tuple) -> None:
         assert error(got, expected) < (2.0**-7 if dtype == "bfloat16" else 2.0**-20)
 
 
+def test_volumes_with_run_time_sizes_are_pooled() -> None:
+    x = random((1, 2, 7, 6, 9), "float32")
+    pooled = module(lambda x: op.nn.max_pool3d(x, (2, 2, 2), (2, 2, 2)), ((1, 2, 7, "h", "w"), "float32"))
+    (got,) = run(pooled, x)
+    np.testing.assert_array_equal(got, x[:, :, :6, :, :8].reshape(1, 2, 3, 2, 3, 2, 4, 2).max((3, 5, 7)))
+
+
 @pytest.mark.parametrize(("shape", "guarded"), [(("n", 5), True), ((4, 5), False)])
 def test_running_sums_touch_nothing_where_there_is_nothing(shape: tuple, guarded: bool) -> None:
     kernels = _kernels(lambda x: op.cumsum(x, 0), (shape, "float32"))
