@@ -34,7 +34,7 @@ from autocast.vm.program import build, find, is_kept
 from autocast.vm.signatures import signature_of
 from autocast.vm.source import Source
 from autocast.vm.starting import StartingExecutable
-from autocast.vm.torch_devices import MODES, TorchExecutable, torch_device
+from autocast.vm.torch_devices import MODES, TorchExecutable, device_name, torch_device
 
 #: The devices that our kernels are compiled for; `torch_devices.devices` lists those of torch, too.
 DEVICES = ("cpu",)
@@ -98,7 +98,7 @@ def compile(
     TrainingModeWarning
         The model was imported from a torch module in training mode, and is not trained.
     """
-    device = str(device)
+    device = device_name(device)
     where = None if device in DEVICES else torch_device(device)
     check_options(target, opt_level)
     modes, usual = (MODES, MODES[0]) if where else (settings.FIND_MODES, settings.text("AUTOCAST_FIND_MODE"))

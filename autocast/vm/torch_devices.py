@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from threading import RLock
 from typing import Any
 
 import tvm_ffi
 
 from autocast.errors import UnsupportedError
+from autocast.messages import shown
 from autocast.model.value import Model
 from autocast.runtime.executable import checked_state
 from autocast.runtime.signature import Signature
@@ -35,9 +36,19 @@ def devices() -> tuple[str, ...]:
     return "cpu", f"{_PREFIX}cpu", *(f"{accelerator.type}:{index}" for index in range(count) if accelerator)
 
 
-def checked_device(name: str) -> str:
+def device_name(device: Any) -> str:
+    """The name of a device of torch's or TVM's, or the name itself; an UnsupportedError where it is a collection."""
+    if isinstance(device, Collection) and not isinstance(device, str):
+        raise UnsupportedError(
+            f"compile: device {shown(device)} is not supported, expected one of {', '.join(devices())}; a model's "
+            "inputs are passed as args="
+        )
+    return str(device)
+
+
+def checked_device(device: Any) -> str:
     """The name of a device that there is; an UnsupportedError lists them where there is none."""
-    name = str(name)
+    name = device_name(device)
     if name != "cpu":
         torch_device(name)
     return name
@@ -58,8 +69,8 @@ def torch_device(name: str) -> Any:
 
         return torch.device(plain)
     raise UnsupportedError(
-        f"compile: device {name!r} is not supported, expected one of {', '.join(there)}: our kernels' CPU, and what "
-        "torch has on this machine"
+        f"compile: device {shown(name)} is not supported, expected one of {', '.join(there)}: our kernels' CPU, and "
+        "what torch has on this machine"
     )
 
 

@@ -100,7 +100,7 @@ ROWS: Rows = {
         "compile device None": (lambda: autocast.compile(M, None), "device 'None' is not supported"),
         "compile device tvm": (lambda: autocast.compile(M, tvm.cuda()), "device 'cuda:0' is not supported"),
         "compile device 0": (lambda: autocast.compile(M, 0), "device '0' is not supported"),
-        "compile device []": (lambda: autocast.compile(M, []), r"device '\[\]' is not supported"),
+        "compile device []": (lambda: autocast.compile(M, []), r"device \[\] is not supported"),
         "compile opt_level 4": (lambda: autocast.compile(M, opt_level=4), "opt_level is 4"),
         "compile opt_level text": (lambda: autocast.compile(M, opt_level="3"), "opt_level is '3'"),
         "compile opt_level True": (lambda: autocast.compile(M, opt_level=True), "opt_level is True"),
@@ -109,7 +109,7 @@ ROWS: Rows = {
         "compile target 3": (lambda: autocast.compile(M, target=3), "target: got a int"),
         "compile target cuda": (lambda: autocast.compile(M, target=tvm.target.Target("cuda")), "target is cuda"),
         "compile target dict": (lambda: autocast.compile(M, target={"kind": "llvm"}), "target: got a dict"),
-        "compile args": (lambda: autocast.compile(M, [X]), r"device '\[tensor\(\[\[1\., 1\., 1\.\],\\n \[1\., 1\.,"),
+        "compile args": (lambda: autocast.compile(M, [X]), r"device \[tensor\(.* passed as args="),
         "compile no dtype": (
             lambda: autocast.compile(fmod(relax.TensorType((2,), None))),
             r"%x0 in @main is a R\.Tensor\(\(2,\)\)",
