@@ -195,7 +195,7 @@ def _normalized_groups(
     return cast(importer, importer.emit(relax.op.squeeze(result, [2])) if flat else result, dtype)
 
 
-def _batch_norm(importer: Importer, node: fx.Node) -> relax.Expr:
+def _batch_norm(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     """BatchNorm with fixed statistics; the first of torch's three results is the only one that means anything."""
     x, weight, bias, mean, variance = (importer.arg(node, i, "") for i in range(5))
     shape = [dims(x)[1]]
@@ -203,7 +203,7 @@ def _batch_norm(importer: Importer, node: fx.Node) -> relax.Expr:
     weight, bias = _affine(weight, shape, dtype, 1.0), _affine(bias, shape, dtype, 0.0)
     x, weight, bias, mean, variance = _in_one_dtype(importer, x, weight, bias, mean, variance)
     result = importer.emit(
-        relax.op.nn.batch_norm(x, weight, bias, mean, variance, axis=1, epsilon=float(node.args[6]), training=False)
+        relax.op.nn.batch_norm(x, weight, bias, mean, variance, axis=1, epsilon=float(node.args[-1]), training=False)
     )
     return [cast(importer, importer.emit(relax.TupleGetItem(result, 0)), dtype)]
 
@@ -211,9 +211,12 @@ def _batch_norm(importer: Importer, node: fx.Node) -> relax.Expr:
 def _batch_norm_in_training(importer: Importer, node: fx.Node) -> list[relax.Expr | None]:
     """(result, None, None, new running mean, new running variance): normalized by the batch's own statistics.
 
-    Relax moves the running variance towards the batch's variance, torch towards n / (n - 1) times that.
+    Relax moves the running variance towards the batch's variance, torch towards n / (n - 1) times that. Where the call
+    itself says that nothing is trained, the statistics stay.
     """
     x, weight, bias, mean, variance = (importer.arg(node, i, "") for i in range(5))
+    if not importer.arg(node, 5, "training"):
+        return [*_batch_norm(importer, node), None, None, mean, variance]
     momentum, epsilon = (float(value) for value in node.args[-2:])
     shape, stored, kept = [dims(x)[1]], str(dtype_of(x)), str(dtype_of(mean))
     weight, bias = _affine(weight, shape, stored, 1.0), _affine(bias, shape, stored, 0.0)

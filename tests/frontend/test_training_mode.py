@@ -135,6 +135,21 @@ def _copied(model: Model) -> Model:
     )
 
 
+@pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")
+@pytest.mark.parametrize("trained", [False, True])
+def test_batch_norm_trains_as_its_call_says_and_returns_what_it_saves(trained: bool) -> None:
+    def norm(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.ops.aten._native_batch_norm_legit(x, None, None, mean, variance, trained, 0.1, 1e-5)
+
+    def inputs() -> tuple[torch.Tensor, ...]:
+        return x.clone(), torch.full((3,), 0.5), torch.full((3,), 2.0)
+
+    x = torch.randn(4, 3, 5)
+    expected = inputs()
+    results = from_torch(Calls(norm), inputs())(*(given := inputs()))
+    assert_close([*results, *given], [*norm(*expected), *expected])
+
+
 def test_statistics_of_a_dynamic_batch_count_what_is_there() -> None:
     norm = nn.BatchNorm2d(3).train()
     model = _copied(from_torch(norm, (torch.randn(2, 3, 4, 4),), dynamic={"batch": ("*", 0, 1, 8)}))

@@ -24,22 +24,23 @@ class _Define(BindingRewriter):
 
 
 def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
-    """Integers over 0 are 0, and over -1 the negative: the processor ends the program at n / 0 and at -2^31 / -1."""
+    """Integers over 0 are 0, and over -1 the negative: the processor ends the program at n / 0 and at -2^31 / -1.
+
+    Those are divided by 1, and the quotient multiplied by 0 or -1. A choice between quotients would not do: where TVM
+    knows which one is chosen it leaves the choice of the divisor out, and vectors compute both.
+    """
     dtype = dtype_of(x) or ""
     if "int" not in dtype or number_of(y) not in (None, 0.0, -1.0):
         return None
-    remainder = op_name(call) in ("relax.mod", "relax.floor_mod")
-    zero, one = relax.const(0, dtype), relax.const(1, dtype)
+    zero, one, minus_one = (relax.const(number, dtype) for number in (0, 1, -1 if dtype.startswith("i") else 0))
     by_zero = rewriter.emit(op.equal(y, zero))
-    divisor = rewriter.emit(op.where(by_zero, one, y))
-    if dtype.startswith("u"):
-        result = rewriter.emit(relax.Call(call.op, [x, divisor], call.attrs))
-        return op.where(by_zero, zero, result)
-    by_minus_one = rewriter.emit(op.equal(y, relax.const(-1, dtype)))
-    divisor = rewriter.emit(op.where(by_minus_one, one, divisor))
-    result = rewriter.emit(relax.Call(call.op, [x, divisor], call.attrs))
-    negative = zero if remainder else rewriter.emit(op.subtract(zero, x))
-    return op.where(by_zero, zero, rewriter.emit(op.where(by_minus_one, negative, result)))
+    by_minus_one = rewriter.emit(op.equal(y, minus_one))
+    divisor = rewriter.emit(op.where(rewriter.emit(op.logical_or(by_zero, by_minus_one)), one, y))
+    result = relax.Call(call.op, [x, divisor], call.attrs)
+    if op_name(call) in ("relax.mod", "relax.floor_mod"):
+        return result
+    factor = rewriter.emit(op.where(by_minus_one, minus_one, one))
+    return op.multiply(rewriter.emit(result), rewriter.emit(op.where(by_zero, zero, factor)))
 
 
 def _negative(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:

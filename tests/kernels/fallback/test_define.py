@@ -24,15 +24,17 @@ _REMAINDERS = {"mod": [0, 0, 1, -1, 1], "floor_mod": [0, 0, 1, 1, -1]}
 def test_integers_over_zero_are_zero_and_the_smallest_over_minus_one_is_itself(name: str, dtype: str) -> None:
     smallest = np.iinfo(dtype).min
     x, y = np.array([5, -5, 7, -7, 7, smallest], dtype), np.array([0, 0, 2, 2, -2, -1], dtype)
-    (got,) = run(module(getattr(op, name), (x.shape, dtype), (y.shape, dtype)), x, y)
-    expected = {**_QUOTIENTS, **_REMAINDERS}[name]
-    assert got.tolist() == [*expected, smallest if name in _QUOTIENTS else 0]
+    expected = [*{**_QUOTIENTS, **_REMAINDERS}[name], smallest if name in _QUOTIENTS else 0]
+    for times in (1, 16):  # 96 numbers are computed as vectors
+        x, y = np.tile(x, times), np.tile(y, times)
+        (got,) = run(module(getattr(op, name), (x.shape, dtype), (y.shape, dtype)), x, y)
+        assert got.tolist() == expected * times
 
 
 def test_unsigned_integers_over_zero_are_zero() -> None:
-    x, y = np.array([5, 0, 255], "uint8"), np.array([0, 0, 255], "uint8")
+    x, y = np.array([5, 0, 255] * 16, "uint8"), np.array([0, 0, 255] * 16, "uint8")
     (got,) = run(module(op.floor_divide, (x.shape, "uint8"), (y.shape, "uint8")), x, y)
-    assert got.tolist() == [0, 0, 1]
+    assert got.tolist() == [0, 0, 1] * 16
 
 
 def test_the_negative_of_an_unsigned_integer_wraps_around() -> None:
