@@ -39,7 +39,7 @@ ACTIVATIONS = (
 BOUNDED = rows(Kind.ELEMENTWISE, "clip", channels_last="elementwise")
 
 #: What is drawn for an element depends on its place among all.
-RANDOM = rows(Kind.ELEMENTWISE, "nn.seeded_dropout nn.stochastic_round")
+RANDOM = rows(Kind.ELEMENTWISE, "nn.seeded_dropout nn.seeded_normal nn.seeded_uniform nn.stochastic_round")
 
 LOGIC = (
     *_by_functions(Kind.COMPARISON, "equal greater greater_equal less less_equal not_equal"),

@@ -79,7 +79,7 @@ def test_what_torch_fails_to_split_stays_whole(monkeypatch: pytest.MonkeyPatch) 
 
 def test_sizes_of_the_inputs_reach_torch() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return torch.special.i0(x) * torch.randperm(x.shape[0]).sort().values[:, None]
+        return torch.special.i0(x) * (torch.randint(x.shape[0], (x.shape[0], 1)) >= 0)
 
     model = imported(function, X, dynamic={"rows": (0, 0)})
     other = torch.randn(7, 4)
@@ -144,7 +144,7 @@ def test_gradients_are_torchs() -> None:
 
 def test_random_numbers_follow_the_seed_and_the_step() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return x + torch.randn(3, 4) + torch.rand_like(x)
+        return x + torch.poisson(x.abs() * 9) + torch.poisson(x.abs() * 9)
 
     before = torch.random.get_rng_state()
     first, second = (vm.compile(imported(function, X, seed=3)) for _ in range(2))
@@ -155,8 +155,8 @@ def test_random_numbers_follow_the_seed_and_the_step() -> None:
 
 
 def test_an_error_of_torchs_is_an_input_error_that_names_the_operator() -> None:
-    model = imported(lambda p: torch.multinomial(p, 1), torch.ones(3))
-    with pytest.raises(InputError, match=r"main: torch's operator aten\.multinomial\.default, which .* failed: .*inf"):
+    model = imported(torch.poisson, torch.ones(3))
+    with pytest.raises(InputError, match=r"main: torch's operator aten\.poisson\.default, which .* failed: inv"):
         model(-torch.ones(3))
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from autocast.frontend import from_torch
 from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.decompose import decompose
+from autocast.frontend.noise import NOISE
 from tests.frontend.helpers import Calls, relative_error, runner
 
 #: What torch says of operators of its own that have samples here.
@@ -398,7 +399,7 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
         "sym_size.int",
         "full.default",
     }  # test_attention.py, test_dynamic.py
-    seen |= {"bernoulli.p", "native_dropout.default"}  # test_training_mode.py, as the next two
+    seen |= set(NOISE)  # test_noise.py, and test_training_mode.py, as the next two
     seen |= {
         "_softmax.default",
         "_log_softmax.default",

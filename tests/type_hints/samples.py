@@ -223,6 +223,8 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.scatter_elements": lambda: op.scatter_elements(tensor(4, 3), index(2, 3), tensor(2, 3)),
     "relax.scatter_nd": lambda: op.scatter_nd(tensor(4, 3), index(2, 1), tensor(2, 3)),
     "relax.nn.seeded_dropout": lambda: own.seeded_dropout(tensor(4, 6), tensor(2, dtype="int32"), rate=0.1, stream=3),
+    "relax.nn.seeded_normal": lambda: own.seeded_normal(tensor(4, 6), tensor(2, dtype="int32"), stream=3),
+    "relax.nn.seeded_uniform": lambda: own.seeded_uniform(tensor(4, 6), tensor(2, dtype="int32"), stream=3),
     "relax.slice_scatter": lambda: op.slice_scatter(tensor(4, 3), tensor(2, 3), 0, 2, 1),
     "relax.split": lambda: op.split(tensor(4, 6), 2),
     "relax.squeeze": lambda: op.squeeze(tensor(1, 3)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
@@ -15,9 +16,10 @@ from autocast.kernels.specs.program import ProgramBuilder, Shape
 from autocast.kernels.storage import LOADED, LOW
 from autocast.operators import Kind, is_kind
 from autocast.operators.own.dropout import random_bits
+from autocast.operators.own.noise import SECOND
 
 #: Operators whose elements depend on where they are, so that only a space of their own shape computes them.
-SEEDED = ("relax.nn.seeded_dropout", "relax.nn.stochastic_round")
+SEEDED = tuple(f"relax.nn.{name}" for name in ("seeded_dropout", "seeded_normal", "seeded_uniform", "stochastic_round"))
 
 #: Operators that only vectors compute whole: our own, and those that TVM cannot compute.
 VECTOR_OPERATORS = (*SEEDED, "relax.nn.log1p", "relax.nn.expm1", "relax.ewise_fma", "relax.nn.prelu")
@@ -137,10 +139,23 @@ class Translation:
         def word(value: int) -> int:
             return self.builder.step("bits", value)
 
-        seed, step = (self.builder.step("word", state, index) for index in (0, 1))
-        stream = word(int(call.attrs["stream"]))
-        bits = random_bits(partial(self.step, "scramble"), self.builder.step("position"), seed, step, stream, word)
-        x = self.value(call.args[0])
+        def uniform(stream: int) -> int:
+            return self.step("uniform", bits_of(stream))
+
+        def bits_of(stream: int) -> int:
+            seed, step = (self.builder.step("word", state, index) for index in (0, 1))
+            place = self.builder.step("position")
+            return random_bits(partial(self.step, "scramble"), place, seed, step, word(stream), word)
+
+        stream = int(call.attrs["stream"])
+        if is_op(call, "relax.nn.seeded_uniform"):
+            return uniform(stream)
+        if is_op(call, "relax.nn.seeded_normal"):
+            length = self.step("log", self.step("subtract", self.constant(1.0), uniform(stream)))
+            length = self.step("sqrt", self.step("multiply", length, self.constant(-2.0)))
+            angle = self.step("multiply", uniform(stream + SECOND), self.constant(2 * math.pi))
+            return self.step("multiply", length, self.step("cos", angle))
+        x, bits = self.value(call.args[0]), bits_of(stream)
         if is_op(call, "relax.nn.stochastic_round"):
             return self.step("stochastic_round", x, bits)
         rate = float(call.attrs["rate"])

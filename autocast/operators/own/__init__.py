@@ -28,6 +28,7 @@ from autocast.operators.own.grouped import grouped_matmul
 from autocast.operators.own.index_copy import index_copy
 from autocast.operators.own.losses import cross_entropy, cross_entropy_backward
 from autocast.operators.own.near_zero import expm1, log1p
+from autocast.operators.own.noise import seeded_normal, seeded_uniform
 from autocast.operators.own.normalization import (
     group_norm_backward,
     instance_norm_backward,
@@ -90,6 +91,8 @@ __all__ = [
     "rnn",
     "rnn_backward",
     "seeded_dropout",
+    "seeded_normal",
+    "seeded_uniform",
     "selu_backward",
     "share",
     "sigmoid_backward",

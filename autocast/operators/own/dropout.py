@@ -45,19 +45,20 @@ def random_bits(
     return scramble(scramble(position, key), scramble(key, word(_GOLDEN)))
 
 
-def _word(value: int) -> relax.Expr:
+def word(value: int) -> relax.Expr:
+    """A number of 32 bits."""
     return relax.const(value, "uint32")
 
 
-def expand_bits(e: Expansion, x: relax.Expr, state: relax.Expr) -> relax.Expr:
-    """The random bits of each element of `x`, in uint32: of its position, `state`, and the call's `stream`."""
+def expand_bits(e: Expansion, x: relax.Expr, state: relax.Expr, stream: int) -> relax.Expr:
+    """The random bits of each element of `x`, in uint32: of its position, `state`, and `stream`."""
 
     def scramble(a: relax.Expr, b: relax.Expr) -> relax.Expr:
         x = e.emit(op.bitwise_xor(a, b))
         for shift, factor in ROUNDS:
-            x = e.emit(op.bitwise_xor(x, op.right_shift(x, _word(shift))))
-            x = e.emit(op.multiply(x, _word(factor)))
-        return e.emit(op.bitwise_xor(x, op.right_shift(x, _word(LAST_SHIFT))))
+            x = e.emit(op.bitwise_xor(x, op.right_shift(x, word(shift))))
+            x = e.emit(op.multiply(x, word(factor)))
+        return e.emit(op.bitwise_xor(x, op.right_shift(x, word(LAST_SHIFT))))
 
     seed, step = (
         e.emit(op.astype(op.take(state, relax.const(i, "int64"), axis=0, mode="clip"), "uint32")) for i in (0, 1)
@@ -67,14 +68,14 @@ def expand_bits(e: Expansion, x: relax.Expr, state: relax.Expr) -> relax.Expr:
         size = size * dim
     position = e.emit(op.reshape(op.arange(relax.prim_value(size), dtype="int64"), x.ty.shape))
     position = e.emit(op.astype(position, "uint32"))
-    return random_bits(scramble, position, seed, step, _word(int(e.call.attrs["stream"])), _word)
+    return random_bits(scramble, position, seed, step, word(stream), word)
 
 
 def _expand(e: Expansion) -> relax.Expr:
     x, state = e.operands
-    bits = expand_bits(e, x, state)
+    bits = expand_bits(e, x, state, int(e.call.attrs["stream"]))
     rate, dtype = float(e.call.attrs["rate"]), dtype_of(x)
-    uniform = op.astype(op.right_shift(bits, _word(UNIFORM_SHIFT)), dtype) * relax.const(UNIFORM_SCALE, dtype)
+    uniform = op.astype(op.right_shift(bits, word(UNIFORM_SHIFT)), dtype) * relax.const(UNIFORM_SCALE, dtype)
     kept = op.greater_equal(uniform, relax.const(rate, dtype))
     return op.where(kept, x * relax.const(1.0 / (1.0 - rate), dtype), relax.const(0.0, dtype))
 

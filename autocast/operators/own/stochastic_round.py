@@ -32,7 +32,7 @@ def _result(call: relax.Call) -> tvm.ir.Type:
 def _expand(e: Expansion) -> relax.Expr:
     x, state = e.operands
     dropped = relax.const(DROPPED_BITS, "uint32")
-    noise = e.emit(op.right_shift(expand_bits(e, x, state), dropped))
+    noise = e.emit(op.right_shift(expand_bits(e, x, state, int(e.call.attrs["stream"])), dropped))
     bits = e.emit(op.add(e.emit(op.memory.view(x, dtype="uint32")), noise))
     bits = e.emit(op.left_shift(e.emit(op.right_shift(bits, dropped)), dropped))
     rounded = e.emit(op.memory.view(bits, dtype="float32"))

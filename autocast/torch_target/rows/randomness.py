@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from autocast.operators.own.dropout import LAST_SHIFT, ROUNDS, UNIFORM_SCALE, UNIFORM_SHIFT, random_bits
+from autocast.operators.own.noise import SECOND
 from autocast.operators.own.stochastic_round import DROPPED_BITS
 from autocast.torch_target.asked import Asked, Row, Value
 
@@ -19,18 +22,31 @@ def _scramble(a: Value, b: Value) -> Value:
     return x ^ (x >> LAST_SHIFT)
 
 
-def _bits(asked: Asked) -> Value:
-    """32 random bits for each element of the first argument."""
+def _bits(asked: Asked, stream: int = 0) -> Value:
+    """32 random bits for each element of the first argument, of the call's stream or of so many after it."""
     x, state = asked.args
     seed, step = (state[i].to(torch.int64) & _MASK for i in (0, 1))
     positions = torch.arange(x.numel()).reshape(asked.shape_of(0)) & _MASK
-    return random_bits(_scramble, positions, seed, step, int(asked.attrs["stream"]), lambda number: number)
+    return random_bits(_scramble, positions, seed, step, int(asked.attrs["stream"]) + stream, lambda number: number)
+
+
+def _uniform_of(asked: Asked, stream: int = 0) -> Value:
+    dtype = torch.float64 if asked.dtype is torch.float64 else torch.float32
+    return (_bits(asked, stream) >> UNIFORM_SHIFT).to(dtype) * UNIFORM_SCALE
+
+
+def _uniform(asked: Asked) -> Value:
+    return asked.stored(_uniform_of(asked))
+
+
+def _normal(asked: Asked) -> Value:
+    length = torch.sqrt(torch.log(1 - _uniform_of(asked)) * -2.0)
+    return asked.stored(length * torch.cos(_uniform_of(asked, SECOND) * (2 * math.pi)))
 
 
 def _dropout(asked: Asked) -> Value:
     x, rate = asked.wide(0), float(asked.attrs["rate"])
-    uniform = (_bits(asked) >> UNIFORM_SHIFT).to(torch.float32) * UNIFORM_SCALE
-    return asked.stored(torch.where(uniform >= rate, x * (1.0 / (1.0 - rate)), 0.0))
+    return asked.stored(torch.where(_uniform_of(asked) >= rate, x * (1.0 / (1.0 - rate)), 0.0))
 
 
 def _stochastic_round(asked: Asked) -> Value:
@@ -50,6 +66,8 @@ def _multinomial(asked: Asked) -> Value:
 
 ROWS: dict[str, Row] = {
     "nn.seeded_dropout": _dropout,
+    "nn.seeded_normal": _normal,
+    "nn.seeded_uniform": _uniform,
     "multinomial_from_uniform": _multinomial,
     "nn.stochastic_round": _stochastic_round,
 }

@@ -16,10 +16,14 @@ def _scramble(b: Body, x: Value, y: Value) -> Value:
     return b.from_bits(b.int_op("xor", bits, b.int_op("lshr", bits, LAST_SHIFT)))
 
 
+def _uniform(b: Body, bits: Value) -> Value:
+    """The bits as a number from 0 to below 1."""
+    return b.to_float(b.int_op("lshr", b.bits(bits), UNIFORM_SHIFT)) * UNIFORM_SCALE
+
+
 def _dropout(b: Body, x: Value, bits: Value, rate: Value, scale: Value) -> Value:
     """`x * scale` where the bits, as a number from 0 to 1, are at least `rate`; else 0."""
-    uniform = b.to_float(b.int_op("lshr", b.bits(bits), UNIFORM_SHIFT)) * UNIFORM_SCALE
-    return b.where("olt", uniform, rate, 0.0, x * scale)
+    return b.where("olt", _uniform(b, bits), rate, 0.0, x * scale)
 
 
 def _stochastic_round(b: Body, x: Value, bits: Value) -> Value:
@@ -30,6 +34,7 @@ def _stochastic_round(b: Body, x: Value, bits: Value) -> Value:
 
 FUNCTIONS: dict[str, Definition] = {
     "scramble": _scramble,
+    "uniform": _uniform,
     "dropout": _dropout,
     "stochastic_round": _stochastic_round,
 }

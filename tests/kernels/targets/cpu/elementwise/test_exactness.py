@@ -46,7 +46,7 @@ FUNCTIONS: dict[str, tuple[Callable[[relax.Expr], relax.Expr], Exact]] = {
 #: Operators of two or more tensors, in test_special_values.py, and those of random numbers.
 OTHERS = (
     "add atan2 divide ewise_fma floor_divide floor_mod log_add_exp maximum minimum mod multiply power subtract nn.prelu"
-    " nn.seeded_dropout nn.stochastic_round"
+    " nn.seeded_dropout nn.seeded_normal nn.seeded_uniform nn.stochastic_round"
 )
 
 #: Functions that are as exact as their argument, not as their result: where they vanish, below zero, they lose digits.

@@ -60,7 +60,7 @@ BINARY: dict[str, tuple[Callable, Callable]] = {
     "where": (lambda x, y: op.where(op.less(x, y), x, y), lambda x, y: torch.where(x < y, x, y)),
 }
 #: Of parameters, random numbers, and what no library has.
-OTHERS = {"nn.prelu", "nn.seeded_dropout", "nn.stochastic_round"}
+OTHERS = {"nn.prelu", "nn.seeded_dropout", "nn.seeded_normal", "nn.seeded_uniform", "nn.stochastic_round"}
 
 
 def test_every_elementwise_operator_is_tried() -> None:

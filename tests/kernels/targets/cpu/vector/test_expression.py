@@ -97,7 +97,7 @@ REFERENCES: dict[str, Callable[..., np.ndarray]] = {
     **{name: function for name, function in ACTIVATIONS.items() if name is not None},
 }
 #: Functions of bits, which test_random.py tests.
-ON_BITS = {"scramble", "dropout", "stochastic_round"}
+ON_BITS = {"scramble", "uniform", "dropout", "stochastic_round"}
 EXTREMES = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 3e38, -3e38, 0.5, 1.5, 2.5, -0.5], np.float32)
 
 
