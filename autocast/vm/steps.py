@@ -66,7 +66,9 @@ class _Describer:
     def call(self, number: int, call: relax.Call) -> list[Any]:
         name = ir.op_name(call)
         if name == "relax.memory.alloc_storage":
-            return [("allocate", number, self.shape(call.args[0].values), "uint8")]
+            size = call.args[0]  # where a module is written by hand, also a tuple or a variable
+            sizes = size.values if isinstance(size, relax.ShapeExpr) else getattr(size, "fields", None)
+            return [("allocate", number, self.shape(sizes), "uint8")]
         if name in _RELEASES:
             return [("release", self.value(call.args[0]))]
         if name == "relax.memory.alloc_tensor" or name in VIEWS:
