@@ -142,6 +142,8 @@ def logic(w: Writer) -> None:
         w.bind(f"R.{w.one_of(['logical_and', 'logical_or', 'logical_xor'])}({x.name}, {y.name})", dims, "bool")
         return
     name = w.one_of(["add", "subtract", "multiply", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor"])
+    if w.chance(6):
+        name = w.one_of(["divide", "floor_divide", "floor_mod", "mod"])  # by 0, too
     if w.chance(4):
         number = w.one_of([1, 2, 3])
         name = w.one_of(["left_shift", "right_shift", "floor_divide", "floor_mod", "add"])

@@ -191,7 +191,7 @@ def divide(call: relax.Call | None, x: Tensor, y: Tensor, dtype: str | None = No
     x, y = tensor(x), tensor(y)
     dtype = dtype or (dtype_of(call) if call is not None else x.dtype)
     if not is_float(dtype):
-        return elementwise(lambda a, b: np.trunc(a / np.where(b == 0, 1, b)).astype(np.int64), x, y, dtype=dtype)
+        return elementwise(lambda a, b: np.trunc(a / np.where(b == 0, np.inf, b)).astype(np.int64), x, y, dtype=dtype)
     result = elementwise(np.divide, x, y, dtype=dtype)
     poles = (np.abs(y.value) <= y.error) & (y.error > 0)
     return Tensor.of(result.value, np.where(poles, np.inf, result.error), dtype)
@@ -215,7 +215,7 @@ def _modulo(call: relax.Call, x: Tensor, y: Tensor) -> Tensor:
     )
     error = np.where(crosses, np.maximum(error, step + error), error)
     unsure = (np.abs(y.value) <= y.error) & (y.error > 0)
-    return Tensor.of(result.value, np.where(unsure | (y.value == 0), np.inf, error), dtype_of(call))
+    return Tensor.of(result.value, np.where(unsure | ((y.value == 0) & floats), np.inf, error), dtype_of(call))
 
 
 @operator("relax.atan2", units=FUNCTION)
