@@ -123,10 +123,10 @@ class BindingRewriter(PyExprMutator):
         """The rewritten form of `expr`, an expression of the original function."""
         return self.visit_expr(expr)
 
-    def emit(self, value: relax.Expr) -> relax.Var:
+    def emit(self, value: relax.Expr, name: str = "") -> relax.Var:
         """Bind `value` to a new variable of the current block, at the place of the binding that is rewritten."""
         local = self.builder_.current_block_is_dataflow()
-        return self._bound(value, relax.DataflowVar if local else relax.Var, "lv" if local else "gv")
+        return self._bound(value, relax.DataflowVar if local else relax.Var, name or ("lv" if local else "gv"))
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         self.span = binding.var.span

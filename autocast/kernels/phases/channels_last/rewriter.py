@@ -45,7 +45,7 @@ class ChannelsLast(BindingRewriter):
         answer = None if rule is None else rule(self, binding.value)
         if answer is None or not answer[1]:
             return answer and answer[0]
-        value = answer[0] if isinstance(answer[0], relax.Var) else self.builder_.emit(answer[0], binding.var.name)
+        value = answer[0] if isinstance(answer[0], relax.Var) else self.emit(answer[0], binding.var.name)
         self.last[binding.var] = value
         return value if isinstance(binding.var, relax.DataflowVar) else moved_back(value)
 

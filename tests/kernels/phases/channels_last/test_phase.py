@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
@@ -11,8 +12,12 @@ import torch
 import tvm
 from tvm import relax
 
+from autocast.frontend import from_torch
+from autocast.ir.places import places_of_kernels
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.channels_last.phase import channels_last
+from autocast.kernels.pipeline import lower
+from autocast.kernels.targets.cpu.instruction_sets import detect_target
 from tests.kernels.matching.plain import run_plainly
 from tests.kernels.modules import error, module, operators, random, run
 
@@ -231,3 +236,11 @@ def test_a_sum_of_products_keeps_its_operands_of_one_shape() -> None:
     image = torch.nn.functional.conv2d(torch.as_tensor(x), torch.as_tensor(w)).numpy()
     (got,) = run(module(body, *shapes), x, w, y)
     np.testing.assert_allclose(got, image * y + y, rtol=1e-4, atol=1e-5)
+
+
+def test_kernels_of_convolutions_say_which_modules_they_come_from() -> None:
+    layers = [("first", torch.nn.Conv2d(3, 8, 3)), ("act", torch.nn.ReLU()), ("second", torch.nn.Conv2d(8, 4, 3))]
+    model = from_torch(torch.nn.Sequential(OrderedDict(layers)).eval(), (torch.randn(1, 3, 8, 6),))
+    places = places_of_kernels(lower(model.mod, detect_target()))
+    found = [modules for name, modules in places.items() if name.startswith("convolution") and "pack" not in name]
+    assert sorted(found) == [("act",), ("second",)]
