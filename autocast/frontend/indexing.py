@@ -193,15 +193,35 @@ def _as_strided(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(op.take(flat, relax.const(places), axis=0, mode="clip"))
 
 
+def _bucketize(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Between which of the sorted boundaries each number is; NaN is after all of them."""
+    x, boundaries = importer.arg(node, 0, "self"), importer.arg(node, 1, "boundaries")
+    if node.target is torch.ops.aten.searchsorted.Tensor:
+        x, boundaries = boundaries, x
+    if len(dims(boundaries)) != 1 or node.kwargs.get("sorter") is not None:
+        raise ImportModelError("boundaries of several dimensions, or that are not sorted")
+    right = bool(importer.arg(node, 3, "right", False)) or node.kwargs.get("side") == "right"
+    dtypes = [getattr(torch, str(dtype_of(value))) for value in (x, boundaries)]
+    common = str(torch.promote_types(*dtypes)).removeprefix("torch.")
+    x, boundaries = cast(importer, x, common), cast(importer, boundaries, common)
+    place = importer.emit(op.bucketize(x, boundaries, importer.dtype(node) == "int32", right))
+    if "float" not in common:
+        return place
+    last = importer.number(dims(boundaries)[0], importer.dtype(node))
+    return importer.emit(op.where(importer.emit(op.isnan(x)), last, place))
+
+
 #: Converters by the name of the overload.
 INDEXING: dict[str, Converter] = {
     "_unsafe_index.Tensor": _index,
     "_unsafe_masked_index.default": _masked_index,
     "as_strided.default": _as_strided,
     "as_strided_copy.default": _as_strided,
+    "bucketize.Tensor": _bucketize,
     "histc.default": _histc,
     "index.Tensor": _index,
     "index_put.default": _index_put,
+    "searchsorted.Tensor": _bucketize,
     "slice_scatter.default": _slice_scatter,
     "topk.default": _topk,
 }

@@ -11,6 +11,7 @@ from tvm import relax
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
+from autocast.ir import dtype_of
 
 op = relax.op
 
@@ -81,6 +82,37 @@ def _kth(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     return found
 
 
+def _median(ignoring_nan: bool) -> Converter:
+    """The lower median of all elements, or along an axis and where it is: NaN where there is one, unless ignored."""
+
+    def convert(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Expr]:
+        x, whole = importer.arg(node, 0, "self"), len(node.args) == 1
+        if not dims(x):
+            return x if whole else [x, relax.const(0, "int64")]
+        if whole:
+            x = importer.emit(op.reshape(x, (-1,)))
+        axis, keep = (0, False) if whole else (axis_of(x, node.args[1]), bool(importer.arg(node, 2, "keepdim", False)))
+        size = dims(x)[axis]
+        if not isinstance(size, int) or size == 0:
+            raise ImportModelError("the median of as many elements as are known at run time, or of none")
+        numbers = op.logical_not(op.isnan(x)) if "float" in str(dtype_of(x)) else op.equal(x, x)
+        known = importer.emit(op.sum(op.astype(numbers, "int64"), axis, keepdims=True))  # NaN is sorted after them
+        middle, one, two = (relax.const(number, "int64") for number in ((size - 1) // 2, 1, 2))
+        if ignoring_nan:
+            lower = importer.emit(op.floor_divide(op.subtract(known, one), two))
+            place = importer.emit(op.maximum(lower, relax.const(0, "int64")))
+        else:
+            complete = importer.emit(op.equal(known, relax.const(size, "int64")))
+            place = importer.emit(op.where(complete, middle, known))
+        found = []
+        for values in (op.sort(x, axis), op.argsort(x, axis, dtype="int64"))[: 1 if whole else 2]:
+            at = importer.emit(op.gather_elements(importer.emit(values), place, axis))
+            found.append(at if keep else importer.emit(op.squeeze(at, [axis])))
+        return found[0] if whole else found
+
+    return convert
+
+
 def _scan(operator: Callable[[relax.Expr, int], relax.Expr]) -> Converter:
     """A cumulative sum or product, in the dtype of its result."""
 
@@ -129,7 +161,11 @@ REDUCTIONS: dict[str, Converter] = {
     "linalg_vector_norm.default": _norm,
     "max.dim": _extreme_and_place(op.max, op.argmax),
     "mean.dim": _reduced(op.mean),
+    "median.default": _median(ignoring_nan=False),
+    "median.dim": _median(ignoring_nan=False),
     "min.dim": _extreme_and_place(op.min, op.argmin),
+    "nanmedian.default": _median(ignoring_nan=True),
+    "nanmedian.dim": _median(ignoring_nan=True),
     "prod.dim_int": _reduced(op.prod),
     "sort.default": _sort(1),
     "sort.stable": _sort(2),

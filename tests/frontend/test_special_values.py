@@ -58,3 +58,16 @@ def test_functions_answer_as_torch_does(functions: dict[str, Callable], dtype: s
         for line in wrong(name, got, function(*operands), operands)
     ]
     assert found == []
+
+
+def test_medians_and_buckets_know_where_nan_is() -> None:
+    x = torch.randn(4, 7, 5)
+    x[1, 3, 2] = x[1, 5, 2] = x[0, 6] = float("nan")
+
+    def found(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        places = (torch.bucketize(x, torch.linspace(-1, 1, 5), right=right) for right in (False, True))
+        return (x.median(), x.nanmedian(), *x.median(1), *x.nanmedian(1), *places)
+
+    results = compile_model(from_torch(Calls(found), (x,), fallback="error"))(x)
+    for got, expected in zip(results, found(x), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
