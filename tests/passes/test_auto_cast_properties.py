@@ -18,6 +18,8 @@ from tests.passes.erasure import erase
 from tests.passes.golden import casts_that_change_nothing
 from tests.passes.random_modules import modules
 
+op = relax.op
+
 DTYPES = ("bfloat16", "float16")
 OBJECTIVES = ("bytes", "casts")
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -62,6 +64,17 @@ def test_the_cost_is_the_minimum_over_all_assignments(objective, data):
     _, report = auto_cast(mod, Policy(objective=objective), brute_force.Costs())
     assert report.cost == prices.minimum()
     assert report.lower_bound == report.cost
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_what_an_author_rounds_and_widens_again_costs_what_its_reader_makes_of_it(objective):
+    w, builder = relax.Var("w", relax.TensorType((8, 8), "float32")), relax.BlockBuilder()
+    with builder.function("main", [w]):
+        wide = builder.emit(op.astype(builder.emit(op.astype(w, "bfloat16")), "float32"))
+        view = builder.emit(op.expand_dims(wide, 0))  # takes no cast into its loads, as a product would
+        builder.emit_func_output(builder.emit(op.matmul(view, view)))
+    _, report = auto_cast(builder.get(), Policy(objective=objective), brute_force.Costs())
+    assert report.cost == brute_force.read(builder.get(), "bfloat16", objective).minimum()
 
 
 @given(mod=modules(max_blocks=2, max_size=4))

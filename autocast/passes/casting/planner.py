@@ -272,7 +272,7 @@ class Planner:
             target = Leaf(facts, dtype, source.scope, source.name, literal=fold(source.literal, dtype))
         elif dtype == "float32" or source.node == LOW:
             target = Leaf(facts, dtype, source.scope, source.name, source.elements, source.tensor, source.uses)
-            target.producer = source.producer
+            target.producer, target.rounded = source.producer, source.rounded
         else:
             # Equal values share a leaf, where it is visible.
             assert source.tensor is not None
