@@ -295,10 +295,9 @@ class Importer(ExportedProgramImporter):
     def _check_type(self, node: fx.Node, result: Any) -> None:
         expected = node.meta.get("val")
         if isinstance(expected, list | tuple) and isinstance(result, list):
-            reads = [user for user in node.users if user.target is operator.getitem]
             made = {index for index, part in enumerate(result) if part is not None or expected[index] is None}
-            missing = {read.args[1] for read in reads if read.args[1] >= len(result) or read.users} - made
-            if missing:
+            read = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
+            if missing := read - made:
                 raise ImportModelError(f"its result {min(missing)} is read, of which its converter knows nothing")
             for one, part in zip(expected, result, strict=False):
                 self._check_one_type(one, part)

@@ -149,8 +149,7 @@ def _normalized(
 
 
 def _layer_norm_with_statistics(importer: Importer, node: fx.Node) -> list[relax.Expr]:
-    """`native_layer_norm`, of which nobody reads the statistics."""
-    _check_statistics_are_unread(node)
+    """`native_layer_norm` without its statistics, which nobody may read."""
     x, weight, bias = (importer.arg(node, i, "") for i in (0, 2, 3))
     shape, epsilon = [int(size) for size in node.args[1]], float(node.args[4])
     dtype = importer.type_of(node.meta["val"][0])[1]
@@ -240,8 +239,7 @@ def _batch_norm_in_training(importer: Importer, node: fx.Node) -> list[relax.Exp
 
 
 def _group_norm_with_statistics(importer: Importer, node: fx.Node) -> list[relax.Expr]:
-    """`native_group_norm`, of which nobody reads the statistics."""
-    _check_statistics_are_unread(node)
+    """`native_group_norm` without its statistics, which nobody may read."""
     x, weight, bias = (importer.arg(node, i, "") for i in range(3))
     dtype, groups, epsilon = importer.type_of(node.meta["val"][0])[1], int(node.args[6]), float(node.args[7])
     return [_normalized_groups(importer, x, weight, bias, groups, epsilon, dtype)]
@@ -249,17 +247,11 @@ def _group_norm_with_statistics(importer: Importer, node: fx.Node) -> list[relax
 
 def _norm_of_one_entry(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     """Batch statistics of a batch of one, as instance norm is written: each channel is a group."""
-    _check_statistics_are_unread(node)
     x, weight, bias = (importer.arg(node, i, "") for i in range(3))
     if dims(x)[0] != 1 or not isinstance(dims(x)[1], int) or not importer.arg(node, 3, "training"):
         raise ImportModelError("statistics of several entries, or of a number of channels known only at run time")
     dtype, epsilon = importer.type_of(node.meta["val"][0])[1], float(node.args[5])
     return [_normalized_groups(importer, x, weight, bias, dims(x)[1], epsilon, dtype)]
-
-
-def _check_statistics_are_unread(node: fx.Node) -> None:
-    if any(user.args[1] != 0 and user.users for user in node.users):
-        raise ImportModelError("its mean and its deviation")
 
 
 def _in_one_dtype(importer: Importer, *values: relax.Expr) -> list[relax.Expr]:

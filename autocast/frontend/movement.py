@@ -141,12 +141,11 @@ def _empty(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(relax.op.zeros(importer.shape(node), importer.dtype(node)))
 
 
-def _get_item(importer: Importer, node: fx.Node) -> relax.Expr:
+def _get_item(importer: Importer, node: fx.Node) -> relax.Expr | None:
+    """One of several results; None for one that nobody reads and no converter makes."""
     values, index = importer.arg(node, 0, ""), node.args[1]
     if isinstance(values, list | tuple):
-        if not isinstance(index, int) or index >= len(values):
-            raise ImportModelError(f"result {index} of an operator of which only the first {len(values)} are supported")
-        return values[index]
+        return values[index] if index < len(values) else None
     return importer.emit(relax.TupleGetItem(values, index))
 
 

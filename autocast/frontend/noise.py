@@ -36,7 +36,7 @@ def dropout(importer: Importer, x: relax.Expr, rate: float) -> relax.Expr:
 
 
 def _native_dropout(importer: Importer, node: fx.Node) -> list[relax.Expr]:
-    """The values; reading the mask, which is never stored, fails in getitem."""
+    """The values; the mask is never stored, and nobody may read it."""
     x, rate = importer.arg(node, 0, "input"), float(node.args[1])
     train = importer.arg(node, 2, "train")
     if rate == 0.0 or train is False:

@@ -95,7 +95,8 @@ def _median(ignoring_nan: bool) -> Converter:
         size = dims(x)[axis]
         if not isinstance(size, int) or size == 0:
             raise ImportModelError("the median of as many elements as are known at run time, or of none")
-        numbers = op.logical_not(op.isnan(x)) if "float" in str(dtype_of(x)) else op.equal(x, x)
+        may_be_nan = "float" in str(dtype_of(x))
+        numbers = op.logical_not(op.isnan(x)) if may_be_nan else op.ones(x.ty.shape, "bool")
         known = importer.emit(op.sum(op.astype(numbers, "int64"), axis, keepdims=True))  # NaN is sorted after them
         middle, one, two = (relax.const(number, "int64") for number in ((size - 1) // 2, 1, 2))
         if ignoring_nan:
