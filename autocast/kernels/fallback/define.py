@@ -32,15 +32,17 @@ def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr)
     dtype = dtype_of(x) or ""
     if "int" not in dtype or number_of(y) not in (None, 0.0, -1.0):
         return None
-    zero, one, minus_one = (relax.const(number, dtype) for number in (0, 1, -1 if dtype.startswith("i") else 0))
-    by_zero = rewriter.emit(op.equal(y, zero))
-    by_minus_one = rewriter.emit(op.equal(y, minus_one))
-    divisor = rewriter.emit(op.where(rewriter.emit(op.logical_or(by_zero, by_minus_one)), one, y))
-    result = relax.Call(call.op, [x, divisor], call.attrs)
-    if op_name(call) in ("relax.mod", "relax.floor_mod"):
-        return result
-    factor = rewriter.emit(op.where(by_minus_one, minus_one, one))
-    return op.multiply(rewriter.emit(result), rewriter.emit(op.where(by_zero, zero, factor)))
+    zero, one = relax.const(0, dtype), relax.const(1, dtype)
+    replaced = by_zero = rewriter.emit(op.equal(y, zero))
+    factor = rewriter.emit(op.where(by_zero, zero, one))
+    if not dtype.startswith("u"):
+        minus_one = relax.const(-1, dtype)
+        by_minus_one = rewriter.emit(op.equal(y, minus_one))
+        replaced = rewriter.emit(op.logical_or(by_zero, by_minus_one))
+        factor = rewriter.emit(op.where(by_minus_one, minus_one, factor))
+    result = relax.Call(call.op, [x, rewriter.emit(op.where(replaced, one, y))], call.attrs)
+    is_remainder = op_name(call) in ("relax.mod", "relax.floor_mod")
+    return result if is_remainder else op.multiply(rewriter.emit(result), factor)
 
 
 def _negative(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:

@@ -12,6 +12,7 @@ from tvm import relax
 
 from autocast.kernels.pipeline import LOWERING, build, lower
 from autocast.operators.own import seeded_dropout, seeded_normal, seeded_uniform, stochastic_round
+from tests.kernels.modules import module
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 from tests.operators.own.dropout_reference import kept, normal, uniform
 from tests.operators.own.rounding_reference import rounded
@@ -70,15 +71,9 @@ def test_every_target_rounds_as_the_definition_does(cpu: str, shape: tuple[int, 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("shape", [(), (17, 33), (64, 5003)])
 def test_every_target_draws_the_numbers_of_the_definition(cpu: str, dtype: str, shape: tuple[int, ...]) -> None:
-    x = relax.Var("x", relax.TensorType(shape, dtype))
-    state = relax.Var("state", relax.TensorType((2,), "int32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, state], attrs={"num_input": 2}):
-        with builder.dataflow():
-            drawn = [builder.emit(draw(x, state, stream=5)) for draw in (seeded_uniform, seeded_normal)]
-            result = builder.emit_output(relax.Tuple(drawn))
-        builder.emit_func_output(result)
-    machine = relax.VirtualMachine(build(builder.get(), target_of(cpu)), tvm.cpu())
+    draws = (seeded_uniform, seeded_normal)
+    mod = module(lambda *args: relax.Tuple([draw(*args, stream=5) for draw in draws]), (shape, dtype), ((2,), "int32"))
+    machine = relax.VirtualMachine(build(mod, target_of(cpu)), tvm.cpu())
     got = machine["main"](tvm.runtime.tensor(np.zeros(shape, dtype)), tvm.runtime.tensor(STATE))
     np.testing.assert_array_equal(got[0].numpy(), uniform(shape, -7, 123, 5))
     turned = 6 * 2.0**-22  # the angle is rounded, and the length is at most 6
@@ -86,15 +81,11 @@ def test_every_target_draws_the_numbers_of_the_definition(cpu: str, dtype: str, 
 
 
 def test_noise_is_part_of_the_kernel_that_adds_it() -> None:
-    x = relax.Var("x", relax.TensorType((16, 64), "float32"))
-    state = relax.Var("state", relax.TensorType((2,), "int32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, state], attrs={"num_input": 2}):
-        with builder.dataflow():
-            noise = builder.emit(seeded_normal(builder.emit(relax.op.zeros((16, 64), "float32")), state, stream=0))
-            result = builder.emit_output(relax.op.add(x, relax.op.multiply(noise, relax.const(0.1))))
-        builder.emit_func_output(result)
-    lowered = lower(builder.get(), target_of("x86-64-v3"))
+    def noisy(x: relax.Expr, state: relax.Expr) -> relax.Expr:
+        return x + seeded_normal(relax.op.zeros((16, 64), "float32"), state, stream=0) * relax.const(0.1)
+
+    mod = module(noisy, ((16, 64), "float32"), ((2,), "int32"))
+    lowered = lower(mod, target_of("x86-64-v3"))
     kernels = [gv.name_hint for gv, f in lowered.functions.items() if isinstance(f, tvm.tirx.PrimFunc)]
     assert len(kernels) == 1, kernels
 
