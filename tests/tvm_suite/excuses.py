@@ -1,13 +1,18 @@
-"""Tests of TVM's whose modules cannot come out right, and why; nobody runs what they make."""
+"""Tests of TVM's whose modules have no right outcome, and why: TVM compiles what they make, and never runs it."""
 
 from __future__ import annotations
 
+#: Reasons that lie in kernels (PrimFuncs): they excuse only modules that bring some.
 _OUTSIDE = "its kernels read or write outside of their buffers, so that what comes out is what was in memory"
-_OVER_ZERO = "its kernel, which the module brings, divides by 0"
+_OVER_ZERO = "its kernels divide by 0"
+_SIZES = "its kernels fit their buffers only for some sizes; each name is given a size without knowing which"
+_KERNELS = (_OUTSIDE, _OVER_ZERO, _SIZES)
+
 _ASSERTS = "it raises its own AssertionError, on purpose"
 _UNWRITTEN = "it returns memory that nobody wrote"
-_SIZES = "what its sizes are called is independent here, and chosen so that its kernels read outside of their buffers"
 _PLACES = "it takes a place in a batch from random numbers, which is not in the batch"
+_ASSUMED = "it promises that what it takes of an axis is inside, and its sizes here do not keep that"
+_GPUS = "it allocates memory that GPUs share"
 
 #: The reason by the file and the name of a test.
 EXCUSED = {
@@ -27,13 +32,19 @@ EXCUSED = {
     "test_relax_operators.py::test_assert_fails_with_message[bytecode]": _ASSERTS,
     "test_relax_operators.py::test_assert_on_symbolic_var_passes[bytecode]": _ASSERTS,
     "test_transform_fuse_ops.py::test_layer_norm_silu": _OUTSIDE,
-    "test_transform_gradient_numeric.py::test_complex": "TVM's own results are that far from float64's",
-    "test_transform_legalize_ops_index_linear_algebra.py::test_strided_slice_symbolic_sliced_axis": _SIZES,
+    "test_transform_gradient_numeric.py::test_complex": "TVM's own results are farther than that from float64's",
+    "test_transform_legalize_ops_index_linear_algebra.py::test_strided_slice_symbolic_sliced_axis": _ASSUMED,
     "test_transform_legalize_ops_nn.py::test_batch_norm_symbolic": _SIZES,
     "test_transform_legalize_ops_nn.py::test_conv2d_symbolic_group": _SIZES,
     "test_transform_legalize_ops_nn.py::test_conv2d_transpose_symbolic": _SIZES,
-    "test_transform_lower_gpu_ipc_alloc_storage.py::test_alloc_storage": "it allocates memory shared between GPUs",
-    "test_transform_lower_gpu_ipc_alloc_storage.py::test_builtin_alloc_tensor": "it allocates memory shared by GPUs",
+    "test_transform_lower_gpu_ipc_alloc_storage.py::test_alloc_storage": _GPUS,
+    "test_transform_lower_gpu_ipc_alloc_storage.py::test_builtin_alloc_tensor": _GPUS,
     "test_tvmscript_parser_op_vision.py::test_roi_align": _PLACES,
     "test_tvmscript_printer_relax.py::test_assert_op": _ASSERTS,
 }
+
+
+def is_excused(text: str) -> bool:
+    """Whether a harvested module, whose first line names its test, need not come out right."""
+    reason = EXCUSED.get(text.partition("\n")[0].removeprefix("# "))
+    return reason is not None and (reason not in _KERNELS or "@T.prim_func" in text)
