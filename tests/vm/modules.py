@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import tvm
+from tvm import tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
@@ -96,3 +97,30 @@ def square(dtype: str) -> Model:
             return y
 
     return Model(Square)
+
+
+def allocating() -> Model:
+    """A copy of `x`, in memory that the module allocates by itself."""
+    n = tirx.Var("n", "int64")
+
+    @I.ir_module
+    class Allocating:
+        @T.prim_func(private=True, s_tir=True)
+        def copy(x: T.handle, y: T.handle):
+            size = T.int64()
+            a, b = T.match_buffer(x, (size,)), T.match_buffer(y, (size,))
+            for i in range(size):
+                with T.sblock("copy"):
+                    vi = T.axis.spatial(size, i)
+                    b[vi] = a[vi]
+
+        @R.function(pure=False)
+        def main(x: R.Tensor((n,), "float32")) -> R.Tensor((n,), "float32"):
+            R.func_attr({"num_input": 1})
+            cls = Allocating
+            storage = R.memory.alloc_storage((n * 4,), 0, R.str("global"), R.dtype("uint8"))
+            y = R.memory.alloc_tensor(storage, 0, R.shape([n]), R.dtype("float32"), 0)
+            cls.copy(x, y)
+            return y
+
+    return Model(Allocating)
