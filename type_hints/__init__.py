@@ -25,6 +25,7 @@ from type_hints import (
     products,
     recurrent,
     reductions,
+    special,
     vision,
 )
 from type_hints.arguments import check_named_arguments, tensor_arguments
@@ -104,6 +105,7 @@ for _family in (
     recurrent,
     elementwise,
     reductions,
+    special,
     normalization,
     losses,
     layout,

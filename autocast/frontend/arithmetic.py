@@ -17,7 +17,7 @@ from autocast.frontend.importer import Importer
 from autocast.ir import dtype_of
 
 
-def _operands(importer: Importer, node: fx.Node, *, numbers_are_wide: bool = False) -> tuple[relax.Expr, relax.Expr]:
+def operands(importer: Importer, node: fx.Node, *, numbers_are_wide: bool = False) -> tuple[relax.Expr, relax.Expr]:
     """Both operands in the dtype that torch computes in: that of the result, or their common one for comparisons.
 
     Where `numbers_are_wide` and a Python number would lose digits in a 16-bit dtype, that is float32.
@@ -53,7 +53,7 @@ def _operand(importer: Importer, value: Any, dtype: str) -> relax.Expr:
 def _binary(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
     if node.meta["val"].dtype is torch.bool:
         operator = {relax.op.add: relax.op.logical_or, relax.op.multiply: relax.op.logical_and}.get(operator, operator)
-    computed = importer.emit(operator(*_operands(importer, node, numbers_are_wide=operator in _WITH_WIDE_NUMBERS)))
+    computed = importer.emit(operator(*operands(importer, node, numbers_are_wide=operator in _WITH_WIDE_NUMBERS)))
     return computed if dtype_of(computed) == "bool" else cast(importer, computed, importer.dtype(node))
 
 
@@ -61,7 +61,7 @@ def _subtract_from(importer: Importer, node: fx.Node) -> relax.Expr:
     """`rsub`, which torch's own decompositions write: `other - self`."""
     if importer.arg(node, 2, "alpha", 1) != 1:
         raise ImportModelError("a factor of what is subtracted")
-    subtracted, x = _operands(importer, node, numbers_are_wide=True)
+    subtracted, x = operands(importer, node, numbers_are_wide=True)
     return cast(importer, importer.emit(relax.op.subtract(x, subtracted)), importer.dtype(node))
 
 
@@ -80,7 +80,7 @@ def _power(importer: Importer, node: fx.Node) -> relax.Expr:
 def _divide(importer: Importer, node: fx.Node) -> relax.Expr:
     mode = node.kwargs.get("rounding_mode")
     operator = relax.op.floor_divide if mode == "floor" else relax.op.divide
-    quotient = importer.emit(operator(*_operands(importer, node, numbers_are_wide=True)))
+    quotient = importer.emit(operator(*operands(importer, node, numbers_are_wide=True)))
     if mode == "trunc" and node.meta["val"].dtype.is_floating_point:
         quotient = importer.emit(relax.op.trunc(quotient))
     return cast(importer, quotient, importer.dtype(node))
@@ -129,7 +129,7 @@ def _shift(importer: Importer, node: fx.Node, left: bool) -> relax.Expr:
 
 def _extreme_of_numbers(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
     """fmax, fmin: of a number and NaN, the number."""
-    x, y = _operands(importer, node)
+    x, y = operands(importer, node)
     if not node.meta["val"].dtype.is_floating_point:
         return importer.emit(operator(x, y))
     other = relax.op.where(relax.op.isnan(y), x, importer.emit(operator(x, y)))
@@ -137,7 +137,7 @@ def _extreme_of_numbers(importer: Importer, node: fx.Node, operator: Callable[..
 
 
 def _hypotenuse(importer: Importer, node: fx.Node) -> relax.Expr:
-    return hypotenuse(importer, *_operands(importer, node))
+    return hypotenuse(importer, *operands(importer, node))
 
 
 def hypotenuse(importer: Importer, x: relax.Expr, y: relax.Expr) -> relax.Expr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autocast.frontend.arithmetic import ARITHMETIC
 from autocast.frontend.attention import attention
+from autocast.frontend.distances import DISTANCES
 from autocast.frontend.experts import EXPERTS
 from autocast.frontend.functions import FUNCTIONS
 from autocast.frontend.helpers import Converter
@@ -15,11 +16,14 @@ from autocast.frontend.pooling import POOLING
 from autocast.frontend.recurrent import RECURRENT
 from autocast.frontend.reductions import REDUCTIONS
 from autocast.frontend.resampling import RESAMPLING
+from autocast.frontend.scans import SCANS
+from autocast.frontend.special import SPECIAL
 from autocast.frontend.writing import WRITING
 
 #: Our converters, by the name of the overload.
 CONVERTERS: dict[str, Converter] = {
     **ARITHMETIC,
+    **DISTANCES,
     **EXPERTS,
     **FUNCTIONS,
     **INDEXING,
@@ -30,6 +34,8 @@ CONVERTERS: dict[str, Converter] = {
     **RECURRENT,
     **REDUCTIONS,
     **RESAMPLING,
+    **SCANS,
+    **SPECIAL,
     **WRITING,
     "scaled_dot_product_attention.default": attention,
 }

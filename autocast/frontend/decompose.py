@@ -39,6 +39,7 @@ KEEP_WHOLE = (
     aten.stack.default,
     aten.tril.default,
     aten.triu.default,
+    aten.special_log_ndtr.default,
     aten.square.default,
     aten.adaptive_avg_pool1d.default,
     aten.adaptive_avg_pool2d.default,

@@ -1,6 +1,6 @@
 """What no converter knows is left to torch: a call of a packed function, which runs the operator when the model runs.
 
-    gv = R.call_dps_packed("torch.aten.special_i0.default", (R.str("..."), x), out_ty=R.Tensor((2, 3), "float32"))
+    gv = R.call_dps_packed("torch.aten.special_airy_ai.default", (R.str("..."), x), out_ty=R.Tensor((2, 3), "float32"))
 
 Its types are those of torch's fake tensors, with symbolic sizes. It has the dtypes of the torch module: AutoCast leaves
 foreign code alone. `autocast.runtime.torch_calls` is what is called.

@@ -26,7 +26,7 @@ from autocast.frontend.checks import NO_CONVERTER, call_place
 from autocast.frontend.constants import constants, smallest
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
-from autocast.frontend.nodes import has_complex, narrows, node_place, reads_converted
+from autocast.frontend.nodes import has_complex, narrows, node_place, reads_converted, results_read
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
@@ -296,8 +296,7 @@ class Importer(ExportedProgramImporter):
         expected = node.meta.get("val")
         if isinstance(expected, list | tuple) and isinstance(result, list):
             made = {index for index, part in enumerate(result) if part is not None or expected[index] is None}
-            read = {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
-            if missing := read - made:
+            if missing := results_read(node) - made:
                 raise ImportModelError(f"its result {min(missing)} is read, of which its converter knows nothing")
             for one, part in zip(expected, result, strict=False):
                 self._check_one_type(one, part)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -56,6 +57,11 @@ def node_place(node: fx.Node) -> Place:
 def is_random(node: fx.Node) -> bool:
     """Whether an operator draws random numbers."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def results_read(node: fx.Node) -> set[int]:
+    """Which of an operator's several results somebody reads."""
+    return {user.args[1] for user in node.users if user.target is operator.getitem and user.users}
 
 
 def has_complex(node: fx.Node) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from torch import fx
@@ -12,6 +14,9 @@ from tvm import relax
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, dims
 from autocast.frontend.importer import Importer
+from autocast.frontend.nodes import results_read
+
+op = relax.op
 
 
 def average_pool(
@@ -24,10 +29,13 @@ def average_pool(
     divisor_override: int | None,
 ) -> relax.Call:
     """`avg_pool2d` of (batch, channels, height, width), or `avg_pool3d` with a depth, as torch says it."""
-    if divisor_override is not None:
-        raise ImportModelError("divisor_override")
     pool, space = (relax.op.nn.avg_pool2d, 2) if len(dims(x)) == 4 else (relax.op.nn.avg_pool3d, 3)
     sizes = partial(_along_each, space)
+    if divisor_override is not None:
+        if ceil_mode:
+            raise ImportModelError("divisor_override with windows that end beyond the padding")
+        factor = relax.const(math.prod(sizes(kernel)) / divisor_override, x.ty.dtype)
+        return op.multiply(average_pool(x, kernel, stride, padding, False, True, None), factor)
     return pool(
         x,
         pool_size=sizes(kernel),
@@ -76,10 +84,62 @@ def _average_pool(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
 
 
 def _max_pool(importer: Importer, node: fx.Node, space: int) -> list[relax.Expr]:
-    """The values; a call whose indices are read, which Relax does not give, is left to torch."""
+    """The values, and where they are if that is read."""
     kernel, stride, padding, dilation = (importer.arg(node, i, "") for i in (1, 2, 3, 4))
     ceil_mode = importer.arg(node, 5, "ceil_mode", False)
-    return [_pooled(importer, node, space, lambda x: max_pool(x, kernel, stride, padding, dilation, ceil_mode))]
+    values = _pooled(importer, node, space, lambda x: max_pool(x, kernel, stride, padding, dilation, ceil_mode))
+    if 1 not in results_read(node):
+        return [values]
+    options = [_along_each(space, v) for v in (kernel, stride or kernel, padding or [0], dilation or [1])]
+    inputs, outputs = (list(dims(x))[-space:] for x in (importer.arg(node, 0, "self"), values))
+    windows = [_window(*sizes) for sizes in zip(inputs, outputs, *options, strict=True)]
+    return [values, _pooled(importer, node, space, lambda x: _places_of_maxima(importer, x, windows))]
+
+
+def _window(extent: Any, count: Any, kernel: int, stride: int, padding: int, dilation: int) -> np.ndarray:
+    """The places that each window has along an axis, the last one again for each that is beyond the image."""
+    if not isinstance(extent, int) or not isinstance(count, int):
+        raise ImportModelError(f"places in an image of {extent}; expected sizes that are known now")
+    places = (np.arange(count) * stride - padding)[:, None] + np.arange(kernel) * dilation
+    inside = [row[(row >= 0) & (row < extent)] for row in places]
+    if any(row.size == 0 for row in inside):
+        raise ImportModelError("places of maxima in windows beyond the image")
+    return np.stack([np.pad(row, (0, kernel - row.size), mode="edge") for row in inside])
+
+
+def _places_of_maxima(importer: Importer, x: relax.Expr, windows: Sequence[np.ndarray]) -> relax.Expr:
+    """For each window the first place of its maximum, counted through the image; `windows` has its places by axis."""
+    shape, space = dims(x), len(windows)
+    for axis, places in enumerate(windows, 2):
+        x = importer.emit(op.take(x, relax.const(places.reshape(-1)), axis=axis, mode="clip"))
+    counts, kernels = zip(*(places.shape for places in windows), strict=True)
+    pairs = [size for places in windows for size in places.shape]
+    x = importer.emit(op.reshape(x, [*shape[:2], *pairs]))
+    order = [0, 1, *range(2, 2 + 2 * space, 2), *range(3, 3 + 2 * space, 2)]
+    x = importer.emit(op.reshape(op.permute_dims(x, order), [*shape[:2], *counts, math.prod(kernels)]))
+    found, result, step = importer.emit(op.argmax(x, -1)), relax.const(0, "int64"), 1
+    for axis in reversed(range(space)):
+        kernel = relax.const(kernels[axis], "int64")
+        firsts = np.arange(counts[axis]) * kernels[axis]
+        firsts = relax.const(firsts.reshape([-1 if at == axis else 1 for at in range(space)]), "int64")
+        row = importer.emit(op.add(op.floor_mod(found, kernel), firsts))
+        places = importer.emit(
+            op.take(relax.const(windows[axis].reshape(-1) * step, "int64"), row, axis=0, mode="clip")
+        )
+        result = importer.emit(op.add(result, places))
+        found, step = importer.emit(op.floor_divide(found, kernel)), step * shape[2 + axis]
+    return result
+
+
+def _of_places(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
+    """The gradient of a maximum: what came for each window, added at the place of its maximum."""
+    adjoint, places = importer.arg(node, 0, "grad_output"), importer.arg(node, len(node.args) - 1, "indices")
+    shape = importer.shape(node)
+    lead = shape[:-space]
+    flat = importer.emit(op.zeros([*lead, math.prod(shape[-space:])], importer.dtype(node)))
+    places, adjoint = (importer.emit(op.reshape(v, [*lead, math.prod(dims(v)[-space:])])) for v in (places, adjoint))
+    added = importer.emit(op.scatter_elements(flat, places, adjoint, axis=len(lead), reduction="add"))
+    return importer.emit(op.reshape(added, shape))
 
 
 def _adaptive_average_pool(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
@@ -88,23 +148,26 @@ def _adaptive_average_pool(importer: Importer, node: fx.Node, space: int) -> rel
 
 
 def _adaptive_max_pool(importer: Importer, node: fx.Node, space: int) -> list[relax.Expr]:
-    """The values: windows that differ in size repeat their last element, which moves no maximum."""
+    """The values, and where they are if that is read: windows that differ in size repeat their last element."""
     extents, sizes = dims(importer.arg(node, 0, "self"))[-space:], _along_each(space, node.args[1])
     if not all(isinstance(extent, int) for extent in extents) or 0 in (*extents, *sizes):
         raise ImportModelError(f"windows that divide {extents} in {sizes}; expected sizes that are known now, above 0")
+    windows = []
+    for extent, size in zip(extents, sizes, strict=True):
+        begin = np.arange(size) * extent // size
+        end = -(-(np.arange(size) + 1) * extent // size)
+        windows.append(np.minimum(begin[:, None] + np.arange((end - begin).max()), end[:, None] - 1))
 
     def pool(x: relax.Expr) -> relax.Expr:
-        kernel = []
-        for axis, (extent, size) in enumerate(zip(extents, sizes, strict=True), 2):
-            begin = np.arange(size) * extent // size
-            end = -(-(np.arange(size) + 1) * extent // size)
-            kernel.append(int((end - begin).max()))
-            places = np.minimum(begin[:, None] + np.arange(kernel[-1]), end[:, None] - 1).reshape(-1)
-            if len(places) != extent:
-                x = importer.emit(relax.op.take(x, relax.const(places), axis=axis, mode="clip"))
-        return max_pool(x, kernel, None, None, None, False)
+        for axis, places in enumerate(windows, 2):
+            if places.size != extents[axis - 2]:
+                x = importer.emit(relax.op.take(x, relax.const(places.reshape(-1)), axis=axis, mode="clip"))
+        return max_pool(x, [places.shape[1] for places in windows], None, None, None, False)
 
-    return [_pooled(importer, node, space, pool)]
+    values = _pooled(importer, node, space, pool)
+    if 1 not in results_read(node):
+        return [values]
+    return [values, _pooled(importer, node, space, lambda x: _places_of_maxima(importer, x, windows))]
 
 
 #: Converters by the name of the overload.
@@ -113,9 +176,13 @@ POOLING: dict[str, Converter] = {
     "adaptive_avg_pool2d.default": partial(_adaptive_average_pool, space=2),
     "adaptive_avg_pool3d.default": partial(_adaptive_average_pool, space=3),
     "adaptive_max_pool2d.default": partial(_adaptive_max_pool, space=2),
+    "adaptive_max_pool2d_backward.default": partial(_of_places, space=2),
     "adaptive_max_pool3d.default": partial(_adaptive_max_pool, space=3),
+    "adaptive_max_pool3d_backward.default": partial(_of_places, space=3),
     "avg_pool2d.default": partial(_average_pool, space=2),
     "avg_pool3d.default": partial(_average_pool, space=3),
     "max_pool2d_with_indices.default": partial(_max_pool, space=2),
+    "max_pool2d_with_indices_backward.default": partial(_of_places, space=2),
     "max_pool3d_with_indices.default": partial(_max_pool, space=3),
+    "max_pool3d_with_indices_backward.default": partial(_of_places, space=3),
 }

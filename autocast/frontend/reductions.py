@@ -167,6 +167,7 @@ REDUCTIONS: dict[str, Converter] = {
     "min.dim": _extreme_and_place(op.min, op.argmin),
     "nanmedian.default": _median(ignoring_nan=True),
     "nanmedian.dim": _median(ignoring_nan=True),
+    "norm.Scalar": _norm,
     "prod.dim_int": _reduced(op.prod),
     "sort.default": _sort(1),
     "sort.stable": _sort(2),

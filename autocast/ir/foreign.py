@@ -19,7 +19,7 @@ def packed_function(value: relax.Expr) -> str:
 
 
 def torch_operator(value: relax.Expr) -> str:
-    """The operator that the value of a binding calls torch for, "aten.i0.default"; empty where it calls none."""
+    """The operator that the value of a binding calls torch for, "aten.linalg_qr.default"; empty where it calls none."""
     name = packed_function(value)
     return operator_of(name) if name.startswith(PREFIX) else ""
 

@@ -47,4 +47,14 @@ LOGIC = (
     *rows(Kind.LOGIC, "bitwise_and bitwise_not bitwise_or bitwise_xor left_shift right_shift"),
 )
 
-ROWS = (*ARITHMETIC, *TRANSCENDENTAL, *ACTIVATIONS, *BOUNDED, *RANDOM, *LOGIC)
+#: In float64, each by a kernel of its own.
+SPECIAL = rows(
+    Kind.DEFINED,
+    """
+    special.bessel_j0 special.bessel_j1 special.bessel_y0 special.bessel_y1 special.digamma special.erfc special.erfcx
+    special.erfinv special.frexp special.i0 special.i0e special.i1 special.i1e special.lgamma
+    special.log_ndtr special.ndtri special.nextafter special.polygamma special.signbit special.zeta
+    """,
+)
+
+ROWS = (*ARITHMETIC, *TRANSCENDENTAL, *ACTIVATIONS, *BOUNDED, *RANDOM, *LOGIC, *SPECIAL)

@@ -127,13 +127,17 @@ def define(
     arguments: str,
     *,
     result: Callable[[relax.Call], tvm.ir.Type],
-    expand: Callable[[Expansion], Expanded],
+    expand: Callable[[Expansion], Expanded] | None = None,
+    compute: Callable[..., Any] | None = None,
     summary: str,
     attributes: str = "ir.DictAttrs",
     multiplies: bool = False,
 ) -> Operator:
-    """Register an operator of our own with TVM; `arguments` are names in one string, "x gamma g"."""
-    return enter(Operator(name, tuple(arguments.split()), result, expand, attributes, multiplies), summary)
+    """Register an operator of our own with TVM; `arguments` are names in one string, "x gamma g".
+
+    What it computes is said by `expand` or by `compute`.
+    """
+    return enter(Operator(name, tuple(arguments.split()), result, expand, attributes, multiplies, compute), summary)
 
 
 def enter(operator: Operator, summary: str) -> Operator:

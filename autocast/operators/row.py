@@ -41,7 +41,7 @@ class Kind(Enum):
     VISION = "images and boxes"
     GRADIENT = "the adjoint of an operator, short for several others"
     SHORTHAND = "short for other operators, which replace it"
-    DEFINED = "computed as a tensor expression of the user's says"
+    DEFINED = "computed as a tensor expression says, of the user's or of ours"
     FOREIGN = "code of the user's or of the runtime's: not ours to change"
 
 

@@ -1,4 +1,4 @@
-"""Calls of torch's operators by compiled code: the packed functions `torch.aten.i0.default`, and their gradients.
+"""Calls of torch's operators by compiled code: the packed functions `torch.aten.geqrf.default`, and their gradients.
 
 A compiled model calls such a function where nothing here computes an operator of torch. Its first argument is a text
 that says what the operator is given (`Request`); then come the tensors, the sizes and the state of random numbers that
@@ -74,7 +74,7 @@ class Request:
 
 
 def operator_of(name: str) -> str:
-    """The operator that a packed function of this module calls: "aten.special_i0.default"."""
+    """The operator that a packed function of this module calls: "aten.linalg_qr.default"."""
     return name.removeprefix(BACKWARD).removeprefix(PREFIX)
 
 

@@ -37,12 +37,11 @@ X = torch.linspace(-2, 2, 12).reshape(3, 4)
 @pytest.mark.parametrize(
     ("function", "operator"),
     [
-        (lambda x: torch.special.i0(x) + 1, "aten.i0.default"),
+        (lambda x: torch.special.airy_ai(x) + 1, "aten.special_airy_ai.default"),
         (lambda x: torch.linalg.qr(x)[0] * 2, "aten.linalg_qr.default"),
-        (lambda x: torch.frexp(x), "aten.frexp.Tensor"),
         (lambda x: torch.view_as_real(torch.fft.rfft(x, 600)), "aten._fft_r2c.default"),
         (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2j, 600), "aten._fft_c2r.default"),
-        (lambda x: torch.cummax(x, 1), "aten.cummax.default"),
+        (lambda x: torch.linalg.slogdet(x[:, :3] + torch.eye(3)), "aten._linalg_slogdet.default"),
     ],
 )
 def test_an_unknown_operator_is_torchs(function: Function, operator: str) -> None:
@@ -52,17 +51,6 @@ def test_an_unknown_operator_is_torchs(function: Function, operator: str) -> Non
     assert_close(
         results if isinstance(results, tuple) else (results,), expected if isinstance(expected, tuple) else (expected,)
     )
-
-
-def test_indices_of_max_pooling_are_torchs() -> None:
-    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        values, places = nn.functional.max_pool2d(x, 2, return_indices=True)
-        return nn.functional.max_unpool2d(values * 2, places, 2), places
-
-    image = torch.randn(1, 2, 4, 6)
-    model = imported(function, image)
-    assert model.fallbacks == {"aten.max_pool2d_with_indices.default": 1}
-    assert_close(model(image), function(image))
 
 
 def test_what_torch_fails_to_split_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +67,7 @@ def test_what_torch_fails_to_split_stays_whole(monkeypatch: pytest.MonkeyPatch) 
 
 def test_sizes_of_the_inputs_reach_torch() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
-        return torch.special.i0(x) * (torch.randint(x.shape[0], (x.shape[0], 1)) >= 0)
+        return torch.special.airy_ai(x) * (torch.randint(x.shape[0], (x.shape[0], 1)) >= 0)
 
     model = imported(function, X, dynamic={"rows": (0, 0)})
     other = torch.randn(7, 4)
@@ -87,38 +75,38 @@ def test_sizes_of_the_inputs_reach_torch() -> None:
 
 
 def test_the_warning_names_the_operator_its_count_and_its_place() -> None:
-    module = nn.Sequential(nn.Identity(), Calls(lambda x: torch.special.i0(x) + torch.special.i0(x + 1)))
-    with pytest.warns(FallbackWarning, match=r"aten\.i0\.default: 2 calls in 1 \(Calls\) x2"):
+    module = nn.Sequential(nn.Identity(), Calls(lambda x: torch.special.airy_ai(x) + torch.special.airy_ai(x + 1)))
+    with pytest.warns(FallbackWarning, match=r"aten\.special_airy_ai\.default: 2 calls in 1 \(Calls\) x2"):
         model = from_torch(module, (X,))
-    assert model.fallbacks == {"aten.i0.default": 2}
+    assert model.fallbacks == {"aten.special_airy_ai.default": 2}
 
 
 def test_fallback_error_refuses_what_torch_would_compute() -> None:
-    with pytest.raises(ImportModelError, match=r"aten\.i0\.default: 1 call in (?s:.*)fallback='torch' leaves the rest"):
-        from_torch(Calls(torch.special.i0), (X,), fallback="error")
+    with pytest.raises(ImportModelError, match=r"airy_ai\.default: 1 call in (?s:.*)fallback='torch' leaves the rest"):
+        from_torch(Calls(torch.special.airy_ai), (X,), fallback="error")
 
 
 def test_another_fallback_is_refused() -> None:
     with pytest.raises(ImportModelError, match="fallback is 'numpy'; expected one of 'torch', 'error'"):
-        from_torch(Calls(torch.special.i0), (X,), fallback="numpy")
+        from_torch(Calls(torch.special.airy_ai), (X,), fallback="numpy")
 
 
 def test_autocast_leaves_it_in_float32_and_says_so() -> None:
     weight = torch.randn(4, 4)
-    model = imported(lambda x: torch.special.i0(x @ weight) @ weight, X)
+    model = imported(lambda x: torch.special.airy_ai(x @ weight) @ weight, X)
     low = amp.autocast(model)
-    assert low.report.fallbacks == {"aten.i0.default": 1}
-    decision = next(one for one in low.report.decisions if one.operator == "torch.aten.i0.default")
+    assert low.report.fallbacks == {"aten.special_airy_ai.default": 1}
+    decision = next(one for one in low.report.decisions if one.operator == "torch.aten.special_airy_ai.default")
     assert decision.why == "torch computes it, in the dtypes of the torch module"
     assert 'out_ty=R.Tensor((3, 4), dtype="float32")' in low.script()
-    reference = torch.special.i0((X @ weight).double()) @ weight.double()
+    reference = torch.special.airy_ai((X @ weight).double()) @ weight.double()
     assert (low(X).double() - reference).abs().max() < 0.02 * reference.abs().max()
 
 
 def test_it_is_a_kernel_of_its_own_in_a_profile() -> None:
-    model = imported(lambda x: torch.special.i0(x).exp(), X)
+    model = imported(lambda x: torch.special.airy_ai(x).exp(), X)
     report = autocast.profile_vm_model(model, "cpu", (X,), warmup=1, number=1, repeat=1)
-    assert [row.calls for row in report.operators if row.name == "torch.aten.i0.default"] == [1]
+    assert [row.calls for row in report.operators if row.name == "torch.aten.special_airy_ai.default"] == [1]
 
 
 def test_gradients_are_torchs() -> None:
@@ -128,13 +116,12 @@ def test_gradients_are_torchs() -> None:
             self.weight = nn.Parameter(torch.linspace(-1, 1, 16).reshape(4, 4))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            values, _ = torch.cummax(torch.special.i1(x @ self.weight), 1)
-            return values * torch.special.i0(x).sum()
+            return torch.linalg.matrix_exp((x @ self.weight)[:, :3]) * torch.linalg.svdvals(x).sum()
 
     module = Net()
     model = imported(module, X)
     step = autocast.training.training_step(model, autocast.training.MSE(), autocast.training.SGD())
-    labels = torch.zeros(3, 4)
+    labels = torch.zeros(3, 3)
     torch.nn.functional.mse_loss(module(X), labels).backward()
     executable = vm.compile(step)
     executable(X, labels, torch.tensor(1.0))
@@ -166,28 +153,28 @@ def test_a_check_of_torchs_that_only_raises_is_left_out() -> None:
 
 
 def test_an_exported_file_says_that_it_needs_torch(tmp_path: Path) -> None:
-    model = imported(lambda x: torch.special.i0(x) * 2, X)
+    model = imported(lambda x: torch.special.airy_ai(x) * 2, X)
     path = tmp_path / "model.autocast"
-    with pytest.warns(FallbackWarning, match=r"calls operators of torch \(aten\.i0\.default\)"):
+    with pytest.warns(FallbackWarning, match=r"calls operators of torch \(aten\.special_airy_ai\.default\)"):
         vm.compile(model).export(path)
-    assert_close((autocast.runtime.load(path)(X),), (torch.special.i0(X) * 2,))
+    assert_close((autocast.runtime.load(path)(X),), (torch.special.airy_ai(X) * 2,))
 
 
 def test_loading_it_without_torch_is_an_error_that_says_so(tmp_path: Path) -> None:
-    model = imported(lambda x: torch.special.i0(x) * 2, X)
+    model = imported(lambda x: torch.special.airy_ai(x) * 2, X)
     path = tmp_path / "model.autocast"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
         vm.compile(model).export(path)
     code = f"import sys; sys.modules['torch'] = None\nimport autocast.runtime\nautocast.runtime.load({str(path)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "calls torch's operator aten.i0.default, and torch is not installed here" in done.stderr
+    assert "calls torch's operator aten.special_airy_ai.default, and torch is not installed here" in done.stderr
 
 
 def test_a_saved_model_calls_torch_when_it_is_read_again(tmp_path: Path) -> None:
-    model = imported(lambda x: torch.special.i0(x) * 2, X)
+    model = imported(lambda x: torch.special.airy_ai(x) * 2, X)
     model.save(tmp_path / "model")
-    np.testing.assert_array_equal(autocast.load(tmp_path / "model")(X), torch.special.i0(X) * 2)
+    np.testing.assert_array_equal(autocast.load(tmp_path / "model")(X), torch.special.airy_ai(X) * 2)
 
 
 def test_what_a_converter_refuses_is_split_by_torch_first() -> None:
@@ -205,7 +192,7 @@ def test_what_a_converter_refuses_is_split_by_torch_first() -> None:
 
 def test_checks_that_only_raise_are_left_out_with_what_they_alone_read() -> None:
     def checked(x: torch.Tensor) -> torch.Tensor:
-        torch._check_tensor_all(torch.special.i0(x) > 0)
+        torch._check_tensor_all(torch.special.airy_ai(x) > 0)
         return x + 1
 
     x = torch.randn(2, 3)

@@ -53,6 +53,11 @@ def _unary(name: str, positive: bool = False) -> Sample:
     return lambda x, p, i: operator(p if positive else x)
 
 
+def _joined(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Values and their places."""
+    return torch.stack([part.float() for part in parts])
+
+
 # x: (3, 4, 6) in (-2, 2); p: the same in (0.1, 0.9); i: int64 in -3..3
 FAMILIES: dict[str, dict[str, Sample]] = {
     "elementwise": {
@@ -75,6 +80,73 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "clamp": lambda x, p, i: x.clamp(-0.5, 0.5),
         "clamp from below": lambda x, p, i: x.clamp(min=-0.5),
         "clamp integers": lambda x, p, i: i.clamp(max=1),
+    },
+    "special": {
+        **{
+            name: lambda x, p, i, name=name: getattr(torch.special, name)(x)
+            for name in (
+                *(
+                    "bessel_j0",
+                    "bessel_j1",
+                    "erfc",
+                    "erfcx",
+                    "i0",
+                    "i0e",
+                    "i1",
+                    "i1e",
+                    "log_ndtr",
+                    "modified_bessel_i0",
+                ),
+                *("modified_bessel_i1", "spherical_bessel_j0"),
+            )
+        },
+        **{
+            name: lambda x, p, i, name=name: getattr(torch.special, name)(p)
+            for name in ("bessel_y0", "bessel_y1", "digamma", "erfinv", "gammaln", "ndtri")
+        },
+        "multigammaln": lambda x, p, i: torch.special.multigammaln(p + 1, 3),
+        "polygamma": lambda x, p, i: torch.special.polygamma(0, p) + torch.special.polygamma(3, p),
+        "zeta": lambda x, p, i: (
+            torch.special.zeta(p + 1, p) + torch.special.zeta(2.5, p) + torch.special.zeta(p + 1, 3)
+        ),
+        "copysign": lambda x, p, i: torch.copysign(p, x) + torch.copysign(x, -1.0) + torch.copysign(i, x),
+        "signbit": lambda x, p, i: torch.signbit(x) ^ torch.signbit(i) ^ torch.signbit(i > 0),
+        "nextafter": lambda x, p, i: torch.nextafter(x, p) - x,
+        "frexp": lambda x, p, i: torch.stack([part.float() for part in torch.frexp(x)]),
+    },
+    "scans and distances": {
+        "cummax": lambda x, p, i: _joined(torch.cummax(_with_nan(x), 1)).nan_to_num(7.0),
+        "cummin of integers": lambda x, p, i: _joined(torch.cummin(i, -1)),
+        "logcumsumexp": lambda x, p, i: torch.logcumsumexp(x * 9, 2),
+        "mode": lambda x, p, i: _joined(torch.mode(i, 2)),
+        "cdist": lambda x, p, i: torch.cdist(x, p) + torch.cdist(x, p, p=1.0) + torch.cdist(x, p, p=3.0),
+        "pdist": lambda x, p, i: F.pdist(x[0]) + F.pdist(x[1], float("inf")) + F.pdist(x[2], 0),
+        "dist": lambda x, p, i: torch.dist(x, p, 3),
+        "bilinear": lambda x, p, i: F.bilinear(x, p, p[:, :, :6].reshape(2, 6, 6), x[0, 0, :2]),
+    },
+    "places of maxima": {
+        "max_pool2d": lambda x, p, i: _joined(F.max_pool2d(x, 3, 2, 1, return_indices=True)),
+        "max_pool2d dilated": lambda x, p, i: _joined(
+            F.max_pool2d(x[None], 2, 1, 1, 2, ceil_mode=True, return_indices=True)
+        ),
+        "max_pool3d": lambda x, p, i: _joined(F.max_pool3d(x[None], (1, 3, 2), return_indices=True)),
+        "adaptive_max_pool2d": lambda x, p, i: _joined(F.adaptive_max_pool2d(x, (3, 4), return_indices=True)),
+        "adaptive_max_pool3d": lambda x, p, i: _joined(F.adaptive_max_pool3d(x[None], (2, 3, 4), return_indices=True)),
+        "max_pool2d backwards": lambda x, p, i: torch.ops.aten.max_pool2d_with_indices_backward(
+            p[None, :, :2, :3], x[None], [2, 2], [2, 2], [0, 0], [1, 1], False, i[None, :, :2, :3].abs()
+        ),
+        "max_pool3d backwards": lambda x, p, i: torch.ops.aten.max_pool3d_with_indices_backward(
+            *(p[None, None, :1, :2, :3], x[None, None], [2, 2, 2], [2, 2, 2], [0] * 3, [1] * 3, False),
+            i[None, None, :1, :2, :3].abs(),
+        ),
+        "adaptive_max_pool2d backwards": lambda x, p, i: torch.ops.aten.adaptive_max_pool2d_backward(
+            p[None, :, :2, :3], x[None], i[None, :, :2, :3].abs()
+        ),
+        "adaptive_max_pool3d backwards": lambda x, p, i: torch.ops.aten.adaptive_max_pool3d_backward(
+            p[None, None, :1, :2, :3], x[None, None], i[None, None, :1, :2, :3].abs()
+        ),
+        "max_unpool2d": lambda x, p, i: F.max_unpool2d(*F.max_pool2d(x[None], 2, return_indices=True), 2),
+        "average pooling by another divisor": lambda x, p, i: F.avg_pool2d(x, 2, 1, 1, divisor_override=3),
     },
     "complex": {
         "pairs": lambda x, p, i: torch.view_as_real(torch.view_as_complex(torch.stack([x, p], -1))),
@@ -423,5 +495,6 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
     seen |= {"scatter_reduce.two"}  # test_scatter_reduces_as_torch_does
     seen |= {"_unsafe_index.Tensor", "_unsafe_masked_index.default"}  # "index where a mask is true", "nearest exact"
     seen |= {"bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor"}  # as the others of them
+    seen |= {"norm.Scalar"}  # "dist", split further
     seen |= {name.replace(".Tensor", ".Scalar") for name in seen}  # the same converter
     assert (CONVERTERS.keys() | TRUSTED) - seen == set()

@@ -92,6 +92,36 @@ ROWS: list[Row] = [
     ("R.erf(x)", {"x": (3, 4)}, torch.erf),
     ("R.tan(x)", {"x": (3, 4)}, torch.tan),
     ("R.atan2(x, y)", {"x": (3, 4), "y": (4,)}, torch.atan2),
+    *(
+        (f"R.special.{name}(R.tanh(x))", {"x": (3, 4)}, lambda x, name=name: getattr(torch.special, name)(x.tanh()))
+        for name in [
+            "bessel_j0",
+            "bessel_j1",
+            "digamma",
+            "erfc",
+            "erfcx",
+            "erfinv",
+            "i0",
+            "i0e",
+            "i1",
+            "i1e",
+            "log_ndtr",
+        ]
+    ),
+    *(
+        (f"R.special.{name}(R.sigmoid(x))", {"x": (3,)}, lambda x, name=name: getattr(torch.special, name)(x.sigmoid()))
+        for name in ("bessel_y0", "bessel_y1", "log_ndtr", "ndtri")
+    ),
+    ("R.special.frexp(x)", {"x": (3, 4)}, lambda x: tuple(torch.frexp(x))),
+    ("R.special.lgamma(x)", {"x": (3, 4)}, torch.lgamma),
+    ("R.special.nextafter(x, y)", {"x": (3, 4), "y": (3, 4)}, torch.nextafter),
+    ("R.special.polygamma(R.exp(x), n=2)", {"x": (3, 4)}, lambda x: torch.special.polygamma(2, x.exp())),
+    ("R.special.signbit(x)", {"x": (3, 4)}, torch.signbit),
+    (
+        "R.special.zeta(R.add(R.exp(x), R.full_like(x, R.const(1.1, 'float64'))), R.exp(y))",
+        {"x": (3, 4), "y": (3, 4)},
+        lambda x, y: torch.special.zeta(x.exp() + 1.1, y.exp()),
+    ),
     ("R.log_add_exp(x, y)", {"x": (3, 4), "y": (4,)}, torch.logaddexp),
     ("R.floor_mod(x, y)", {"x": (3, 4), "y": (4,)}, torch.remainder),
     ("R.mod(x, y)", {"x": (3, 4), "y": (4,)}, torch.fmod),

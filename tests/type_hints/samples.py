@@ -61,6 +61,11 @@ def _images() -> relax.Var:
     return tensor(1, 4, 8, 8)
 
 
+_SPECIAL = (
+    "bessel_j0 bessel_j1 bessel_y0 bessel_y1 digamma erfc erfcx erfinv frexp i0 i0e i1 i1e lgamma log_ndtr ndtri "
+    "signbit"
+)
+
 #: Operators of our own that are elementwise.
 _BACKWARD = "relu gelu gelu_tanh silu selu sigmoid tanh"
 
@@ -83,6 +88,14 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     },
     **{f"relax.{name}": lambda name=name: _function(name)(tensor(4, 6)) for name in _UNARY.split()},
     **{f"relax.{name}": lambda name=name: _function(name)(tensor(4, 6), tensor(4, 6)) for name in _BINARY.split()},
+    **{
+        f"relax.special.{name}": lambda name=name: getattr(own.special, name)(tensor(4, 6)) for name in _SPECIAL.split()
+    },
+    **{
+        f"relax.special.{name}": lambda name=name: getattr(own.special, name)(tensor(4, 6), tensor(4, 6))
+        for name in ("nextafter", "zeta")
+    },
+    "relax.special.polygamma": lambda: own.special.polygamma(tensor(4, 6), n=2),
     "relax.astype": lambda: op.astype(tensor(2), "float16"),
     "relax.bucketize": lambda: op.bucketize(tensor(4), tensor(3)),
     "relax.broadcast_to": lambda: op.broadcast_to(tensor(1, 3), (2, 3)),

@@ -6,6 +6,7 @@ what no kernel takes whole by operators of TVM. Importing this package registers
 """
 
 from autocast.operators.operator import OPERATORS, Expanded, Expansion, Operator, define, like
+from autocast.operators.own import special
 from autocast.operators.own.activations import (
     gelu_backward,
     gelu_tanh_backward,
@@ -99,6 +100,7 @@ __all__ = [
     "silu_backward",
     "softmax_backward",
     "softplus_backward",
+    "special",
     "stochastic_round",
     "sync_batch_norm",
     "sync_batch_norm_backward",

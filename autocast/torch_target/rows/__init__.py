@@ -15,6 +15,7 @@ from autocast.torch_target.rows import (
     randomness,
     recurrent,
     reductions,
+    special,
     torch_calls,
     vision,
 )
@@ -22,6 +23,7 @@ from autocast.torch_target.rows import (
 #: By the name of the operator, without `relax.`.
 ROWS: dict[str, Row] = {
     **elementwise.ROWS,
+    **special.ROWS,
     **movement.ROWS,
     **creation.ROWS,
     **products.ROWS,

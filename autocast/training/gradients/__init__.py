@@ -25,6 +25,7 @@ from autocast.training.gradients import (
     recurrent,
     reductions,
     softmax,
+    special,
     torch_calls,
     vision,
 )
@@ -56,6 +57,7 @@ __all__ = [
 
 for _family in (
     elementwise,
+    special,
     products,
     recurrent,
     reductions,

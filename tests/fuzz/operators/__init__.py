@@ -12,6 +12,7 @@ from tests.fuzz.operators import (
     products,
     recurrent,
     reductions,
+    special,
     vision,
 )
 from tests.fuzz.operators.registry import OPERATORS, Unknown
@@ -30,5 +31,6 @@ __all__ = [
     "products",
     "recurrent",
     "reductions",
+    "special",
     "vision",
 ]

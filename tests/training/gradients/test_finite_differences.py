@@ -78,6 +78,23 @@ ELEMENTWISE = {
     "multiply of one by itself": Case(lambda x: op.multiply(x, x), ((2, 3),)),
 }
 
+SPECIAL = {
+    **{
+        f"special.{name}": Case(getattr(own.special, name), ((2, 3),))
+        for name in (
+            *("bessel_j0", "bessel_j1", "digamma", "erfc", "erfcx", "i0", "i0e", "i1", "i1e", "lgamma", "log_ndtr"),
+        )
+    },
+    **{f"special.{name}": Case(getattr(own.special, name), ((2, 3),), 0.3, 3.0) for name in ("bessel_y0", "bessel_y1")},
+    "special.erfinv": Case(own.special.erfinv, ((2, 3),), -0.9, 0.9),
+    "special.frexp": Case(own.special.frexp, ((2, 3),), 0.51, 0.99),
+    "special.ndtri": Case(own.special.ndtri, ((2, 3),), 0.1, 0.9),
+    "special.polygamma": Case(partial(own.special.polygamma, n=2), ((2, 3),), 0.5, 3.0),
+    "special.zeta": Case(
+        lambda q: own.special.zeta(relax.const(np.full((2, 3), 2.5), "float64"), q), ((2, 3),), 0.5, 3.0
+    ),
+}
+
 PRODUCTS = {
     "matmul": Case(op.matmul, ((2, 3), (3, 4))),
     "matmul of a batch and a matrix": Case(op.matmul, ((2, 2, 3), (3, 2))),
@@ -197,7 +214,7 @@ CONVERSION = {
     "grad.end_checkpoint": Case(lambda x: op.grad.end_checkpoint(op.exp(x)), ((2, 3),)),
 }
 
-CASES = {**ELEMENTWISE, **PRODUCTS, **REDUCTIONS, **LAYOUT, **INDEXING, **CONVERSION}
+CASES = {**ELEMENTWISE, **SPECIAL, **PRODUCTS, **REDUCTIONS, **LAYOUT, **INDEXING, **CONVERSION}
 
 
 @pytest.mark.parametrize("name", CASES)
