@@ -28,18 +28,19 @@ def main() -> int:
     parser.add_argument("--one", type=int, metavar="SEED", help="show the module of one seed, and what comes of it")
     parser.add_argument("--failures", type=Path, default=Path("fuzz-failures"), help="where failures are written")
     parser.add_argument("--shrink", type=float, default=60.0, metavar="SECONDS", help="for each failure")
+    parser.add_argument("--target", choices=("cpu", "torch"), default="cpu", help="what runs them (cpu)")
     options = parser.parse_args()
-    return one(options.one) if options.one is not None else many(options)
+    return one(options.one, options.target) if options.one is not None else many(options)
 
 
-def one(seed: int) -> int:
+def one(seed: int, target: str) -> int:
     """Show one module."""
     from tests.fuzz.generator import generate
     from tests.fuzz.run import outcome
 
     case = generate(seed)
     print(case.text)
-    found = [outcome(case, amp) for amp in dict.fromkeys((None, case.amp))]
+    found = [outcome(case, amp, target) for amp in dict.fromkeys((None, case.amp))]
     for result in found:
         print(result)
     return int(any(result.bad for result in found))
@@ -58,7 +59,7 @@ def many(options: argparse.Namespace) -> int:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with suppress(KeyboardInterrupt), Progress(*columns, console=console, disable=not sys.stdout.isatty()) as progress:
         task = progress.add_task("modules", total=options.count)
-        for report in run(seeds, options.jobs, options.failures, options.shrink):
+        for report in run(seeds, options.jobs, options.failures, options.shrink, options.target):
             bad = False
             for amp, found in report.outcomes:
                 key = summary_key(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ import tvm
 
 import autocast
 from autocast import amp as mixed
-from autocast import vm
 from autocast.errors import (
     AutocastError,
     CastErasureError,
@@ -22,6 +21,7 @@ from autocast.errors import (
     IllFormedModuleError,
     UnknownOperatorError,
 )
+from autocast.model import Model
 from tests.fuzz.interpreter import Interpreter, Unknown
 from tests.fuzz.values import Tensor, is_float
 
@@ -121,15 +121,17 @@ def check(
     dtypes: Sequence[str],
     parameters: int,
     amp: str | None,
-    target: tvm.target.Target | None = None,
+    prepare: Callable[[Model], Callable[..., Any]],
     options: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Compile a module, as it is or after AutoCast to `amp`, and compare what it gives with the interpreter.
+    """Run a module, as it is or after AutoCast to `amp`, and compare what it gives with the interpreter.
 
     Parameters
     ----------
     arguments, dtypes
         Of `main`: its inputs, and then its `parameters` parameters.
+    prepare
+        Makes what runs a model.
     options
         More fields of AutoCast's policy.
     """
@@ -148,9 +150,9 @@ def check(
             if amp is not None:
                 model = mixed.autocast(model, dtype=amp, **(options or {}))
             stage = "compile"
-            executable = vm.compile(model, target=target)
+            run = prepare(model)
             stage = "run"
-            result = executable(*map(tvm.runtime.tensor, arguments[:first]))
+            result = run(*arguments[:first])
     except (AutocastError, CastingRuleError, UnknownOperatorError) as error:
         # The module is well formed, and what cannot be compiled is refused before any phase fails.
         fault = isinstance(error, CompileError | IllFormedModuleError | CastErasureError)

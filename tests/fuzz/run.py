@@ -9,14 +9,13 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
 
-import tvm
-
+from tests.fuzz.backends import BACKENDS
 from tests.fuzz.check import Outcome, check
 from tests.fuzz.generator import Case, generate
 from tests.fuzz.shrink import shrink
@@ -25,19 +24,6 @@ from tests.fuzz.shrink import shrink
 _MODULES = 400
 #: A module that takes so long, in seconds, hangs.
 _LONGEST = 120.0
-
-
-@cache
-def target(seed: int) -> tvm.target.Target:
-    """What a module of this seed is compiled for: mostly quickly, at times as a user does."""
-    from autocast.kernels import detect_target
-
-    machine = detect_target()
-    chosen = Random(seed).randrange(10)
-    if chosen == 0:
-        return machine
-    cpu = "x86-64-v3" if chosen == 1 and "x86" in tvm.target.codegen.llvm_get_system_triple() else machine.attrs["mcpu"]
-    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": 1, "opt-level": 0})
 
 
 @dataclass(frozen=True)
@@ -55,48 +41,50 @@ def policy(case: Case) -> dict[str, str]:
     return {"preset": random.choice(["mp0", "mp1", "mp4", "rules", "pure"])} if random.randrange(6) == 0 else {}
 
 
-def outcome(case: Case, amp: str | None) -> Outcome:
-    """What comes of a case."""
+def outcome(case: Case, amp: str | None, target: str = "cpu") -> Outcome:
+    """What comes of a case on a target."""
     try:
         mod = case.module()
     except Exception as error:
         return Outcome("ill-formed", f"{type(error).__name__}: {error}")
     dtypes = [argument.dtype for argument in case.arguments]
+    prepare = partial(BACKENDS[target], seed=case.seed)
     try:
-        return check(mod, case.values(), dtypes, case.parameters, amp, target(case.seed % 10), policy(case))
+        return check(mod, case.values(), dtypes, case.parameters, amp, prepare, policy(case))
     except Exception:
         return Outcome("raw", traceback.format_exc(), "interpret")
 
 
-def run_seed(seed: int, directory: Path | None, seconds: float) -> Report:
+def run_seed(seed: int, target: str, directory: Path | None, seconds: float) -> Report:
     """Generate, check, and shrink what fails."""
     case = generate(seed)
     outcomes: list[tuple[str | None, Outcome]] = []
     written = ""
     for amp in dict.fromkeys((None, case.amp)):
-        found = outcome(case, amp)
+        found = outcome(case, amp, target)
         outcomes.append((amp, found))
         if found.bad and directory is not None and not written:
-            small = shrink(case, same_failure(found, amp), seconds)
-            written = str(write(small, amp, outcome(small, amp), directory))
+            small = shrink(case, same_failure(found, amp, target), seconds)
+            written = str(write(small, amp, outcome(small, amp, target), directory, target))
         if found.kind in ("ill-formed", "unknown"):
             break
     return Report(seed, tuple(outcomes), written)
 
 
-def same_failure(found: Outcome, amp: str | None) -> Callable[[Case], bool]:
+def same_failure(found: Outcome, amp: str | None, target: str = "cpu") -> Callable[[Case], bool]:
     """Whether a case fails as `found` says."""
 
     def fails(case: Case) -> bool:
-        again = outcome(case, amp)
+        again = outcome(case, amp, target)
         return again.bad and again.signature == found.signature
 
     return fails
 
 
-def write(case: Case, amp: str | None, found: Outcome, directory: Path) -> Path:
+def write(case: Case, amp: str | None, found: Outcome, directory: Path, target: str = "cpu") -> Path:
     """A file that shows a failure, and repeats it when it is run."""
     directory.mkdir(parents=True, exist_ok=True)
+    options = {"seed": case.seed, "parameters": case.parameters, "amp": amp, "target": target}
     path = directory / f"seed_{case.seed}{'_' + amp if amp else ''}.py"
     comment = "\n".join(f"# {line}" for line in f"{found.stage} {found.detail}".strip().splitlines()[-30:])
     numbers = (v.astype("float64" if "float" in str(v.dtype) else v.dtype).ravel().tolist() for v in case.values())
@@ -105,17 +93,17 @@ def write(case: Case, amp: str | None, found: Outcome, directory: Path) -> Path:
         for a, values in zip(case.arguments, numbers, strict=True)
     )
     path.write_text(
-        f"# Seed {case.seed}, AutoCast to {amp}, {policy(case)}; {found.kind}:\n{comment}\n\n"
+        f"# Seed {case.seed} on {target}, AutoCast to {amp}, {policy(case)}; {found.kind}:\n{comment}\n\n"
         "from numpy import inf, nan  # noqa: F401\n\n"
         f'MODULE = """\n{case.text}"""\nARGUMENTS = [\n    {arguments}\n]\n\n'
         f"from tests.fuzz.run import repeat\n\n"
         f'if __name__ == "__main__":\n'
-        f"    print(repeat(MODULE, ARGUMENTS, seed={case.seed}, parameters={case.parameters}, amp={amp!r}))\n"
+        f"    print(repeat(MODULE, ARGUMENTS, **{options}))\n"
     )
     return path
 
 
-def repeat(text: str, arguments: list, *, seed: int, parameters: int, amp: str | None) -> Outcome:
+def repeat(text: str, arguments: list, *, seed: int, parameters: int, amp: str | None, target: str = "cpu") -> Outcome:
     """What comes of a failure that `write` wrote."""
     import ml_dtypes
     import numpy as np
@@ -129,15 +117,15 @@ def repeat(text: str, arguments: list, *, seed: int, parameters: int, amp: str |
         .reshape(shape)
         for _, dtype, shape, numbers in arguments
     )
-    return outcome(Case(seed, text, variables, parameters, amp, values), amp)
+    return outcome(Case(seed, text, variables, parameters, amp, values), amp, target)
 
 
-def _work(pipe: Connection, directory: Path | None, seconds: float) -> None:
+def _work(pipe: Connection, target: str, directory: Path | None, seconds: float) -> None:
     sys.stderr.flush()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM prints every module that it does not take
     while (seed := pipe.recv()) is not None:
         try:
-            pipe.send(run_seed(seed, directory, seconds))
+            pipe.send(run_seed(seed, target, directory, seconds))
         except Exception:
             pipe.send(Report(seed, ((None, Outcome("raw", traceback.format_exc(), "fuzz")),)))
 
@@ -159,7 +147,9 @@ class _Worker:
         self.process.join()
 
 
-def run(seeds: Iterator[int], jobs: int, directory: Path | None, shrink_seconds: float = 60.0) -> Iterator[Report]:
+def run(
+    seeds: Iterator[int], jobs: int, directory: Path | None, shrink_seconds: float = 60.0, target: str = "cpu"
+) -> Iterator[Report]:
     """The reports of some seeds, in the order in which they are done.
 
     Parameters
@@ -171,7 +161,7 @@ def run(seeds: Iterator[int], jobs: int, directory: Path | None, shrink_seconds:
 
     def start(seed: int) -> _Worker:
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, directory, shrink_seconds), daemon=True)
+        process = context.Process(target=_work, args=(theirs, target, directory, shrink_seconds), daemon=True)
         process.start()
         theirs.close()
         worker = _Worker(process, ours, seed)
@@ -211,4 +201,4 @@ def summary_key(found: Outcome) -> str:
     return found.kind
 
 
-__all__ = ["Report", "outcome", "repeat", "run", "run_seed", "same_failure", "summary_key", "target", "write"]
+__all__ = ["Report", "outcome", "repeat", "run", "run_seed", "same_failure", "summary_key", "write"]

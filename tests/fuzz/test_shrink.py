@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from autocast.model import Model
-from tests.fuzz import check
+from tests.fuzz import backends
 from tests.fuzz.generator import Case
 from tests.fuzz.generator.writer import Dim, Var
 from tests.fuzz.run import outcome, repeat, same_failure, write
@@ -38,7 +38,7 @@ class Module:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """A compiler that takes a hyperbolic tangent for a sine."""
-    compile_right = check.vm.compile
+    compile_right = backends.vm.compile
 
     @relax.expr_functor.mutator
     class Break(relax.PyExprMutator):
@@ -52,7 +52,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
         mod["main"] = Break().visit_expr(mod["main"])
         return compile_right(model.replace(mod=mod), **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(check.vm, "compile", compile_wrong)
+    monkeypatch.setattr(backends.vm, "compile", compile_wrong)
 
 
 @pytest.fixture

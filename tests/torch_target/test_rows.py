@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import autocast
+from autocast import vm
 from autocast.errors import UnsupportedError
 from tests.fuzz import torch_rows
 from tests.fuzz.generator import parse
@@ -46,3 +47,21 @@ def test_rows_compute_what_torch_does(
     pairs = zip(got, expected, strict=True) if isinstance(got, tuple) else [(got, expected)]
     for value, wanted in pairs:
         torch.testing.assert_close(value, wanted, rtol=1e-12, atol=1e-12, check_dtype=False)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])
+@pytest.mark.parametrize("operator", ["divide", "floor_divide", "floor_mod", "mod"])
+def test_whole_numbers_are_divided_by_0_and_minus_1_as_by_our_kernels(operator: str, dtype: str) -> None:
+    limits = torch.iinfo(getattr(torch, dtype))
+    x = torch.tensor([limits.min, limits.max, 7, 5, 0, 9, limits.min, 3], dtype=getattr(torch, dtype))
+    y = torch.tensor([limits.max if dtype == "uint8" else -1, 0, 0, 2, 0, 4, 3, 1], dtype=x.dtype)
+    tensor = f'R.Tensor((8,), "{dtype}")'
+    divided = ", ".join(f"R.{operator}(x, {y})" for y in ("y", f'R.const(3, "{dtype}")', f'R.const(0, "{dtype}")'))
+    model = autocast.from_relax(
+        parse(
+            "@I.ir_module\nclass Module:\n    @R.function\n"
+            f"    def main(x: {tensor}, y: {tensor}):\n        z = ({divided})\n        return z\n"
+        )
+    )
+    for got, expected in zip(autocast.to_torch(model)(x, y), vm.compile(model)(x, y), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,11 +47,26 @@ def _where(asked: Asked) -> Value:
     return torch.where(condition, x, y)
 
 
-def _divide(asked: Asked) -> Value:
-    x, y = asked.args
-    if "float" in str(asked.call.ty.dtype):
-        return x / y
-    return torch.div(x, y, rounding_mode="trunc")
+def _division(function: Callable[[Any, Any], Any], whole: Callable[[Any, Any], Any], *, quotient: bool) -> Row:
+    """`function`, and of integers `whole`, which raises or ends the process where the divisor is 0 or -1.
+
+    As our kernels have it, a quotient by 0 is 0, and the least integer by -1 is itself; there is no remainder.
+    """
+
+    def row(asked: Asked) -> Value:
+        x, y = asked.args
+        dtype = str(asked.call.ty.dtype)
+        if "float" in dtype:
+            return function(x, y)
+        if number_of(asked.call.args[1]) not in (None, 0, -1):
+            return whole(x, y)
+        unusual = torch.eq(y, 0)
+        if not dtype.startswith("uint"):
+            unusual = torch.logical_or(unusual, torch.eq(y, -1))
+        result = whole(x, torch.where(unusual, 1, y))
+        return torch.where(unusual, x * y, result) if quotient else result
+
+    return row
 
 
 def _gated_add(asked: Asked) -> Value:
@@ -93,9 +109,6 @@ ROWS: dict[str, Row] = {
     **{
         name: _binary(function)
         for name, function in {
-            "floor_divide": torch.floor_divide,
-            "floor_mod": torch.remainder,
-            "mod": torch.fmod,
             "maximum": torch.maximum,
             "minimum": torch.minimum,
             "atan2": torch.atan2,
@@ -111,7 +124,10 @@ ROWS: dict[str, Row] = {
     },
     **{f"logical_{name}": _binary(function) for name, function in _LOGICAL.items()},
     **{f"bitwise_{name}": _binary(function) for name, function in _BITWISE.items()},
-    "divide": _divide,
+    "divide": _division(lambda x, y: x / y, partial(torch.div, rounding_mode="trunc"), quotient=True),
+    "floor_divide": _division(torch.floor_divide, torch.floor_divide, quotient=True),
+    "floor_mod": _division(torch.remainder, torch.remainder, quotient=False),
+    "mod": _division(torch.fmod, torch.fmod, quotient=False),
     "astype": _astype,
     "clip": _clip,
     "where": _where,
