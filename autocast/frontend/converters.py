@@ -18,6 +18,7 @@ from autocast.frontend.reductions import REDUCTIONS
 from autocast.frontend.resampling import RESAMPLING
 from autocast.frontend.scans import SCANS
 from autocast.frontend.special import SPECIAL
+from autocast.frontend.strides import STRIDES
 from autocast.frontend.writing import WRITING
 
 #: Our converters, by the name of the overload.
@@ -36,6 +37,7 @@ CONVERTERS: dict[str, Converter] = {
     **RESAMPLING,
     **SCANS,
     **SPECIAL,
+    **STRIDES,
     **WRITING,
     "scaled_dot_product_attention.default": attention,
 }

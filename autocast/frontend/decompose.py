@@ -69,7 +69,6 @@ _REFERENCES = {
     aten.native_layer_norm.default,
     aten.tril_indices.default,
     aten.triu_indices.default,
-    aten.unfold.default,
     aten.var_mean.correction,
 }
 

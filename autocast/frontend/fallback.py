@@ -20,6 +20,7 @@ from tvm.script import relax as R
 from autocast.errors import ImportModelError
 from autocast.frontend.importer import Importer
 from autocast.frontend.nodes import is_random
+from autocast.frontend.strides import check_places
 from autocast.runtime.torch_calls import PREFIX, Request
 
 
@@ -34,13 +35,14 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
     """
     if not isinstance(node.target, torch._ops.OpOverload):
         raise ImportModelError("it is no operator that torch could be asked to run")
-    arguments = _Arguments(importer)
-    args = [arguments.encoded(value) for value in node.args]
-    kwargs = {name: arguments.encoded(value) for name, value in node.kwargs.items()}
+    check_places(node)
     value = node.meta["val"]
     parts = list(value) if isinstance(value, list | tuple) else [value]
     results = [part for part in parts if part is not None]
     types = [_type(importer, part) for part in results]
+    arguments = _Arguments(importer)
+    args = [arguments.encoded(value) for value in node.args]
+    kwargs = {name: arguments.encoded(value) for name, value in node.kwargs.items()}
     fields = [*arguments.tensors, *([relax.ShapeExpr(arguments.sizes)] if arguments.sizes else [])]
     stream = None
     if is_random(node):

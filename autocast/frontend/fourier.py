@@ -35,7 +35,7 @@ def _of_real(importer: Importer, node: fx.Node) -> relax.Expr:
     _begin(importer)
     count = extents[-1] // 2 + 1 if half else extents[-1]
     cosines, sines = _waves(extents[-1], count, str(dtype_of(x)))
-    parts = tuple(_product(importer, x, matrix, axes[-1]) for matrix in (cosines, -sines))
+    parts = tuple(_product(importer, x, matrix, axes[-1]) for matrix in (cosines, 0 - sines))
     return _finished(importer, node, _along(importer, (parts[0], parts[1]), axes[:-1], inverse=False), extents)
 
 
@@ -81,9 +81,12 @@ def _extent(size: object) -> int:
 
 
 def _waves(size: int, frequencies: int, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines, of each number and each frequency."""
-    turns = np.outer(np.arange(size), np.arange(frequencies)) % size * (2 * np.pi / size)
-    return np.cos(turns).astype(dtype), np.sin(turns).astype(dtype)
+    """Cosines and sines, of each number and each frequency; quarters of a turn are exact, as the angle of what has no
+    imaginary part hangs on its sign."""
+    turns = 4 * np.outer(np.arange(size), np.arange(frequencies)) % (4 * size)
+    cosines, sines = (np.cos(turns * (np.pi / (2 * size))), np.sin(turns * (np.pi / (2 * size))))
+    exact = turns % size == 0
+    return np.where(exact, cosines.round(), cosines).astype(dtype), np.where(exact, sines.round(), sines).astype(dtype)
 
 
 def _along(importer: Importer, parts: _Parts, axes: Sequence[int], *, inverse: bool) -> _Parts:
@@ -92,7 +95,7 @@ def _along(importer: Importer, parts: _Parts, axes: Sequence[int], *, inverse: b
     for axis in axes:
         size = _extent(dims(real)[axis])
         cosines, sines = _waves(size, size, str(dtype_of(real)))
-        sines = sines if inverse else -sines
+        sines = sines if inverse else 0 - sines
         by = [[_product(importer, part, m, axis) for m in (cosines, sines)] for part in (real, imaginary)]
         real = importer.emit(op.subtract(by[0][0], by[1][1]))
         imaginary = importer.emit(op.add(by[0][1], by[1][0]))

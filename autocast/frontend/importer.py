@@ -223,7 +223,11 @@ class Importer(ExportedProgramImporter):
 
     def _converted(self, node: fx.Node) -> Any:
         """What a converter makes of `node`; what none can is a call of torch."""
+        if node.target is torch.ops.aten._local_scalar_dense.default:
+            return self.env[node.args[0]]  # what reads the number takes a 0-d tensor for it, or refuses
         if isinstance(node.meta.get("val"), torch.SymInt):
+            if not self.is_bound(node.meta["val"]):
+                raise ImportModelError("a number that depends on the values of a tensor; leave out .item()")
             return self.dim(node.meta["val"])
         if node.target is with_effects and not node.args[1]._schema.returns:
             return [None]  # a check that raises, and orders itself after others by a token

@@ -178,21 +178,6 @@ def _histc(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(op.sum(op.astype(op.equal(op.expand_dims(places, 0), columns), dtype), 1))
 
 
-def _as_strided(importer: Importer, node: fx.Node) -> relax.Expr:
-    """Elements of dense memory by their places."""
-    x, size, stride = importer.arg(node, 0, "self"), list(node.args[1]), list(node.args[2])
-    offset = importer.arg(node, 3, "storage_offset") or 0
-    meta = node.args[0].meta["val"]
-    known = all(isinstance(value, int) for value in (*meta.shape, *size, *stride, offset))
-    if not known or not meta.is_contiguous() or meta.storage_offset() != 0:
-        raise ImportModelError("of memory whose layout is not that of a dense tensor of known shape")
-    places = np.full([1] * len(size), offset, "int64")
-    for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
-        places = places + np.arange(extent).reshape([-1 if i == axis else 1 for i in range(len(size))]) * step
-    flat = importer.emit(op.reshape(x, [-1]))
-    return importer.emit(op.take(flat, relax.const(places), axis=0, mode="clip"))
-
-
 def _bucketize(importer: Importer, node: fx.Node) -> relax.Expr:
     """Between which of the sorted boundaries each number is; NaN is after all of them."""
     x, boundaries = importer.arg(node, 0, "self"), importer.arg(node, 1, "boundaries")
@@ -215,8 +200,6 @@ def _bucketize(importer: Importer, node: fx.Node) -> relax.Expr:
 INDEXING: dict[str, Converter] = {
     "_unsafe_index.Tensor": _index,
     "_unsafe_masked_index.default": _masked_index,
-    "as_strided.default": _as_strided,
-    "as_strided_copy.default": _as_strided,
     "bucketize.Tensor": _bucketize,
     "histc.default": _histc,
     "index.Tensor": _index,

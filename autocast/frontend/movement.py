@@ -26,6 +26,8 @@ def _select(importer: Importer, node: fx.Node) -> relax.Expr:
     """`x.select(axis, index)`: a slice of one and a squeeze, never a `take` out of bounds."""
     x, index = importer.arg(node, 0, "self"), importer.arg(node, 2, "index")
     axis = axis_of(x, node.args[1])
+    if isinstance(index, relax.Expr) and isinstance(index.ty, relax.TensorType):
+        return importer.emit(relax.op.take(x, index, axis=axis, mode="wrap"))
     begin = dims(x)[axis] + index if isinstance(index, int) and index < 0 else index
     part = importer.emit(relax.op.strided_slice(x, [axis], [begin], [begin + 1], assume_inbound=True))
     return importer.emit(relax.op.squeeze(part, [axis]))
@@ -128,9 +130,11 @@ def _where(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _full(importer: Importer, node: fx.Node) -> relax.Expr:
-    """Every `full`, `full_like` and `new_full`; the value is a number or a size."""
+    """Every `full`, `full_like` and `new_full`; the value is a number, or one that a tensor holds."""
     position = 2 if node.target is torch.ops.aten.new_full.default else 1
     value, dtype = importer.arg(node, position, "fill_value"), importer.dtype(node)
+    if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
+        return importer.emit(relax.op.broadcast_to(cast(importer, value, dtype), importer.shape(node)))
     if not isinstance(value, bool | int | float):
         raise ImportModelError("a fill value that is known only at run time")
     return importer.emit(relax.op.full(importer.shape(node), relax.const(value, dtype), dtype))
@@ -182,6 +186,7 @@ MOVEMENT: dict[str, Converter] = {
     "view.default": _reshape,
     "view_as_complex.default": _same_value,
     "view_as_real.default": _same_value,
+    "where.Scalar": _where,
     "where.self": _where,
     "where.ScalarOther": _where,
     "where.ScalarSelf": _where,

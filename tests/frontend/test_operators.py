@@ -157,6 +157,9 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "from real numbers": lambda x, p, i: torch.view_as_real(i.to(torch.complex64)),
         "slices": lambda x, p, i: torch.view_as_real(torch.complex(x, p)[:, 1:, -3:]),
         "fft": lambda x, p, i: torch.view_as_real(torch.fft.fft(x)),
+        "angles of what has no imaginary part": lambda x, p, i: torch.atan2(
+            torch.fft.rfft(x).imag[..., ::3], torch.fft.rfft(x).real[..., ::3]
+        ),
         "fft of complex": lambda x, p, i: torch.view_as_real(torch.fft.fft2(torch.complex(x, p), dim=(0, 2))),
         "fft of more and of less": lambda x, p, i: torch.view_as_real(
             torch.fft.fft2(torch.complex(x, p), (9, 2), dim=(1, 2), norm="ortho")
@@ -218,6 +221,8 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "logical": lambda x, p, i: torch.logical_xor(torch.logical_and(x, i), torch.logical_or(i, p)),
         "logical not": lambda x, p, i: torch.logical_not(i),
         "where": lambda x, p, i: torch.where(x > 0, x, 0.25),
+        "where of two numbers": lambda x, p, i: torch.where(x > 0, 2.5, -1.0),
+        "fill with what a tensor holds": lambda x, p, i: x + torch.full((6,), i[0, 0, 0].item()),
         "where of two types": lambda x, p, i: torch.where(x > 0, x, i),
         "masked_fill": lambda x, p, i: x.masked_fill(i > 0, -3.0),
         "to": lambda x, p, i: (x > 0).to(torch.int64) + i.to(torch.float32).to(torch.int64),
@@ -306,6 +311,12 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "slice_scatter to the end": lambda x, p, i: torch.slice_scatter(x, p[..., 2:], -1, -4),
         "slice_scatter with steps": lambda x, p, i: torch.slice_scatter(x, p[:, :2], 1, 0, 4, 2),
         "as_strided": lambda x, p, i: x.as_strided((5, 4, 3), (7, 6, 1), 2),
+        "as_strided of a view": lambda x, p, i: x[:, 1:].transpose(0, 1).as_strided((3, 4), (5, 2), 3),
+        "as_strided of what is not dense": lambda x, p, i: x.expand(2, *x.shape)[1].relu().mT.as_strided((7,), (3,)),
+        "windows": lambda x, p, i: x.unfold(-1, 3, 2).sum(1),
+        "windows of windows": lambda x, p, i: x.unfold(1, 2, 2).unfold(2, 2, 1),
+        "windows of what is transposed": lambda x, p, i: x.mT.unfold(1, 2, 1),
+        "select by a tensor": lambda x, p, i: x[i[0, 0, 0] % 3] + x[:, :, i[1, 0, 0] % 4][..., None],
         "embedding": lambda x, p, i: F.embedding(i.abs(), x[0]),
         "scatter a product": lambda x, p, i: x.scatter(1, i[:, :1].abs(), p, reduce="multiply"),
         "scatter and multiply by a number": lambda x, p, i: x.scatter(1, i[:, :1].abs(), 2.0, reduce="multiply"),
@@ -412,6 +423,9 @@ IMAGES: dict[str, Sample] = {
     "bilinear": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="bilinear"),
     "bilinear aligned": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="bilinear", align_corners=True),
     "bicubic": lambda x, w, b: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    "sampled beyond the borders": lambda x, w, b: F.grid_sample(
+        x, 3 * w[:2, :, :, :2], mode="bicubic", padding_mode="reflection", align_corners=False
+    ),
     "sampled at places": lambda x, w, b: F.grid_sample(x, w[:2, :, :, :2].tanh(), align_corners=False),
     "bicubic antialiased": lambda x, w, b: F.interpolate(x, size=(5, 11), mode="bicubic", antialias=True),
     "bilinear antialiased": lambda x, w, b: F.interpolate(x, scale_factor=0.6, mode="bilinear", antialias=True),
@@ -488,7 +502,12 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
         program = decompose(torch.export.export(module, inputs))
         seen |= {n.target.__name__ for n in program.graph.nodes if n.op == "call_function"}
     seen |= {f"_upsample_{how}2d_aa.default" for how in ("bicubic", "bilinear")}  # "bicubic antialiased", split further
-    seen |= {"where.ScalarOther", "where.ScalarSelf", "rsub.Scalar"}  # what torch splits grid_sampler into
+    seen |= {
+        "where.Scalar",
+        "where.ScalarOther",
+        "where.ScalarSelf",
+        "rsub.Scalar",
+    }  # what torch splits grid_sampler into
     seen |= {"gru.default", "lstm.default", "rnn.default"}  # test_recurrent.py
     seen |= {"_grouped_mm.default", "grouped_mm_fallback.default"}  # test_experts.py
     seen |= {"new_full.default", "unbind.int"}  # "ldexp" and "unbind_copy", split further

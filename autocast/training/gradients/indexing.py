@@ -57,8 +57,17 @@ def _gather_nd(b: Backward) -> list[Adjoint]:
 
 
 def _index_tensor(b: Backward) -> list[Adjoint]:
+    """Where each element along the first axes has an index, `index_put`; where whole rows have, `scatter_nd`."""
     x, indices = b.call.args
-    return [op.index_put(zeros_like(x), indices, b.adjoint, accumulate=True), None]
+    if len(indices.ty.fields) == rank(x):
+        return [op.index_put(zeros_like(x), indices, b.adjoint, accumulate=True), None]
+    shape = known_shape(b.result)
+    shape = relax.ShapeExpr(shape[: len(shape) - rank(x) + len(indices.ty.fields)])
+    columns = [
+        b.emit(op.broadcast_to(b.emit(relax.TupleGetItem(indices, i)), shape)) for i in range(len(indices.ty.fields))
+    ]
+    columns = [b.emit(op.expand_dims(op.astype(column, "int64"), -1)) for column in columns]
+    return [op.scatter_nd(zeros_like(x), b.emit(op.concat(columns, -1)), b.adjoint, "add"), None]
 
 
 def _numbers(argument: relax.Expr) -> list:

@@ -166,6 +166,9 @@ INDEXING = {
     "index_tensor": Case(
         lambda x, i, j: op.index_tensor(x, [i, j]), ((3, 4),), indices=(_index(0, 2, 0), _index(1, 3, 1))
     ),
+    "index_tensor of rows": Case(
+        lambda x, i, j: op.index_tensor(x, [i, j]), ((3, 4, 2),), indices=(_index([0], [2]), _index(1, 3, 1))
+    ),
     "strided_slice": Case(lambda x: op.strided_slice(x, [0, -1], [1, 0], [3, 2]), ((4, 3),)),
     "strided_slice from the end": Case(lambda x: op.strided_slice(x, [1], [-2], [9]), ((2, 5),)),
     "strided_slice with steps": Case(lambda x: op.strided_slice(x, [0, 1], [1, 0], [7, 5], [2, 3]), ((7, 5),)),
