@@ -1,4 +1,4 @@
-"""Run torch's own samples of all of its operators, and print what came of each: `python -m tests.opinfo --help`."""
+"""Run torch's own samples of its operators or modules, and print what came of each: `python -m tests.opinfo --help`."""
 
 from __future__ import annotations
 
@@ -11,20 +11,35 @@ from queue import SimpleQueue
 
 from autocast.terminal import at_least
 from tests.opinfo.check import Status, Verdict, worst
+from tests.opinfo.modules import modules
 from tests.opinfo.samples import operators
 from tests.opinfo.workers import Task, Worker
+
+_CHECKS = {
+    "gradients": "gradients by torch.compile",
+    "training": "gradients by autocast.training",
+    "mixed": "errors in bfloat16",
+}
 
 
 def main() -> int:
     """1 if anything is wrong or crashes."""
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
-    parser.add_argument("parts", nargs="*", help="only operators whose name has one of these in it")
-    parser.add_argument("--samples", type=at_least(0), help="of each operator (10, of gradients 2), 0: all")
-    parser.add_argument("--gradients", action="store_true", help="compare gradients instead of results")
+    parser.add_argument("parts", nargs="*", help="only those whose name has one of these in it")
+    parser.add_argument("--modules", action="store_true", help="torch.nn's modules instead of operators")
+    parser.add_argument("--samples", type=at_least(0), help="of each (10, of operators' gradients 2), 0: all")
+    checks = parser.add_mutually_exclusive_group()
+    for name, what in _CHECKS.items():
+        checks.add_argument(
+            f"--{name}", dest="check", action="store_const", const=name, help=f"{what} instead of results"
+        )
+    parser.set_defaults(check="results")
     parser.add_argument("--jobs", type=at_least(1), default=1, help="how many processes (1)")
     options = parser.parse_args()
-    samples = (2 if options.gradients else 10) if options.samples is None else options.samples
-    names = list(dict.fromkeys(operator.name for operator in operators(*options.parts)))
+    few = 10 if options.modules or options.check == "results" else 2
+    samples = few if options.samples is None else options.samples
+    rows = modules(*options.parts) if options.modules else operators(*options.parts)
+    names = list(dict.fromkeys(row.name for row in rows))
     workers: SimpleQueue[Worker] = SimpleQueue()
     for _ in range(options.jobs):
         workers.put(Worker())
@@ -32,11 +47,8 @@ def main() -> int:
     def run(name: str) -> tuple[str, list[Verdict], float]:
         started, worker = time.monotonic(), workers.get()
         try:
-            return (
-                name,
-                worker.run(Task(name, samples or None, gradients=options.gradients)),
-                time.monotonic() - started,
-            )
+            verdicts = worker.run(Task(name, samples or None, check=options.check))
+            return name, verdicts, time.monotonic() - started
         finally:
             workers.put(worker)
 
@@ -52,7 +64,7 @@ def main() -> int:
             sys.stdout.flush()
     while not workers.empty():
         workers.get().close()
-    print(f"{sum(totals.values())} operators: " + ", ".join(f"{totals[status]} {status}" for status in Status))
+    print(f"{sum(totals.values())} in all: " + ", ".join(f"{totals[status]} {status}" for status in Status))
     return 1 if totals[Status.WRONG] or totals[Status.CRASHED] else 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Sequence
 from enum import StrEnum
@@ -45,38 +46,45 @@ def worst(verdicts: Sequence[Verdict]) -> Status:
     return min((verdict.status for verdict in verdicts), key=list(Status).index, default=Status.SKIPPED)
 
 
-def check(sample: Sample, *, defined: bool = True) -> Verdict:
-    """Import, compile and run `sample`; where its values are random or not `defined`, types and shapes count alone.
+def check(sample: Sample) -> Verdict:
+    """Import, compile and run `sample`; where its values are random or not defined, types and shapes count alone.
 
     Refused is what ends in an error of ours; any other error is a crash. Skipped is what torch itself does not compute.
+    Buffers that a call changes count as results.
     """
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
+        theirs = copy.deepcopy(sample.module)
         try:
-            expected = tensors_of(sample.module(*_copies(sample)))
+            expected = tensors_of(theirs(*copies(sample)))
         except Exception as error:
             return Verdict(Status.SKIPPED, f"torch: {line(error)}")
         if not expected:
             return Verdict(Status.SKIPPED, "it returns no tensor")
         try:
-            model = from_torch(sample.module, _copies(sample))
+            model = from_torch(sample.module, copies(sample))
             random = RANDOM_STATE in model.params
-            got = tensors_of(vm.compile(model)(*_copies(sample)))
+            executable = vm.compile(model)
+            got = tensors_of(executable(*copies(sample)))
+            buffers = dict(theirs.named_buffers())
+            updates = [name for name in model.updated if name in buffers]
+            got += [torch.from_dlpack(executable.state[name]) for name in updates]
+            expected += [buffers[name] for name in updates]
         except (AutocastError, CastingRuleError) as error:
             return Verdict(Status.REFUSED, line(error))
         except Exception as error:
             return Verdict(Status.CRASHED, f"{type(error).__name__}: {line(error)}")
         if len(got) != len(expected):
             return Verdict(Status.WRONG, f"{len(got)} results, expected {len(expected)}")
-        for ours, theirs in zip(got, expected, strict=True):
-            if (ours.dtype, ours.shape) != (theirs.dtype, theirs.shape):
-                return Verdict(Status.WRONG, f"{_type(ours)}, expected {_type(theirs)}")
-            if defined and not random and (off := difference(ours, theirs)):
+        for ours, wanted in zip(got, expected, strict=True):
+            if (ours.dtype, ours.shape) != (wanted.dtype, wanted.shape):
+                return Verdict(Status.WRONG, f"{_type(ours)}, expected {_type(wanted)}")
+            if sample.defined and not random and (off := difference(ours, wanted)):
                 return Verdict(Status.WRONG, off)
         return Verdict(Status.LEFT, ", ".join(model.fallbacks)) if model.fallbacks else Verdict(Status.RIGHT)
 
 
-def _copies(sample: Sample) -> tuple[torch.Tensor, ...]:
+def copies(sample: Sample) -> tuple[torch.Tensor, ...]:
     """The sample's tensors, for an operator that may write into them."""
     return tuple(tensor.clone() for tensor in sample.tensors)
 

@@ -1,6 +1,6 @@
-"""A few of torch's operators, of every family, on some of torch's samples and on empty ones.
+"""A few of torch's operators and modules, of every family, on some of torch's samples and on empty ones.
 
-`python -m tests.opinfo` runs all operators.
+`python -m tests.opinfo` runs all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ nn.functional.scaled_dot_product_attention new_full prod sort split take tile un
 
 @pytest.mark.parametrize("name", ["matmul", "softmax", "sort", "var"])
 def test_gradients_of_samples_are_those_of_torch(name: str, worker: Worker) -> None:
-    verdicts = worker.run(Task(name, 1, gradients=True))
+    verdicts = worker.run(Task(name, 1, check="gradients"))
     assert [verdict for verdict in verdicts if verdict.status in (Status.WRONG, Status.CRASHED)] == []
     assert any(verdict.status is Status.RIGHT for verdict in verdicts), verdicts
 
@@ -38,5 +38,13 @@ def test_gradients_of_samples_are_those_of_torch(name: str, worker: Worker) -> N
 @pytest.mark.parametrize("name", OPERATORS.split())
 def test_samples_of_torch_are_right_or_refused(name: str, worker: Worker) -> None:
     verdicts = worker.run(Task(name, 2))
+    assert [verdict for verdict in verdicts if verdict.status in (Status.WRONG, Status.CRASHED)] == []
+    assert any(verdict.status is Status.RIGHT for verdict in verdicts), verdicts
+
+
+@pytest.mark.parametrize("check", ["results", "gradients", "training", "mixed"])
+@pytest.mark.parametrize("name", ["nn.GRUCell", "nn.HuberLoss", "nn.BatchNorm1d.training", "nn.Conv2d"])
+def test_modules_of_torch_are_right(name: str, check: str, worker: Worker) -> None:
+    verdicts = worker.run(Task(name, 2, check=check))
     assert [verdict for verdict in verdicts if verdict.status in (Status.WRONG, Status.CRASHED)] == []
     assert any(verdict.status is Status.RIGHT for verdict in verdicts), verdicts

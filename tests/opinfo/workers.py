@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+import torch
+
 from tests.opinfo.check import Status, Verdict, check
-from tests.opinfo.gradients import check_gradients
-from tests.opinfo.samples import operators
+from tests.opinfo.gradients import check_gradients, check_training
+from tests.opinfo.mixed import check_mixed
+from tests.opinfo.modules import Module, modules
+from tests.opinfo.samples import Operator, Sample, operators
 
 #: Seconds after which a sample counts as crashed.
 PATIENCE = 300
 
+#: What may be asked of a sample.
+CHECKS: dict[str, Callable[[Sample], Verdict]] = {
+    "results": check,
+    "gradients": check_gradients,
+    "training": check_training,
+    "mixed": check_mixed,
+}
+
 
 class Task(NamedTuple):
-    """Some samples of an operator, their results or their gradients: all, or so many of the first and the empty ones,
-    from number `start` on."""
+    """Some samples of an operator or a module, and by which of `CHECKS` they are judged: all, or so many of the first
+    and the empty ones, from number `start` on."""
 
-    operator: str
+    name: str
     samples: int | None
     start: int = 0
-    gradients: bool = False
+    check: str = "results"
 
 
 class Worker:
@@ -65,15 +78,16 @@ class Worker:
 
 def _work(connection: Connection) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what TVM says of modules that are refused
-    known = {operator.name: operator for operator in operators()}
+    torch.backends.mha.set_fastpath_enabled(False)  # it answers zeros at padded places, where no export does
+    rows: list[Operator | Module] = [*operators(), *modules()]
+    known = {row.name: row for row in rows}
     while True:
         task = connection.recv()
-        operator = known[task.operator]
         try:
-            for sample in operator.samples(task.samples)[task.start :]:
-                gradients = task.gradients
-                connection.send(check_gradients(sample) if gradients else check(sample, defined=operator.defined))
+            samples = known[task.name].samples(task.samples)[task.start :]
         except Exception as error:  # torch cannot make the samples here
-            if task.start == 0:
-                connection.send(Verdict(Status.SKIPPED, f"no samples: {error}"))
+            connection.send(Verdict(Status.SKIPPED, f"no samples: {error}"))
+            samples = []
+        for sample in samples:
+            connection.send(CHECKS[task.check](sample))
         connection.send(None)
