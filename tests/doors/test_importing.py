@@ -74,7 +74,7 @@ class Odd(nn.Module):
 
 class Item(nn.Module):
     def forward(self, x):
-        return x * x.sum().item()
+        return x.roll(-x.argmax().item())
 
 
 class Nonzero(nn.Module):
@@ -343,7 +343,7 @@ ROWS: Rows = {
         "branches": (lambda: from_torch(Branches(), (X,)), r"torch\.export cannot export Branches"),
         "raises": (lambda: from_torch(Raises(), (X,)), r"torch\.export cannot export Raises"),
         "numpy inside": (lambda: from_torch(Numpy(), (X,)), r"torch\.export cannot export Numpy"),
-        "item": (lambda: from_torch(Item(), (X,)), "its result is a number that depends on values"),
+        "item": (lambda: from_torch(Item(), (X,)), "a number that depends on the values of a tensor"),
         "nonzero": (lambda: from_torch(Nonzero(), (X,)), "which depends on the values of a tensor"),
         "no forward": (lambda: from_torch(nn.Module(), (X,)), "Module has no forward of its own"),
     },
