@@ -137,7 +137,7 @@ def export(
         with _no_gradients(module), _no_cache(module, kwargs), _no_guess(), _unlogged(), warnings.catch_warnings():
             # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
             warnings.simplefilter("ignore")
-            examples, named = grown(axes, leaves, (args, kwargs))
+            examples, named = grown(axes, leaves, _apart(module, (args, kwargs)))
             with whole_recurrences():
                 program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
@@ -150,6 +150,19 @@ def export(
         exported = _decomposed(program, leaves, axes)
     exported.allow_one()
     return exported
+
+
+def _apart(module: torch.nn.Module, example: Any) -> Any:
+    """Example inputs of which none is another, or the module's own: torch.export would take these for one value."""
+    known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+
+    def other(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and id(value) in known:
+            return value.detach().clone().requires_grad_(value.requires_grad)
+        known.add(id(value))
+        return value
+
+    return pytree.tree_map(other, example)
 
 
 def _no_gradients(module: torch.nn.Module) -> torch.no_grad | torch.inference_mode:

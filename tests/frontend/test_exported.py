@@ -56,3 +56,20 @@ def test_a_dimension_of_size_0_is_imported_with_the_bounds_that_an_error_propose
     net = nn.Linear(3, 2).eval()
     model = from_torch(net, (torch.ones(2, 3),), dynamic={"n": ("input", 0, 0, 8)})
     assert tuple(model(torch.ones(0, 3)).shape) == (0, 2)
+
+
+class Weighs(nn.Module):
+    """Reads an input, another one, and a parameter of the same shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 6).reshape(2, 3))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return 2 * x + y * self.weight
+
+
+def test_examples_that_are_one_tensor_are_inputs_of_their_own() -> None:
+    net, (x, y) = Weighs(), torch.randn(2, 2, 3)
+    for examples in ((x, x), (x, net.weight)):
+        assert torch.equal(from_torch(net, examples)(x, y), net(x, y))
