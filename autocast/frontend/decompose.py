@@ -72,11 +72,14 @@ _REFERENCES = {
     aten.var_mean.correction,
 }
 
+#: Operators that torch's own tables split into others that compute something else: labels after the last one count as 0.
+_SPLIT_WRONGLY = {aten.multilabel_margin_loss_forward.default}
+
 #: What torch knows of splitting operators, for those that nothing here translates.
 _TABLE: dict[OpOverload, Callable[..., Any]] = {
     operator: function
     for operator, function in {**core_aten_decompositions(), **decomposition_table}.items()
-    if not function.__module__.startswith("torch._refs") or operator in _REFERENCES
+    if operator not in _SPLIT_WRONGLY and (not function.__module__.startswith("torch._refs") or operator in _REFERENCES)
 }
 
 #: An operator, and what it is given, in words.
@@ -84,7 +87,7 @@ Call: TypeAlias = tuple[OpOverload, str]
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
-    """The program in functional form, every operator outside `KEEP_WHOLE` split as torch's core operator set asks.
+    """The program in functional form, operators split as torch's core operator set asks, but for `KEEP_WHOLE` and what it splits wrongly.
 
     Raises
     ------
@@ -92,7 +95,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
         torch cannot split it.
     """
     table = torch.export.default_decompositions()
-    for operator in KEEP_WHOLE:
+    for operator in (*KEEP_WHOLE, *_SPLIT_WRONGLY):
         if operator in table:
             del table[operator]
     return _run(program, table)
