@@ -72,8 +72,9 @@ _REFERENCES = {
     aten.var_mean.correction,
 }
 
-#: Operators that torch's own tables split into others that compute something else: labels after the last one count as 0.
-_SPLIT_WRONGLY = {aten.multilabel_margin_loss_forward.default}
+#: Operators that torch's tables split into others that compute something else, or have other gradients: an embedding's
+#: padding and frequencies are lost, labels after the last one count as 0.
+_SPLIT_WRONGLY = {aten.embedding.default, aten.multilabel_margin_loss_forward.default}
 
 #: What torch knows of splitting operators, for those that nothing here translates.
 _TABLE: dict[OpOverload, Callable[..., Any]] = {
@@ -87,7 +88,7 @@ Call: TypeAlias = tuple[OpOverload, str]
 
 
 def decompose(program: ExportedProgram) -> ExportedProgram:
-    """The program in functional form, operators split as torch's core operator set asks, but for `KEEP_WHOLE` and what it splits wrongly.
+    """The program in functional form, split as torch's core operators ask, but for `KEEP_WHOLE` and `_SPLIT_WRONGLY`.
 
     Raises
     ------

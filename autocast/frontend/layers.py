@@ -108,6 +108,8 @@ def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
     A row for padding is read and not learned: in training mode, no gradient passes where an index names it.
     """
     weight = importer.arg(node, 0, "weight")
+    if importer.training and importer.arg(node, 3, "scale_grad_by_freq", False):
+        raise ImportModelError("gradients that are divided by how often an index occurs")
     rows = importer.smallest_constant(node.args[1])
     if rows is None:
         indices = importer.arg(node, 1, "indices")
