@@ -3,11 +3,12 @@
 python -m benchmarks.many_machines [--quick] [--latency-us 50 --gbit 10]
 
 A step is forward, cross-entropy, backward and SGD with momentum. Both ranks step at the same time, alone (each by
-itself, nothing is sent) and together. What is hidden of the communication is what the step does not take longer than
-alone, as a part of what the same messages take when nothing else runs; copies into buckets count as not hidden, and
-within one machine sending is work of the same cores, which nothing hides. Of BERT the embedding is the last layer's
-weight as well: its gradient, a fifth of all bytes and three quarters of those of one layer, is complete when nothing is
-left to hide it. Bytes are those that a rank sends.
+itself, nothing is sent) and together. Ours and DDP's take turns; each row has processes of its own, which take 16 GiB
+for BERT. What is hidden of the communication is what the step does not take longer than alone, as a part of what the
+same messages take when nothing else runs; copies into buckets count as not hidden, and within one machine sending is
+work of the same cores, which nothing hides. Of BERT the embedding is the last layer's weight as well: its gradient, a
+fifth of all bytes and three quarters of those of one layer, is complete when nothing is left to hide it. Bytes are
+those that a rank sends.
 
 The second table is a model, not a measurement. A ring all-reduce over N machines takes 2 (N - 1) latencies for each
 bucket, and 2 (N - 1) / N of the bytes at the bandwidth. It assumes that every machine computes as long as one does
@@ -176,45 +177,51 @@ class Pair:
         return list(self._pool.map(lambda pair: work(*pair), enumerate(self.ranks)))
 
 
-def measured(workload: str, rounds: int) -> tuple[dict[str, list[float]], list[int]]:
-    """Milliseconds of every candidate, all in turn in each round; and the bytes of each bucket of gradients."""
-    from autocast.amp import Policy
+class Row(NamedTuple):
+    """A step of ours and DDP's, measured together: dtype of the step (None: float32), and of the messages."""
 
-    low = Policy(low_ops=("collective.all_reduce_start",))
+    name: str
+    amp: str | None
+    sent: str
+
+    def ours(self, workload: str) -> dict[str, Callable[[], Call]]:
+        """Our steps, alone and together, and what they send when nothing else runs."""
+        from autocast.amp import Policy
+
+        low = self.amp and self.sent == "bfloat16"
+        together = Policy(low_ops=("collective.all_reduce_start",)) if low else self.amp
+        return {how: partial(ours, workload, amp, how) for how, amp in (("none", self.amp), ("data", together))}
+
+    def torch(self, workload: str) -> dict[str, Callable[[], Call]]:
+        """DDP's."""
+        return {how: partial(peer, workload, self.amp == "bfloat16", how) for how in ("none", "data")}
+
+
+ROWS = (
+    Row("float32", None, "float32"),
+    Row("bfloat16", "bfloat16", "float32"),
+    Row("bfloat16, sent low", "bfloat16", "bfloat16"),
+)
+
+
+def measured(workload: str, row: Row, rounds: int) -> tuple[dict[str, list[float]], list[int]]:
+    """Milliseconds of each candidate of a row, all in turn in each round; and the bytes of each bucket of gradients."""
     with tempfile.TemporaryDirectory() as folder:
         pairs = {name: Pair(name, Path(folder)) for name in ("ours", "torch")}
         buckets = pairs["ours"].ranks[0].compute(partial(buckets_of, workload))
-        elements = sum(buckets) // 4
-        pairs["ours"].build(
-            {
-                **{f"ours {amp}, {how}": partial(ours, workload, amp, how)
-                   for amp in (None, "bfloat16") for how in ("none", "data")},
-                "ours bfloat16, sent low, data": partial(ours, workload, low, "data"),
-                "messages float32": partial(sending, elements, torch.float32),
-                "messages bfloat16": partial(sending, elements, torch.bfloat16),
-                **{f"all-reduce {size}": partial(message, size) for size in _MESSAGES},
-            }
-        )  # fmt: skip
-        pairs["torch"].build(
-            {f"torch {dtype}, {how}": partial(peer, workload, dtype == "bfloat16", how)
-             for dtype in (None, "bfloat16") for how in ("none", "data")}
-        )  # fmt: skip
-        keys = [(pairs[name], key) for name in pairs for key in _candidates(name)]
-        samples: dict[str, list[float]] = {key: [] for _, key in keys}
+        sent = partial(sending, sum(buckets) // 4, getattr(torch, row.sent))
+        network = {"messages": sent, **{str(size): partial(message, size) for size in _MESSAGES}}
+        candidates = {"ours": row.ours(workload) | network, "torch": row.torch(workload)}
+        for name, own in candidates.items():
+            pairs[name].build(own)
+        samples: dict[str, list[float]] = {f"{name} {key}": [] for name, own in candidates.items() for key in own}
         for _ in range(rounds):
-            for pair, key in keys:
-                samples[key] += pair.time(key, 20 if key.startswith("all-reduce") else 2)
+            for name, own in candidates.items():
+                for key in own:
+                    samples[f"{name} {key}"] += pairs[name].time(key, 20 if key.isdigit() else 2)
         for pair in pairs.values():
             pair.close()
     return samples, buckets
-
-
-def _candidates(name: str) -> list[str]:
-    own = [f"{name} {amp}, {how}" for amp in (None, "bfloat16") for how in ("none", "data")]
-    if name == "torch":
-        return own
-    sizes = [f"all-reduce {size}" for size in _MESSAGES]
-    return [*own, "ours bfloat16, sent low, data", "messages float32", "messages bfloat16", *sizes]
 
 
 def fitted(times: Mapping[int, float]) -> Network:
@@ -231,25 +238,21 @@ def step_seconds(network: Network, compute: float, buckets: Sequence[int], machi
     return compute + max(sent - compute * 2 / 3, network.all_reduce(buckets[-1], machines))
 
 
-def steps_table(workload: str, median: Mapping[str, float], elements: int) -> Table:
+def steps_table(workload: str, medians: Mapping[Row, Mapping[str, float]], elements: int) -> Table:
     """What was measured."""
     table = Table(title=f"{workload}: {RANKS} processes x 1 core, ms")
     for column in ("step", "alone", "together", "messages", "hidden", "MiB sent", "of DDP's time"):
         table.add_column(column, justify="left" if column == "step" else "right")
     share = 2 * (RANKS - 1) / RANKS / _MIB
-    for key, alone, dtype, size in (
-        ("ours None, data", "ours None, none", "float32", 4),
-        ("ours bfloat16, data", "ours bfloat16, none", "float32", 4),
-        ("ours bfloat16, sent low, data", "ours bfloat16, none", "bfloat16", 2),
-        ("torch None, data", "torch None, none", "float32", 4),
-        ("torch bfloat16, data", "torch bfloat16, none", "float32", 4),
-    ):
-        messages = median[f"messages {dtype}"]
-        hidden = 1 - (median[key] - median[alone]) / messages
-        rival = median["torch bfloat16, data" if "bfloat16" in key else "torch None, data"]
-        figures = (median[alone], median[key], messages, 100 * max(0.0, min(1.0, hidden)), share * size * elements)
-        table.add_row(key.removesuffix(", data").replace("None", "float32"), *(f"{f:.0f}" for f in figures),
-                      f"{median[key] / rival:.2f}")  # fmt: skip
+    for name in ("ours", "torch"):
+        for row, median in medians.items():
+            if name == "torch" and row.sent != "float32":
+                continue
+            alone, together, messages = median[f"{name} none"], median[f"{name} data"], median["ours messages"]
+            hidden = max(0.0, min(1.0, 1 - (together - alone) / messages))
+            figures = (alone, together, messages, 100 * hidden, share * getattr(torch, row.sent).itemsize * elements)
+            table.add_row(f"{name} {row.name}", *(f"{f:.0f}" for f in figures),
+                          f"{together / median['torch data']:.2f}")  # fmt: skip
     return table
 
 
@@ -281,18 +284,22 @@ def main(arguments: Iterable[str] | None = None) -> None:
 
 def _show(workload: str, options: argparse.Namespace) -> dict[str, Any]:
     """Measure one workload; what was measured."""
-    samples, buckets = measured(workload, 3 if options.quick else 10)
-    median = {key: statistics.median(values) for key, values in samples.items()}
-    here = fitted({size: median[f"all-reduce {size}"] / 1e3 for size in _MESSAGES})
+    figures, medians = {}, {}
+    for row in ROWS:
+        samples, buckets = measured(workload, row, 3 if options.quick else 10)
+        figures[row.name] = samples
+        medians[row] = {key: statistics.median(values) for key, values in samples.items()}
+    (_, median, _) = medians.values()
+    here = fitted({size: median[f"ours {size}"] / 1e3 for size in _MESSAGES})
     networks = {
         f"fitted: {here.latency * 1e6:.0f} us, {8e-9 / here.per_byte:.1f} Gbit/s": here,
         f"{options.latency_us:g} us, {options.gbit:g} Gbit/s": Network(options.latency_us / 1e6, 8e-9 / options.gbit),
     }
     console = Console(width=150)
-    console.print(steps_table(workload, median, sum(buckets) // 4))
+    console.print(steps_table(workload, medians, sum(buckets) // 4))
     console.print(f"aims: {TARGET:g} of DDP's time with torch.autocast; {HIDDEN:.0%} of the messages hidden")
-    console.print(model_table(networks, median["ours bfloat16, none"] / 1e3, buckets))
-    return {"buckets": buckets, "milliseconds": samples, "fitted": here._asdict()}
+    console.print(model_table(networks, median["ours none"] / 1e3, buckets))
+    return {"buckets": buckets, "milliseconds": figures, "fitted": here._asdict()}
 
 
 if __name__ == "__main__":
