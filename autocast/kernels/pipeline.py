@@ -67,6 +67,7 @@ from autocast.kernels.specs.layout import RowWrites
 from autocast.kernels.specs.products import GroupedProduct
 from autocast.kernels.specs.recurrent import Recurrence
 from autocast.kernels.state.accumulate import accumulate_gradients
+from autocast.kernels.state.buckets import ComputeIntoBuckets
 from autocast.kernels.state.carry import carry_casts
 from autocast.kernels.state.in_place import SUFFIX, WriteInPlace
 from autocast.kernels.state.order import OrderForMemory
@@ -201,6 +202,7 @@ PLANNING = (
     relax.transform.RemovePurityChecking(),
     relax.transform.CallTIRRewrite(),
     WriteInPlace(),
+    ComputeIntoBuckets(),
     relax.transform.DeadCodeElimination(),
     relax.transform.StaticPlanBlockMemory(),
 )

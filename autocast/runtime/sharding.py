@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from autocast.errors import RankError
-from autocast.runtime.collectives import explained, group
+from autocast.runtime.collectives import explained, group, mean_of_rows
 
 #: The packed functions, as a module calls them; `autocast.runtime.torch_calls` registers them.
 SCATTER_START = "torch.distributed.reduce_scatter_start"
@@ -49,7 +49,7 @@ class _Rows:
         if self.received is not None:
             if self.handle is not None:
                 self.handle.wait()
-            self._mean, self.received = self.received.float().mean(dim=0), None
+            self._mean, self.received = mean_of_rows(self.received), None
         return self._mean
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dims, dtype_of, op_name
@@ -48,8 +48,17 @@ def _quantize(call: relax.Call, x: relax.Expr, scale: relax.Expr, zero: relax.Ex
     return op.astype(op.clip(op.add(steps, along_axis(zero)), int(bounds.min), int(bounds.max)), dtype)
 
 
+def _view(call: relax.Call, *_: relax.Expr) -> relax.Expr | None:
+    """A view that kernels take: they expect tensors to begin where their memory does."""
+    offset = call.args[3]
+    if isinstance(offset, relax.Tuple) or (isinstance(offset, tirx.IntImm) and int(offset) == 0):
+        return None
+    return relax.op.memory.ensure_zero_offset(call)
+
+
 #: Operators that TVM has a type for, but nothing that computes them, along an axis of run-time size or of NaN.
 _UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr | None]] = {
+    "relax.memory.view": _view,
     "relax.ewise_fma": lambda _, x, y, z: relax.op.add(relax.op.multiply(x, y), z),
     "relax.nn.prelu": _prelu,
     "relax.nn.pixel_shuffle": _pixel_shuffle,

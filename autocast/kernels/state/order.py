@@ -16,7 +16,7 @@ from autocast.ir.rewriting import reads_of
 from autocast.kernels.state.in_place import IN_PLACE
 from autocast.kernels.state.state import num_state
 from autocast.kernels.state.tensors import Tensor, Tensors, is_alias, returned
-from autocast.runtime.collectives import DONE, START
+from autocast.runtime.collectives import COPY, DONE, START
 from autocast.runtime.sharding import GATHER_DONE, GATHER_START, SCATTER_DONE, SCATTER_START
 
 #: Tensors of at most this many bytes cost nothing: what large ones wait for, a step count say, is computed at once.
@@ -85,7 +85,7 @@ class _Order:
         self.late = 0
         for number, binding in enumerate(self.bindings):
             called = packed_function(binding.value)
-            waits = called in _LAST or (called == DONE and not sent >> number & 1)
+            waits = called in _LAST or (called in (DONE, COPY) and not sent >> number & 1)
             if waits or self.late >> number & 1:
                 self.late |= 1 << number
                 for user in self.users[number]:

@@ -4,8 +4,9 @@
     ... the rest of the backward pass ...
     means = R.collective.all_reduce_done(buffer, shapes=[[3, 768], [2]], dtype="float32")
 
-The first copies tensors into one buffer and begins; until the second has read that buffer, its memory belongs to the
-network. It is bytes, so that nothing looks into it. Tensors may be sent in bfloat16; their means are float32.
+The first copies tensors into one buffer and begins; until the second returns, its memory belongs to the network. It is
+bytes, so that nothing looks into it. Then it holds the sums, which what reads the means divides. Tensors may be sent in
+bfloat16; their means are float32, and copied.
 `autocast.training.parallel.average` places the calls, `autocast.runtime.collectives` is what they call.
 
 Source: Li et al., "PyTorch Distributed: experiences on accelerating data parallel training", 2020 (buckets of
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 
 import tvm
 from tvm import relax
+from tvm.relax.op import memory
 
 from autocast.errors import IllFormedModuleError
 from autocast.ir.views import static_shape
@@ -34,21 +36,25 @@ def _buffer(fields: Sequence[tvm.ir.Type]) -> tvm.ir.Type:
     """The bytes of tensors of one dtype."""
     shapes = [static_shape(relax.Var("part", ty)) for ty in fields]
     dtypes = {str(ty.dtype) for ty in fields}
-    sizes = [math.prod(shape) for shape in shapes if shape is not None]
-    if len(sizes) != len(fields) or len(dtypes) != 1:
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) != len(fields) or len(dtypes) != 1:
         raise IllFormedModuleError(
             f"relax.collective.all_reduce_start: got {tvm.ir.TupleType(fields)}, expected tensors of one dtype whose "
             "sizes are known; average each dtype by itself"
         )
-    return relax.TensorType([sum(sizes) * tvm.DataType(dtypes.pop()).itemsize], "uint8")
+    return relax.TensorType([_room(known, tvm.DataType(dtypes.pop()).itemsize)], "uint8")
+
+
+def _room(shapes: Sequence[Sequence[int]], itemsize: int) -> int:
+    """How many bytes a buffer has for tensors of these shapes."""
+    return collectives.places(map(math.prod, shapes))[-1] * itemsize
 
 
 def _done_result(call: relax.Call) -> tvm.ir.Type:
     shapes = [[int(size) for size in shape] for shape in call.attrs["shapes"]]
     dtype = str(call.attrs["dtype"])
-    elements = sum(map(math.prod, shapes))
-    legal = [elements * itemsize for itemsize in {2, tvm.DataType(dtype).itemsize}]
-    if static_shape(call.args[0]) not in [(size,) for size in legal]:
+    legal = [(_room(shapes, itemsize),) for itemsize in {2, tvm.DataType(dtype).itemsize}]
+    if static_shape(call.args[0]) not in legal:
         raise IllFormedModuleError(
             f"relax.collective.all_reduce_done: got {call.args[0].ty} and shapes={shapes}, expected the bytes of their "
             f"elements; the shapes are those of the tensors that all_reduce_start took"
@@ -65,13 +71,25 @@ def expand_start(parts: Sequence[relax.Expr]) -> relax.Call:
 def expand_done(
     emit: Callable[[relax.Expr], relax.Var], buffer: relax.Expr, shapes: Sequence[Sequence[int]], dtype: str
 ) -> list[relax.Expr]:
-    """The means of what was begun, of these shapes."""
-    types = [relax.TensorType(shape, dtype) for shape in shapes]
-    means = relax.op.call_dps_packed(
-        collectives.DONE, relax.Tuple([buffer]), out_ty=types[0] if len(types) == 1 else types
+    """The means of what was begun, of these shapes: parts of the buffer times what makes means of sums.
+
+    What was sent in another dtype is copied.
+    """
+    itemsize = tvm.DataType(dtype).itemsize
+    if static_shape(buffer) != (_room(shapes, itemsize),):
+        types = [relax.TensorType(shape, dtype) for shape in shapes]
+        copies = emit(_done_call(collectives.COPY, buffer, types))
+        return [copies] if len(types) == 1 else [relax.TupleGetItem(copies, i) for i in range(len(types))]
+    scale = emit(_done_call(collectives.DONE, buffer, [relax.TensorType([], dtype)]))
+    places = collectives.places(map(math.prod, shapes))
+    views = [memory.view(buffer, shape, dtype, at * itemsize) for shape, at in zip(shapes, places, strict=False)]
+    return [relax.op.multiply(emit(view), scale) for view in views]
+
+
+def _done_call(function: str, buffer: relax.Expr, types: Sequence[tvm.ir.Type]) -> relax.Call:
+    return relax.op.call_dps_packed(
+        function, relax.Tuple([buffer]), out_ty=types[0] if len(types) == 1 else list(types)
     )
-    whole = emit(means)
-    return [whole] if len(types) == 1 else [relax.TupleGetItem(whole, i) for i in range(len(types))]
 
 
 def _start(e: Expansion) -> relax.Expr:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from autocast.kernels.storage import LOW
-from autocast.runtime.collectives import group
+from autocast.runtime.collectives import group, places
 from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
 
 
@@ -49,7 +49,7 @@ def _done(asked: Asked) -> Value:
     sizes = [math.prod(shape) for shape in shapes]
     (sums,) = asked.args
     dtype, ranks = torch_dtype(str(asked.attrs["dtype"])), group()
-    is_low = int(asked.call.args[0].ty.shape[0]) < sum(sizes) * dtype.itemsize
+    is_low = int(asked.call.args[0].ty.shape[0]) != places(sizes)[-1] * dtype.itemsize
     if ranks is not None:
         sums = torch.ops._c10d_functional.wait_tensor(sums)
         if is_low:

@@ -147,3 +147,17 @@ def test_quantizing_rounds_to_even_saturates_and_makes_zero_of_nan(dtype):
     steps = np.round(np.float64(x) / scale[:, None]) + zero[:, None]
     expected = np.nan_to_num(np.clip(steps, bounds.min, bounds.max), nan=0).astype(dtype)
     assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("start", [0, 4, 64])
+def test_a_view_may_begin_anywhere(start: int) -> None:
+    x = relax.Var("x", relax.TensorType([64], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            part = builder.emit(relax.op.memory.view(builder.emit(relax.op.exp(x)), [3, 5], "float32", start))
+            y = builder.emit_output(relax.op.negative(part))
+        builder.emit_func_output(y)
+    values = np.linspace(-1, 1, 64, dtype="float32")
+    (found,) = run(builder.get(), values)
+    np.testing.assert_allclose(found, -np.exp(values)[start // 4 :][:15].reshape(3, 5), rtol=1e-6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tvm
+from tvm.relax import ExternFunc
 from tvm.script import ir as I
 from tvm.script import relax as R
 
@@ -136,3 +137,31 @@ def test_the_first_operators_of_a_step_do_not_know_of_other_ranks() -> None:
     after = [str(binding) for binding in parallel.body.blocks[0].bindings]
     first = next(place for place, line in enumerate(after) if "all_reduce_start" in line)
     assert before[:first] == after[:first]
+
+
+def _planned(accumulate: int) -> list[str]:
+    """What allocates, makes views and sends in a planned step, in order."""
+    step = training_step(model(6), MSE(), SGD(momentum=0.9), parallel="data", accumulate=accumulate)
+    planned = plan(step.mod, tvm.target.Target("llvm")).planned["main"]
+    values = [binding.value for block in planned.body.blocks for binding in block.bindings]
+    words = {"relax.memory.view": "view"}
+    sent = [str(value.op.global_symbol) for value in values if isinstance(getattr(value, "op", None), ExternFunc)]
+    assert sent.count(START) == sent.count(DONE) == 2
+    begun = [
+        "send" if getattr(getattr(value, "op", None), "global_symbol", "") == START else words.get(op_name(value) or "")
+        for value in values
+    ]
+    return [word for word in begun if word]
+
+
+def test_gradients_are_computed_in_their_bucket_and_read_there() -> None:
+    words = _planned(accumulate=1)
+    last = len(words) - 1 - words[::-1].index("send")
+    assert words[:last].count("view") == 5, "the loss and four gradients"
+    assert words.count("view") == 10, "and where their means are read"
+
+
+def test_sums_of_gradients_that_stay_are_copied_to_their_bucket() -> None:
+    words = _planned(accumulate=2)
+    last = len(words) - 1 - words[::-1].index("send")
+    assert words[last:].count("view") >= 4 and words.count("view") < 10
