@@ -130,13 +130,13 @@ def sending(elements: int, dtype: torch.dtype) -> Call:
     bucket = BUCKET_MIB * _MIB // dtype.itemsize
     parts = [torch.ones(min(bucket, elements - start), dtype=dtype) for start in range(0, elements, bucket)]
     buffers = [torch.empty(part.numel() * dtype.itemsize, dtype=torch.uint8) for part in parts]
-    means = [torch.empty(part.numel()) for part in parts]
+    scale = torch.empty(())
 
     def send() -> None:
         for part, buffer in zip(parts, buffers, strict=True):
             collectives.start(part, buffer)
-        for buffer, mean in zip(buffers, means, strict=True):
-            collectives.done(buffer, mean)
+        for buffer in buffers:
+            collectives.done(buffer, scale)
 
     return send
 
