@@ -29,8 +29,8 @@ from autocast.vm.source import Source
 _JOB = Format("autocast.vm.job", 1, "autocast.vm.compile", "autocast.vm.background")
 _RESULT = Format("autocast.vm.result", 1, "autocast.vm.background", "autocast.vm.compile")
 
-#: The least that a process may take of processors that others want.
-_NICE = 19
+#: A tenth of a processor that others want: with less the compiler would not end while a model is called without pause.
+_NICE = 10
 
 #: Seconds between two looks of a process at whether the one that started it is still there.
 _WATCH = 1.0
