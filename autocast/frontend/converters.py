@@ -5,7 +5,9 @@ from __future__ import annotations
 from autocast.frontend.arithmetic import ARITHMETIC
 from autocast.frontend.attention import attention
 from autocast.frontend.distances import DISTANCES
+from autocast.frontend.embedding_bags import EMBEDDING_BAGS
 from autocast.frontend.experts import EXPERTS
+from autocast.frontend.fractional_pooling import FRACTIONAL_POOLING
 from autocast.frontend.functions import FUNCTIONS
 from autocast.frontend.helpers import Converter
 from autocast.frontend.indexing import INDEXING
@@ -25,7 +27,9 @@ from autocast.frontend.writing import WRITING
 CONVERTERS: dict[str, Converter] = {
     **ARITHMETIC,
     **DISTANCES,
+    **EMBEDDING_BAGS,
     **EXPERTS,
+    **FRACTIONAL_POOLING,
     **FUNCTIONS,
     **INDEXING,
     **LAYERS,
@@ -47,7 +51,7 @@ TRUSTED = frozenset(
     f"{name}.{overload}"
     for overload, names in {
         "default": "abs acos acosh asin asinh atan atanh ceil constant_pad_nd cos cosh "
-        "erf exp flip floor gather gelu hardtanh isinf isnan leaky_relu log max mean "
+        "erf exp flip floor gelu hardtanh isinf isnan leaky_relu log max mean "
         "min neg permute prod reciprocal relu relu6 repeat round rsqrt scalar_tensor sigmoid sign silu "
         "sin sinh sqrt square stack tan tanh tril triu trunc",
         "start_step": "arange",

@@ -1,4 +1,4 @@
-"""Converters of indexing on any axes, of writing by slices and by several indices, and of counting."""
+"""Converters of indexing on any axes, of writing by slices, and of counting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvm import relax
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
-from autocast.frontend.movement import bound
+from autocast.frontend.movement import bound, same_size
 from autocast.ir import dtype_of
 from autocast.operators import own
 
@@ -30,7 +30,7 @@ def from_start(importer: Importer, index: relax.Expr, size: Any) -> relax.Expr:
     return importer.emit(op.where(negative, wrapped, index))
 
 
-def _given(importer: Importer, node: fx.Node) -> list[tuple[int, relax.Expr]]:
+def given_indices(importer: Importer, node: fx.Node) -> list[tuple[int, relax.Expr]]:
     """The indices that are tensors, and their axes."""
     position = 2 if node.target is torch.ops.aten._unsafe_masked_index.default else 1
     indices = importer.arg(node, position, "indices")
@@ -42,7 +42,7 @@ def _given(importer: Importer, node: fx.Node) -> list[tuple[int, relax.Expr]]:
 
 def _index(importer: Importer, node: fx.Node) -> relax.Expr:
     """`x[i, :, j]`; negative indices count from the end, so one index alone wraps around."""
-    x, given = importer.arg(node, 0, "self"), _given(importer, node)
+    x, given = importer.arg(node, 0, "self"), given_indices(importer, node)
     if len(given) == 1:
         return importer.emit(op.take(x, given[0][1], axis=given[0][0], mode="wrap"))
     return _gather(importer, x, [(axis, from_start(importer, index, dims(x)[axis])) for axis, index in given])
@@ -63,69 +63,31 @@ def _gather(importer: Importer, x: relax.Expr, given: list[tuple[int, relax.Expr
     return importer.emit(op.permute_dims(result, order))
 
 
+def _elements(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`gather`: along an axis, at an index that may be smaller along the others; a scalar has one axis to torch."""
+    x, index = importer.arg(node, 0, "self"), importer.arg(node, 2, "index")
+    x, index = (value if dims(value) else importer.emit(op.reshape(value, [1])) for value in (x, index))
+    axis, extents = axis_of(x, node.args[1]), [*dims(index)]
+    extents[axis] = dims(x)[axis]
+    smaller = [at for at, extent in enumerate(extents) if not same_size(extent, dims(x)[at])]
+    if smaller:
+        ends = [extents[at] for at in smaller]
+        x = importer.emit(op.strided_slice(x, smaller, [0] * len(smaller), ends, assume_inbound=True))
+    result = importer.emit(op.gather_elements(x, index, axis))
+    return result if importer.shape(node) else importer.emit(op.reshape(result, []))
+
+
 def _masked_index(importer: Importer, node: fx.Node) -> relax.Expr:
     """The elements at indices where a mask is true, which may be out of bounds elsewhere, and a number there."""
     x, mask, fill = (importer.arg(node, i, "") for i in (0, 1, 3))
     given = []
-    for axis, index in _given(importer, node):
+    for axis, index in given_indices(importer, node):
         dtype = str(dtype_of(index))
         last = importer.number(dims(x)[axis] - 1, dtype)
         clipped = importer.emit(op.maximum(op.minimum(index, last), relax.const(0, dtype)))
         given.append((axis, clipped))
     values = _gather(importer, x, given)
     return importer.emit(op.where(mask, values, relax.const(fill, importer.dtype(node))))
-
-
-def _index_put(importer: Importer, node: fx.Node) -> relax.Expr:
-    """`x[i, :, j] = values`, or added to it; a mask with one value is a choice."""
-    x, indices, values = (importer.arg(node, i, "") for i in range(3))
-    accumulate = bool(importer.arg(node, 3, "accumulate", False))
-    values = cast(importer, values, importer.dtype(node))
-    masks = [index for index in indices if index is not None and dtype_of(index) == "bool"]
-    if masks:
-        return _put_where(importer, x, indices, values, accumulate)
-    given = _given(importer, node)
-    if len(given) == 1 and not accumulate and len(dims(given[0][1])) == 1:
-        ((axis, rows),) = given
-        shape = [*importer.shape(node)]
-        shape[axis] = dims(rows)[0]
-        values = importer.emit(op.broadcast_to(values, shape))
-        return importer.emit(own.index_copy(x, rows, values, axis=axis))
-    given = [(axis, from_start(importer, index, dims(x)[axis])) for axis, index in given]
-    axes = [axis for axis, _ in given]
-    rest = [axis for axis in range(len(dims(x))) if axis not in axes]
-    if axes != list(range(axes[0], axes[0] + len(axes))):
-        raise ImportModelError(f"writing with indices on the axes {axes}; expected axes side by side")
-    order = [*axes, *rest]
-    moved = order != sorted(order)
-    before, shape = axes[0], importer.shape(node)
-    index_shape = list(torch.broadcast_shapes(*(node.args[1][axis].meta["val"].shape for axis in axes)))
-    index_shape = [importer.dim(size) for size in index_shape]
-    count = len(index_shape)
-    whole = [*shape[:before], *index_shape, *shape[before + len(axes) :]]
-    values = importer.emit(op.broadcast_to(values, whole))
-    if moved:
-        x = importer.emit(op.permute_dims(x, order))
-        places = [*range(before, before + count), *range(before), *range(before + count, len(whole))]
-        values = importer.emit(op.permute_dims(values, places))
-    columns = [importer.emit(op.broadcast_to(index, index_shape)) for _, index in given]
-    columns = [importer.emit(op.expand_dims(cast(importer, column, "int64"), -1)) for column in columns]
-    places = columns[0] if len(columns) == 1 else importer.emit(op.concat(columns, axis=-1))
-    result = importer.emit(op.scatter_nd(x, places, values, "add" if accumulate else "update"))
-    return importer.emit(op.permute_dims(result, [int(i) for i in np.argsort(order)])) if moved else result
-
-
-def _put_where(
-    importer: Importer, x: relax.Expr, indices: list[Any], values: relax.Expr, accumulate: bool
-) -> relax.Expr:
-    """`x[mask] = value`, where the mask is of the first axes, and the value the same everywhere."""
-    mask, rank = indices[0], len(dims(x))
-    if len(indices) != 1 or any(size != 1 for size in dims(values)):
-        raise ImportModelError("writing different values where a mask is true")
-    mask = importer.emit(op.reshape(mask, [*dims(mask), *[1] * (rank - len(dims(mask)))]))
-    value = importer.emit(op.reshape(values, []))
-    value = importer.emit(op.add(x, value)) if accumulate else value
-    return importer.emit(op.where(mask, value, x))
 
 
 def _slice_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -151,28 +113,33 @@ def _slice_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
 def _topk(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     """The largest elements and their places, in order, whether that is asked for or not."""
     x, k = importer.arg(node, 0, "self"), importer.arg(node, 1, "k")
-    if not dims(x) or not isinstance(k, int):
-        raise ImportModelError("of a scalar, or a number of elements that is known only at run time")
+    if not dims(x):
+        return [x, relax.const(0, "int64")]
     axis, largest = axis_of(x, importer.arg(node, 2, "dim", -1)), bool(importer.arg(node, 3, "largest", True))
-    both = importer.emit(op.topk(x, k, axis, "both", largest, "int64"))
-    return [importer.emit(relax.TupleGetItem(both, i)) for i in range(2)]
+    if isinstance(k, int):
+        both = importer.emit(op.topk(x, k, axis, "both", largest, "int64"))
+        return [importer.emit(relax.TupleGetItem(both, i)) for i in range(2)]
+    ordered = [importer.emit(op.sort(x, axis, largest)), importer.emit(op.argsort(x, axis, largest, "int64"))]
+    return [importer.emit(op.strided_slice(values, [axis], [0], [k], assume_inbound=True)) for values in ordered]
 
 
 def _histc(importer: Importer, node: fx.Node) -> relax.Expr:
-    """How many elements are in each of some bins of the same width; the last one has both of its ends."""
+    """How many elements are in each of some bins of the same width; the last one has both of its ends.
+
+    Bins between equal bounds are those from the smallest element to the largest.
+    """
     x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
     bins = int(importer.arg(node, 1, "bins", 100))
-    low, high = (float(importer.arg(node, i, name, 0)) for i, name in ((2, "min"), (3, "max")))
-    if low >= high:
-        raise ImportModelError("bins from the smallest element to the largest")
     flat = importer.emit(op.reshape(x, [-1]))
-    scaled = op.divide(
-        op.multiply(flat - relax.const(low, dtype), relax.const(bins, dtype)), relax.const(high - low, dtype)
-    )
+    low, high = (relax.const(float(importer.arg(node, i, name, 0)), dtype) for i, name in ((2, "min"), (3, "max")))
+    if importer.arg(node, 2, "min", 0) == importer.arg(node, 3, "max", 0):
+        smallest, largest, one = importer.emit(op.min(flat)), importer.emit(op.max(flat)), relax.const(1, dtype)
+        alike = importer.emit(op.equal(smallest, largest))
+        low = importer.emit(op.where(alike, smallest - one, smallest))
+        high = importer.emit(op.where(alike, largest + one, largest))
+    scaled = op.divide(op.multiply(flat - low, relax.const(bins, dtype)), high - low)
     places = importer.emit(op.minimum(op.floor(scaled), relax.const(bins - 1, dtype)))
-    inside = op.logical_and(
-        op.greater_equal(flat, relax.const(low, dtype)), op.less_equal(flat, relax.const(high, dtype))
-    )
+    inside = op.logical_and(op.greater_equal(flat, low), op.less_equal(flat, high))
     places = importer.emit(op.where(inside, places, relax.const(-1, dtype)))
     columns = relax.const(np.arange(bins)[:, None], dtype)
     return importer.emit(op.sum(op.astype(op.equal(op.expand_dims(places, 0), columns), dtype), 1))
@@ -183,17 +150,44 @@ def _bucketize(importer: Importer, node: fx.Node) -> relax.Expr:
     x, boundaries = importer.arg(node, 0, "self"), importer.arg(node, 1, "boundaries")
     if node.target is torch.ops.aten.searchsorted.Tensor:
         x, boundaries = boundaries, x
-    if len(dims(boundaries)) != 1 or node.kwargs.get("sorter") is not None:
-        raise ImportModelError("boundaries of several dimensions, or that are not sorted")
+    if (order := node.kwargs.get("sorter")) is not None:
+        boundaries = importer.emit(op.gather_elements(boundaries, importer.env[order], -1))
     right = bool(importer.arg(node, 3, "right", False)) or node.kwargs.get("side") == "right"
     dtypes = [getattr(torch, str(dtype_of(value))) for value in (x, boundaries)]
     common = str(torch.promote_types(*dtypes)).removeprefix("torch.")
     x, boundaries = cast(importer, x, common), cast(importer, boundaries, common)
-    place = importer.emit(op.bucketize(x, boundaries, importer.dtype(node) == "int32", right))
+    if len(dims(boundaries)) == 1:
+        place = importer.emit(op.bucketize(x, boundaries, importer.dtype(node) == "int32", right))
+    else:  # a row of boundaries for each row of numbers
+        apart = op.expand_dims(boundaries, -2), op.expand_dims(x, -1)
+        before = importer.emit((op.less_equal if right else op.less)(*apart))
+        place = importer.emit(op.sum(op.astype(before, importer.dtype(node)), -1))
     if "float" not in common:
         return place
-    last = importer.number(dims(boundaries)[0], importer.dtype(node))
+    last = importer.number(dims(boundaries)[-1], importer.dtype(node))
     return importer.emit(op.where(importer.emit(op.isnan(x)), last, place))
+
+
+def _nonzero(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`nonzero_static`: the places of the first elements that are not 0, as rows; then rows of a number."""
+    x, size = importer.arg(node, 0, "self"), int(node.kwargs["size"])
+    shape, fill = dims(x), relax.const(int(node.kwargs.get("fill_value", -1)), "int64")
+    if not all(isinstance(extent, int) for extent in shape):
+        raise ImportModelError("places in a tensor whose shape is known only at run time")
+    flat = importer.emit(op.astype(op.reshape(cast(importer, x, "bool"), [-1]), "int64"))
+    number = importer.emit(op.subtract(op.cumsum(flat, 0), relax.const(1, "int64")))
+    wanted = op.logical_and(op.astype(flat, "bool"), op.less(number, relax.const(size, "int64")))
+    row = importer.emit(op.where(wanted, number, relax.const(size, "int64")))  # one row for all others
+    count = int(np.prod(shape))
+    places = op.scatter_elements(op.full([size + 1], fill), row, relax.const(np.arange(count), "int64"), 0)
+    places = importer.emit(op.strided_slice(importer.emit(places), [0], [0], [size], assume_inbound=True))
+    exists = importer.emit(op.less(relax.const(np.arange(size), "int64"), op.sum(flat)))
+    columns = []
+    for axis, extent in enumerate(shape):
+        step = relax.const(int(np.prod(shape[axis + 1 :])), "int64")
+        column = op.floor_mod(op.floor_divide(places, step), relax.const(extent, "int64"))
+        columns.append(importer.emit(op.where(exists, column, fill)))
+    return importer.emit(op.stack(columns, 1))
 
 
 #: Converters by the name of the overload.
@@ -201,9 +195,10 @@ INDEXING: dict[str, Converter] = {
     "_unsafe_index.Tensor": _index,
     "_unsafe_masked_index.default": _masked_index,
     "bucketize.Tensor": _bucketize,
+    "gather.default": _elements,
     "histc.default": _histc,
     "index.Tensor": _index,
-    "index_put.default": _index_put,
+    "nonzero_static.default": _nonzero,
     "searchsorted.Tensor": _bucketize,
     "slice_scatter.default": _slice_scatter,
     "topk.default": _topk,

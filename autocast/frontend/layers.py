@@ -1,19 +1,20 @@
-"""Converters of products, convolutions, norms, resizing and the like."""
+"""Converters of products, convolutions, norms and the like."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from torch import fx
 from tvm import relax
 
 from autocast.errors import ImportModelError
+from autocast.frontend.functions import wide
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
+from autocast.frontend.nodes import results_read
 from autocast.ir import dtype_of
 
 
@@ -151,11 +152,23 @@ def _normalized(
 
 
 def _layer_norm_with_statistics(importer: Importer, node: fx.Node) -> list[relax.Expr]:
-    """`native_layer_norm` without its statistics, which nobody may read."""
     x, weight, bias = (importer.arg(node, i, "") for i in (0, 2, 3))
     shape, epsilon = [int(size) for size in node.args[1]], float(node.args[4])
     dtype = importer.type_of(node.meta["val"][0])[1]
-    return [_normalized(importer, x, weight, bias, shape, epsilon, dtype)]
+    result = _normalized(importer, x, weight, bias, shape, epsilon, dtype)
+    return [result, *_statistics(importer, node, x, list(range(-len(shape), 0)), epsilon)]
+
+
+def _statistics(importer: Importer, node: fx.Node, x: relax.Expr, axes: list[int], epsilon: float) -> list[relax.Expr]:
+    """The mean and the reciprocal deviation along axes that a norm goes by, if they are read."""
+    if results_read(node) <= {0}:
+        return []
+    shape, dtype = importer.type_of(node.meta["val"][1])
+    x = cast(importer, x, wide(dtype))
+    variance = importer.emit(relax.op.variance(x, axes, True))
+    deviation = relax.op.rsqrt(relax.op.add(variance, relax.const(epsilon, wide(dtype))))
+    values = (importer.emit(relax.op.reshape(value, shape)) for value in (relax.op.mean(x, axes, True), deviation))
+    return [cast(importer, value, dtype) for value in values]
 
 
 def _group_norm(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -241,10 +254,11 @@ def _batch_norm_in_training(importer: Importer, node: fx.Node) -> list[relax.Exp
 
 
 def _group_norm_with_statistics(importer: Importer, node: fx.Node) -> list[relax.Expr]:
-    """`native_group_norm` without its statistics, which nobody may read."""
     x, weight, bias = (importer.arg(node, i, "") for i in range(3))
     dtype, groups, epsilon = importer.type_of(node.meta["val"][0])[1], int(node.args[6]), float(node.args[7])
-    return [_normalized_groups(importer, x, weight, bias, groups, epsilon, dtype)]
+    result = _normalized_groups(importer, x, weight, bias, groups, epsilon, dtype)
+    rows = relax.op.reshape(x, [dims(x)[0], groups, -1])
+    return [result, *_statistics(importer, node, rows, [-1], epsilon)]
 
 
 def _norm_of_one_entry(importer: Importer, node: fx.Node) -> list[relax.Expr]:
@@ -264,46 +278,6 @@ def _in_one_dtype(importer: Importer, *values: relax.Expr) -> list[relax.Expr]:
 
 def _affine(value: relax.Expr | None, shape: list[int], dtype: str | None, default: float) -> relax.Expr:
     return relax.const(np.full(shape, default), dtype) if value is None else value
-
-
-def _is_ratio(scale: float, before: Any, after: Any) -> bool:
-    """Whether a scale is that of the sizes: torch computes places by the scale if it is given one."""
-    return float(scale).is_integer() or (isinstance(before, int) and before * scale == after)
-
-
-def _nearest(importer: Importer, x: relax.Expr, size: list[Any], scales: list[float], method: str) -> relax.Expr:
-    """`interpolate` by scales that are not those of the sizes."""
-    known = [isinstance(extent, int) for extent in (*dims(x)[2:], *size)]
-    if method != "nearest_neighbor" or not all(known):
-        raise ImportModelError(
-            f"scale_factor {tuple(scales)} from {dims(x)[2:]} to {tuple(size)}, whose ratios are others; expected "
-            "recompute_scale_factor=True, or the size itself"
-        )
-    for axis, (after, scale) in enumerate(zip(size, scales, strict=True), 2):
-        places = np.floor(np.arange(after, dtype="float32") * np.float32(1 / scale)).astype("int64")
-        rows = relax.const(np.minimum(places, dims(x)[axis] - 1))
-        x = importer.emit(relax.op.take(x, rows, axis=axis, mode="clip"))
-    return x
-
-
-def _resize(importer: Importer, node: fx.Node, method: str) -> relax.Expr:
-    """`interpolate` with torch's coordinates: asymmetric and rounded down for nearest, a = -0.75 for bicubic."""
-    x, size = importer.arg(node, 0, "input"), importer.shape(node)[2:]
-    scales = node.args[-1] if node.args[1] is None else None
-    if scales is not None and not all(map(_is_ratio, scales, dims(x)[2:], size)):
-        return _nearest(importer, x, size, scales, method)
-    align = method != "nearest_neighbor" and bool(importer.arg(node, 2, "align_corners", False))
-    half = "asymmetric" if method == "nearest_neighbor" else "half_pixel"
-    resized = relax.op.image.resize2d(
-        x,
-        relax.ShapeExpr(size),
-        layout="NCHW",
-        method=method,
-        coordinate_transformation_mode="align_corners" if align else half,
-        rounding_method="floor" if method == "nearest_neighbor" else "",
-        cubic_alpha=-0.75,
-    )
-    return importer.emit(resized)
 
 
 #: Converters by the name of the overload.
@@ -328,7 +302,4 @@ LAYERS: dict[str, Converter] = {
     "native_group_norm.default": _group_norm_with_statistics,
     "native_layer_norm.default": _layer_norm_with_statistics,
     "softmax.int": partial(_softmax, operator=relax.op.nn.softmax),
-    "upsample_bicubic2d.vec": partial(_resize, method="cubic"),
-    "upsample_bilinear2d.vec": partial(_resize, method="linear"),
-    "upsample_nearest2d.vec": partial(_resize, method="nearest_neighbor"),
 }

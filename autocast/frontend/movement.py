@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from itertools import accumulate, pairwise
 from typing import Any
@@ -50,7 +51,7 @@ def _slice(importer: Importer, node: fx.Node) -> relax.Expr:
     axis = axis_of(x, node.args[1] if len(node.args) > 1 else 0)
     size = dims(x)[axis]
     start, end = bound(start, size, 0), bound(end, size, size)
-    if isinstance(start, int) and start == 0 and step == 1 and _same(end, size):
+    if isinstance(start, int) and start == 0 and step == 1 and same_size(end, size):
         return x
     return importer.emit(relax.op.strided_slice(x, [axis], [start], [end], [step], assume_inbound=True))
 
@@ -64,7 +65,8 @@ def bound(value: Any, size: Any, default: Any) -> Any:
     return size + value if isinstance(value, int) and value < 0 else value
 
 
-def _same(a: Any, b: Any) -> bool:
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes, known now or when the model runs, are written alike."""
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b) or str(a) == str(b)
 
 
@@ -101,6 +103,25 @@ def _reshape(importer: Importer, node: fx.Node) -> relax.Expr:
 
 def _expand(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(relax.op.broadcast_to(importer.arg(node, 0, "self"), importer.shape(node)))
+
+
+def _resize(importer: Importer, node: fx.Node) -> relax.Expr:
+    """The first elements in memory in another shape; of more than there are, the rest are 0."""
+    x, shape, meta = importer.arg(node, 0, "self"), importer.shape(node), node.args[0].meta["val"]
+    known = all(isinstance(size, int) for size in (*dims(x), *shape))
+    if not known or not meta.is_contiguous() or node.kwargs.get("memory_format") is not None:
+        raise ImportModelError("memory whose layout is not that of a dense tensor of known shape")
+    flat, count, wanted = importer.emit(relax.op.reshape(x, [-1])), math.prod(dims(x)), math.prod(shape)
+    if wanted > count:
+        flat = importer.emit(relax.op.nn.pad(flat, [0, wanted - count]))
+    elif wanted < count:
+        flat = importer.emit(relax.op.strided_slice(flat, [0], [0], [wanted], assume_inbound=True))
+    return importer.emit(relax.op.reshape(flat, shape))
+
+
+def _permute(importer: Importer, node: fx.Node) -> relax.Expr:
+    x = importer.arg(node, 0, "self")
+    return importer.emit(relax.op.permute_dims(x, [axis_of(x, axis) for axis in node.args[1]])) if dims(x) else x
 
 
 def _squeeze(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -170,10 +191,14 @@ MOVEMENT: dict[str, Converter] = {
     "copy.default": _copy,
     "empty.memory_format": _empty,
     "empty_permuted.default": _empty,
+    "empty_strided.default": _empty,
     "expand.default": _expand,
     "full.default": _full,
     "full_like.default": _full,
+    "new_empty_strided.default": _empty,
     "new_full.default": _full,
+    "permute_copy.default": _permute,
+    "resize.default": _resize,
     "getitem": _get_item,
     "index_select.default": _index_select,
     "select.int": _select,
@@ -184,6 +209,7 @@ MOVEMENT: dict[str, Converter] = {
     "unbind.int": _unbind,
     "unsqueeze.default": _unsqueeze,
     "view.default": _reshape,
+    "view_copy.default": _reshape,
     "view_as_complex.default": _same_value,
     "view_as_real.default": _same_value,
     "where.Scalar": _where,

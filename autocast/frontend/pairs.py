@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import fx
 from tvm import relax
@@ -25,12 +28,12 @@ def _complex(importer: Importer, node: fx.Node) -> relax.Expr:
 
 def _multiply(importer: Importer, node: fx.Node) -> relax.Expr:
     """`(a + bi) (c + di)`, where one of both may be real."""
-    values = [importer.arg(node, i, "") for i in range(2)]
-    metas = [value.meta["val"] for value in node.args]
     dtype = importer.dtype(node)
-    if not all(meta.is_complex() for meta in metas):
-        pairs, real = (values[0], values[1]) if metas[0].is_complex() else (values[1], values[0])
-        return importer.emit(op.multiply(pairs, op.expand_dims(cast(importer, real, dtype), -1)))
+    for one, other in ((0, 1), (1, 0)):
+        if not _is_complex(node.args[other]):
+            real = _real(importer, node.args[other], dtype)
+            return importer.emit(op.multiply(_pair(importer, node.args[one], dtype), real))
+    values = [_pair(importer, value, dtype) for value in node.args[:2]]
     (a, b), (c, d) = (_parts(importer, value) for value in values)
     real = importer.emit(op.subtract(op.multiply(a, c), op.multiply(b, d)))
     imaginary = importer.emit(op.add(op.multiply(a, d), op.multiply(b, c)))
@@ -41,6 +44,106 @@ def _parts(importer: Importer, pairs: relax.Expr) -> list[relax.Expr]:
     """The real and the imaginary part, with a last axis of one element each."""
     last = len(dims(pairs)) - 1
     return [importer.emit(op.strided_slice(pairs, [last], [i], [i + 1], assume_inbound=True)) for i in range(2)]
+
+
+def _sum(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`a + alpha * b`, or `a - alpha * b`, where one of both may be real, or a number."""
+    operator = op.subtract if node.target is torch.ops.aten.sub.Tensor else op.add
+    left, right = (_pair(importer, value, importer.dtype(node)) for value in node.args[:2])
+    alpha = node.kwargs.get("alpha", 1)
+    if isinstance(alpha, complex):
+        raise ImportModelError("a complex factor of what is added")
+    if alpha != 1:
+        right = importer.emit(op.multiply(right, relax.const(alpha, importer.dtype(node))))
+    return importer.emit(operator(left, right))
+
+
+def _divide(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Complex numbers divided by a real one."""
+    if _is_complex(node.args[1]):
+        raise ImportModelError("a division by complex numbers")
+    return importer.emit(op.divide(importer.arg(node, 0, ""), _real(importer, node.args[1], importer.dtype(node))))
+
+
+def _is_complex(value: Any) -> bool:
+    return value.meta["val"].is_complex() if isinstance(value, fx.Node) else isinstance(value, complex)
+
+
+def _real(importer: Importer, value: Any, dtype: str) -> relax.Expr:
+    """A real tensor, or number, that both parts are multiplied with."""
+    if isinstance(value, fx.Node):
+        return importer.emit(op.expand_dims(cast(importer, importer.env[value], dtype), -1))
+    return relax.const(value, dtype)
+
+
+def _pair(importer: Importer, value: Any, dtype: str) -> relax.Expr:
+    """A tensor or a number as pairs: a real one has no imaginary part."""
+    if not isinstance(value, fx.Node):
+        return relax.const(np.array([complex(value).real, complex(value).imag]), dtype)
+    x = cast(importer, importer.env[value], dtype)
+    return x if _is_complex(value) else importer.emit(op.stack([x, op.zeros_like(x)], -1))
+
+
+def _matmul(importer: Importer, node: fx.Node) -> relax.Expr:
+    """A product of complex matrices: four of real ones."""
+    pairs = [_pair(importer, value, importer.dtype(node)) for value in node.args[:2]]
+    (a, b), (c, d) = ([importer.emit(op.squeeze(part, [-1])) for part in _parts(importer, pair)] for pair in pairs)
+    real = importer.emit(op.subtract(op.matmul(a, c), op.matmul(b, d)))
+    imaginary = importer.emit(op.add(op.matmul(a, d), op.matmul(b, c)))
+    return importer.emit(op.stack([real, imaginary], -1))
+
+
+def _negative(importer: Importer, node: fx.Node) -> relax.Expr:
+    return importer.emit(op.negative(importer.arg(node, 0, "self")))
+
+
+def _exponential(importer: Importer, node: fx.Node) -> relax.Expr:
+    """The exponential of the real part, turned by the imaginary one."""
+    real, angle = _parts(importer, importer.arg(node, 0, "self"))
+    length = importer.emit(op.exp(real))
+    return importer.emit(op.concat([op.multiply(length, turn(angle)) for turn in (op.cos, op.sin)], -1))
+
+
+def _axes(node: fx.Node, position: int, rank: int) -> list[int]:
+    """The axes that are an argument, counted from the first; all where none is named."""
+    axes = node.args[position] if len(node.args) > position else None
+    axes = axes if isinstance(axes, list | tuple) else [] if axes is None else [axes]
+    return [int(axis) % rank for axis in axes] or list(range(rank))
+
+
+def _unsqueeze(importer: Importer, node: fx.Node) -> relax.Expr:
+    return importer.emit(op.expand_dims(importer.arg(node, 0, "self"), _axes(node, 1, node.meta["val"].dim())))
+
+
+def _squeeze(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Axes whose size is not 1 stay."""
+    x = importer.arg(node, 0, "self")
+    shape = dims(x)[:-1]
+    ones = [axis for axis in _axes(node, 1, len(shape)) if isinstance(shape[axis], int) and shape[axis] == 1]
+    return importer.emit(op.squeeze(x, ones)) if shape and ones else x
+
+
+def _select(importer: Importer, node: fx.Node) -> relax.Expr:
+    x, index = importer.arg(node, 0, "self"), importer.arg(node, 2, "index")
+    (axis,) = _axes(node, 1, len(dims(x)) - 1)
+    if not isinstance(index, int):
+        raise ImportModelError("an index that is known only at run time")
+    begin = index if index >= 0 else dims(x)[axis] + index
+    part = importer.emit(op.strided_slice(x, [axis], [begin], [begin + 1], assume_inbound=True))
+    return importer.emit(op.squeeze(part, [axis]))
+
+
+def _cat(importer: Importer, node: fx.Node) -> relax.Expr:
+    rank = node.meta["val"].dim()
+    parts = [value for value in node.args[0] if rank == 1 or value.meta["val"].shape != (0,)]  # as torch ignores them
+    axis = int(importer.arg(node, 1, "dim", 0)) % rank
+    return importer.emit(op.concat([_pair(importer, value, importer.dtype(node)) for value in parts], axis))
+
+
+def _total(importer: Importer, node: fx.Node) -> relax.Expr:
+    x = importer.arg(node, 0, "self")
+    rank = len(dims(x)) - 1
+    return importer.emit(op.sum(x, _axes(node, 1, rank), bool(importer.arg(node, 2, "keepdim", False)))) if rank else x
 
 
 def _moved(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -122,10 +225,23 @@ PAIRS: dict[str, Converter] = {
     "_conj_physical.default": _conjugate,
     "_to_copy.default": _to_complex,
     "abs.default": _length,
+    "add.Tensor": _sum,
+    "bmm.default": _matmul,
+    "cat.default": _cat,
     "complex.default": _complex,
     "constant_pad_nd.default": _padded,
+    "div.Tensor": _divide,
+    "exp.default": _exponential,
+    "matmul.default": _matmul,
+    "mm.default": _matmul,
     "mul.Tensor": _multiply,
+    "neg.default": _negative,
     "permute.default": _moved,
     "polar.default": _polar,
+    "select.int": _select,
     "slice.Tensor": _slice,
+    "squeeze.dims": _squeeze,
+    "sub.Tensor": _sum,
+    "sum.dim_IntList": _total,
+    "unsqueeze.default": _unsqueeze,
 }

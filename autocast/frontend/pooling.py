@@ -32,10 +32,11 @@ def average_pool(
     pool, space = (relax.op.nn.avg_pool2d, 2) if len(dims(x)) == 4 else (relax.op.nn.avg_pool3d, 3)
     sizes = partial(_along_each, space)
     if divisor_override is not None:
-        if ceil_mode:
-            raise ImportModelError("divisor_override with windows that end beyond the padding")
         factor = relax.const(math.prod(sizes(kernel)) / divisor_override, x.ty.dtype)
-        return op.multiply(average_pool(x, kernel, stride, padding, False, True, None), factor)
+        around = list(zip(dims(x)[2:], sizes(kernel), sizes(stride or kernel), sizes(padding or [0]), strict=True))
+        widths = [*sizes(padding or [0]), *(_after(*axis, bool(ceil_mode)) for axis in around)]
+        windows = {"pool_size": sizes(kernel), "strides": sizes(stride or kernel), "padding": widths}
+        return op.multiply(pool(x, **windows, count_include_pad=True), factor)
     return pool(
         x,
         pool_size=sizes(kernel),
@@ -60,6 +61,17 @@ def max_pool(
     return pool(
         x, sizes(kernel), sizes(stride or kernel), sizes(padding or [0]), sizes(dilation or [1]), bool(ceil_mode)
     )
+
+
+def _after(extent: Any, kernel: int, stride: int, padding: int, ceil_mode: bool) -> int:
+    """The padding after an axis, of which windows that begin in the image or its padding may need more."""
+    if not ceil_mode:
+        return padding
+    if not isinstance(extent, int):
+        raise ImportModelError(f"windows that end beyond an image of {extent}; expected a size that is known now")
+    count = -(-(extent + 2 * padding - kernel) // stride)  # beside the first
+    count -= int(count * stride >= extent + padding)
+    return max(count * stride + kernel - extent - padding, padding)
 
 
 def _along_each(space: int, values: Sequence[int]) -> list[int]:

@@ -1,7 +1,11 @@
-"""Converters of antialiased resizing, as vision models do it to their position embeddings."""
+"""Converters of resizing: of images, and antialiased as vision models do it to their position embeddings."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+import numpy as np
 import torch
 from torch import fx
 from tvm import relax
@@ -14,13 +18,23 @@ from autocast.frontend.nodes import node_place
 
 
 def _antialiased(importer: Importer, node: fx.Node) -> relax.Expr:
-    """A product with a matrix of weights along each axis, in float32 as torch has it; torch makes the matrices."""
-    x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
-    size, align = node.args[1], bool(importer.arg(node, 2, "align_corners"))
+    """`_upsample_bilinear2d_aa(x, size, align_corners, scale of the height, of the width)`."""
     scales = [importer.arg(node, 3 + i, name) for i, name in enumerate(("scales_h", "scales_w"))]
-    extents = dims(x)[2:]
+    return _by_products(importer, node, node.args[1], (node.target, importer.arg(node, 2, "align_corners"), scales))
+
+
+def _by_products(importer: Importer, node: fx.Node, size: list[Any], how: tuple[Any, bool, list[Any]]) -> relax.Expr:
+    """A product with a matrix of weights along each axis, in float32 as torch has it; torch makes the matrices.
+
+    `how` is an operator of torch's, whether corners are aligned, and a scale for each axis.
+    """
+    x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
+    extents, (operator, align, scales) = dims(x)[2:], how
     if not all(isinstance(value, int) for value in (*extents, *size)) or "float" not in dtype:
-        raise ImportModelError("images of a size that is known only at run time, or of integers")
+        raise ImportModelError(
+            f"images of {extents} to {tuple(size)}, whose ratio may be another than the scale, or of integers; "
+            "expected sizes that are known now, recompute_scale_factor=True, or the size itself"
+        )
 
     def weights(axis: int) -> torch.Tensor:
         """What becomes of images that have a single 1 along an axis: (extent, size)."""
@@ -29,7 +43,7 @@ def _antialiased(importer: Importer, node: fx.Node) -> relax.Expr:
         images = torch.stack([ones, ones], -1)[None]
         images, wanted = (images, [size[0], 2]) if axis == 0 else (images.mT.contiguous(), [2, size[1]])
         alone = [scale if i == axis else None for i, scale in enumerate(scales)]
-        return node.target(images, wanted, align, *alone).select(3 - axis, 0)[0]
+        return operator(images, wanted, align, *alone).select(3 - axis, 0)[0]
 
     place = node_place(node)
     importer.block_builder.place = place._replace(region=place.region or "float32")
@@ -39,8 +53,56 @@ def _antialiased(importer: Importer, node: fx.Node) -> relax.Expr:
     return cast(importer, result, dtype)
 
 
+def _is_ratio(scale: float, before: Any, after: Any) -> bool:
+    """Whether a scale is that of the sizes: torch computes places by the scale if it is given one."""
+    return float(scale).is_integer() or (isinstance(before, int) and before * scale == after)
+
+
+def _nearest(importer: Importer, x: relax.Expr, size: list[Any], scales: list[float]) -> relax.Expr:
+    """`interpolate` to the nearest element by scales that are not those of the sizes."""
+    if not all(isinstance(extent, int) for extent in (*dims(x)[2:], *size)):
+        raise ImportModelError(
+            f"scale_factor {tuple(scales)} from {dims(x)[2:]} to {tuple(size)}, whose ratios may be others; expected "
+            "recompute_scale_factor=True, or the size itself"
+        )
+    for axis, (after, scale) in enumerate(zip(size, scales, strict=True), 2):
+        places = np.floor(np.arange(after, dtype="float32") * np.float32(1 / scale)).astype("int64")
+        rows = relax.const(np.minimum(places, dims(x)[axis] - 1))
+        x = importer.emit(relax.op.take(x, rows, axis=axis, mode="clip"))
+    return x
+
+
+#: What resizes by scales, under the name that TVM has for the method.
+_OPERATORS = {"linear": torch.ops.aten.upsample_bilinear2d.default, "cubic": torch.ops.aten.upsample_bicubic2d.default}
+
+
+def _resize(importer: Importer, node: fx.Node, method: str) -> relax.Expr:
+    """`interpolate` with torch's coordinates: asymmetric and rounded down for nearest, a = -0.75 for bicubic."""
+    x, size = importer.arg(node, 0, "input"), importer.shape(node)[2:]
+    scales = node.args[-1] if node.args[1] is None else None
+    align = method != "nearest_neighbor" and bool(importer.arg(node, 2, "align_corners", False))
+    if scales is not None and not align and not all(map(_is_ratio, scales, dims(x)[2:], size)):
+        if method == "nearest_neighbor":
+            return _nearest(importer, x, size, scales)
+        return _by_products(importer, node, size, (_OPERATORS[method], align, scales))
+    half = "asymmetric" if method == "nearest_neighbor" else "half_pixel"
+    resized = relax.op.image.resize2d(
+        x,
+        relax.ShapeExpr(size),
+        layout="NCHW",
+        method=method,
+        coordinate_transformation_mode="align_corners" if align else half,
+        rounding_method="floor" if method == "nearest_neighbor" else "",
+        cubic_alpha=-0.75,
+    )
+    return importer.emit(resized)
+
+
 #: Converters by the name of the overload.
 RESAMPLING: dict[str, Converter] = {
     "_upsample_bicubic2d_aa.default": _antialiased,
     "_upsample_bilinear2d_aa.default": _antialiased,
+    "upsample_bicubic2d.vec": partial(_resize, method="cubic"),
+    "upsample_bilinear2d.vec": partial(_resize, method="linear"),
+    "upsample_nearest2d.vec": partial(_resize, method="nearest_neighbor"),
 }

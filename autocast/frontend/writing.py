@@ -1,4 +1,4 @@
-"""Converters of writing to places: by index with all reductions, where a mask is true, along diagonals and strides."""
+"""Converters of writing to places: by indices and reductions, where a mask is true, along diagonals and strides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tvm import relax
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
-from autocast.frontend.indexing import from_start
+from autocast.frontend.indexing import from_start, given_indices
+from autocast.frontend.movement import same_size
+from autocast.ir import dtype_of
 from autocast.operators import own
 
 op = relax.op
@@ -27,11 +29,23 @@ _REDUCTIONS = {
 
 def _scatter(importer: Importer, node: fx.Node, reduction: str = "update") -> relax.Expr:
     """`x.scatter(axis, index, source)`."""
+    x, index, source = _along_an_axis(importer, node)
+    axis = axis_of(x, node.args[1])
+    return _shaped(importer, node, op.scatter_elements(x, index, source, axis=axis, reduction=reduction))
+
+
+def _along_an_axis(importer: Importer, node: fx.Node) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """What is written into, the index and the part of the source that it covers; a scalar has one axis to torch."""
     x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
-    if not dims(x):
-        raise ImportModelError("writing into a scalar")
-    source = _covered(importer, _source(importer, node, source, list(dims(index))), dims(index))
-    return importer.emit(op.scatter_elements(x, index, source, axis=axis_of(x, node.args[1]), reduction=reduction))
+    source = _source(importer, node, source, list(dims(index)))
+    x, index, source = (value if dims(value) else importer.emit(op.reshape(value, [1])) for value in (x, index, source))
+    return x, index, _covered(importer, source, dims(index))
+
+
+def _shaped(importer: Importer, node: fx.Node, result: relax.Expr) -> relax.Expr:
+    """A result, as a scalar if it is one."""
+    result = importer.emit(result)
+    return result if importer.shape(node) else importer.emit(op.reshape(result, []))
 
 
 def _covered(importer: Importer, source: relax.Expr, shape: tuple[Any, ...]) -> relax.Expr:
@@ -59,10 +73,7 @@ def _scatter_with(importer: Importer, node: fx.Node) -> relax.Expr:
 
 def _scatter_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
     """`x.scatter_reduce(axis, index, source, reduce, include_self)`."""
-    x, index, source = (importer.arg(node, i, "") for i in (0, 2, 3))
-    if not dims(x):
-        raise ImportModelError("writing into a scalar")
-    return _reduced(importer, node, (x, index, _covered(importer, source, dims(index))))
+    return _shaped(importer, node, _reduced(importer, node, _along_an_axis(importer, node)))
 
 
 def _index_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -73,8 +84,7 @@ def _index_reduce(importer: Importer, node: fx.Node) -> relax.Expr:
     axis, rank = axis_of(x, node.args[1]), len(dims(x))
     index = importer.emit(op.reshape(index, [-1 if at == axis else 1 for at in range(rank)]))
     index = importer.emit(op.broadcast_to(index, dims(source)))
-    result = _reduced(importer, node, (x, index, source))
-    return result if importer.shape(node) else importer.emit(op.reshape(result, []))
+    return _shaped(importer, node, _reduced(importer, node, (x, index, source)))
 
 
 def _reduced(importer: Importer, node: fx.Node, values: tuple[relax.Expr, relax.Expr, relax.Expr]) -> relax.Expr:
@@ -135,6 +145,69 @@ def masked_scatter(importer: Importer, x: relax.Expr, mask: relax.Expr, source: 
     return importer.emit(op.where(mask, op.reshape(values, dims(x)), x))
 
 
+def _index_put(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`x[i, :, j] = values`, or added to it; a mask with one value is a choice."""
+    x, indices, values = (importer.arg(node, i, "") for i in range(3))
+    accumulate = bool(importer.arg(node, 3, "accumulate", False))
+    values = cast(importer, values, importer.dtype(node))
+    masks = [index for index in indices if index is not None and dtype_of(index) == "bool"]
+    if masks:
+        return _put_where(importer, x, indices, values, accumulate)
+    given = given_indices(importer, node)
+    if len(given) == 1 and not accumulate and len(dims(given[0][1])) == 1:
+        ((axis, rows),) = given
+        shape = [*importer.shape(node)]
+        shape[axis] = dims(rows)[0]
+        values = importer.emit(op.broadcast_to(values, shape))
+        return importer.emit(own.index_copy(x, rows, values, axis=axis))
+    given = [(axis, from_start(importer, index, dims(x)[axis])) for axis, index in given]
+    axes = [axis for axis, _ in given]
+    rest = [axis for axis in range(len(dims(x))) if axis not in axes]
+    if axes != list(range(axes[0], axes[0] + len(axes))):
+        raise ImportModelError(f"writing with indices on the axes {axes}; expected axes side by side")
+    order = [*axes, *rest]
+    moved = order != sorted(order)
+    before, shape = axes[0], importer.shape(node)
+    index_shape = list(torch.broadcast_shapes(*(node.args[1][axis].meta["val"].shape for axis in axes)))
+    index_shape = [importer.dim(size) for size in index_shape]
+    count = len(index_shape)
+    whole = [*shape[:before], *index_shape, *shape[before + len(axes) :]]
+    values = importer.emit(op.broadcast_to(values, whole))
+    if moved:
+        x = importer.emit(op.permute_dims(x, order))
+        places = [*range(before, before + count), *range(before), *range(before + count, len(whole))]
+        values = importer.emit(op.permute_dims(values, places))
+    columns = [importer.emit(op.broadcast_to(index, index_shape)) for _, index in given]
+    columns = [importer.emit(op.expand_dims(cast(importer, column, "int64"), -1)) for column in columns]
+    places = columns[0] if len(columns) == 1 else importer.emit(op.concat(columns, axis=-1))
+    result = importer.emit(op.scatter_nd(x, places, values, "add" if accumulate else "update"))
+    return importer.emit(op.permute_dims(result, [int(i) for i in np.argsort(order)])) if moved else result
+
+
+def _put_where(
+    importer: Importer, x: relax.Expr, indices: list[Any], values: relax.Expr, accumulate: bool
+) -> relax.Expr:
+    """`x[:, mask] = values`: the same at all places of the mask, or, for one of the first axes, one after the other."""
+    before = next(axis for axis, index in enumerate(indices) if index is not None)
+    mask, rank = indices[before], len(dims(x))
+    rest = rank - before - len(dims(mask))
+    if any(index is not None for index in indices[before + 1 :]):
+        raise ImportModelError("writing where a mask is true, and by other indices")
+    shape, one_for_all = dims(values), [*dims(values)]
+    if len(shape) > rest:  # the axis that counts the places
+        one_for_all[len(shape) - rest - 1 : len(shape) - rest] = [1] * len(dims(mask))
+    mask = importer.emit(op.reshape(mask, [*[1] * before, *dims(mask), *[1] * rest]))
+    if len(shape) <= rest or same_size(shape[-rest - 1], 1):
+        value = importer.emit(op.reshape(values, one_for_all))
+        return importer.emit(op.where(mask, op.add(x, value) if accumulate else value, x))
+    if before:
+        raise ImportModelError("writing different values where a mask of later axes is true")
+    values = importer.emit(op.broadcast_to(values, [shape[0], *dims(x)[rank - rest :]]))
+    mask, base = importer.emit(op.broadcast_to(mask, dims(x))), importer.emit(op.zeros_like(x)) if accumulate else x
+    written = masked_scatter(importer, base, mask, values)
+    return importer.emit(op.add(x, written)) if accumulate else written
+
+
 def _diagonal_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
     """A tensor with other elements along a diagonal."""
     x, source = importer.arg(node, 0, "self"), importer.arg(node, 1, "src")
@@ -171,6 +244,7 @@ def _written_at(importer: Importer, x: relax.Expr, source: relax.Expr, places: n
 WRITING: dict[str, Converter] = {
     "as_strided_scatter.default": _strided_scatter,
     "diagonal_scatter.default": _diagonal_scatter,
+    "index_put.default": _index_put,
     "index_reduce.default": _index_reduce,
     "masked_scatter.default": _masked_scatter,
     "put.default": _put,

@@ -147,6 +147,20 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         ),
         "max_unpool2d": lambda x, p, i: F.max_unpool2d(*F.max_pool2d(x[None], 2, return_indices=True), 2),
         "average pooling by another divisor": lambda x, p, i: F.avg_pool2d(x, 2, 1, 1, divisor_override=3),
+        "the same with windows beyond the border": lambda x, p, i: F.avg_pool2d(
+            x, 3, 2, 1, ceil_mode=True, divisor_override=5
+        ),
+        "the same of volumes, with a window left out": lambda x, p, i: F.avg_pool3d(
+            x[None], 2, 3, 1, ceil_mode=True, divisor_override=5
+        ),
+        "fractional_max_pool2d": lambda x, p, i: _joined(
+            F.fractional_max_pool2d(x, (2, 3), (1, 3), _random_samples=p[:1, :3, :2], return_indices=True)
+        ),
+        "fractional_max_pool3d": lambda x, p, i: _joined(
+            F.fractional_max_pool3d(
+                x.reshape(2, 1, 3, 3, 4), (1, 1, 2), (2, 2, 2), _random_samples=p[:2, :1, :3], return_indices=True
+            )
+        ),
     },
     "complex": {
         "pairs": lambda x, p, i: torch.view_as_real(torch.view_as_complex(torch.stack([x, p], -1))),
@@ -156,6 +170,21 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "polar": lambda x, p, i: torch.view_as_real(torch.polar(p, x)),
         "from real numbers": lambda x, p, i: torch.view_as_real(i.to(torch.complex64)),
         "slices": lambda x, p, i: torch.view_as_real(torch.complex(x, p)[:, 1:, -3:]),
+        "sums with real numbers and others": lambda x, p, i: torch.view_as_real(
+            torch.sub(torch.complex(x, p)[:, :1] + p + 2j, torch.complex(p, x), alpha=2) - 1.5
+        ),
+        "products and quotients with numbers": lambda x, p, i: torch.view_as_real(-(x * 2j) * torch.complex(p, x) / p),
+        "exponential": lambda x, p, i: torch.view_as_real(torch.exp(torch.complex(x, p))),
+        "products of matrices": lambda x, p, i: torch.view_as_real(torch.complex(x, p) @ torch.complex(p, x).mT),
+        "product of two matrices": lambda x, p, i: torch.view_as_real(
+            torch.complex(x, p)[0] @ torch.complex(p, x)[1].mT
+        ),
+        "axes": lambda x, p, i: torch.view_as_real(
+            torch.cat([torch.complex(x, p).unsqueeze(-1).squeeze(-1)[:, -1, :], p[:, 0]], -1)
+        ),
+        "sum along axes": lambda x, p, i: torch.view_as_real(
+            torch.complex(x, p).sum((0, -2), keepdim=True) + torch.complex(p, x).sum()
+        ),
         "fft": lambda x, p, i: torch.view_as_real(torch.fft.fft(x)),
         "angles of what has no imaginary part": lambda x, p, i: torch.atan2(
             torch.fft.rfft(x).imag[..., ::3], torch.fft.rfft(x).real[..., ::3]
@@ -271,6 +300,9 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "median along an axis": lambda x, p, i: x.median(1, keepdim=True).values + x.median(1)[1][:, None],
         "nanmedian": lambda x, p, i: x.nanmedian() + i.nanmedian(1).values,
         "bucketize": lambda x, p, i: torch.bucketize(x, torch.linspace(-1, 1, 5), out_int32=True),
+        "searchsorted in rows": lambda x, p, i: torch.searchsorted(
+            x, p[..., :2].contiguous(), sorter=x.argsort(-1), right=True
+        ),
         "searchsorted": lambda x, p, i: torch.searchsorted(i.new_tensor([0, 1, 1, 2]), i, side="right"),
         "variance of one element": lambda x, p, i: torch.var_mean(x[:1], 0)[0].isnan(),
         "scalars": lambda x, p, i: _of_a_scalar(x[0, 0, 0]),
@@ -279,6 +311,7 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "indices of topk": lambda x, p, i: x.topk(2, dim=1, largest=False).indices,
         "sum of topk in any order": lambda x, p, i: x.topk(3, dim=1, sorted=False).values.sum(1),
         "histc": lambda x, p, i: torch.histc(x, 7, -1.0, 1.0),
+        "histc between extremes": lambda x, p, i: torch.histc(x, 7) + torch.histc(x[0, 0, 0].expand(3), 7, 2, 2),
         "histc of integers": lambda x, p, i: torch.histc(i.float(), 4, 0, 3),
         "var_mean": lambda x, p, i: torch.var_mean(x, -1)[0] + torch.var_mean(x, (-1,), correction=0)[1],
         "std_mean": lambda x, p, i: torch.std_mean(x, (0, 2), keepdim=True)[0],
@@ -294,6 +327,13 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "index with two": lambda x, p, i: x[i[0, :, 0] % 3, i[1, :, 1] - 1],
         "index_select": lambda x, p, i: x.index_select(-1, i[0, 0].abs()),
         "gather": lambda x, p, i: x.gather(1, i.abs()),
+        "gather at fewer places": lambda x, p, i: x.gather(1, i[:2, :1, :3].abs()),
+        "first places": lambda x, p, i: torch.nonzero_static(i > 0, size=50, fill_value=-7),
+        "first places, cut off": lambda x, p, i: torch.nonzero_static(i > 0, size=5),
+        "resize": lambda x, p, i: torch.ops.aten.resize(x, [5, 7]),
+        "copies of views": lambda x, p, i: (
+            torch.view_copy(x, (6, 12)) + torch.permute_copy(x, (0, -1, 1)).reshape(6, 12)
+        ),
         "take_along_dim": lambda x, p, i: torch.take_along_dim(x, i.abs(), 2),
         "index on the last two axes": lambda x, p, i: x[:, i[0, :, :3], i[1, :, :3]],
         "index on axes apart": lambda x, p, i: x[i[0, :3, 0] % 3, :, i[1, :3, 1]],
@@ -305,6 +345,14 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "write on the last two axes": lambda x, p, i: _written(x, (slice(None), [0, 3], [-1, 2]), 2.5),
         "write rows on the middle axis": lambda x, p, i: _written(x, (slice(None), torch.tensor([3, 1])), p[:, :2]),
         "write where a mask is true": lambda x, p, i: _written(x, i > 0, -1.0),
+        "write a row where a mask is true": lambda x, p, i: _written(x, i[:, :, 0] > 0, p[0, 0]),
+        "write where a mask of the middle axis is true": lambda x, p, i: _written(
+            x, (slice(None), i[0, :, 0] > 0), 2.0
+        ),
+        "write others where a mask is true": lambda x, p, i: x.index_put((i.abs() < 4,), p.flatten()),
+        "add rows where a mask is true": lambda x, p, i: x.index_put(
+            (i[:, 0, 0].abs() < 4,), p[:, :1], accumulate=True
+        ),
         "index_add": lambda x, p, i: x.index_add(1, i[0, 0, :4].abs(), p, alpha=2),
         "scatter_add": lambda x, p, i: x.scatter_add(1, i.abs(), p),
         "slice_scatter": lambda x, p, i: torch.slice_scatter(x, p[:, :2], 1, 1, 3),
@@ -318,6 +366,19 @@ FAMILIES: dict[str, dict[str, Sample]] = {
         "windows of what is transposed": lambda x, p, i: x.mT.unfold(1, 2, 1),
         "select by a tensor": lambda x, p, i: x[i[0, 0, 0] % 3] + x[:, :, i[1, 0, 0] % 4][..., None],
         "embedding": lambda x, p, i: F.embedding(i.abs(), x[0]),
+        **{
+            f"bags of embeddings, {mode}": lambda x, p, i, mode=mode: (
+                F.embedding_bag(i[0].abs(), x[0], mode=mode, padding_idx=1)
+                + F.embedding_bag(i[1, 2].abs(), x[1], i[2, :, 0].sort()[0] * 0 + torch.tensor([0, 2, 2, 5]), mode=mode)
+            )
+            for mode in ("sum", "mean", "max")
+        },
+        "weighted bags of embeddings": lambda x, p, i: F.embedding_bag(
+            i[0].abs(), x[0], mode="sum", per_sample_weights=p[0]
+        ),
+        "bags of embeddings with the last end": lambda x, p, i: F.embedding_bag(
+            i[0, 0].abs(), x[0], torch.tensor([0, 3, 3, 6]), include_last_offset=True
+        ),
         "scatter a product": lambda x, p, i: x.scatter(1, i[:, :1].abs(), p, reduce="multiply"),
         "scatter and multiply by a number": lambda x, p, i: x.scatter(1, i[:, :1].abs(), 2.0, reduce="multiply"),
         **{
@@ -372,8 +433,16 @@ def _of_a_scalar(x: torch.Tensor) -> torch.Tensor:
     """What torch reduces, scans and sorts along the one axis of a scalar."""
     values = (x.sum(0), x.mean(0), x.prod(0), x.max(0)[0], x.min(0)[0], x.cumsum(0), x.cumprod(0), x.sort()[0])
     places = (x.max(0)[1], x.sort(0)[1], x.kthvalue(1)[1], x.any(0), x.var(0, correction=0), x.norm(), x.squeeze(0))
+    first = torch.zeros_like(x).long()
+    at_first = (x.gather(0, first), x.scatter_add(0, first, x), x.scatter_reduce(0, first, 3 * x, "mean"))
     return torch.stack(
-        [*values, *(place.float() for place in places), x.softmax(0), x.index_select(0, x.new_zeros(1).long())]
+        [
+            *values,
+            *(place.float() for place in (*places, *x.topk(1))),
+            *at_first,
+            x.softmax(0),
+            x.index_select(0, x.new_zeros(1).long()),
+        ]
     )
 
 
@@ -381,6 +450,10 @@ def _written(x: torch.Tensor, places: object, values: torch.Tensor | float) -> t
     result = x.clone()
     result[places] = values
     return result
+
+
+def _flat(parts: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return torch.cat([part.flatten() for part in parts])
 
 
 IMAGES: dict[str, Sample] = {
@@ -408,8 +481,8 @@ IMAGES: dict[str, Sample] = {
     "adaptive_avg_pool1d": lambda x, w, b: F.adaptive_avg_pool1d(x[..., 0], 3),
     "group_norm": lambda x, w, b: F.group_norm(x, 2, b[:4], b[2:6]),
     "group_norm without weight": lambda x, w, b: F.group_norm(x, 2),
-    "layer_norm with statistics": lambda x, w, b: torch.native_layer_norm(x, [8], None, b[:1].expand(8), 1e-5)[0],
-    "group_norm with statistics": lambda x, w, b: torch.native_group_norm(x, b[:4], None, 2, 4, 72, 2, 1e-5)[0],
+    "layer_norm with statistics": lambda x, w, b: _flat(torch.native_layer_norm(x, [8], None, b[:1].expand(8), 1e-5)),
+    "group_norm with statistics": lambda x, w, b: _flat(torch.native_group_norm(x, b[:4], None, 2, 4, 72, 2, 1e-5)),
     "instance_norm": lambda x, w, b: F.instance_norm(x, weight=b[:4], bias=b[2:6]),
     "nearest exact": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="nearest-exact"),
     "unfold": lambda x, w, b: F.unfold(x, 3, stride=2),
@@ -423,6 +496,15 @@ IMAGES: dict[str, Sample] = {
     "bilinear": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="bilinear"),
     "bilinear aligned": lambda x, w, b: F.interpolate(x, size=(13, 6), mode="bilinear", align_corners=True),
     "bicubic": lambda x, w, b: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    **{
+        f"{mode} by a scale that is not the ratio": lambda x, w, b, mode=mode: F.interpolate(
+            x, scale_factor=(1.7, 0.6), mode=mode
+        )
+        for mode in ("bilinear", "bicubic")
+    },
+    "bilinear aligned, by a scale": lambda x, w, b: F.interpolate(
+        x, scale_factor=1.7, mode="bilinear", align_corners=True
+    ),
     "sampled beyond the borders": lambda x, w, b: F.grid_sample(
         x, 3 * w[:2, :, :, :2], mode="bicubic", padding_mode="reflection", align_corners=False
     ),
@@ -495,7 +577,10 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
         "_softmax.default",
         "_log_softmax.default",
     }  # the same converters as those of the operators that stay whole
-    seen |= {"empty.memory_format", "empty_permuted.default"}  # torch leaves their elements undefined
+    seen |= {
+        f"{name}.default" for name in ("empty_permuted", "empty_strided", "new_empty_strided")
+    }  # torch leaves their elements undefined
+    seen |= {"empty.memory_format"}  # likewise
     seen |= {"copy.default", "_native_batch_norm_legit_functional.default"}
     for samples, inputs in modules:
         module = Calls(lambda *args, samples=samples: tuple(sample(*args) for sample in samples.values()))
@@ -514,6 +599,7 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
     seen |= {"scatter_reduce.two"}  # test_scatter_reduces_as_torch_does
     seen |= {"_unsafe_index.Tensor", "_unsafe_masked_index.default"}  # "index where a mask is true", "nearest exact"
     seen |= {"bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor"}  # as the others of them
+    seen |= {"_embedding_bag.default"}  # with gradients
     seen |= {"norm.Scalar"}  # "dist", split further
     seen |= {name.replace(".Tensor", ".Scalar") for name in seen}  # the same converter
     assert (CONVERTERS.keys() | TRUSTED) - seen == set()
