@@ -29,8 +29,11 @@ from autocast.vm.source import Source
 _JOB = Format("autocast.vm.job", 1, "autocast.vm.compile", "autocast.vm.background")
 _RESULT = Format("autocast.vm.result", 1, "autocast.vm.background", "autocast.vm.compile")
 
-#: A tenth of a processor that others want: with less the compiler would not end while a model is called without pause.
-_NICE = 10
+#: A sixth of a core that others want: with less the compiler hardly ends while a model is called without pause.
+_NICE = 7
+
+#: What the process runs. Its imports take longest of all but compiling, so it is nice before them.
+_PROGRAM = f"import os; os.nice({_NICE}); from autocast.vm.background import serve; serve()"
 
 #: Seconds between two looks of a process at whether the one that started it is still there.
 _WATCH = 1.0
@@ -86,7 +89,7 @@ def _last_words(process: subprocess.Popen[str], stopping: threading.Event) -> st
 @contextmanager
 def _process(job: Path, result: Path) -> Iterator[subprocess.Popen[str]]:
     """The process that compiles; it does not outlive this one, nor the block."""
-    command = [sys.executable, "-W", "ignore", "-m", "autocast.vm.background", str(os.getpid()), str(job), str(result)]
+    command = [sys.executable, "-W", "ignore", "-c", _PROGRAM, str(os.getpid()), str(job), str(result)]
     same = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=same) as process:
         try:
@@ -95,8 +98,9 @@ def _process(job: Path, result: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def _serve(parent: int, job: Path, result: Path) -> None:
-    os.nice(_NICE)
+def serve() -> None:
+    """Compile, in a process of its own, what another asked for: its number, and the files of the job and the result."""
+    parent, job, result = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     container = read(job, _JOB)
     mod, about = saving.module_in(container), container.metadata
@@ -111,7 +115,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_WATCH)
     os._exit(1)
-
-
-if __name__ == "__main__":
-    _serve(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))

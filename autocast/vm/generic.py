@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import weakref
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
@@ -11,13 +12,15 @@ import tvm_ffi
 
 from autocast.errors import UnsupportedError
 from autocast.model.value import Model
+from autocast.runtime import heap
 from autocast.runtime.tensors import to_tensor
 
 
 class Generic:
     """A model whose operators torch computes, one by one.
 
-    What depends on parameters alone is computed once, unless calls replace parameters.
+    What depends on parameters alone is computed once, unless calls replace parameters. The process keeps the memory of
+    torch's results for the next ones (`autocast.runtime.heap`) as long as it has one of these.
 
     Attributes
     ----------
@@ -39,6 +42,8 @@ class Generic:
         from autocast.torch_target import to_torch
         from autocast.torch_target.folding import fold
 
+        heap.keep()
+        weakref.finalize(self, heap.give_back).atexit = False
         self._module = to_torch(model, exact=False)
         self._updated = model.updated
         if not self._updated:

@@ -41,7 +41,8 @@ class StartingExecutable:
 
     def __init__(self, signature: Signature, generic: Generic, compiled: Callable[[Event], Executable]) -> None:
         self.signature = signature
-        self._generic = generic
+        self._calls = generic.calls
+        self._generic: Generic | None = generic
         self._compiled: Future[Executable] = Future()
         self._executable: Executable | None = None
         self._turn = RLock()
@@ -71,6 +72,7 @@ class StartingExecutable:
             if executable is None:
                 self.signature.bind(inputs)
                 arguments = [to_tensor(value) for value in inputs]
+                assert self._generic is not None
                 outputs = from_tensor(self._generic(*arguments), kind_of(inputs))
                 write_back(self.signature.written, arguments, inputs)
                 return outputs
@@ -80,7 +82,7 @@ class StartingExecutable:
     def status(self) -> Status:
         """What computes the model's operators now."""
         executable = self._now()
-        return Status(self._generic.calls, 0) if executable is None else executable.status
+        return Status(self._calls, 0) if executable is None else executable.status
 
     def wait(self, timeout: float | None = None) -> Executable:
         """Wait until the model is compiled: the executable that calls run from now on.
@@ -103,19 +105,22 @@ class StartingExecutable:
     @property
     def state(self) -> Mapping[str, tvm_ffi.Tensor]:
         """The parameters that calls update, by name, as they are now: to be read; `load_state` changes them."""
-        executable = self._now()
-        return self._generic.state if executable is None else executable.state
+        with self._turn:
+            owner = self._now() or self._generic
+        assert owner is not None
+        return owner.state
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from other values, as `Executable.load_state` does."""
         self.wait().load_state(state)
 
     def _now(self) -> Executable | None:
-        """The executable of the compiled model, if there is one: it takes over the state."""
+        """The executable of the compiled model, if there is one: it takes over the state, and torch's is freed."""
         with self._turn:
-            if self._executable is None and self._compiled.done() and self._compiled.exception() is None:
+            if self._generic is not None and self._compiled.done() and self._compiled.exception() is None:
                 self._executable = self._compiled.result()
                 self._executable.adopt(self._generic.state)
+                self._generic = None
             return self._executable
 
     def __getattr__(self, name: str) -> Any:
