@@ -120,6 +120,10 @@ class TrainingModeWarning(UserWarning):
     """A model that was imported in training mode is compiled to infer: it drops, or normalizes by its batch."""
 
 
+class OwnBackwardWarning(UserWarning):
+    """A model is trained that computes by an `autograd.Function`: by the gradient of its forward, not its backward."""
+
+
 class FallbackWarning(UserWarning):
     """A model calls operators of torch when it runs: in the dtypes of the torch module, and only where torch is."""
 

@@ -24,6 +24,7 @@ from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.nodes import mark_conversions
 from autocast.frontend.recurrent_layers import whole_recurrences
+from autocast.frontend.stops import mark_detached, marking_stops
 from autocast.runtime.tensors import kind_of_layout
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
@@ -138,7 +139,7 @@ def export(
             # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
             warnings.simplefilter("ignore")
             examples, named = grown(axes, leaves, _apart(module, (args, kwargs)))
-            with whole_recurrences():
+            with whole_recurrences(), marking_stops():
                 program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
@@ -174,6 +175,7 @@ def _no_gradients(module: torch.nn.Module) -> torch.no_grad | torch.inference_mo
 def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], axes: Sequence[DynamicAxis]) -> Exported:
     check_faithful(program)
     mark_conversions(program)
+    mark_detached(program)
     program = decompose(program)
     check_signature(program)
     return Exported(program, leaves, axes)

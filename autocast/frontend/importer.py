@@ -30,8 +30,9 @@ from autocast.frontend.nodes import has_complex, narrows, node_place, reads_conv
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
+from autocast.frontend.stops import stops_of
 from autocast.ir import Place, PlacedBuilder, shape_of
-from autocast.model.value import IMPORTED_FROM
+from autocast.model.value import IMPORTED_FROM, OWN_BACKWARD
 
 
 class Importer(ExportedProgramImporter):
@@ -74,6 +75,7 @@ class Importer(ExportedProgramImporter):
         self.bound_constants: dict[tuple[fx.Node, str], relax.Expr] = {}
         self.streams = 0
         self.multiples = Multiples()
+        self.stops, self.own_backward = stops_of(program)
 
     def converter(self, node: fx.Node) -> Callable[..., Any] | None:
         """What translates `node`: an operator of a user's, a converter of ours, or one of TVM's."""
@@ -151,6 +153,7 @@ class Importer(ExportedProgramImporter):
         positions = {var.name: position for position, var in enumerate(inputs)}
         written = [positions[str(spec.target)] for spec in self._writes()]
         attrs = {"num_input": len(inputs), IMPORTED_FROM: "torch", **self._bounds()}
+        attrs |= {OWN_BACKWARD: self.own_backward} if self.own_backward else {}
         with self.block_builder.function("main", [*inputs, *weights, self.random_state], attrs=attrs):
             with self.block_builder.dataflow():
                 declared = {size for var in inputs for size in var.ty.shape.values if isinstance(size, tirx.Var)}
@@ -213,7 +216,8 @@ class Importer(ExportedProgramImporter):
             self.block_builder.place = place = self._place(node)
             self._materialize(node, place.region)
             result = self._without_elements(node.meta.get("val"))
-            self.env[node] = self._converted(node) if result is None else result
+            result = self._converted(node) if result is None else result
+            self.env[node] = self._without_gradient(result) if node in self.stops else result
         except ImportModelError as error:
             raise ImportModelError(f"from_torch: {node.target} in {call_place(node)}: {error}") from None
         except Exception as error:
@@ -243,6 +247,13 @@ class Importer(ExportedProgramImporter):
                 why = str(error) if isinstance(error, ImportModelError) else f"{type(error).__name__}: {error}"
         self.left[node] = why
         return self.otherwise(self, node)
+
+    def _without_gradient(self, result: Any) -> Any:
+        """A value that no gradient passes; of several, those that are floating-point."""
+        if isinstance(result, list):
+            return [self._without_gradient(part) for part in result]
+        floating = isinstance(result, relax.Expr) and "float" in str(getattr(result.ty, "dtype", ""))
+        return self.emit(relax.op.grad.no_grad(result)) if floating else result
 
     def _is_known(self, value: Any) -> bool:
         """Whether the shapes of tensors do not depend on values."""

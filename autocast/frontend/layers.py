@@ -106,23 +106,20 @@ def convolution(
 def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
     """Torch refuses indices that are out of bounds; "clip" at least never reads there.
 
-    A row for padding is read and not learned: in training mode, no gradient passes where an index names it.
+    A row for padding is read and not learned: no gradient passes where an index names it.
     """
     weight = importer.arg(node, 0, "weight")
     if importer.training and importer.arg(node, 3, "scale_grad_by_freq", False):
         raise ImportModelError("gradients that are divided by how often an index occurs")
-    rows = importer.smallest_constant(node.args[1])
-    if rows is None:
-        indices = importer.arg(node, 1, "indices")
-        result = importer.emit(relax.op.take(weight, indices, axis=0, mode="clip"))
-        padding = int(importer.arg(node, 2, "padding_idx", -1))
-        if padding < 0 or not importer.training:
-            return result
+    constant = importer.smallest_constant(node.args[1])
+    indices = importer.arg(node, 1, "indices") if constant is None else constant
+    result = importer.emit(relax.op.take(weight, indices, axis=0, mode="clip"))
+    padding = int(importer.arg(node, 2, "padding_idx", -1))
+    if padding >= 0 and (constant is None or (constant.value.numpy() == padding).any()):
         padded = importer.emit(relax.op.equal(indices, relax.const(padding, dtype_of(indices))))
         fixed = importer.emit(relax.op.grad.no_grad(result))
-        return importer.emit(relax.op.where(relax.op.expand_dims(padded, -1), fixed, result))
-    part = importer.emit(relax.op.take(weight, rows, axis=0, mode="clip"))
-    return importer.emit(relax.op.broadcast_to(part, importer.shape(node)))
+        result = importer.emit(relax.op.where(relax.op.expand_dims(padded, -1), fixed, result))
+    return result if constant is None else importer.emit(relax.op.broadcast_to(result, importer.shape(node)))
 
 
 def _softmax(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:

@@ -27,6 +27,9 @@ IMPORTED_FROM = "imported_from"
 #: that it is another name of, or "" for what the model does not read.
 OTHER_NAMES = "other_names"
 
+#: The attribute of `main` that names the functions of the source that have a backward of their own, which nobody kept.
+OWN_BACKWARD = "own_backward"
+
 #: What compiles a model that is called, for this machine's CPU: it builds on models, which know nothing more of it.
 _COMPILER = "autocast.vm"
 

@@ -15,10 +15,11 @@ from functools import partial
 import tvm
 from tvm import relax
 
-from autocast.errors import GradientError
+from autocast.errors import GradientError, OwnBackwardWarning
 from autocast.ir import PlacedBuilder, dtype_of, op_name, place_of, shape_of
 from autocast.ir.places import canonicalize_bindings
-from autocast.messages import check_kind, check_value, is_whole
+from autocast.messages import check_kind, check_value, is_whole, warn
+from autocast.model.value import OWN_BACKWARD
 from autocast.training.adjoints import Adjoints
 from autocast.training.building import new_block
 from autocast.training.copying import emit_copies, new_branch, substituted
@@ -72,10 +73,16 @@ def differentiate(
     GradientError
         The target is not a 0-d floating-point tensor or depends on none of `wrt`, `wrt` are not floating-point tensors,
         or an operator on the way has no gradient: the error lists every one of them.
+
+    Warns
+    -----
+    OwnBackwardWarning
+        The source of `function` has a backward of its own, which is not kept.
     """
     check_kind("differentiate", function, relax.Function, GradientError, "a relax.Function, such as model.main")
     if not function.is_pure:
         raise GradientError("differentiate: the function has side effects; expected a pure one (R.function, is_pure)")
+    _warn_of_backwards(function)
     if mod is not None:
         function = inline_calls(function, mod)
     bindings, results = straight_line(function)
@@ -171,6 +178,18 @@ def _backward_if(binding: relax.VarBinding, adjoint: Adjoint, paths: Paths, adjo
     grads = builder.emit(relax.If(value.cond, *branches), f"{binding.var.name}_grads")
     for index, var in enumerate(outer):
         adjoints.add(var, relax.TupleGetItem(grads, index))
+
+
+def _warn_of_backwards(function: relax.Function) -> None:
+    names = [str(name) for name in (function.attrs or {}).get(OWN_BACKWARD, ())]
+    if names:
+        warn(
+            f"differentiate: {', '.join(names)} computes with a backward of its own (an autograd.Function), which no "
+            "import keeps; expected operators alone: the gradient is that of its forward. Where the two differ, write "
+            "x + (f(x) - x).detach() for a gradient that passes f unchanged, or train by "
+            "torch.compile(module, backend='autocast'), which keeps it",
+            OwnBackwardWarning,
+        )
 
 
 def _output(builder: relax.BlockBuilder, value: relax.Expr, name: str) -> relax.Var:

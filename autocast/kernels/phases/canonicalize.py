@@ -82,6 +82,12 @@ def _full(rewriter: _Canonicalize, call: relax.Call, shape: relax.Expr, value: r
     return folded if folded is not None else relax.op.broadcast_to(constant, call.ty.shape)
 
 
+def _where(rewriter: _Canonicalize, call: relax.Call, _: relax.Expr, *choices: relax.Expr) -> relax.Expr | None:
+    """Of two equal tensors one: a gradient passed through one of them alone."""
+    same = choices[0].same_as(choices[1]) and same_shape(shape_of(choices[0]), shape_of(call))
+    return choices[0] if same else None
+
+
 def _of_one(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
     """A scalar is sorted, and its own place is 0: TVM's own lowering asks for an axis."""
     if shape_of(data) != ():
@@ -143,6 +149,8 @@ def _matmul(rewriter: _Canonicalize, call: relax.Call, left: relax.Expr, right: 
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **dict.fromkeys(("relax.argmax", "relax.argmin", "relax.argsort", "relax.sort"), _of_one),
     "relax.full": _full,
+    "relax.grad.no_grad": lambda rewriter, call, data: data,
+    "relax.where": _where,
     "relax.reshape": _reshape,
     "relax.expand_dims": _reshape,
     "relax.squeeze": _reshape,

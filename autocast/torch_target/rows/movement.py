@@ -195,11 +195,12 @@ ROWS: dict[str, Row] = {
     "memory.view": _view,
     "dynamic_strided_slice": _dynamic_strided_slice,
     "layout_transform": _layout_transform,
+    "grad.no_grad": lambda asked: asked.args[0].detach(),
     "nn.dropout": lambda asked: (asked.args[0], torch.ones_like(asked.args[0])),  # TVM's own, of inference
     **dict.fromkeys(
         (
             *("hint_on_device", "to_vdevice", "memory.ensure_zero_offset", "builtin.stop_lift_params"),
-            *("grad.no_grad", "grad.start_checkpoint", "grad.end_checkpoint"),
+            *("grad.start_checkpoint", "grad.end_checkpoint"),
         ),
         _same,
     ),

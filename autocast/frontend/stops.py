@@ -1,0 +1,151 @@
+"""Where gradients stop in a module: at `detach`, after blocks of `no_grad`; and where they are what an author wrote.
+
+torch.export keeps values alone. While it runs inside of `marking_stops`, and by `mark_detached` afterwards, nodes are
+marked, and marks survive decompositions. What leaves such a place is imported as `relax.grad.no_grad(x)`, which is `x`
+to whoever infers. A backward of an `autograd.Function` cannot be kept: its name is, for who differentiates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import fx
+from torch.autograd import Function, grad_mode
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+from torch.fx import traceback
+
+_NO_GRADIENT = "autocast_no_gradient"
+_FUNCTION = "autocast_function"
+
+#: Whether a context stops gradients.
+_CONTEXTS: dict[type, Callable[[Any], bool]] = {
+    torch.no_grad: lambda context: True,
+    torch.enable_grad: lambda context: False,
+    grad_mode.set_grad_enabled: lambda context: not context.mode,
+}
+
+#: Contexts are classes of torch's, and what marks them is there for all threads.
+_exporting = threading.RLock()
+
+
+@contextlib.contextmanager
+def marking_stops() -> Iterator[None]:
+    """While torch.export traces inside of this, it marks the nodes in which no gradient is wanted, and those of
+    functions with a backward of their own."""
+    with _exporting, contextlib.ExitStack() as changed:
+        for kind, stops in _CONTEXTS.items():
+            for name, method in zip(("__enter__", "__exit__"), _marked(kind, stops), strict=True):
+                changed.enter_context(mock.patch.object(kind, name, method))
+        changed.enter_context(mock.patch.object(Function, "apply", classmethod(_marked_apply(Function.apply.__func__))))
+        yield
+
+
+def _marked(kind: Any, stops: Callable[[Any], bool]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """The methods of a context that mark nodes, too."""
+    enter, exit_ = kind.__enter__, kind.__exit__
+    entered: dict[int, list[contextlib.ExitStack]] = {}
+
+    def marked_enter(self: Any) -> Any:
+        entered.setdefault(id(self), []).append(_annotated({_NO_GRADIENT: stops(self)}))
+        return enter(self)
+
+    def marked_exit(self: Any, *exception: Any) -> Any:
+        result = exit_(self, *exception)
+        if entered.get(id(self)):
+            entered[id(self)].pop().close()
+        return result
+
+    return marked_enter, marked_exit
+
+
+def _marked_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """`Function.apply`, whose nodes have the name of their function; torch's own differentiate what they compute."""
+
+    def marked_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if cls.__module__.partition(".")[0] == "torch":
+            return apply(cls, *args, **kwargs)
+        with _annotated({_FUNCTION: cls.__name__}):
+            return apply(cls, *args, **kwargs)
+
+    return marked_apply
+
+
+def _annotated(mark: dict[str, Any]) -> contextlib.ExitStack:
+    """Nodes that this thread traces have a mark until what is returned is closed."""
+    stack = contextlib.ExitStack()
+    if torch.compiler.is_exporting() and torch._C._len_torch_function_stack() > 0:
+        stack.enter_context(traceback.annotate(mark))
+        stack.enter_context(traceback.preserve_node_meta())
+    return stack
+
+
+def mark_detached(program: ExportedProgram) -> None:
+    """Mark the nodes that detach a tensor, and those of blocks of `no_grad` that torch.export found by itself."""
+    order = {node: place for place, node in enumerate(program.graph.nodes)}
+    for node in order:
+        if node.target is torch.ops.aten.detach.default and not _written_into(node, order):
+            _mark(node, True)
+        elif getattr(node.target, "__name__", "") == "wrap_with_set_grad_enabled":
+            _mark(node, not node.args[0])
+
+
+def _written_into(detached: fx.Node, order: Mapping[fx.Node, int]) -> bool:
+    """Whether somebody writes into a detached tensor, and reads the one that it was detached from afterwards: what was
+    written is in that one, too, whose gradient passes."""
+    views, written = [detached], len(order)
+    for view in views:
+        for user in view.users:
+            schema = getattr(user.target, "_schema", None)
+            if schema is None or user.args[:1] != (view,) or not schema.arguments[0].alias_info:
+                continue
+            views.append(user)
+            if schema.is_mutable:
+                written = min(written, order[user])
+    return any(order[user] > written and user not in views for user in detached.args[0].users)
+
+
+def _mark(node: fx.Node, stops: bool) -> None:
+    node.meta["custom"] = {**(node.meta.get("custom") or {}), _NO_GRADIENT: stops}
+
+
+def _marks(node: fx.Node) -> dict[str, Any]:
+    return node.meta.get("custom") or {}
+
+
+def stops_of(program: ExportedProgram) -> tuple[set[fx.Node], list[str]]:
+    """The nodes at whose results gradients stop, of those that any would reach; and the names of the functions with a
+    backward of their own that any would."""
+    signature = program.graph_signature
+    sources = {
+        spec.arg.name for spec in signature.input_specs if spec.kind in (InputKind.USER_INPUT, InputKind.PARAMETER)
+    }
+    reached: set[fx.Node] = set()
+    stops: set[fx.Node] = set()
+    functions: set[str] = set()
+    for node in program.graph.nodes:
+        if not _has_floats(node.meta.get("val")):
+            continue
+        if node.op == "placeholder":
+            if node.name in sources:
+                reached.add(node)
+            continue
+        stopped = bool(_marks(node).get(_NO_GRADIENT))
+        if all(one not in reached or (one in stops and not stopped) for one in node.all_input_nodes):
+            continue
+        reached.add(node)
+        if not stopped and _FUNCTION in _marks(node):
+            functions.add(_marks(node)[_FUNCTION])
+        if stopped and any(not _marks(user).get(_NO_GRADIENT) for user in node.users):
+            stops.add(node)
+    return stops, sorted(functions)
+
+
+def _has_floats(value: Any) -> bool:
+    parts = value if isinstance(value, list | tuple) else [value]
+    return any(isinstance(part, torch.Tensor) and (part.is_floating_point() or part.is_complex()) for part in parts)
