@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tvm import relax
 
 from autocast.ir import number_of
@@ -27,7 +29,10 @@ def operation(call: relax.Expr) -> tuple[str, tuple[relax.Expr | float, ...]] | 
         plain = beta == 1.0 and threshold >= _SOFTPLUS_THRESHOLD
         return ("softplus", (call.args[0],)) if plain else ("softplus_scaled", (call.args[0], beta, threshold))
     if row.name == "relax.clip":
-        return "clip", (call.args[0], *[float(bound.value) for bound in call.args[1:]])
+        low, high = (float(bound.value) for bound in call.args[1:])
+        if -math.inf in (low, -high):  # between one bound and no other
+            return ("maximum", (call.args[0], low)) if high == math.inf else ("minimum", (call.args[0], high))
+        return "clip", (call.args[0], low, high)
     if row.name == "relax.power" and (exponent := number_of(call.args[1])) in POWERS:
         return POWERS[exponent], (call.args[0],)
     if not row.vector:

@@ -16,8 +16,9 @@ _ROOT, _CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 
 def _relu(e: Expansion) -> relax.Expr:
+    """Of NaN, too, as torch has it: what is not a number does not become one on the way back."""
     y, g = e.operands
-    return op.where(op.greater(y, e.number(0.0)), g, e.number(0.0))
+    return op.where(op.less_equal(y, e.number(0.0)), e.number(0.0), g)
 
 
 def _gelu(e: Expansion) -> relax.Expr:
@@ -73,7 +74,11 @@ def _tanh(e: Expansion) -> relax.Expr:
 
 
 relu_backward = define(
-    "relax.grad.relu_backward", "y g", result=like(1), expand=_relu, summary="g where the result y is positive, else 0"
+    "relax.grad.relu_backward",
+    "y g",
+    result=like(1),
+    expand=_relu,
+    summary="0 where the result y is 0 or less, else g",
 )
 gelu_backward = define(
     "relax.grad.gelu_backward", "x g", result=like(1), expand=_gelu, summary="g times the slope of gelu at x"

@@ -50,12 +50,12 @@ def _power_of_exponent(b: Backward, base: relax.Expr, exponent: relax.Expr) -> r
     return b.adjoint * op.where(vanishes, zero, b.result * op.log(base))
 
 
-def _winner(wins: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> GradientRule:
-    """The rule of a maximum or minimum: all of the adjoint where an argument wins, half of it in a tie."""
+def _winner(loses: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> GradientRule:
+    """The rule of a maximum or minimum: nothing where an argument loses, half of the adjoint in a tie, else all."""
 
     def adjoint(b: Backward, mine: relax.Expr, other: relax.Expr) -> relax.Expr:
-        tied = op.where(op.equal(mine, other), b.adjoint * number(0.5, b.result), number(0.0, b.result))
-        return op.where(wins(mine, other), b.adjoint, tied)
+        tied = op.where(op.equal(mine, other), b.adjoint * number(0.5, b.result), b.adjoint)
+        return op.where(loses(mine, other), number(0.0, b.result), tied)
 
     return partials(adjoint, lambda b, x, y: adjoint(b, y, x))
 
@@ -110,8 +110,8 @@ ARITHMETIC = (
     gradient("relax.power", partials(_power_of_base, _power_of_exponent), why="y x^(y-1), x^y log x; 0 where y is 0"),
     gradient("relax.floor_mod", _modulo(op.floor), why="1, -floor(x / y)"),
     gradient("relax.mod", _modulo(op.trunc), why="1, -trunc(x / y)"),
-    gradient("relax.maximum", _winner(op.greater), why="1 where it wins, 1/2 in a tie"),
-    gradient("relax.minimum", _winner(op.less), why="1 where it wins, 1/2 in a tie"),
+    gradient("relax.maximum", _winner(op.less), why="1 where it wins, 1/2 in a tie"),
+    gradient("relax.minimum", _winner(op.greater), why="1 where it wins, 1/2 in a tie"),
     gradient("relax.clip", _clip, why="1 between the bounds and on them"),
     gradient("relax.negative", lambda b: [-b.adjoint], why="-1"),
     gradient("relax.abs", slope(lambda x, y: op.sign(x)), why="sign(x), 0 at 0"),

@@ -38,3 +38,24 @@ def test_gradients_keep_their_digits_and_are_finite(name: str) -> None:
     function(wide).sum().backward()
     assert wide.grad is not None
     np.testing.assert_allclose(got, wide.grad.numpy(), rtol=32 * np.finfo(np.float32).eps, atol=2.0**-126)
+
+
+#: Functions whose slope jumps, of which torch says what it is there; of NaN, too.
+_JUMPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "clamp": lambda x: x.clamp(-1, 1),
+    "clamp from below": lambda x: x.clamp(min=0),
+    "clamp from above": lambda x: x.clamp(max=1),
+    "relu": torch.relu,
+    "maximum": lambda x: torch.maximum(x, torch.ones(9)),
+}
+
+
+@pytest.mark.parametrize("name", _JUMPS)
+def test_where_a_slope_jumps_the_gradient_is_torchs(name: str) -> None:
+    x = torch.tensor([-2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, torch.inf, torch.nan])
+    main = from_torch(Calls(lambda x: _JUMPS[name](x).sum()), (x,)).main
+    joint = differentiate(main, main.params[:1]).with_attr("global_symbol", "main")
+    wide = x.clone().requires_grad_()
+    _JUMPS[name](wide).sum().backward()
+    assert wide.grad is not None
+    np.testing.assert_array_equal(run(tvm.IRModule({"main": joint}), x.numpy())[1], wide.grad.numpy())
