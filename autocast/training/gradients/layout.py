@@ -112,10 +112,13 @@ def _pad(b: Backward) -> list[Adjoint]:
     if str(b.call.attrs.pad_mode) != "constant":
         raise GradientError(f"pad_mode={str(b.call.attrs.pad_mode)!r}; expected 'constant'")
     x, padding = b.call.args[0], padding_of(b.call)
-    axes = [axis for axis, widths in enumerate(padding) if any(widths)]
-    begin = [padding[axis][0] for axis in axes]
-    end = [padding[axis][0] + known_shape(x)[axis] for axis in axes]
-    return [op.strided_slice(b.adjoint, axes, begin, end), *[None] * (len(b.call.args) - 1)]
+    axes = [axis for axis, widths in enumerate(padding) if max(widths) > 0]
+    begin = [max(padding[axis][0], 0) for axis in axes]
+    kept = [known_shape(x)[axis] + sum(min(width, 0) for width in padding[axis]) for axis in axes]
+    end = [first + size for first, size in zip(begin, kept, strict=True)]
+    adjoint = op.strided_slice(b.adjoint, axes, begin, end) if axes else b.adjoint
+    cut = [max(-width, 0) for widths in padding for width in widths]
+    return [op.nn.pad(adjoint, cut) if any(cut) else adjoint, *[None] * (len(b.call.args) - 1)]
 
 
 def _pixel_shuffle(b: Backward) -> list[Adjoint]:
@@ -165,7 +168,7 @@ RULES = (
     gradient("relax.split", _split, why="the adjoints of the parts, joined"),
     gradient("relax.concat", _concat, why="the slices that the parts became"),
     gradient("relax.stack", _stack, why="the slices that the parts became"),
-    gradient("relax.nn.pad", _pad, why="the slice that is not border"),
+    gradient("relax.nn.pad", _pad, why="the slice that is not border, zeros where it cuts"),
     gradient("relax.tril", _same_triangle(op.tril), why="the same triangle"),
     gradient("relax.triu", _same_triangle(op.triu), why="the same triangle"),
     gradient("relax.hint_on_device", lambda b: [b.adjoint], why="the identity"),

@@ -149,6 +149,7 @@ LAYOUT = {
     "stack": Case(lambda x, y: op.stack([x, y, x], 1), ((2, 3), (2, 3))),
     "meshgrid ij": Case(lambda x, y: op.meshgrid([x, y], "ij"), ((2,), (3,))),
     "nn.pad": Case(lambda x: op.nn.pad(x, [0, 0, 1, 2]), ((2, 3),)),
+    "nn.pad that cuts": Case(lambda x: op.nn.pad(x, [-1, 2, 0, -1, -1, -1]), ((3, 4, 5),)),
     "tril": Case(lambda x: op.tril(x, 1), ((3, 4),)),
     "triu": Case(lambda x: op.triu(x, -1), ((3, 4),)),
 }
