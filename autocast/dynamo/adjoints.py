@@ -23,6 +23,8 @@ def adjoints(
 
     The call is bound, and nothing computes it unless the rule reads its result, which may be given.
     """
+    if any(isinstance(argument, relax.Call) for argument in call.args):
+        raise ImportModelError("its forward operator is several, of which only the last would be differentiated")
     bound = importer.emit(call)
     call = importer.block_builder.lookup_binding(bound)
     row = get_gradient(call.op.name)

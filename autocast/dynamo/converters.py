@@ -77,14 +77,22 @@ def _convolution(importer: Importer, node: fx.Node) -> list[Any]:
     return [of_data, of_weight, importer.emit(op.sum(grad, others)) if mask[2] else None]
 
 
-def _average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
+def _pool(importer: Importer, node: fx.Node, forward: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
+    """Of an image, or of a batch of them."""
     grad, x = (importer.arg(node, i, "") for i in range(2))
-    return adjoints(importer, average_pool(x, *node.args[2:8]), grad)[0]
+    if len(dims(x)) == 4:
+        return adjoints(importer, forward(x), grad)[0]
+    grad, x = (importer.emit(op.expand_dims(value, 0)) for value in (grad, x))
+    return importer.emit(op.squeeze(adjoints(importer, forward(x), grad)[0], [0]))
+
+
+def _average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
+    return _pool(importer, node, lambda x: average_pool(x, *node.args[2:8]))
 
 
 def _adaptive_average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
-    grad, x = (importer.arg(node, i, "") for i in range(2))
-    return adjoints(importer, op.nn.adaptive_avg_pool2d(x, list(dims(grad)[2:])), grad)[0]
+    sizes = dims(importer.arg(node, 0, "grad_output"))[-2:]
+    return _pool(importer, node, lambda x: op.nn.adaptive_avg_pool2d(x, list(sizes)))
 
 
 def _adaptive_average_pool_forward(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -97,8 +105,7 @@ def _empty(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _max_pool(importer: Importer, node: fx.Node) -> relax.Expr:
-    grad, x = (importer.arg(node, i, "") for i in range(2))
-    return adjoints(importer, max_pool(x, *node.args[2:7]), grad)[0]
+    return _pool(importer, node, lambda x: max_pool(x, *node.args[2:7]))
 
 
 def _scale(importer: Importer, weight: relax.Expr | None, shape: Sequence[Any], x: relax.Expr) -> list[relax.Expr]:

@@ -35,6 +35,8 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
     """
     if not isinstance(node.target, torch._ops.OpOverload):
         raise ImportModelError("it is no operator that torch could be asked to run")
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(node.target.name(), "CPU"):
+        raise ImportModelError(f"torch has no kernel of it for CPUs: {importer.left[node]}")
     check_places(node)
     value = node.meta["val"]
     parts = list(value) if isinstance(value, list | tuple) else [value]

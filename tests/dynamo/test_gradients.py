@@ -109,6 +109,10 @@ _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "norms of channels": (lambda: _images(nn.GroupNorm(2, 4), nn.Tanh(), nn.BatchNorm2d(4, affine=False)), _IMAGES),
     "batch_norm, fixed": (lambda: _images(nn.BatchNorm2d(4)).eval(), _IMAGES),
     "pools": (lambda: _images(nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2, 1, 1), nn.AdaptiveAvgPool2d(2)), _IMAGES),
+    "pools of one image": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2, 1)),
+        (2, 9, 9),
+    ),
     "activations": (
         lambda: nn.Sequential(nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.LeakyReLU(), nn.ELU(), nn.ReLU()),
         _ROWS,
@@ -181,6 +185,12 @@ def test_what_reads_a_drawn_number_may_have_several_results() -> None:
 
 def test_rows_for_padding_learn_nothing() -> None:
     _check(nn.Embedding(10, 4, padding_idx=1), torch.tensor([[1, 2, 2], [9, 0, 1]]))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch computes what nothing here does")
+def test_averages_over_another_number_are_differentiated_whole() -> None:
+    """Of the two operators that they are here, not of the last one alone."""
+    _check(nn.AvgPool2d(3, 1, 1, divisor_override=2), torch.randn(1, 2, 5, 5))
 
 
 @pytest.mark.parametrize("masked", [False, True])
