@@ -11,7 +11,7 @@ from autocast import amp, vm
 from autocast.errors import AutocastError, CastingRuleError
 from autocast.frontend import from_torch
 from autocast.frontend.randomness import RANDOM_STATE
-from tests.opinfo.check import Status, Verdict, copies, line, tensors_of
+from tests.opinfo.check import Status, Verdict, copies, line, tensors_of, wide
 from tests.opinfo.samples import Sample
 
 #: How many times torch.autocast's error ours may be, and what it may be in any case: samples are small, so that one
@@ -27,7 +27,7 @@ def check_mixed(sample: Sample) -> Verdict:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
-            exact = tensors_of(copy.deepcopy(sample.module).double()(*(_wide(t) for t in copies(sample))))
+            exact = tensors_of(copy.deepcopy(sample.module).double()(*map(wide, copies(sample))))
             with torch.autocast("cpu", torch.bfloat16):
                 theirs = tensors_of(copy.deepcopy(sample.module)(*copies(sample)))
         except Exception as error:
@@ -47,10 +47,6 @@ def check_mixed(sample: Sample) -> Verdict:
                 if not off <= allowed:
                     return Verdict(Status.WRONG, f"result {number} is off by {off:.3g}, expected {allowed:.3g}")
         return Verdict(Status.RIGHT)
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _error(got: torch.Tensor, exact: torch.Tensor) -> float:
