@@ -1,4 +1,4 @@
-"""Work that makes many small objects and frees few, such as reading or casting a module."""
+"""Work that makes many small objects and frees few, such as importing, reading or casting a module."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from autocast.collecting import without_garbage_collection
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_module
 from autocast.frontend.imported_before import imported_before
@@ -117,6 +118,7 @@ def from_torch(
 
 def _translate(*args: Any) -> Model:
     """`translate`; its converters take half a second to import, which a cached import saves."""
-    from autocast.frontend.translate import translate
+    with without_garbage_collection():
+        from autocast.frontend.translate import translate
 
-    return translate(*args)
+        return translate(*args)

@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 
 from autocast import kernels, settings
+from autocast.collecting import without_garbage_collection
 from autocast.container import LayoutError
 from autocast.errors import IllFormedModuleError, TrainingModeWarning, UnsupportedError
 from autocast.ir.failures import repeatable
@@ -185,7 +186,9 @@ def _start(model: Model, device: str, target: tvm.target.Target, opt_level: int)
         made = compile_elsewhere(source, stopping)
         return _executable(Variant(made.program, made.library, others, state), made, device, _lent(model))
 
-    return cast(Executable, StartingExecutable(source.signature, Generic(model), compiled))
+    with without_garbage_collection():
+        generic = Generic(model)
+    return cast(Executable, StartingExecutable(source.signature, generic, compiled))
 
 
 def _lent(model: Model) -> Iterable[tvm_ffi.Tensor]:
