@@ -34,24 +34,21 @@ class _Buckets(Lifetimes):
             tensor for call in calls for tensor in {held for var in reads_of(call) for held in self.tensors.of(var)}
         )
         self.inside: dict[relax.Var, tuple[relax.Var, int]] = {}
-        for number, call in ((number, binding.value) for number, binding in enumerate(self.bindings)):
-            if (
-                isinstance(call, relax.Call)
-                and isinstance(call.op, relax.ExternFunc)
-                and call.op.global_symbol == START
-            ):
-                self._begin(number, call)
+        for number, binding in enumerate(self.bindings):
+            function = getattr(binding.value, "op", None)
+            if isinstance(function, relax.ExternFunc) and function.global_symbol == START:
+                self._begin(number, binding.value)
 
     def _begin(self, number: int, call: relax.Call) -> None:
         """Look at what is sent by a call."""
         *parts, buffer = call.args
         itemsize = tvm.DataType(str(dtype_of(parts[0]))).itemsize
-        starts = places(math.prod(static_shape(part) or ()) for part in parts)
+        sizes = [math.prod(static_shape(part) or ()) for part in parts]
         ((bucket, _),) = self.tensors.of(buffer)
         held = [self.tensors.of(part) for part in parts]
-        for tensors, start in zip(held, starts, strict=False):
-            alone = len(tensors) == 1 and held.count(tensors) == 1
-            if alone and self._is_only_sent(tensors[0], number):
+        for tensors, size, start in zip(held, sizes, places(sizes), strict=False):
+            whole = len(tensors) == 1 and self.tensors.size[tensors[0]] == size * itemsize
+            if whole and held.count(tensors) == 1 and self._is_only_sent(tensors[0], number):
                 self.inside[tensors[0][0]] = bucket, start * itemsize
 
     def _is_only_sent(self, tensor: Tensor, number: int) -> bool:
