@@ -95,6 +95,12 @@ def _over_square(b: Backward, sign: float) -> relax.Expr:
     return b.adjoint / (number(1, x) + number(sign, x) * _square(x))
 
 
+def _over_squares(b: Backward, x: relax.Expr, y: relax.Expr) -> relax.Expr:
+    """x / (x² + y²), 0 where both are 0."""
+    squares, zero = b.emit(_square(x) + _square(y)), number(0.0, b.result)
+    return op.where(op.equal(squares, zero), zero, x / squares)
+
+
 ARITHMETIC = (
     gradient("relax.add", partials(lambda b, x, y: b.adjoint, lambda b, x, y: b.adjoint), why="1, 1"),
     gradient("relax.subtract", partials(lambda b, x, y: b.adjoint, lambda b, x, y: -b.adjoint), why="1, -1"),
@@ -161,10 +167,10 @@ TRANSCENDENTAL = (
     gradient(
         "relax.atan2",
         partials(
-            lambda b, x, y: b.adjoint * (y / (_square(x) + _square(y))),
-            lambda b, x, y: -(b.adjoint * (x / (_square(x) + _square(y)))),
+            lambda b, x, y: b.adjoint * _over_squares(b, y, x),
+            lambda b, x, y: -(b.adjoint * _over_squares(b, x, y)),
         ),
-        why="y / (x² + y²), -x / (x² + y²)",
+        why="y / (x² + y²), -x / (x² + y²); 0 at the origin",
     ),
     gradient("relax.asinh", slope(lambda x, y: op.rsqrt(_square(x) + number(1, x))), why="1 / sqrt(x² + 1)"),
     gradient("relax.acosh", slope(lambda x, y: op.rsqrt(_square(x) - number(1, x))), why="1 / sqrt(x² - 1)"),

@@ -46,6 +46,7 @@ _JUMPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "clamp from below": lambda x: x.clamp(min=0),
     "clamp from above": lambda x: x.clamp(max=1),
     "relu": torch.relu,
+    "angle": lambda x: torch.atan2(x, x.minimum(torch.zeros(9))),
     "maximum": lambda x: torch.maximum(x, torch.ones(9)),
 }
 
