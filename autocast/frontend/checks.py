@@ -99,6 +99,15 @@ def _drops_between_layers(node: fx.Node) -> bool:
 _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
     ("aten.alpha_dropout", _drops, "alpha dropout in training mode", _NO_ALPHA),
     ("aten.feature_alpha_dropout", _drops, "alpha dropout in training mode", _NO_ALPHA),
+    *(
+        (
+            f"aten.{name}",
+            lambda node: True,
+            "memory of a tensor that is replaced in place",
+            "compute a new tensor there",
+        )
+        for name in ("resize_as_", "set_")
+    ),
     ("aten.rrelu", lambda node: bool(_argument(node, "training")), "random slopes in training mode", _EVAL),
     *(
         (f"aten.{name}", _drops_between_layers, "dropout inside a recurrent module", _SPLIT)

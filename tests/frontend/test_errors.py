@@ -31,6 +31,11 @@ def _inside(part: nn.Module) -> nn.Module:
             (2, 3),
             r"dropout inside a recurrent module: 1 call in 1 \(LSTM\).*Dropout",
         ),
+        (
+            nn.CrossMapLRN2d(3),
+            (2, 5, 4, 4),
+            r"memory of a tensor that is replaced in place: 2 calls in 1 \(CrossMapLRN2d\)",
+        ),
         (nn.RReLU(), (2, 3), r"random slopes in training mode: 1 call in 1 \(RReLU\)"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",

@@ -119,11 +119,22 @@ def _scatter_elements(b: Backward) -> list[Adjoint]:
     _, indices, updates = b.call.args
     axis, reduction = int(b.call.attrs.axis), str(b.call.attrs.reduction)
     of_data = b.adjoint
+    if reduction in ("max", "min"):
+        return _scatter_extremes(b, indices, updates, axis)
     if reduction == "update":
         of_data = op.scatter_elements(b.adjoint, indices, zeros_like(updates), axis, "update")
     elif reduction != "add":
-        raise GradientError(f"reduction={reduction!r}; expected 'update' or 'add'")
+        raise GradientError(f"reduction={reduction!r}; expected 'update', 'add', 'max' or 'min'")
     return [of_data, None, op.gather_elements(b.adjoint, indices, axis)]
+
+
+def _scatter_extremes(b: Backward, indices: relax.Expr, updates: relax.Expr, axis: int) -> list[Adjoint]:
+    """What ties for a maximum, in the data and in what was written there, shares its adjoint equally."""
+    x, dtype = b.call.args[0], dtype_of(b.result)
+    kept = b.emit(op.astype(op.equal(x, b.result), dtype))
+    written = b.emit(op.astype(op.equal(updates, op.gather_elements(b.result, indices, axis)), dtype))
+    share = b.emit(op.divide(b.adjoint, op.scatter_elements(kept, indices, written, axis, "add")))
+    return [kept * share, None, written * op.gather_elements(share, indices, axis)]
 
 
 def _scatter_nd(b: Backward) -> list[Adjoint]:
@@ -203,7 +214,11 @@ RULES = (
     gradient("relax.index_tensor", _index_tensor, why="the sum of the adjoints of every use of an element"),
     gradient("relax.strided_slice", _strided_slice, why="the adjoint with zeros for what was not taken"),
     not_differentiable("relax.dynamic_strided_slice", why="its bounds are known at run time only; use strided_slice"),
-    gradient("relax.scatter_elements", _scatter_elements, why="what was written, and what was not overwritten"),
+    gradient(
+        "relax.scatter_elements",
+        _scatter_elements,
+        why="what was written, and what was not overwritten; what is the maximum or minimum",
+    ),
     gradient("relax.scatter_nd", _scatter_nd, why="what was written, and what was not overwritten"),
     gradient("relax.index_put", _index_put, why="what was written, and what was not overwritten"),
     gradient("relax.nn.index_copy", _index_copy, why="what was written, and what was not overwritten"),

@@ -181,7 +181,7 @@ INDEXING = {
             ((3, 2), (2, 2)),
             indices=(_index([0, 2], [1, 1]),),
         )
-        for how in ("update", "add")
+        for how in ("update", "add", "max", "min")
     },
     "nn.index_copy": Case(
         lambda x, y, i: own.index_copy(x, i, y, axis=1), ((3, 4, 2), (3, 2, 2)), indices=(_index(3, 1),)

@@ -95,7 +95,7 @@ def test_operators_that_tvm_does_not_run_have_gradients_of_the_right_shape(
         (lambda x: op.cumprod(x, 0), r"relax\.cumprod: it divides by elements"),
         (
             lambda x: op.scatter_elements(x, relax.const([[0, 1], [1, 0]], "int64"), x, 0, "mul"),
-            r"reduction='mul'; expected 'update' or",
+            r"reduction='mul'; expected 'update', 'add', 'max' or",
         ),
     ],
 )
