@@ -49,7 +49,16 @@ def _is_written_out(constant: relax.Expr) -> bool:
 def from_script(text: str, constants: Sequence[relax.Expr] = ()) -> tvm.IRModule:
     """The module that `to_script` wrote."""
     names = {**entry._default_globals(), "metadata": {_METADATA: list(constants)}, "inf": math.inf, "nan": math.nan}
+    names["take_backward"] = _take_backward
+    text = text.replace("R.grad.take_backward(", "take_backward(")  # TVM's own does not know all that is written
     return tvm.script.from_source(text, extra_vars=names, check_well_formed=False)
+
+
+def _take_backward(
+    adjoint: relax.Expr, x: relax.Expr, indices: relax.Expr, axis: int | None = None, mode: str = "fast"
+) -> relax.Expr:
+    forward = relax.op.take(x, indices, axis, mode)
+    return relax.Call(tvm.ir.Op.get("relax.grad.take_backward"), [adjoint, x, indices], forward.attrs)
 
 
 def save_constants(path: Path, constants: Sequence[relax.Expr]) -> None:

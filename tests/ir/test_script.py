@@ -29,3 +29,17 @@ def test_a_module_is_what_it_was_when_it_is_read_again(tmp_path: Path) -> None:
     text, constants = to_script(mod)
     save_constants(tmp_path / "constants.npz", constants)
     tvm.ir.assert_structural_equal(from_script(text, load_constants(tmp_path / "constants.npz")), mod)
+
+
+def test_gradients_of_lookups_are_read_again_with_their_mode() -> None:
+    """What fails in a training step is written as a reproduction, and embeddings are in most of them."""
+    table, index = relax.Var("table", relax.TensorType([5, 2], "float32")), relax.const([1, 4], "int64")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [table]):
+        rows = builder.emit(relax.op.take(table, index, 0, "clip"))
+        backward = tvm.ir.Op.get("relax.grad.take_backward")
+        attributes = relax.op.take(table, index, 0, "clip").attrs
+        builder.emit_func_output(builder.emit(relax.Call(backward, [rows, table, index], attributes)))
+    mod = builder.get()
+    text, constants = to_script(mod)
+    tvm.ir.assert_structural_equal(from_script(text, constants), mod)
