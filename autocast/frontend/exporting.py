@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
+import math
 import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_dense, check_faithful, check_signature
+from autocast.frontend.conditions import COMBINATIONS, counterexample
 from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.nodes import mark_conversions
@@ -133,14 +135,18 @@ def export(
     leaves = input_leaves(module, args, kwargs)
     _check_inputs(module, args, kwargs, leaves)
     axes = parse(dynamic, leaves)
-    shapes = export_shapes(axes, leaves, args)
     try:
-        with _no_gradients(module), _no_cache(module, kwargs), _no_guess(), _unlogged(), warnings.catch_warnings():
-            # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
-            warnings.simplefilter("ignore")
-            examples, named = grown(axes, leaves, _apart(module, (args, kwargs)))
-            with whole_recurrences(), marking_stops():
-                program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
+        try:
+            program = _traced(module, args, kwargs, leaves, axes)
+        except Exception as error:
+            tried = _to_be_tried(axes)
+            if _UNPROVEN not in str(error) or not tried:
+                raise
+            try:
+                program = _traced(module, args, kwargs, leaves, tried)
+            except Exception:
+                raise error from None
+            axes = tried
     except Exception as error:
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
         raise ImportModelError(
@@ -149,8 +155,51 @@ def export(
         ) from error
     with _no_gradients(module):
         exported = _decomposed(program, leaves, axes)
+    _check_conditions(exported, program, module, (args, kwargs))
     exported.allow_one()
     return exported
+
+
+#: torch could not prove a condition for all sizes of a dimension.
+_UNPROVEN = "satisfy the generated guard"
+
+
+def _traced(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Leaf],
+    axes: Sequence[DynamicAxis],
+) -> torch.export.ExportedProgram:
+    shapes = export_shapes(axes, leaves, args)
+    with _no_gradients(module), _no_cache(module, kwargs), _no_guess(), _unlogged(), warnings.catch_warnings():
+        # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
+        warnings.simplefilter("ignore")
+        examples, named = grown(axes, leaves, _apart(module, (args, kwargs)))
+        with whole_recurrences(), marking_stops():
+            return torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
+
+
+def _to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
+    """The axes with bounds of which torch proves nothing, if there are few enough sizes within all to try each."""
+    bounds = {axis.name: (axis.dim.min, axis.dim.max) for axis in axes if type(axis.dim) is torch.export.Dim}
+    if len(bounds) < len({axis.name for axis in axes}) or not all(isinstance(most, int) for _, most in bounds.values()):
+        return []
+    if math.prod(most - least + 1 for least, most in bounds.values()) > COMBINATIONS:
+        return []
+    return [replace(axis, dim=torch.export.Dim.DYNAMIC(min=axis.dim.min, max=axis.dim.max)) for axis in axes]
+
+
+def _check_conditions(
+    exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module, example: Any
+) -> None:
+    """ImportModelError where sizes that may come, and that torch did not prove anything of, are another program."""
+    inferred = {axis.name: (axis.dim.min, axis.dim.max) for axis in exported.axes if not hasattr(axis.dim, "__name__")}
+    if inferred and (found := counterexample(program, module, example, exported.symbols, inferred)):
+        raise ImportModelError(
+            f"from_torch: {type(module).__name__} decides by sizes: {found}. Expected a module that computes the same "
+            f"for all sizes of {', '.join(sorted(inferred))}; narrow the bounds, or import it once for each case."
+        )
 
 
 def _apart(module: torch.nn.Module, example: Any) -> Any:

@@ -112,6 +112,7 @@ class Generator:
         self._torch.__dict__ |= {
             "forward": self._decode if model.config.is_encoder_decoder else self._read,
             "get_encoder": partial(_Source, model.main_input_name, self._filled),
+            "_prepare_cache_for_generation": _has_its_own,
         }
         if hasattr(model, "_postprocess_outputs"):  # Whisper's, which divides keys and values by sequence
             self._torch.__dict__["_postprocess_outputs"] = partial(_divided, type(model)._postprocess_outputs, model)
@@ -271,6 +272,10 @@ def _divided(divide: Callable[..., Any], model: PreTrainedModel, seek_outputs: A
     if not isinstance(seek_outputs, torch.Tensor):
         seek_outputs = type(seek_outputs)(**{name: part for name, part in seek_outputs.items() if name != CACHE})
     return divide(model, seek_outputs, **options)
+
+
+def _has_its_own(*_: Any, **__: Any) -> None:
+    """In the place of what makes a cache, or asks of one that is given more than `Filled` is."""
 
 
 class _Source(nn.Module):

@@ -39,7 +39,8 @@ def steps_of(
     an encoder reads if that is no tokens.
     """
     start = getattr(model.config, "decoder_start_token_id", None) or 0
-    several, reads = min(2, limits.length), min(2, limits.source)
+    most = max(limits.length - 1, 1)  # tokens that are read at once, as one more is to follow
+    several, reads = min(2, most), min(2, limits.source)
 
     def tokens(count: int) -> torch.Tensor:
         return torch.full((limits.batch, count), start, dtype=torch.int64)
@@ -54,11 +55,11 @@ def steps_of(
         one = Step(module, (tokens(1), places[1], mask, first), None)
         if found.has_states:
             return None, one
-        vary = _varying(tokens=(limits.length, "input_ids", "position_ids"))
+        vary = _varying(tokens=(most, "input_ids", "position_ids"))
         return Step(module, (tokens(several), places[0], mask, first), vary), one
     length, width = (limits.source if features is None else found.encoded[0]), found.encoded[1]
     of_source = Kept(found.of_source, limits.batch, length, dtype, model.dtype)
-    dimensions: dict[str, tuple[int | str, ...]] = {"tokens": (limits.length, "input_ids")}
+    dimensions: dict[str, tuple[int | str, ...]] = {"tokens": (most, "input_ids")}
     of_first: tuple[torch.Tensor, ...] = (source,)
     of_next = tuple(of_source.buffers())
     if features is None:  # with a mask of which there is one

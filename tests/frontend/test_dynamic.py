@@ -154,3 +154,33 @@ def test_the_tensors_of_an_example_stay_as_they_are() -> None:
     from_torch(Pair(), (x, (y,)), dynamic={"batch": ("*", 0)})
     assert x.__dict__ == before
     assert y.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("decides", "why"),
+    [
+        (lambda x: x * 2 if x.shape[0] == 7 else x + 1, "for n = 7 this does not hold: .*!= 7"),
+        (lambda x: x * 2 if x.shape[0] % 2 else x + 1, "for n = 3 this does not hold: .*% 2"),
+    ],
+    ids=["one size", "odd sizes"],
+)
+@pytest.mark.parametrize("row", [(0, 0), (0, 0, 1, 16)], ids=["inferred", "bounds"])
+def test_a_module_that_is_another_for_other_sizes_is_refused(decides: Any, why: str, row: tuple[int, ...]) -> None:
+    """Without bounds torch exports the branch of the example for all sizes, and says so in a condition."""
+    with pytest.raises(ImportModelError, match=f"Calls decides by sizes: {why}"):
+        from_torch(Calls(decides), (torch.ones(4, 3),), dynamic={"n": row})
+
+
+def test_a_branch_that_no_size_within_the_bounds_takes_is_none() -> None:
+    module = Calls(lambda x: x * 2 if x.shape[0] == 7 else x + 1)
+    model = from_torch(module, (torch.ones(4, 3),), dynamic={"n": (0, 0, 2, 6)})
+    assert_close((model(torch.ones(6, 3)),), (torch.full((6, 3), 2.0),))
+
+
+def test_conditions_that_torch_cannot_prove_hold_for_every_size_that_may_come() -> None:
+    """torch.export refuses `n // 2 <= n`."""
+    module = Calls(lambda x: torch.stack([part.float() for part in x.topk(x.shape[0] // 2, 0)]))
+    model = from_torch(module, (torch.randn(8, 3),), dynamic={"n": (0, 0, 4, 16)}, fallback="error")
+    for size in (4, 11):
+        x = torch.randn(size, 3)
+        assert_close((model(x),), (module(x),))

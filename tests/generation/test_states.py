@@ -98,6 +98,15 @@ def test_a_fork_has_states_of_its_own(generator: Generator) -> None:
     assert [list(tokens) for tokens in zip(*in_turn, strict=True)] == alone
 
 
+def test_no_model_asks_for_a_cache_of_a_kind_of_its_own(
+    generator: Generator, model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T5Gemma wants an EncoderDecoderCache where transformers' loop begins."""
+    expected = generator.generate(_prompts(1, 5), **_GREEDY)
+    monkeypatch.setattr(type(model), "_prepare_cache_for_generation", None)
+    assert torch.equal(generator.generate(_prompts(1, 5), **_GREEDY), expected)
+
+
 def test_in_mixed_precision_states_stay_float32() -> None:
     torch.manual_seed(0)
     low = Generator(_MODELS["Mamba"]().eval(), max_length=12, amp="bfloat16")
