@@ -237,9 +237,15 @@ class _Backward(_Traced):
 
 
 def _prepared(body: fx.GraphModule) -> fx.GraphModule:
-    """A copy of the graph for inputs that are dense: AOTAutograd's may be views of others, with other strides."""
+    """A copy of the graph for inputs that are dense: AOTAutograd's may be views of others, with other strides.
+
+    What it keeps for the backward is detached, which is for torch, that differentiates.
+    """
     graph = fx.Graph()
     graph.output(graph.graph_copy(body.graph, {}))
+    for node in graph.find_nodes(op="call_function", target=aten.detach.default):
+        node.replace_all_uses_with(node.args[0])
+        graph.erase_node(node)
     for target in (aten.view.default, aten._unsafe_view.default):
         for node in graph.find_nodes(op="call_function", target=target):
             node.target = aten.reshape.default
