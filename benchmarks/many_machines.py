@@ -5,10 +5,9 @@ python -m benchmarks.many_machines [--quick] [--latency-us 50 --gbit 10]
 A step is forward, cross-entropy, backward and SGD with momentum. Both ranks step at the same time, alone (each by
 itself, nothing is sent) and together. Ours and DDP's take turns; each row has processes of its own, which take 16 GiB
 for BERT. What is hidden of the communication is what the step does not take longer than alone, as a part of what the
-same messages take when nothing else runs; copies into buckets count as not hidden, and within one machine sending is
-work of the same cores, which nothing hides. Of BERT the embedding is the last layer's weight as well: its gradient, a
-fifth of all bytes and three quarters of those of one layer, is complete when nothing is left to hide it. Bytes are
-those that a rank sends.
+same messages take when nothing else runs; within one machine sending is work of the same cores, which nothing hides. Of
+BERT the embedding is the last layer's weight as well: its gradient, a fifth of all bytes and three quarters of those of
+one layer, is complete when nothing is left to hide it. Bytes are those that a rank sends.
 
 The second table is a model, not a measurement. A ring all-reduce over N machines takes 2 (N - 1) latencies for each
 bucket, and 2 (N - 1) / N of the bytes at the bandwidth. It assumes that every machine computes as long as one does
@@ -289,7 +288,7 @@ def _show(workload: str, options: argparse.Namespace) -> dict[str, Any]:
         samples, buckets = measured(workload, row, 3 if options.quick else 10)
         figures[row.name] = samples
         medians[row] = {key: statistics.median(values) for key, values in samples.items()}
-    (_, median, _) = medians.values()
+    median = medians[ROWS[1]]
     here = fitted({size: median[f"ours {size}"] / 1e3 for size in _MESSAGES})
     networks = {
         f"fitted: {here.latency * 1e6:.0f} us, {8e-9 / here.per_byte:.1f} Gbit/s": here,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 #: The parameters of glibc's `mallopt`.
@@ -20,7 +20,8 @@ _MOST = 2**31 - 1
 #: What glibc's own thresholds grow to in a process that frees large tensors; once set they do not change by themselves.
 _FREED_AT, _MAPPED_FROM = 64 * 2**20, 32 * 2**20
 
-_lock = Lock()
+#: Entered again where a collection of garbage, inside, gives back what somebody wanted kept.
+_lock = RLock()
 _users = 0
 
 

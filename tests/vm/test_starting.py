@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from threading import Event
 
 import numpy as np
@@ -114,3 +118,12 @@ def test_without_torch_the_mode_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UnsupportedError, match="torch is not installed"):
         vm.compile(model, mode="dynamic_hybrid")
+
+
+def test_the_compiler_steps_back_before_it_imports_anything(tmp_path: Path) -> None:
+    (tmp_path / "autocast" / "vm").mkdir(parents=True)
+    stub = "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0))\ndef serve(): pass\n"
+    (tmp_path / "autocast" / "vm" / "background.py").write_text(stub)
+    command = [sys.executable, "-c", background._PROGRAM]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert int(said) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + background._NICE)

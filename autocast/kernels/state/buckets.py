@@ -89,9 +89,9 @@ class ComputeIntoBuckets:
 
     Before::                                  After::
 
-        g = alloc_tensor((4,), "float32")         s = alloc_tensor((64,), "uint8")
+        g = alloc_tensor((4,), "float32")         s = alloc_tensor((128,), "uint8")
         sum(x, g)                                 g = view(s, (4,), "float32", 0)
-        s = alloc_tensor((64,), "uint8")          sum(x, g)
+        s = alloc_tensor((128,), "uint8")         sum(x, g)
         all_reduce_start(g, s)                    all_reduce_start(g, s)
 
     What is given back, or read by others too, is copied by `all_reduce_start`.

@@ -1,6 +1,6 @@
 """The mean of tensors over the processes that train one model, in two operators, so that others run between them.
 
-    buffer: (9224,) uint8 = R.collective.all_reduce_start((w_grad, b_grad))
+    buffer: (9344,) uint8 = R.collective.all_reduce_start((w_grad, b_grad))
     ... the rest of the backward pass ...
     means = R.collective.all_reduce_done(buffer, shapes=[[3, 768], [2]], dtype="float32")
 
