@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import platform
 from collections.abc import Collection
@@ -37,6 +38,8 @@ FEATURES = {
     "avx512vpopcntdq": "avx512_vpopcntdq",
     "avx512bf16": "avx512_bf16",
     "avx512fp16": "avx512_fp16",
+    "amx-tile": "amx_tile",
+    "amx-bf16": "amx_bf16",
     "neon": "asimd",
     "dotprod": "asimddp",
     "fullfp16": "asimdhp",
@@ -46,6 +49,10 @@ FEATURES = {
 }
 
 
+#: The system call of x86-64 that asks for more registers, what it is asked, and the tiles' data (asm/prctl.h).
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
+
+
 def needed(features: Collection[str]) -> tuple[str, ...]:
     """Those of LLVM's features of a processor that code generated for it may need, in the order of `FEATURES`."""
     return tuple(feature for feature in FEATURES if feature in features)
@@ -53,13 +60,19 @@ def needed(features: Collection[str]) -> tuple[str, ...]:
 
 @functools.cache
 def own_flags() -> frozenset[str]:
-    """What Linux says this processor has; nothing where it does not say."""
+    """What Linux says this processor has and lets this process use; nothing where it does not say."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return frozenset()
     listed = (line.partition(":")[2] for line in lines if line.startswith(("flags", "Features")))
-    return frozenset(next(listed, "").split())
+    flags = frozenset(next(listed, "").split())
+    return flags if "amx_tile" not in flags or _tiles_allowed() else frozenset(f for f in flags if "amx" not in f)
+
+
+def _tiles_allowed() -> bool:
+    """Whether this process may use tile registers: Linux lets those that ask, all of their threads at once."""
+    return ctypes.CDLL(None, use_errno=True).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA) == 0
 
 
 def architecture_of(triple: str | None) -> str:
@@ -72,3 +85,17 @@ def missing(architecture: str, features: Collection[str]) -> tuple[str, ...]:
     if architecture != platform.machine():
         return (architecture,)
     return tuple(feature for feature in features if FEATURES.get(feature, feature) not in own_flags())
+
+
+def corrections(features: Collection[str]) -> tuple[str, ...]:
+    """What LLVM is to be told of this processor beside its name, whose `features` may be another's: `+avx512bf16`, ...
+
+    Virtual machines hide or change the model by which LLVM tells processors apart. Nothing where Linux says nothing.
+    """
+    flags = own_flags()
+    mine = {feature for feature, flag in FEATURES.items() if flag in flags} if flags else {*features}
+    return tuple(
+        ("+" if feature in mine else "-") + feature
+        for feature in FEATURES
+        if (feature in mine) != (feature in features)
+    )

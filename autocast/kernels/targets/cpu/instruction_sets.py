@@ -1,4 +1,4 @@
-"""The machine that code is generated for: its LLVM target, and what its vector unit offers."""
+"""The machine that code is generated for: its LLVM target, and what its vector and matrix units offer."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tvm.target import codegen
 
 from autocast import settings
 from autocast.errors import UnsupportedError
-from autocast.runtime.processors import architecture_of, needed
+from autocast.runtime.processors import architecture_of, corrections, needed
 from autocast.runtime.threads import wanted_threads
 
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """What the generators of kernels need to know of a vector unit.
+    """What the generators of kernels need to know of a processor's vector unit, and of its matrix unit.
 
     Attributes
     ----------
     name
-        `avx512bf16`, `avx512`, `avx2` or `generic`.
+        `amx`, `avx512bf16`, `avx512`, `avx2` or `generic`.
     lanes
         float32 numbers in one vector register.
     registers
@@ -31,6 +31,8 @@ class InstructionSet:
         Whether one instruction multiplies pairs of bfloat16 and accumulates them in float32.
     float16_convert
         Whether float16 is converted to and from float32 by one instruction.
+    tiles
+        Whether a matrix unit multiplies tiles of pairs of bfloat16: see `vector.llvm_tiles`.
     """
 
     name: str
@@ -38,10 +40,15 @@ class InstructionSet:
     registers: int
     bf16_dot: bool = False
     float16_convert: bool = False
+    tiles: bool = False
 
 
 #: Best first: an instruction set and the LLVM features that it takes.
 _INSTRUCTION_SETS = (
+    (
+        InstructionSet("amx", lanes=16, registers=32, bf16_dot=True, float16_convert=True, tiles=True),
+        ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512bf16", "amx-tile", "amx-bf16"),
+    ),
     (
         InstructionSet("avx512bf16", lanes=16, registers=32, bf16_dot=True, float16_convert=True),
         ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512bf16"),
@@ -61,7 +68,8 @@ def detect_target() -> tvm.target.Target:
     Returns
     -------
     tvm.target.Target
-        An `llvm` target with `mcpu` (from LLVM's host detection) and `num-cores` (the threads that will run kernels).
+        An `llvm` target with `mcpu` (from LLVM's host detection), `mattr` where the processor has other instructions
+        than that name stands for, and `num-cores` (the threads that will run kernels).
 
     Raises
     ------
@@ -69,7 +77,7 @@ def detect_target() -> tvm.target.Target:
         AUTOCAST_TARGET names a CPU that LLVM does not know.
     """
     named = settings.text("AUTOCAST_TARGET")
-    return target_of(named or _host(), "AUTOCAST_TARGET")
+    return target_of(named, "AUTOCAST_TARGET") if named else _host(wanted_threads())
 
 
 def target_of(cpu: str, where: str) -> tvm.target.Target:
@@ -89,8 +97,10 @@ def target_of(cpu: str, where: str) -> tvm.target.Target:
 
 # Every compilation, and every AutoCast, asks for the target: LLVM makes and checks it anew.
 @functools.cache
-def _host() -> str:
-    return codegen.llvm_get_system_cpu()
+def _host(threads: int) -> tvm.target.Target:
+    named = _target(codegen.llvm_get_system_cpu(), threads)
+    attributes = corrections([str(feature) for feature in codegen.llvm_get_cpu_features(named)])
+    return _target(codegen.llvm_get_system_cpu(), threads, attributes)
 
 
 @functools.cache
@@ -99,8 +109,9 @@ def _is_known(cpu: str) -> bool:
 
 
 @functools.cache
-def _target(cpu: str, threads: int) -> tvm.target.Target:
-    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": threads})
+def _target(cpu: str, threads: int, attributes: tuple[str, ...] = ()) -> tvm.target.Target:
+    described = {"kind": "llvm", "mcpu": cpu, "num-cores": threads}
+    return tvm.target.Target({**described, "mattr": list(attributes)} if attributes else described)
 
 
 def instruction_set(target: tvm.target.Target) -> InstructionSet:

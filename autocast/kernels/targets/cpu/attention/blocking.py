@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from autocast.kernels.specs.attention import Attention
 from autocast.kernels.specs.sizes import known
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
+from autocast.kernels.targets.cpu.vector.llvm_tiles import BLOCK, TILE
 
 #: Rows of a register tile by instruction set and by vectors of queries across.
 _TILE_ROWS = {
+    "amx": {4: 6, 3: 8, 2: 12, 1: 16},
     "avx512bf16": {4: 6, 3: 8, 2: 12, 1: 16},
     "avx512": {4: 6, 3: 8, 2: 12, 1: 16},
     "avx2": {2: 6, 1: 12},
@@ -43,6 +45,8 @@ class Blocking:
         Whether all keys are one block.
     query_tasks
         Tasks that share the queries of one set of keys and values.
+    tiles
+        Whether the matrix unit multiplies: then rows are 16 or 32, and keys of a block a multiple of 32.
     """
 
     vectors: int
@@ -52,6 +56,7 @@ class Blocking:
     keys: int
     one_block: bool
     query_tasks: int
+    tiles: bool
 
 
 @dataclass(frozen=True)
@@ -73,27 +78,48 @@ def ways_of(spec: Attention, isa: InstructionSet, cores: int) -> dict[str, Way]:
     if not all(isinstance(extent, int) for extent in shapes) or is_few(known(spec.queries), known(members)):
         return {}
     return {
-        **{f"{vectors} vectors": Way(vectors=vectors) for vectors in sorted(_TILE_ROWS[isa.name])},
+        **{f"{vectors} vectors": Way(vectors=vectors) for vectors in sorted(_tile_rows(isa, has_tiles(spec, isa)))},
         **{f"{tasks} query tasks": Way(query_tasks=tasks) for tasks in sorted({1, cores})},
     }
 
 
 def choose_blocking(spec: Attention, isa: InstructionSet, cores: int, way: Way) -> Blocking:
     """The blocking of `spec`: panels that waste the fewest lanes on its queries, blocks of keys of equal size."""
-    tiles = _TILE_ROWS[isa.name]
+    in_tiles = has_tiles(spec, isa)
+    tiles = _tile_rows(isa, in_tiles)
     queries = known(spec.queries) or 2 * isa.lanes
     vectors = way.vectors or min(tiles, key=lambda v: (_padded(queries, v * isa.lanes) * _TILE_COST[v], v))
     panel = vectors * isa.lanes
     all_keys = known(spec.keys)
-    rows = _even_rows(all_keys, tiles[vectors])
+    even_rows = _whole_tiles if in_tiles else _even_rows
+    rows = even_rows(all_keys, tiles[vectors])
     keys = max(2 * rows, _SCORE_BYTES // (4 * panel))
     if all_keys is not None:
         keys = math.ceil(all_keys / math.ceil(all_keys / keys))
-    keys = _padded(keys, math.lcm(rows, 2))
+    keys = _padded(keys, math.lcm(rows, 2 * TILE if in_tiles else 2))
     one_block = all_keys is not None and all_keys <= keys
-    value_rows = _even_rows(spec.value_depth, tiles[vectors])
+    value_rows = even_rows(spec.value_depth, tiles[vectors])
     query_tasks = way.query_tasks or _query_tasks(spec, cores)
-    return Blocking(vectors, panel, rows, value_rows, keys, one_block, query_tasks)
+    return Blocking(vectors, panel, rows, value_rows, keys, one_block, query_tasks, in_tiles)
+
+
+def multiplies_pairs(spec: Attention, isa: InstructionSet) -> bool:
+    """Whether pairs of bfloat16 are multiplied, rather than float32 numbers."""
+    return isa.bf16_dot and set(spec.storages) == {"bfloat16"}
+
+
+def has_tiles(spec: Attention, isa: InstructionSet) -> bool:
+    """Whether the matrix unit multiplies."""
+    return isa.tiles and multiplies_pairs(spec, isa)
+
+
+def _tile_rows(isa: InstructionSet, tiles: bool) -> dict[int, int]:
+    return dict.fromkeys(range(1, BLOCK + 1), BLOCK * TILE) if tiles else _TILE_ROWS[isa.name]
+
+
+def _whole_tiles(extent: int | None, most: int) -> int:
+    """Rows of tile registers for `extent` rows: at most `most`."""
+    return most if extent is None else min(_padded(extent, TILE), most)
 
 
 def _even_rows(extent: int | None, most: int) -> int:

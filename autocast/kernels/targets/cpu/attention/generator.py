@@ -11,7 +11,7 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.extents import Extent, i64, quotient, remainder
 from autocast.kernels.specs.attention import Attention, OperandView
 from autocast.kernels.specs.sizes import Size, known
-from autocast.kernels.targets.cpu.attention.blocking import Way, choose_blocking, is_few
+from autocast.kernels.targets.cpu.attention.blocking import Way, choose_blocking, is_few, multiplies_pairs
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.products.pack import Source
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat
@@ -38,7 +38,7 @@ class Generator:
     def __init__(self, spec: Attention, target: tvm.target.Target, way: Way) -> None:
         self.spec, self.unit = spec, VectorUnit(instruction_set(target))
         isa = self.unit.isa
-        self.pairs = isa.bf16_dot and set(spec.storages) == {"bfloat16"}
+        self.pairs = multiplies_pairs(spec, isa)
         self.compute = "bfloat16" if self.pairs else "float32"
         self.word, self.per_word = ("int32", 2) if self.pairs else ("float32", 1)
         self.blocking = choose_blocking(spec, isa, cores(target), way)

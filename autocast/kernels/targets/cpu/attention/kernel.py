@@ -16,6 +16,7 @@ Dao et al., "FlashAttention" (2022).
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import tvm
 from tvm import tirx
@@ -29,8 +30,10 @@ from autocast.kernels.targets.cpu.attention.few_queries import FewQueries
 from autocast.kernels.targets.cpu.attention.generator import Generator
 from autocast.kernels.targets.cpu.attention.panel import Head, Panel
 from autocast.kernels.targets.cpu.attention.seen import SEEN_IR, hiding, seen_keys
+from autocast.kernels.targets.cpu.products.matrix import Rows, pack_rows, tile_registers
 from autocast.kernels.targets.cpu.products.pack import Strip, pack_strip
-from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack
+from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, llvm_tiles
+from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
 from autocast.kernels.targets.cpu.vector.unit import importing, kernel_function
 
 
@@ -67,12 +70,13 @@ class _Tasks(Generator):
         return (
             softmax_ir(isa, self.compute)
             + SEEN_IR
+            + (llvm_tiles.tiles_ir() if self.blocking.tiles else "")
             + llvm_ir.conversions_and_accesses(isa)
             + "".join(llvm_pack.packing(isa, storage, compute) for storage, compute in sorted(packs))
         )
 
     def _task(self, task: tirx.Expr, separate: int) -> None:
-        spec, blocking = self.spec, self.blocking
+        blocking = self.blocking
         query_tasks = 1 if self.few else blocking.query_tasks
         part = T.bind(task % query_tasks)
         indices = self.indices(T.bind(task // query_tasks), self.leading[:separate])
@@ -81,6 +85,13 @@ class _Tasks(Generator):
         if self.few:
             self._few_queries(indices, group)
             return
+        with tile_registers(self.unit) if blocking.tiles else nullcontext():
+            self._panels(indices, group, part)
+
+    def _panels(self, indices: list[tirx.Expr], group: list[Extent], part: tirx.Expr) -> None:
+        """Emit code for one task's part of the panels of queries of a group of heads that share keys and values."""
+        spec, blocking = self.spec, self.blocking
+        query_tasks = 1 if self.few else blocking.query_tasks
         head = self._packed(indices)
         panels = ceil_div(self.queries, blocking.panel)
         first = T.bind(i64(part * panels) // query_tasks)
@@ -127,13 +138,10 @@ class _Tasks(Generator):
         width = -(-depth_words // unit.lanes) * unit.lanes
         # What is allocated may be hoisted before `self.seen` is known, so sizes are those of the arguments.
         keys_stored = self.size(spec.keys)
-        key_words = ceil_div(self.seen, self.per_word)
-        value_width = -(-spec.value_depth // unit.lanes) * unit.lanes
         # Tiles may read the rows after the last key, and the columns after the last of V; nothing is made of them.
         k_size = (keys_stored + blocking.score_rows) * width
         k_packed = unit.scratch(k_size, self.word)
         k_words = T.decl_buffer((k_size,), "int32", data=k_packed.data)
-        v_packed = unit.scratch(ceil_div(keys_stored, self.per_word) * value_width + blocking.value_rows, self.word)
         keys = self.source(spec.key, self.base(spec.key, indices), self.seen, spec.depth, along_k=True)
         with T.serial(0, i64(self.seen)) as key:
             start = T.bind(keys.base + key * keys.stride)
@@ -144,7 +152,20 @@ class _Tasks(Generator):
                 arguments = [T.address_of(keys.view[start + skip])] + ([i32(count)] if part else [])
                 words = tirx.call_extern(f"int32x{unit.lanes}", keys.snippet("words", part), *arguments)
                 T.buffer_store(k_words, words, [unit.ramp(key * width + vector * unit.lanes)])
+        return Head(k_packed, width, depth_words, *self._packed_values(indices))
+
+    def _packed_values(self, indices: list[tirx.Expr]) -> tuple[tirx.Buffer, int]:
+        """Emit code that packs V of one head: words, and how many of them are in a row."""
+        spec, unit, blocking = self.spec, self.unit, self.blocking
         values = self.source(spec.value, self.base(spec.value, indices), spec.value_depth, self.seen, along_k=False)
+        words, words_stored = (ceil_div(keys, self.per_word) for keys in (self.seen, self.size(spec.keys)))
+        if blocking.tiles:
+            width = -(-spec.value_depth // blocking.value_rows) * blocking.value_rows
+            packed = unit.scratch(ceil_div(words_stored, TILE) * (TILE * width), self.word)
+            pack_rows(unit, values, 0, width, words, 0, Rows(packed, 0, TILE, width * TILE))
+            return packed, width
+        width = -(-spec.value_depth // unit.lanes) * unit.lanes
+        packed = unit.scratch(words_stored * width + blocking.value_rows, self.word)
         exact = spec.value_depth % unit.lanes == 0
-        pack_strip(unit, values, 0, Strip(v_packed, 0, value_width), 0, key_words, exact=exact)
-        return Head(k_packed, width, depth_words, v_packed, value_width)
+        pack_strip(unit, values, 0, Strip(packed, 0, width), 0, words, exact=exact)
+        return packed, width

@@ -12,9 +12,11 @@ from autocast.kernels.extents import Extent, ceil_div, i32, i64, minimum
 from autocast.kernels.specs.attention import Step
 from autocast.kernels.targets.cpu.attention.generator import Generator
 from autocast.kernels.targets.cpu.attention.seen import hiding, seen_keys
+from autocast.kernels.targets.cpu.products.matrix import Rows, multiply_tiles
 from autocast.kernels.targets.cpu.products.pack import Source, Strip, pack_strip
 from autocast.kernels.targets.cpu.products.tile import Sums, multiply_tile
 from autocast.kernels.targets.cpu.vector.exponentials import LOG2_E
+from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: Where nothing has been seen, the maximum is this rather than -inf: no difference of infinities.
@@ -35,7 +37,10 @@ def apply_step(unit: VectorUnit, step: Step, value: tirx.Expr, other: tirx.Expr 
 
 @dataclass(frozen=True)
 class Head:
-    """Packed keys: `depth_words` words in rows of `key_width`; packed values: words in rows of `value_width`."""
+    """Packed keys: `depth_words` words in rows of `key_width`; packed values: words in rows of `value_width`.
+
+    The matrix unit takes values as rows along the keys: `value_width` of them, padded to whole tiles.
+    """
 
     keys: tirx.Buffer
     key_width: int
@@ -115,37 +120,43 @@ class Panel:
 
     def _block(self, start: tirx.Expr, count: Extent) -> None:
         """Keys `start`, ..., `count` of them."""
-        unit, blocking, head = self.unit, self.blocking, self.head
+        blocking, head, spec = self.blocking, self.head, self.spec
         rows = blocking.score_rows
         with T.serial(0, i64(ceil_div(count, rows))) as tile:
             words = T.bind((start + tile * rows) * head.key_width)
-            multiply_tile(
-                unit,
-                rows=rows,
-                a_word=lambda row, k: head.keys[words + row * head.key_width + k],
-                b_buffer=self.q_packed,
-                b_offset=0,
-                k_words=head.depth_words,
-                sums=Sums(self.scores, T.bind(tile * (rows * self.width)), self.width),
-                accumulate=False,
-            )
+            keys = Rows(head.keys, words, head.key_width, TILE)
+            sums = Sums(self.scores, T.bind(tile * (rows * self.width)), self.width)
+            self._multiply(rows, keys, 1, self.q_packed, head.depth_words, sums, False)
         self._adjust(start, count)
-        accumulate = not (blocking.one_block and self.spec.causal is None)
+        accumulate = not (blocking.one_block and spec.causal is None)
         self._exponentiate(count, accumulate)
         rows = blocking.value_rows
         first_word = T.bind(start // self.generator.per_word * head.value_width)
-        with T.serial(0, -(-self.spec.value_depth // rows)) as tile:
-            column = T.bind(first_word + tile * rows)
-            multiply_tile(
-                unit,
-                rows=rows,
-                a_word=lambda row, k: head.values[column + k * head.value_width + row],
-                b_buffer=self.words,
-                b_offset=0,
-                k_words=ceil_div(count, self.generator.per_word),
-                sums=Sums(self.sums, T.bind(tile * (rows * self.width)), self.width),
-                accumulate=accumulate,
-            )
+        words = ceil_div(count, self.generator.per_word)
+        with T.serial(0, -(-spec.value_depth // rows)) as tile:
+            # Vectors read words of V along its columns; tile registers rows along the keys, 16 words at a time.
+            skip, pitch, step = (rows * TILE, TILE, head.value_width * TILE) if blocking.tiles else (rows, 1, TILE)
+            values = Rows(head.values, T.bind(first_word + tile * skip), pitch, step)
+            sums = Sums(self.sums, T.bind(tile * (rows * self.width)), self.width)
+            self._multiply(rows, values, head.value_width, self.words, words, sums, accumulate)
+
+    def _multiply(
+        self, rows: int, a: Rows, along: int, b: tirx.Buffer, words: Extent, sums: Sums, accumulate: bool
+    ) -> None:
+        """Sums of products of `rows` of A, for vectors of words `along` apart, with a packed panel of `words` words."""
+        if self.blocking.tiles:
+            multiply_tiles(a, rows, b, 0, words, sums, tirx.const(accumulate, "bool"))
+            return
+        multiply_tile(
+            self.unit,
+            rows=rows,
+            a_word=lambda row, k: a.buffer[a.start + row * a.pitch + k * along],
+            b_buffer=b,
+            b_offset=0,
+            k_words=words,
+            sums=sums,
+            accumulate=accumulate,
+        )
 
     def _adjust(self, start: tirx.Expr, count: Extent) -> None:
         """Apply the steps and the causal mask to the scores of the block, and update the maximum."""
@@ -257,6 +268,12 @@ class Panel:
             with T.If(i64(count) % 2 == 1), T.Then():
                 for vector in range(vectors):
                     word(i64(count) // 2, vector, whole=False)
+        if self.blocking.tiles:
+            first = ceil_div(count, per_word)
+            with T.serial(0, i64(ceil_div(first, TILE) * TILE - first)) as beyond:
+                for vector in range(vectors):
+                    at = unit.ramp((first + beyond) * self.width + vector * lanes)
+                    T.buffer_store(self.words, T.broadcast(tirx.const(0, "int32"), lanes), [at])
         if not accumulate:
             for vector in range(vectors):
                 T.buffer_store(self.total, sums[T.ramp(vector * lanes, 1, lanes)], [unit.ramp(vector * lanes)])

@@ -14,6 +14,7 @@ from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 
 #: The most rows of a register tile by instruction set and by vectors across, and the time of a step, relatively.
 _TILES = {
+    "amx": {4: (6, 1.0), 3: (8, 1.0), 2: (14, 1.0), 1: (24, 1.3)},
     "avx512bf16": {4: (6, 1.0), 3: (8, 1.0), 2: (14, 1.0), 1: (24, 1.3)},
     "avx512": {4: (6, 1.0), 3: (8, 1.0), 2: (14, 1.0), 1: (24, 1.3)},
     "avx2": {2: (6, 1.0), 1: (12, 1.5)},

@@ -10,6 +10,7 @@ from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 
 #: Rows of a register tile by instruction set and by vectors across, and the time of a step, relatively.
 _TILES = {
+    "amx": {4: (6, 1.0), 3: (8, 1.0), 2: (12, 1.05), 1: (24, 1.4)},
     "avx512bf16": {4: (6, 1.0), 3: (8, 1.0), 2: (12, 1.05), 1: (24, 1.4)},
     "avx512": {4: (6, 1.0), 3: (8, 1.0), 2: (12, 1.05), 1: (24, 1.4)},
     "avx2": {2: (6, 1.0), 1: (12, 1.4)},

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
+from autocast.kernels.targets.cpu.vector.llvm_tiles import BLOCK, TILE
 
 #: Rows of a register tile by instruction set and by vectors across: as many accumulators as leave room for operands.
 _TILE_ROWS = {
+    "amx": {2: 12, 1: 24},
     "avx512bf16": {3: 8, 4: 6, 2: 12, 1: 24},
     "avx512": {3: 8, 4: 6, 2: 12, 1: 24},
     "avx2": {2: 6, 1: 12},
@@ -22,6 +24,8 @@ _TILE_COST = {3: 1.0, 4: 1.02, 2: 1.05, 1: 1.5}
 #: happen to share places evict each other. Where A is packed too, that is done once for all these panels, so there are
 #: to be many: they come from the last cache one by one.
 _PACKED_B_BYTES = {"in place": 300 << 10, "packed": 3 << 20}
+#: The same for the matrix unit, next to which packing takes longer: processors that have one have 2 MiB at that level.
+_TILES_B_BYTES = 1 << 20
 #: Words along k that are summed in registers before partial sums are stored, for A read in place and for A packed.
 _K_WORDS = {"in place": 1536, "packed": 1024}
 _K_BLOCK = 512
@@ -36,6 +40,8 @@ _STREAMED_TILES = 4
 #: From so many rows on, multiplying takes longer than reading, which happens behind it. With fewer there is nothing
 #: to do but read, and the processor's own fetching does that best.
 _FETCHED_ROWS = 6
+#: Up to so many rows, vectors multiply a packed B as fast as the matrix unit, which computes 16 at a time.
+_ROWS_OF_VECTORS = 4
 #: Products smaller than this many multiplications are not worth waking another thread.
 _SMALL = 1 << 17
 
@@ -60,6 +66,8 @@ class Blocking:
         How many tasks share one matrix product, by rows and by columns.
     fetched
         Whether a block of packed B is fetched from memory while the one before it is multiplied.
+    tiles
+        Whether the matrix unit multiplies, whose tiles are whole: `tile_rows` is 16 or 32 then.
     """
 
     tile_rows: int
@@ -71,6 +79,7 @@ class Blocking:
     row_tasks: int
     column_tasks: int
     fetched: bool
+    tiles: bool = False
 
 
 @dataclass(frozen=True)
@@ -120,8 +129,11 @@ def choose_blocking(
     lanes = isa.lanes
     vectors = way.tile_vectors or panel_vectors(spec.n, isa)
     panel = vectors * lanes
+    tiles = pairs and isa.tiles and (spec.m is None or spec.m > _ROWS_OF_VECTORS)
     tile_rows = _TILE_ROWS[isa.name][vectors]
-    if spec.m is not None:
+    if tiles:
+        tile_rows = TILE if spec.m is not None and spec.m <= TILE else TILE * BLOCK
+    elif spec.m is not None:
         tile_rows = math.ceil(spec.m / math.ceil(spec.m / tile_rows))
     mode = "in place" if a_in_place else "packed"
     if spec.k is None:
@@ -133,15 +145,16 @@ def choose_blocking(
         k_words = _padded(k_words, lanes)
     row_tasks, column_tasks = way.tasks or _tasks(spec, panel, cores, a_in_place)
     whole = spec.k is not None and k_words * (2 if pairs else 1) >= spec.k
-    panels = max(1, _PACKED_B_BYTES[mode if whole else "in place"] // (k_words * panel * 4))
+    packed_bytes = _TILES_B_BYTES if tiles else _PACKED_B_BYTES[mode if whole else "in place"]
+    panels = max(1, packed_bytes // (k_words * panel * 4))
     if spec.n is not None:
         panels = min(panels, math.ceil(math.ceil(spec.n / panel) / column_tasks))
     streamed = spec.b_packed and a_in_place and row_tasks == 1 and (spec.m or math.inf) <= _STREAMED_TILES * tile_rows
-    fetched = streamed and (spec.m or 0) >= _FETCHED_ROWS
+    fetched = streamed and not tiles and (spec.m or 0) >= _FETCHED_ROWS
     if streamed:
         panels = 1
     group = max(1, _PACKED_ROWS // tile_rows)
-    return Blocking(tile_rows, vectors, panel, k_words, panels, group, row_tasks, column_tasks, fetched)
+    return Blocking(tile_rows, vectors, panel, k_words, panels, group, row_tasks, column_tasks, fetched, tiles)
 
 
 def has_few_rows(spec: Product, *, pairs: bool) -> bool:

@@ -25,6 +25,7 @@ from autocast.kernels.targets.cpu.products.blocking import (
 )
 from autocast.kernels.targets.cpu.products.few_rows import FewRows
 from autocast.kernels.targets.cpu.products.kernel import snippets
+from autocast.kernels.targets.cpu.products.matrix import MatrixWalk
 from autocast.kernels.targets.cpu.products.pack import Source
 from autocast.kernels.targets.cpu.products.panels import PanelWalk, Task
 from autocast.kernels.targets.cpu.products.tile import Output
@@ -115,7 +116,8 @@ class _Generator:
             last_panel=T.bind((part + 1) * panels // self.threads),
             most_tiles=ceil_div(most, blocking.tile_rows),
         )
-        (FewRows if few else PanelWalk)(self.unit, blocking, task).emit()
+        walk = FewRows if few else MatrixWalk if blocking.tiles else PanelWalk
+        walk(self.unit, blocking, task).emit()
 
     def _blocking(self, product: Product, *, few: bool) -> Blocking:
         """Blocks of one task of several, which share the columns alone."""

@@ -28,11 +28,12 @@ from autocast.kernels.targets.cpu.products.blocking import (
     multiplies_pairs,
 )
 from autocast.kernels.targets.cpu.products.few_rows import FewRows
+from autocast.kernels.targets.cpu.products.matrix import MatrixWalk
 from autocast.kernels.targets.cpu.products.pack import Source
 from autocast.kernels.targets.cpu.products.panels import PanelWalk, Task
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight
 from autocast.kernels.targets.cpu.products.tile import Output
-from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, vector_math
+from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, llvm_tiles, vector_math
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 __all__ = ["Epilogue", "Product", "product"]
@@ -63,6 +64,7 @@ def snippets(spec: Product, unit: VectorUnit, *, pairs: bool) -> str:
         math_ir
         + llvm_ir.conversions_and_accesses(unit.isa)
         + "".join(llvm_pack.packing(unit.isa, storage, compute) for storage in storages)
+        + (llvm_tiles.tiles_ir() if pairs and unit.isa.tiles else "")
     )
 
 
@@ -206,7 +208,7 @@ class _Generator:
             in_place = self.a_words is not None
             blocking = choose_blocking(spec, isa, self.threads, pairs=self.pairs, a_in_place=in_place, way=self.way)
         tasks = _total(problem.batch) * (blocking.row_tasks * blocking.column_tasks)
-        walk = FewRows if few_rows else PanelWalk
+        walk = FewRows if few_rows else MatrixWalk if blocking.tiles else PanelWalk
         if isinstance(tasks, int) and tasks == 1:
             walk(self.unit, blocking, self._task(problem, blocking, i64(0))).emit()
             return

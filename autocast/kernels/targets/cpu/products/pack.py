@@ -76,7 +76,15 @@ class Strip:
 
 
 def pack_strip(
-    unit: VectorUnit, source: Source, column: Extent, strip: Strip, k_first: Extent, k_words: Extent, *, exact: bool
+    unit: VectorUnit,
+    source: Source,
+    column: Extent,
+    strip: Strip,
+    k_first: Extent,
+    k_words: Extent,
+    *,
+    exact: bool,
+    padded: bool = False,
 ) -> None:
     """Emit code that packs `strip.width` columns from `column` on, and `k_words` words from element `k_first` of k on.
 
@@ -87,8 +95,13 @@ def pack_strip(
     ----------
     exact
         Whether the columns are known to lie inside the matrix.
+    padded
+        Whether there may be more words than k has: whole vectors of them.
     """
-    (_pack_across if source.along_k else _pack_along)(unit, source, column, strip, k_first, k_words, exact)
+    if source.along_k:
+        _pack_across(unit, source, column, strip, k_first, k_words, exact)
+    else:
+        _pack_along(unit, source, column, strip, k_first, k_words, exact, padded)
 
 
 def _pack_across(
@@ -129,10 +142,17 @@ def _pack_across(
 
 
 def _pack_along(
-    unit: VectorUnit, source: Source, column: Extent, strip: Strip, k_first: Extent, k_words: Extent, exact: bool
+    unit: VectorUnit,
+    source: Source,
+    column: Extent,
+    strip: Strip,
+    k_first: Extent,
+    k_words: Extent,
+    exact: bool,
+    padded: bool,
 ) -> None:
     lanes = unit.lanes
-    k_exact = isinstance(source.k, int) and source.k % source.per_word == 0
+    k_exact = isinstance(source.k, int) and source.k % (source.per_word * (lanes if padded else 1)) == 0
 
     def row(word: tirx.Expr, part: bool) -> None:
         k_at = T.bind(i64(k_first) + word * source.per_word)

@@ -57,7 +57,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
     """A block of k, of `words` words from word `first` on, for `count` panels of B from `first_panel` on.
 
     Attributes
@@ -84,6 +84,9 @@ class _Block:
 
 class PanelWalk:
     """Emits the code of one task."""
+
+    #: Whether words along k are rounded up to whole vectors, with zeros.
+    padded = False
 
     def __init__(self, unit: VectorUnit, blocking: Blocking, task: Task) -> None:
         self.unit, self.blocking, self.task = unit, blocking, task
@@ -124,16 +127,16 @@ class PanelWalk:
         count: tirx.Expr,
         packed: tirx.Buffer,
         partial: tirx.Buffer | None,
-    ) -> _Block:
+    ) -> Block:
         task, panel = self.task, self.blocking.panel
         if task.b_panels is None:
             offset, stride = i64(0), self.blocking.k_words * panel
         else:
             offset, stride = first_panel * task.b_panel_words + first * panel, task.b_panel_words
         follows, ends = (None, None) if partial is None else (i64(first) > 0, i64(first + words).equal(self.k_words))
-        return _Block(first, words, first_panel, count, packed, offset, stride, partial, follows, ends)
+        return Block(first, words, first_panel, count, packed, offset, stride, partial, follows, ends)
 
-    def _k_block(self, block: _Block) -> None:
+    def _k_block(self, block: Block) -> None:
         """One block of k: pack the panels of B, then run over the tiles of A."""
         blocking, task = self.blocking, self.task
         exact = isinstance(self.n, int) and self.n % blocking.panel == 0
@@ -141,13 +144,14 @@ class PanelWalk:
             with T.serial(0, block.count) as panel:
                 strip = Strip(block.b_buffer, panel * block.b_stride, blocking.panel)
                 column = (block.first_panel + panel) * blocking.panel
-                pack_strip(self.unit, task.b, column, strip, block.first * self.per_word, block.words, exact=exact)
+                k_first = block.first * self.per_word
+                pack_strip(self.unit, task.b, column, strip, k_first, block.words, exact=exact, padded=self.padded)
         if task.a_words is None:
             self._packed_tiles(task.first_tile, task.last_tile, blocking.group, block)
         else:
             self._tiles_in_place(task.a_words, block)
 
-    def _tiles_in_place(self, a_words: tirx.Buffer, block: _Block) -> None:
+    def _tiles_in_place(self, a_words: tirx.Buffer, block: Block) -> None:
         """Whole tiles read A where it lies; an incomplete last one is packed, so that no row beyond is read."""
         task, height = self.task, self.blocking.tile_rows
         last_whole = T.bind(minimum(task.last_tile, self.m // height))
@@ -159,7 +163,7 @@ class PanelWalk:
             first = T.bind(tirx.max(task.first_tile, last_whole))
             self._packed_tiles(first, task.last_tile, 1, block)
 
-    def _packed_tiles(self, first_tile: tirx.Expr, last_tile: tirx.Expr, group: int, block: _Block) -> None:
+    def _packed_tiles(self, first_tile: tirx.Expr, last_tile: tirx.Expr, group: int, block: Block) -> None:
         """Tiles whose rows of A are packed, `group` tiles at a time, just before they are used."""
         height, lanes = self.blocking.tile_rows, self.unit.lanes
         width = -(-group * height // lanes) * lanes
@@ -182,17 +186,10 @@ class PanelWalk:
                 pitch = strip.pitch(lanes)
                 self._tile(tile, panel, lambda row, k: strip.buffer[start + k * pitch + row], valid, block)
 
-    def _tile(self, tile: tirx.Expr, panel: tirx.Expr, a_word: AWord, valid: Extent, block: _Block) -> None:
+    def _tile(self, tile: tirx.Expr, panel: tirx.Expr, a_word: AWord, valid: Extent, block: Block) -> None:
         """One tile of rows, of which `valid` exist, times one panel of the block."""
-        blocking, task, unit = self.blocking, self.task, self.unit
-        row = T.bind(tile * blocking.tile_rows)
-        column = T.bind((block.first_panel + panel) * blocking.panel)
-        if block.partial is None:
-            sums = Sums(unit.scratch(blocking.tile_rows * blocking.panel, "float32"), 0, blocking.panel)
-        else:
-            tiles = task.last_tile - task.first_tile
-            at = T.bind((panel * tiles + (tile - task.first_tile)) * (blocking.tile_rows * blocking.panel))
-            sums = Sums(block.partial, at, blocking.panel)
+        blocking, unit = self.blocking, self.unit
+        row, column, sums = self._place(tile, panel, block)
         offset = T.bind(block.b_offset + panel * block.b_stride)
         between = self._fetch_next(tile, offset, block) if blocking.fetched else None
 
@@ -200,20 +197,36 @@ class PanelWalk:
             """The lowest tile that holds the rows; `heights` are the tallest first."""
             height, *lower = heights
             if lower:
-                _either(i64(valid) <= lower[0], lambda: multiply(lower), lambda: multiply([height]))
+                either(i64(valid) <= lower[0], lambda: multiply(lower), lambda: multiply([height]))
                 return
             registers = Tile(unit, height, blocking.panel)
             unit.fence(sums.buffer)
             registers.clear()
             registers.multiply(a_word, block.b_buffer, offset, block.words, between)
             if block.follows is not None:
-                _either(block.follows, lambda: registers.add(sums))
+                either(block.follows, lambda: registers.add(sums))
             self._settle(registers, sums, valid, row, column, block)
 
         whole = isinstance(self.m, int) or isinstance(valid, int)
         multiply([blocking.tile_rows] if whole else heights_down_from(blocking.tile_rows, blocking.tile_vectors))
 
-    def _fetch_next(self, tile: tirx.Expr, offset: tirx.Expr, block: _Block) -> Callable[[tirx.Expr], None]:
+    def _place(self, tile: tirx.Expr, panel: tirx.Expr, block: Block) -> tuple[tirx.Expr, tirx.Expr, Sums]:
+        """The row and the column where a tile begins, and where its sums are while they are in memory."""
+        blocking, task = self.blocking, self.task
+        row = T.bind(tile * blocking.tile_rows)
+        column = T.bind((block.first_panel + panel) * blocking.panel)
+        if block.partial is None:
+            return row, column, self._sums()
+        tiles = task.last_tile - task.first_tile
+        at = T.bind((panel * tiles + (tile - task.first_tile)) * (blocking.tile_rows * blocking.panel))
+        return row, column, Sums(block.partial, at, blocking.panel)
+
+    def _sums(self) -> Sums:
+        """Room for the sums of one tile."""
+        blocking = self.blocking
+        return Sums(self.unit.scratch(blocking.tile_rows * blocking.panel, "float32"), 0, blocking.panel)
+
+    def _fetch_next(self, tile: tirx.Expr, offset: tirx.Expr, block: Block) -> Callable[[tirx.Expr], None]:
         """Emits, for each word of a tile, the tile's share of fetching the block of B that lies behind this one."""
         width, tiles = self.blocking.panel, ceil_div(self.m, self.blocking.tile_rows)
         lines = ceil_div(width, tiles * _LINE)
@@ -227,14 +240,14 @@ class PanelWalk:
         return fetch
 
     def _settle(
-        self, registers: Tile, sums: Sums, valid: Extent, row: tirx.Expr, column: tirx.Expr, block: _Block
+        self, registers: Tile, sums: Sums, valid: Extent, row: tirx.Expr, column: tirx.Expr, block: Block
     ) -> None:
         """What becomes of the sums of one tile and one panel: they are kept for the next block, or are the output."""
         unit, output = self.unit, self.task.output
 
         def through_memory() -> None:
             registers.store(sums)
-            _either(block.ends, lambda: finish_rows(unit, output, sums, valid, row, column))
+            either(block.ends, lambda: finish_rows(unit, output, sums, valid, row, column))
 
         if not output.from_registers:
             through_memory()
@@ -249,10 +262,10 @@ class PanelWalk:
             starts = [T.bind(output.base + (row + r) * output.columns + column) for r in range(registers.rows)]
             finish_tile(unit, output, registers, starts, column)
 
-        _either(tirx.all(*inside) if inside else None, from_registers, through_memory)
+        either(tirx.all(*inside) if inside else None, from_registers, through_memory)
 
 
-def _either(condition: tirx.Expr | None, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+def either(condition: tirx.Expr | None, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
     """Emit `then` where `condition` holds (always, if there is none), else `otherwise`."""
     if condition is None:
         then()

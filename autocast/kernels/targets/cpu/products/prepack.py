@@ -90,5 +90,6 @@ def pack_weight(spec: PackedWeight, isa: InstructionSet, name: str) -> tirx.Prim
         snippets = llvm_ir.conversions_and_accesses(isa) + llvm_pack.packing(isa, spec.dtype, spec.packed_dtype)
         with importing(snippets), T.parallel(0, i64(spec.shape[0])) as panel:
             strip = Strip(words, T.bind(panel * (spec.words * spec.panel)), spec.panel)
-            pack_strip(unit, source, panel * spec.panel, strip, 0, spec.words, exact=spec.n % spec.panel == 0)
+            exact = spec.n % spec.panel == 0
+            pack_strip(unit, source, panel * spec.panel, strip, 0, spec.words, exact=exact, padded=True)
     return finished()

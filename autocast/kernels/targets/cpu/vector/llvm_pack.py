@@ -75,7 +75,9 @@ define linkonce_odr void @autocast_along_FROM_float32(ptr %src, i64 %stride, ptr
 }
 define linkonce_odr void @autocast_along_FROM_float32_part(ptr %src, i64 %stride, ptr %dst, i32 %columns, i32 %rows)
   alwaysinline {
-  %w = call <L x i32> @autocast_words_FROM_float32_part(ptr %src, i32 %columns)
+  %one = icmp sgt i32 %rows, 0
+  %columns1 = select i1 %one, i32 %columns, i32 0
+  %w = call <L x i32> @autocast_words_FROM_float32_part(ptr %src, i32 %columns1)
   store <L x i32> %w, ptr %dst, align 4
   ret void
 }
@@ -125,9 +127,11 @@ define linkonce_odr void @autocast_along_FROM_bfloat16(ptr %src, i64 %stride, pt
 define linkonce_odr void @autocast_along_FROM_bfloat16_part(ptr %src, i64 %stride, ptr %dst, i32 %columns, i32 %rows)
   alwaysinline {
   %next = getelementptr ELEMENT, ptr %src, i64 %stride
+  %one = icmp sgt i32 %rows, 0
   %two = icmp sgt i32 %rows, 1
+  %columns1 = select i1 %one, i32 %columns, i32 0
   %columns2 = select i1 %two, i32 %columns, i32 0
-  %lo = call <L x i16> @autocast_halves_FROM_part(ptr %src, i32 %columns)
+  %lo = call <L x i16> @autocast_halves_FROM_part(ptr %src, i32 %columns1)
   %hi = call <L x i16> @autocast_halves_FROM_part(ptr %next, i32 %columns2)
   %w = call <L x i32> @autocast_pair_FROM(<L x i16> %lo, <L x i16> %hi)
   store <L x i32> %w, ptr %dst, align 4

@@ -9,7 +9,7 @@ import tvm
 from scipy import special
 
 from autocast.kernels.specs.products import Product
-from autocast.kernels.targets.cpu.instruction_sets import instruction_set
+from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruction_set
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
 
@@ -18,7 +18,7 @@ DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.f
 ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
 #: The absolute error of a rounding to subnormal numbers.
 SMALLEST = {"float32": 0.0, "bfloat16": 0.0, "float16": 2.0**-25}
-CPUS = ("znver4", "skylake-avx512", "x86-64-v3", "x86-64")
+CPUS = ("sapphirerapids", "znver4", "skylake-avx512", "x86-64-v3", "x86-64")
 ACTIVATIONS = {
     None: lambda x: x,
     "relu": lambda x: np.maximum(x, 0),
@@ -39,9 +39,8 @@ def target_of(cpu: str, cores: int = 2) -> tvm.target.Target:
 
 def runs_here(cpu: str) -> bool:
     """Whether this machine can execute code that is generated for `cpu`."""
-    host = tvm.target.Target({"kind": "llvm", "mcpu": tvm.target.codegen.llvm_get_system_cpu()})
-    order = ("generic", "avx2", "avx512", "avx512bf16")
-    return order.index(instruction_set(target_of(cpu)).name) <= order.index(instruction_set(host).name)
+    order = ("generic", "avx2", "avx512", "avx512bf16", "amx")
+    return order.index(instruction_set(target_of(cpu)).name) <= order.index(instruction_set(detect_target()).name)
 
 
 has_pairs = pytest.mark.skipif(not runs_here("znver4"), reason="packing does not narrow where pairs are not multiplied")
