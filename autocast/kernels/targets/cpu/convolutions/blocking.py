@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from autocast.kernels.specs.convolutions import Convolution
-from autocast.kernels.targets.cpu.convolutions.cost import WEIGHT_BYTES, Cost
+from autocast.kernels.targets.cpu.convolutions.cost import TILES_WEIGHT_BYTES, WEIGHT_BYTES, Cost
 from autocast.kernels.targets.cpu.convolutions.taps import Taps, Window, taps_of, window_of
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
+from autocast.kernels.targets.cpu.vector.llvm_tiles import BLOCK, TILE
 
 #: The most rows of a register tile by instruction set and by vectors across, and the time of a step, relatively.
 _TILES = {
@@ -22,6 +23,8 @@ _TILES = {
 }
 #: What a step takes besides its products, in rows of a vector.
 _STEP_ROWS = 0.5
+#: The cycles that it takes to pack a word of each row for the matrix unit.
+_PACKING_CYCLES = 5
 #: Addresses that differ by a multiple of this compete for a few places of the level-1 cache, its ways.
 _SET_BYTES, _WAYS = 4096, 8
 #: What sizes are taken to be, to choose a blocking, where they are not known: of an image, and of rows of one pixel.
@@ -57,6 +60,8 @@ class Blocking:
         If taps along the width that meet no data are left out too, which these are.
     panels_together
         Panels of weights that stay in the cache while all pixels of a band are multiplied with them.
+    tiles
+        Whether the matrix unit multiplies: see `matrix`.
     """
 
     row_kinds: tuple[Taps, ...]
@@ -73,6 +78,7 @@ class Blocking:
     trims_rows: bool = False
     places: Places | None = None
     panels_together: int = 1
+    tiles: bool = False
 
     @property
     def per_word(self) -> int:
@@ -91,9 +97,10 @@ class Blocking:
         return (row.count, 1, column.count * channels) if self.run_taps else (row.count, column.count, channels)
 
     def words(self, kind: tuple[Taps, Taps], channels: int) -> int:
-        """Words along k of one kind of outputs; `channels` are those of a group."""
+        """Words along k of one kind of outputs, whole tiles of them if it has such; `channels` are those of a group."""
         high, wide, run = self.loops(kind, channels)
-        return high * wide * math.ceil(run / self.per_word)
+        words = high * wide * math.ceil(run / self.per_word)
+        return math.ceil(words / TILE) * TILE if self.tiles else words
 
 
 def as_rows(spec: Convolution) -> Convolution:
@@ -144,12 +151,14 @@ def ways_of(spec: Convolution, isa: InstructionSet, cores: int) -> dict[str, Blo
 
 def _candidates(spec: Convolution, isa: InstructionSet, cores: int) -> _Candidates:
     kinds = taps_of(spec, 0), taps_of(spec, 1)
+    pairs = spec.compute_dtype == "bfloat16" and isa.bf16_dot
     blocking = Blocking(
         *kinds,
         window_of(spec, 0, kinds[0]),
         window_of(spec, 1, kinds[1]),
-        pairs=spec.compute_dtype == "bfloat16" and isa.bf16_dot,
+        pairs=pairs,
         run_taps=spec.groups == 1 and all(kind.reach == 1 or kind.count < 2 for kind in kinds[1]),
+        tiles=pairs and isa.tiles,
     )
     return _Candidates(spec, isa, cores, blocking)
 
@@ -170,6 +179,7 @@ class _Candidates:
         self.trimmable = self.known and len(blocking.kinds()) == 1
         self.padded = blocking.row_window.first < 0 or blocking.row_window.beyond > 0
         self.padded_columns = blocking.column_window.first < 0 or blocking.column_window.beyond > 0
+        self.in_rows = spec.kernel == (1, 1) and self.width == 1  # see `matrix`: a tile's rows adjoin
         self.places_of = cache(self._places)
         self.part_of_taps = self._part_of_taps(0), self._part_of_taps(1)
 
@@ -177,6 +187,10 @@ class _Candidates:
         """Every blocking that comes into question."""
         for images, rows in self._bands():
             for feature_tasks in sorted({1, self.cores}):
+                if self.blocking.tiles:
+                    for vectors in range(1, BLOCK + 1):
+                        yield self._blocking(images, rows, feature_tasks, BLOCK * TILE, vectors * self.isa.lanes)
+                    continue
                 for vectors, (most, _) in _TILES[self.isa.name].items():
                     most = min(most, self._most_rows())
                     for tile_rows in range(min(most // 2, images * rows * self.columns), most + 1):
@@ -199,8 +213,9 @@ class _Candidates:
     def _blocking(self, images: int, rows: int, feature_tasks: int, tile_rows: int, panel: int) -> Blocking:
         panels = math.ceil(self.spec.features // self.spec.groups / panel) * self.spec.groups
         feature_tasks = min(feature_tasks, panels)
-        together = max(1, min(WEIGHT_BYTES // (4 * self.k_words * panel), math.ceil(panels / feature_tasks)))
-        aligned = self.trimmable and images * self.columns % tile_rows == 0
+        weight_bytes = TILES_WEIGHT_BYTES if self.blocking.tiles else WEIGHT_BYTES
+        together = max(1, min(weight_bytes // (4 * self.k_words * panel), math.ceil(panels / feature_tasks)))
+        aligned = self.trimmable and not self.blocking.tiles and images * self.columns % tile_rows == 0
         return replace(
             self.blocking,
             images=images,
@@ -238,15 +253,20 @@ class _Candidates:
     def cost(self, blocking: Blocking) -> Cost:
         """What the time of a blocking depends on, besides its bands and tasks."""
         spec, vectors = self.spec, blocking.panel // self.isa.lanes
-        step = vectors * _TILES[self.isa.name][vectors][1] * (blocking.tile_rows + _STEP_ROWS)
-        step *= self.part_of_taps[0] if blocking.trims_rows else 1.0
-        step *= self.part_of_taps[1] if blocking.places is not None else 1.0
+        if blocking.tiles:  # a tile along k is multiplied in as many cycles as it has rows
+            step: float = vectors * BLOCK
+        else:
+            step = vectors * _TILES[self.isa.name][vectors][1] * (blocking.tile_rows + _STEP_ROWS)
+            step *= self.part_of_taps[0] if blocking.trims_rows else 1.0
+            step *= self.part_of_taps[1] if blocking.places is not None else 1.0
+        packed = blocking.tiles and not self.in_rows
         return Cost(
             blocking.row_window,
             blocking.column_window,
             pixel_bytes=spec.channels * (2 if blocking.pairs else 4),
             tile_rows=blocking.tile_rows,
             tile_cycles=self.k_words * step,
+            packing_cycles=self.k_words * (_PACKING_CYCLES if packed else 0),
             panels=math.ceil(spec.features // spec.groups / blocking.panel) * spec.groups,
             panel_bytes=4 * self.k_words * blocking.panel,
             panels_together=blocking.panels_together,

@@ -14,6 +14,8 @@ from autocast.kernels.targets.cpu.convolutions.taps import Window
 _TILE_CYCLES, _TASK_CYCLES = 60, 3000
 #: Bytes of packed weights and of a band of data that stay in the level-2 cache beside each other.
 WEIGHT_BYTES, _DATA_BYTES = 448 << 10, 400 << 10
+#: The same of weights for the matrix unit: processors that have one have 2 MiB at that level.
+TILES_WEIGHT_BYTES = 1 << 20
 #: Bytes that a core gets from beyond its level-2 cache in a cycle.
 _BYTES_A_CYCLE = 8
 
@@ -28,8 +30,8 @@ class Cost:
         What outputs see along height and width.
     pixel_bytes
         Of one pixel of the data, as it is multiplied.
-    tile_rows, tile_cycles
-        Pixels of a tile, and the cycles that its steps take.
+    tile_rows, tile_cycles, packing_cycles
+        Pixels of a tile, and the cycles that its steps take, and that packing what its pixels see takes.
     panels, panel_bytes
         Panels of packed weights, and the bytes of one.
     panels_together
@@ -45,6 +47,7 @@ class Cost:
     pixel_bytes: int
     tile_rows: int
     tile_cycles: float
+    packing_cycles: float
     panels: int
     panel_bytes: int
     panels_together: int
@@ -60,9 +63,10 @@ class Cost:
         """
         task_panels = math.ceil(self.panels / feature_tasks)
         tiles = _rounded_up(images * rows * columns, self.tile_rows)
-        compute = tiles * task_panels * _whole(self.tile_cycles + _TILE_CYCLES, tiles)
-        band_bytes = images * _seen(self.row_window, rows) * _seen(self.column_window, columns) * self.pixel_bytes
         beyond = math.ceil(task_panels / self.panels_together)
+        compute = tiles * task_panels * _whole(self.tile_cycles + _TILE_CYCLES, tiles)
+        compute += tiles * beyond * _whole(self.packing_cycles, tiles)
+        band_bytes = images * _seen(self.row_window, rows) * _seen(self.column_window, columns) * self.pixel_bytes
         fits = 1 + self.copies_bands
         times_read = _choose(band_bytes <= _DATA_BYTES, fits, beyond + 3 * self.copies_bands)
         weight_bytes = self.panel_bytes * task_panels

@@ -120,4 +120,6 @@ class Depthwise:
                         weight = self.packed[unit.ramp(weights + (tap * self.row_of_weights + skip))]
                         tile[pixel, vector] = unit.multiply_add(value, weight, tile[pixel, vector])
         begin = T.bind(((image * self.out_shape[1] + row) * self.out_shape[2] + first) * i64(spec.channels))
-        store_tile(unit, self.output, tile, lambda p: begin + p * spec.channels, channel, None if whole else left)
+        store_tile(
+            unit, self.output, tile, pixels, lambda p: begin + p * spec.channels, channel, None if whole else left
+        )

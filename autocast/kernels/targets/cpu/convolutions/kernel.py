@@ -9,6 +9,7 @@ around it and narrowed where that is asked for; data that needs neither is read 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import tvm
@@ -21,13 +22,16 @@ from autocast.kernels.targets.cpu.convolutions.band import Band, BandSource
 from autocast.kernels.targets.cpu.convolutions.blocking import Blocking, as_rows, choose_blocking, cost_of
 from autocast.kernels.targets.cpu.convolutions.cutting import cut_when_run
 from autocast.kernels.targets.cpu.convolutions.depthwise import Depthwise, is_depthwise
+from autocast.kernels.targets.cpu.convolutions.matrix import MatrixTile
 from autocast.kernels.targets.cpu.convolutions.runs import WORDS, Runs
 from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
 from autocast.kernels.targets.cpu.convolutions.taps import Taps, image_shapes
 from autocast.kernels.targets.cpu.convolutions.weights import PackedWeights
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
-from autocast.kernels.targets.cpu.products.tile import BlockedSums, Tile, heights_down_from
-from autocast.kernels.targets.cpu.vector import llvm_ir, vector_math
+from autocast.kernels.targets.cpu.products.matrix import Rows, tile_registers
+from autocast.kernels.targets.cpu.products.panels import either
+from autocast.kernels.targets.cpu.products.tile import BlockedSums, Sums, Tile, heights_down_from
+from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, llvm_tiles, vector_math
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 
@@ -58,6 +62,19 @@ class _Chunk:
     first_word: int
     out_height: Extent
     out_width: Extent
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Of a panel: its packed weights' first word, the channel of the data that they begin with, its first feature.
+
+    `left` are the features of its group from there on.
+    """
+
+    weights: tirx.Expr
+    channel: tirx.Expr
+    column: tirx.Expr
+    left: tirx.Expr
 
 
 class _Generator:
@@ -99,7 +116,10 @@ class _Generator:
     def _llvm(self) -> str:
         activation = self.spec.epilogue.activation
         math_ir = vector_math.math_ir(self.unit.lanes, (activation,)) if activation else ""
-        return math_ir + llvm_ir.conversions_and_accesses(self.unit.isa) + WORDS
+        code = math_ir + llvm_ir.conversions_and_accesses(self.unit.isa) + WORDS
+        if self.blocking.tiles:
+            code += llvm_pack.packing(self.unit.isa, "bfloat16", "bfloat16") + llvm_tiles.tiles_ir()
+        return code
 
     def _tasks(self) -> None:
         """One task for each band and each of its parts of the features."""
@@ -127,6 +147,11 @@ class _Generator:
             self._task(source, T.bind(quotient(task, parts * bands)), band, part)
 
     def _task(self, source: BandSource, group: tirx.Expr, band: tirx.Expr, part: tirx.Expr) -> None:
+        with tile_registers(self.unit) if self.blocking.tiles else nullcontext():
+            self._chunks(source, group, band, part)
+
+    def _chunks(self, source: BandSource, group: tirx.Expr, band: tirx.Expr, part: tirx.Expr) -> None:
+        """A band of outputs, of one kind after the other, by part of the features."""
         blocking = self.blocking
         first_row = T.bind(band * self.rows)
         first_panel = T.bind(quotient(part * self.layout.panels, self.feature_tasks))
@@ -153,7 +178,9 @@ class _Generator:
         """All pixels of the chunk by `count` panels of features."""
         tallest = self.blocking.tile_rows
         known = None not in (self.spec.batch, self.spec.height, self.spec.width)
-        if known or len(self.blocking.kinds()) > 1:  # tiles of all heights for all kinds are much code
+        if (
+            known or self.blocking.tiles or len(self.blocking.kinds()) > 1
+        ):  # tiles of all heights for all kinds are much code
             tiles = (chunk.pixels + tallest - 1) // tallest
             self._tiles_from(chunk, i64(0), tallest, i64(tiles), first_panel, count)
             return
@@ -185,9 +212,13 @@ class _Generator:
                 base, place = self._addresses(chunk, T.bind(pixel))
                 T.buffer_store(bases, base, [row])
                 T.buffer_store(places, place, [row])
-            rows = self._kernel_rows(chunk, tile)
-            with T.serial(0, count) as panel:
-                self._tile(chunk, height, tile, T.bind(first_panel + panel), bases, places, rows)
+            if self.blocking.tiles:
+                whole = first + (tile + 1) * height <= i64(chunk.pixels)
+                self._matrix_tile(chunk, whole, first_panel, count, bases, places)
+            else:
+                rows = self._kernel_rows(chunk, tile)
+                with T.serial(0, count) as panel:
+                    self._tile(chunk, height, tile, T.bind(first_panel + panel), bases, places, rows)
 
     def _addresses(self, chunk: _Chunk, pixel: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
         """Where the data that a pixel sees begins, and where its features are stored."""
@@ -231,14 +262,8 @@ class _Generator:
     ) -> None:
         """A tile of pixels by one panel: sums in registers over all taps, then the epilogue."""
         unit, blocking, band = self.unit, self.blocking, chunk.band
-        within: Extent = panel
-        column, channel = T.bind(panel * blocking.panel), i64(0)
-        if self.spec.groups > 1:
-            group = T.bind(panel // self.layout.group_panels)
-            within = T.bind(panel - group * self.layout.group_panels)
-            column = T.bind(group * self.layout.features + within * blocking.panel)
-            channel = T.bind(group * self.layout.channels)
-        weights = T.bind((panel * self.layout.words + chunk.first_word) * blocking.panel)
+        place = self._place(chunk, panel)
+        channel, weights = place.channel, place.weights
         tile = Tile(unit, height, blocking.panel)
         unit.fence(self.output.view)
         high, wide, run = blocking.loops(chunk.kind, self.layout.channels)
@@ -268,8 +293,61 @@ class _Generator:
                         multiply(T.bind(channel + i * down + j * right), i * wide + j)
                         sums.end_run(i * wide + j, words)
         sums.finish()
-        left = T.bind(i64(self.layout.features) - within * blocking.panel)
+        self._store(tile, places, place)
+
+    def _place(self, chunk: _Chunk, panel: tirx.Expr) -> _Place:
+        """Where a panel's features are, and what it is multiplied with."""
+        layout, width = self.layout, self.blocking.panel
+        weights = T.bind((panel * layout.words + chunk.first_word) * width)
+        if self.spec.groups == 1:
+            column = T.bind(panel * width)
+            return _Place(weights, i64(0), column, T.bind(i64(layout.features) - column))
+        group = T.bind(panel // layout.group_panels)
+        within = T.bind((panel - group * layout.group_panels) * width)
+        column = T.bind(group * layout.features + within)
+        return _Place(weights, T.bind(group * layout.channels), column, T.bind(i64(layout.features) - within))
+
+    def _store(self, sums: Tile | Sums, places: tirx.Buffer, place: _Place) -> None:
+        """The epilogue of a tile by a panel."""
+        rows = places.shape[0]
         where_whole(
-            self.layout.features % blocking.panel == 0 or left >= blocking.panel,
-            lambda whole: store_tile(unit, self.output, tile, lambda row: places[row], column, None if whole else left),
+            self.layout.features % self.blocking.panel == 0 or place.left >= self.blocking.panel,
+            lambda whole: store_tile(
+                self.unit,
+                self.output,
+                sums,
+                int(rows),
+                lambda row: places[row],
+                place.column,
+                None if whole else place.left,
+            ),
         )
+
+    def _matrix_tile(
+        self,
+        chunk: _Chunk,
+        whole: tirx.Expr,
+        first_panel: tirx.Expr,
+        count: tirx.Expr,
+        bases: tirx.Buffer,
+        places: tirx.Buffer,
+    ) -> None:
+        """A tile of pixels, all of which exist where it is `whole`, by `count` panels: by the matrix unit."""
+        tile = MatrixTile(self.unit, self.blocking, chunk.kind, chunk.band, self.spec.channels, self.layout.channels)
+        width = self.blocking.panel
+        sums, room = (Sums(self.unit.scratch(tile.height * width, "float32"), 0, width) for _ in range(2))
+
+        def panels(rows: Rows | None) -> None:
+            with T.serial(0, count) as panel:
+                place = self._place(chunk, T.bind(first_panel + panel))
+                seen = tile.packed_rows(bases, place.channel) if rows is None else rows
+                tile.multiply(seen, self.packed, place.weights, sums, room)
+                self.unit.fence(sums.buffer)
+                self._store(sums, places, place)
+
+        if self.spec.groups > 1:  # each panel sees channels of its own
+            panels(None)
+        elif not tile.lies_in_rows(self.data):
+            panels(tile.packed_rows(bases, 0))
+        else:
+            either(whole, lambda: panels(tile.rows_in_place(bases[0])), lambda: panels(tile.packed_rows(bases, 0)))

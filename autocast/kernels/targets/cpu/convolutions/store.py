@@ -28,12 +28,13 @@ class Output:
 def store_tile(
     unit: VectorUnit,
     output: Output,
-    tile: Tile,
+    tile: Tile | Sums,
+    rows: int,
     place: Callable[[Extent], tirx.Expr],
     column: tirx.Expr,
     valid: tirx.Expr | None,
 ) -> None:
-    """Emit code that applies the epilogue to a tile and stores it.
+    """Emit code that applies the epilogue to a tile of `rows`, in registers or in memory, and stores it.
 
     Parameters
     ----------
@@ -45,7 +46,7 @@ def store_tile(
         How many features from there on exist; None: as many as the tile has.
     """
     width, epilogue = tile.width, output.epilogue
-    skips = [vector * unit.lanes for vector in range(tile.vectors)]
+    skips = range(0, width, unit.lanes)
     counts: list[Extent | None] = [None if valid is None else T.bind(valid - skip) for skip in skips]
     biases = [
         None if output.bias is None else load_rounded(unit, output.bias, column + skip, count, epilogue.bias_rounding)
@@ -61,14 +62,15 @@ def store_tile(
                 residual = load_rounded(unit, output.residual, at, count, epilogue.residual_rounding)
             unit.store(output.view, at, apply_epilogue(unit, epilogue, values(vector), bias, residual), count)
 
-    if epilogue.activation in (None, "relu"):
-        for row in range(tile.rows):
+    if isinstance(tile, Tile) and epilogue.activation in (None, "relu"):
+        for row in range(rows):
             store(row, partial(_sums_of, tile, row))
         return
-    # Functions that need many registers are applied to sums in memory, in a loop.
-    sums = Sums(unit.scratch(tile.rows * width, "float32"), 0, width)
-    tile.store(sums)
-    with T.serial(0, i64(tile.rows)) as row:
+    sums = tile
+    if isinstance(sums, Tile):  # functions that need many registers are applied to sums in memory, in a loop
+        sums = Sums(unit.scratch(rows * width, "float32"), 0, width)
+        tile.store(sums)
+    with T.serial(0, i64(rows)) as row:
         store(row, lambda vector: T.bind(sums.buffer[unit.ramp(row * width + vector * unit.lanes)]))
 
 

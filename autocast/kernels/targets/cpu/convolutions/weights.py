@@ -52,18 +52,19 @@ class PackedWeights:
         """Words along k of a panel, of all kinds of outputs one after the other."""
         return sum(self.blocking.words(kind, self.channels) for kind in self.blocking.kinds())
 
-    def runs(self) -> list[tuple[int, int]]:
-        """(How many, elements of each) of the runs of neighbouring weights, in the order in which they are packed.
+    def runs(self) -> list[tuple[int, int, int]]:
+        """(How many, elements of each, words of zeros after them) of runs of neighbouring weights, as they are packed.
 
         Where none ends within a word, they follow each other like one.
         """
-        runs = [
-            (high * wide, run)
-            for high, wide, run in (self.blocking.loops(kind, self.channels) for kind in self.blocking.kinds())
-        ]
-        if any(run % self.blocking.per_word for _, run in runs):
+        runs = []
+        for kind in self.blocking.kinds():
+            high, wide, run = self.blocking.loops(kind, self.channels)
+            words = high * wide * math.ceil(run / self.blocking.per_word)
+            runs.append((high * wide, run, self.blocking.words(kind, self.channels) - words))
+        if any(run % self.blocking.per_word or zeros for _, run, zeros in runs):
             return runs
-        return [(1, sum(count * run for count, run in runs))]
+        return [(1, sum(count * run for count, run, _ in runs), 0)]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -137,7 +138,7 @@ class _Packing:
                 view, base = self._ordered(group, first, count), i64(0)
             words = unit.scratch((layout.words + unit.lanes) * panel_size, layout.word)
             word = element = 0
-            for count_of_runs, run in layout.runs():
+            for count_of_runs, run, zeros in layout.runs():
                 run_words = math.ceil(run / self.blocking.per_word)
                 with T.serial(0, i64(count_of_runs)) as index:
                     at = T.bind(base + element + index * run)
@@ -146,6 +147,11 @@ class _Packing:
                     strip = Strip(words, T.bind((index * run_words + word) * panel_size), panel_size)
                     pack_strip(unit, source, 0, strip, 0, run_words, exact=isinstance(count, int))
                 word += count_of_runs * run_words
+                for beyond in range(zeros):
+                    for vector in range(panel_size // unit.lanes):
+                        at = (word + beyond) * panel_size + vector * unit.lanes
+                        T.buffer_store(words, T.broadcast(tirx.const(0, layout.word), unit.lanes), [unit.ramp(at)])
+                word += zeros
                 element += count_of_runs * run
             size = layout.words * panel_size
             addresses = T.address_of(self.packed[panel * size]), T.address_of(words[i64(0)])

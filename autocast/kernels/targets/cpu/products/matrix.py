@@ -92,27 +92,39 @@ def pack_rows(
 
 
 def multiply_tiles(
-    a: Rows, rows: int, b: tirx.Buffer, b_offset: Extent, words: Extent, sums: Sums, follows: tirx.Expr
+    unit: VectorUnit,
+    a: Rows,
+    rows: int,
+    b: tirx.Buffer,
+    b_offset: Extent,
+    words: Extent,
+    sums: Sums,
+    room: Sums | None = None,
 ) -> None:
-    """Emit code that sums the products of `rows` rows of A, whole tiles, and a packed panel of B of `words` words.
+    """Emit code that stores the sums of `rows` rows of A, whole tiles, times a packed panel of B of `words` words.
 
-    The sums are stored in memory, `sums.width` across; where it `follows`, those that are there are added to.
+    With `room`, they are stored there and then added to `sums`: so errors grow with the size of a block.
     """
-    shape = f"{rows // TILE}x{sums.width // TILE}"
+    into = sums if room is None else room
     T.evaluate(
         tirx.call_extern(
             "void",
-            f"autocast_tiles_{shape}",
+            f"autocast_tiles_{rows // TILE}x{sums.width // TILE}",
             T.address_of(a.buffer[a.start]),
             i64(a.pitch) * _WORD_BYTES,
             i64(a.step) * _WORD_BYTES,
             T.address_of(b[b_offset]),
             i64(sums.width * _WORD_BYTES),
             i64(ceil_div(words, TILE)),
-            T.address_of(sums.buffer[sums.offset]),
-            follows,
+            T.address_of(into.buffer[into.offset]),
         )
     )
+    if room is None:
+        return
+    unit.fence(room.buffer)
+    with T.serial(0, i64(rows * sums.width // unit.lanes)) as vector:
+        at, other = (unit.ramp(i64(one.offset) + vector * unit.lanes) for one in (sums, room))
+        T.buffer_store(sums.buffer, sums.buffer[at] + room.buffer[other], [at])
 
 
 class MatrixWalk(PanelWalk):
@@ -168,6 +180,12 @@ class MatrixWalk(PanelWalk):
         """One tile of rows, of which `valid` exist, times one panel of the block."""
         row, column, sums = self._place(tile, panel, block)
         offset = T.bind(block.b_offset + panel * block.b_stride)
-        follows = tirx.const(False, "bool") if block.follows is None else block.follows
-        multiply_tiles(a, self.blocking.tile_rows, block.b_buffer, offset, block.words, sums, follows)
+
+        def multiply(room: Sums | None = None) -> None:
+            multiply_tiles(self.unit, a, self.blocking.tile_rows, block.b_buffer, offset, block.words, sums, room)
+
+        if block.follows is None:
+            multiply()
+        else:
+            either(block.follows, lambda: multiply(self.sums), multiply)
         either(block.ends, lambda: finish_rows(self.unit, self.task.output, sums, valid, row, column))

@@ -38,6 +38,10 @@ define linkonce_odr void @autocast_tiles_begin(ptr %before) alwaysinline {{
   call void @llvm.x86.ldtilecfg(ptr @autocast_tiles)
   ret void
 }}
+define linkonce_odr void @autocast_put_words(ptr %p, <{TILE} x i32> %x) alwaysinline {{
+  store <{TILE} x i32> %x, ptr %p, align 4
+  ret void
+}}
 define linkonce_odr void @autocast_tiles_end(ptr %before) alwaysinline {{
   call void @llvm.x86.ldtilecfg(ptr %before)
   ret void
@@ -46,32 +50,18 @@ define linkonce_odr void @autocast_tiles_end(ptr %before) alwaysinline {{
 
 
 def _product(rows: int, columns: int) -> str:
-    """The function that adds to `rows` x `columns` tiles of sums, or to zeros unless it `follows`.
+    """The function that stores `rows` x `columns` tiles of sums of products over `count` tiles along k.
 
     A's rows are `pitch` bytes apart, and its tiles along k `step` bytes; B's rows `width` bytes, as those of the sums.
     """
     sums = [(row, column, row * columns + column) for row in range(rows) for column in range(columns)]
     lines = [
         f"define linkonce_odr void @autocast_tiles_{rows}x{columns}"
-        "(ptr %a, i64 %pitch, i64 %step, ptr %b, i64 %width, i64 %count, ptr %sums, i1 %follows) alwaysinline {",
-        "entry:",
+        "(ptr %a, i64 %pitch, i64 %step, ptr %b, i64 %width, i64 %count, ptr %sums) alwaysinline {",
+        "start:",
         f"%a_skip = mul i64 %pitch, {TILE}",
         f"%b_step = mul i64 %width, {TILE}",
-        *(
-            f"%at{tile} = getelementptr i8, ptr %sums, i64 %to{tile}"
-            if part
-            else f"%row{tile} = mul i64 %b_step, {row}\n  %to{tile} = add i64 %row{tile}, {column * _ROW_BYTES}"
-            for row, column, tile in sums
-            for part in (False, True)
-        ),
-        "br i1 %follows, label %load, label %zero",
-        "load:",
-        *(f"call void @llvm.x86.tileloadd64(i8 {tile}, ptr %at{tile}, i64 %width)" for _, _, tile in sums),
-        "br label %start",
-        "zero:",
         *(f"call void @llvm.x86.tilezero(i8 {tile})" for _, _, tile in sums),
-        "br label %start",
-        "start:",
         "%any = icmp sgt i64 %count, 0",
         "br i1 %any, label %loop, label %end",
         "loop:",
@@ -89,10 +79,15 @@ def _product(rows: int, columns: int) -> str:
         "%more = icmp slt i64 %i_next, %count",
         "br i1 %more, label %loop, label %end",
         "end:",
-        *(f"call void @llvm.x86.tilestored64(i8 {tile}, ptr %at{tile}, i64 %width)" for _, _, tile in sums),
-        "ret void",
     ]
-    return "\n  ".join(lines) + "\n}\n"
+    for row, column, tile in sums:
+        lines += [
+            f"%row{tile} = mul i64 %b_step, {row}",
+            f"%to{tile} = add i64 %row{tile}, {column * _ROW_BYTES}",
+            f"%at{tile} = getelementptr i8, ptr %sums, i64 %to{tile}",
+            f"call void @llvm.x86.tilestored64(i8 {tile}, ptr %at{tile}, i64 %width)",
+        ]
+    return "\n  ".join([*lines, "ret void"]) + "\n}\n"
 
 
 def _turn() -> str:

@@ -1,0 +1,118 @@
+"""Tiles of pixels for the matrix unit: what each pixel sees, side by side along k, as rows of a product.
+
+Where pixels see nothing but themselves, their channels are such rows where they lie. Elsewhere the runs of neighbouring
+elements that a pixel sees are copied one after the other, once for all panels of features.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.script.ir_builder import tirx as T
+
+from autocast.kernels.extents import Extent, ceil_div, i32, i64, minimum
+from autocast.kernels.targets.cpu.convolutions.band import Band
+from autocast.kernels.targets.cpu.convolutions.blocking import Blocking
+from autocast.kernels.targets.cpu.convolutions.taps import Taps
+from autocast.kernels.targets.cpu.products.matrix import Rows, multiply_tiles
+from autocast.kernels.targets.cpu.products.tile import BLOCK_WORDS, MOST_WORDS, Sums
+from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat
+
+
+@dataclass(frozen=True)
+class MatrixTile:
+    """Emits the products of a tile of pixels of one kind.
+
+    Attributes
+    ----------
+    unit, blocking
+        Of the kernel.
+    kind
+        The taps along height and width.
+    band
+        The data, `pixel` elements from pixel to pixel.
+    channels
+        Of a group; a pixel has those of all groups.
+    """
+
+    unit: VectorUnit
+    blocking: Blocking
+    kind: tuple[Taps, Taps]
+    band: Band
+    pixel: int
+    channels: int
+
+    @property
+    def height(self) -> int:
+        """Pixels of a tile."""
+        return self.blocking.tile_rows
+
+    @property
+    def words(self) -> int:
+        """Words along k: whole tiles."""
+        return self.blocking.words(self.kind, self.channels)
+
+    def lies_in_rows(self, data: tirx.Buffer) -> bool:
+        """Whether neighbouring pixels of the band, which is `data` itself, are rows as tile registers load them."""
+        alone = self.blocking.loops(self.kind, self.channels)[:2] == (1, 1) and self.pixel == self.channels
+        step = self.kind[0].step if self.blocking.column_window.span == 1 else 0
+        return alone and step == 1 and self.channels % (2 * TILE) == 0 and self.band.view.same_as(data)
+
+    def rows_in_place(self, base: tirx.Expr) -> Rows:
+        """The rows of pixels that begin at element `base` of the band and adjoin."""
+        return Rows(flat(self.band.view, "int32", 2), T.bind(tirx.truncdiv(base, i64(2))), self.pixel // 2, TILE)
+
+    def packed_rows(self, bases: tirx.Buffer, channel: Extent) -> Rows:
+        """Emit code that copies what each pixel sees, from its place in `bases` and `channel` on, to a scratch."""
+        # Rows that are a power of two apart would compete for the same places of the first cache.
+        rows = Rows(self.unit.scratch(self.height * (self.words + TILE), "int32"), 0, self.words + TILE, TILE)
+        high, wide, run = self.blocking.loops(self.kind, self.channels)
+        row_kind, column_kind = self.kind
+        down, right = i64(self.band.row_pitch * row_kind.reach), column_kind.reach * self.pixel
+        run_words = math.ceil(run / 2)
+        with T.serial(0, i64(self.height)) as row:
+            base, to = T.bind(bases[row] + channel), T.bind(row * rows.pitch)
+            if high * wide:
+                with T.serial(0, i64(high)) as i, T.serial(0, i64(wide)) as j:
+                    start, at = T.bind(base + i * down + j * right), T.bind(to + (i * wide + j) * run_words)
+                    self._copy(start, rows.buffer, at, run)
+            if high * wide * run_words < self.words:
+                self._store(rows.buffer, to + high * wide * run_words, T.broadcast(tirx.const(0, "int32"), TILE))
+        return rows
+
+    def _copy(self, start: tirx.Expr, to: tirx.Buffer, at: tirx.Expr, run: int) -> None:
+        """One run, and zeros to the end of its last vector: the next run overwrites them."""
+        elements = 2 * TILE
+
+        def copy(vector: Extent, *count: tirx.Expr) -> None:
+            name = "autocast_words_bfloat16_bfloat16" + "_part" * len(count)
+            place = T.address_of(self.band.view[start + vector * elements])
+            self._store(to, at + vector * TILE, tirx.call_extern(f"int32x{TILE}", name, place, *count))
+
+        with T.serial(0, i64(run // elements)) as vector:
+            copy(vector)
+        if run % elements:
+            copy(run // elements, i32(run % elements))
+
+    def _store(self, to: tirx.Buffer, at: tirx.Expr, value: tirx.Expr) -> None:
+        # TVM's StorageRewrite takes vectors that are stored to a scratch for aligned ones.
+        T.evaluate(tirx.call_extern("void", "autocast_put_words", T.address_of(to[at]), value))
+
+    def multiply(self, rows: Rows, weights: tirx.Buffer, begin: tirx.Expr, sums: Sums, room: Sums) -> None:
+        """Emit code that stores the sums of the rows times the packed panel of weights at word `begin`.
+
+        Where words are many, sums are those of blocks.
+        """
+        words = self.words
+        if words <= MOST_WORDS:
+            multiply_tiles(self.unit, rows, self.height, weights, begin, words, sums)
+            return
+        multiply_tiles(self.unit, rows, self.height, weights, begin, BLOCK_WORDS, sums)
+        with T.serial(1, i64(ceil_div(words, BLOCK_WORDS))) as block:
+            first = T.bind(block * BLOCK_WORDS)
+            part = Rows(rows.buffer, T.bind(rows.start + first), rows.pitch, rows.step)
+            at, count = T.bind(begin + first * self.blocking.panel), T.bind(minimum(BLOCK_WORDS, words - first))
+            multiply_tiles(self.unit, part, self.height, weights, at, count, sums, room)
