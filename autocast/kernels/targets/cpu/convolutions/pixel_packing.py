@@ -13,6 +13,7 @@ from autocast.kernels.targets.cpu.convolutions.store import where_whole
 from autocast.kernels.targets.cpu.convolutions.weight_blocking import Blocking, Taps, output_size
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack
+from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 # Words at the edge of an image: of pixels that are outside, or of channels that are too many, nothing is read.
@@ -37,7 +38,10 @@ def pixel_packing(isa: InstructionSet, storages: Sequence[str], compute: str) ->
 
 
 class PixelPacking:
-    """Packs bands of `data` and `adjoint` into `packed_data` and `packed_adjoint`, all flat."""
+    """Packs bands of `data` and `adjoint` into `packed_data` and `packed_adjoint`, all flat.
+
+    For the matrix unit, `packed_data` holds one region, and `channels` all of them as rows of words for each channel.
+    """
 
     def __init__(
         self,
@@ -49,10 +53,11 @@ class PixelPacking:
         adjoint: tirx.Buffer,
         packed_data: tirx.Buffer,
         packed_adjoint: tirx.Buffer,
+        channels: tirx.Buffer | None = None,
     ) -> None:
         self.spec, self.unit, self.blocking, self.taps = spec, unit, blocking, taps
         self.data, self.adjoint = data, adjoint
-        self.packed_data, self.packed_adjoint = packed_data, packed_adjoint
+        self.packed_data, self.packed_adjoint, self.channels = packed_data, packed_adjoint, channels
         self.height, self.width = output_size(spec)
         self.features = spec.features // spec.groups
 
@@ -61,7 +66,7 @@ class PixelPacking:
     ) -> None:
         """A panel of features, for all pixels of a band."""
         spec, blocking, lanes = self.spec, self.blocking, self.unit.lanes
-        image_words = blocking.rows * blocking.row_words * blocking.panel
+        image_words = blocking.image_words * blocking.panel
         left = T.bind(self.features - column)
 
         def emit(whole: bool) -> None:
@@ -84,6 +89,11 @@ class PixelPacking:
                         )
 
         where_whole(self.features % blocking.panel == 0 or left >= blocking.panel, emit)
+        if blocking.tiles:
+            with T.serial(0, i64(blocking.images)) as i:
+                words = T.bind(rows * blocking.row_words)
+                to = T.bind(begin + i * image_words + words * blocking.panel)
+                self._zero(self.packed_adjoint, to, (blocking.image_words - words) * blocking.panel)
 
     def pack_data(self, image: tirx.Expr, row: tirx.Expr, rows: tirx.Expr, channel: tirx.Expr, valid: Extent) -> None:
         """A block of channels of what all taps see of a band."""
@@ -96,17 +106,33 @@ class PixelPacking:
             class_rows = T.bind(_chosen(kind, [taps.rows(taps.classes[k]) for k in kinds]))
             remainder = T.bind(_chosen(kind, taps.classes))
             begin = T.bind(i * taps.image + _chosen(kind, [taps.begin(taps.classes[k], 0) for k in kinds]))
-            with T.serial(0, i64(spec.kernel[1])) as column, T.serial(0, rows + class_rows - blocking.rows) as y:
-                source = T.bind((row + y) * step + (remainder - top))
-                line = T.bind(((image + i) * spec.height + source) * spec.width)
-                to = T.bind(begin + (column * class_rows + y) * taps.pitch)
-                with T.If(tirx.all(source >= 0, source < spec.height)):
-                    with T.Then():
-                        self._pack_row(line, column, channel, valid, to)
-                    with T.Else():
-                        address = T.address_of(self.packed_data[to])
-                        zero = tirx.const(0, "int32")
-                        T.evaluate(tirx.call_extern("handle", "memset", address, zero, i64(taps.pitch * 4)))
+            with T.serial(0, i64(spec.kernel[1])) as column:
+                # Rows of channels are made of a region when all of its rows of pixels are packed.
+                region = i64(0) if blocking.tiles else T.bind(begin + column * class_rows * taps.pitch)
+                seen_rows = T.bind(rows + class_rows - blocking.rows)
+                with T.serial(0, seen_rows) as y:
+                    source = T.bind((row + y) * step + (remainder - top))
+                    line = T.bind(((image + i) * spec.height + source) * spec.width)
+                    to = T.bind(region + y * taps.pitch)
+                    with T.If(tirx.all(source >= 0, source < spec.height)):
+                        with T.Then():
+                            self._pack_row(line, column, channel, valid, to)
+                        with T.Else():
+                            self._zero(self.packed_data, to, i64(taps.pitch))
+                if blocking.tiles:
+                    self._turn(seen_rows * blocking.row_words, begin + column * (TILE * taps.channel_pitch))
+
+    def _turn(self, words: tirx.Expr, to: tirx.Expr) -> None:
+        """Rows of words along pixels for each channel, from the packed region of `words` words, ending in zeros."""
+        pitch = self.taps.channel_pitch
+        self._zero(self.packed_data, words * TILE, i64(2 * TILE * TILE))
+        with T.serial(0, tirx.min(tirx.truncdiv(words, i64(TILE)) + 2, i64(pitch // TILE))) as square:
+            source = T.address_of(self.packed_data[square * (TILE * TILE)])
+            target = T.address_of(self.channels[to + square * TILE])
+            T.evaluate(tirx.call_extern("void", "autocast_turn", source, i64(TILE), target, i64(pitch)))
+
+    def _zero(self, buffer: tirx.Buffer, at: tirx.Expr, words: tirx.Expr) -> None:
+        T.evaluate(tirx.call_extern("handle", "memset", T.address_of(buffer[at]), tirx.const(0, "int32"), words * 4))
 
     def _pack_row(self, line: tirx.Expr, column: tirx.Expr, channel: tirx.Expr, valid: Extent, to: tirx.Expr) -> None:
         """What a column of the kernel sees of the row of pixels that begins at `line`."""

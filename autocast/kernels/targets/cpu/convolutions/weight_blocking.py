@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
+from autocast.kernels.targets.cpu.vector.llvm_tiles import BLOCK, TILE
 
 #: Rows of a register tile by instruction set and by vectors across, and the time of a step, relatively.
 _TILES = {
@@ -40,6 +41,8 @@ class Blocking:
         The register tile: (tap, channel) by features.
     channel_tasks, panel_tasks
         Tasks that share a group, by its channels and by its features.
+    tiles
+        Whether the matrix unit multiplies, which takes rows of words along pixels, for each of 16 channels.
     """
 
     pairs: bool
@@ -51,11 +54,18 @@ class Blocking:
     panel: int
     channel_tasks: int
     panel_tasks: int
+    tiles: bool = False
 
     @property
     def per_word(self) -> int:
         """Pixels of a word."""
         return 2 if self.pairs else 1
+
+    @property
+    def image_words(self) -> int:
+        """Words of an image's part of a band of the adjoint, and of zeros after them."""
+        words = self.rows * self.row_words
+        return math.ceil(words / TILE) * TILE if self.tiles else words
 
 
 @dataclass(frozen=True)
@@ -84,13 +94,16 @@ class Taps:
 
     def begin(self, remainder: int, column: int) -> int:
         """The word where the data of a class begin that a column of the kernel sees."""
+        if self.blocking.tiles:
+            return (self.classes.index(remainder) * self.spec.kernel[1] + column) * TILE * self.channel_pitch
         before = sum(self.rows(other) for other in self.classes if other < remainder) * self.spec.kernel[1]
         return (before + column * self.rows(remainder)) * self.pitch
 
     def offset(self, row: int, column: int) -> int:
         """The first word that a tap sees of an image."""
         remainder = row * self.spec.dilation[0] % self.spec.strides[0]
-        return self.begin(remainder, column) + self.down(row) * self.pitch
+        down = self.blocking.row_words if self.blocking.tiles else self.pitch
+        return self.begin(remainder, column) + self.down(row) * down
 
     @property
     def pitch(self) -> int:
@@ -98,8 +111,16 @@ class Taps:
         return self.blocking.row_words * self.blocking.block
 
     @property
+    def channel_pitch(self) -> int:
+        """Words from one channel to the next for the matrix unit, which reads up to a tile more than there are."""
+        most = max(map(self.rows, self.classes)) * self.blocking.row_words
+        return (math.ceil(most / TILE) + 1) * TILE
+
+    @property
     def image(self) -> int:
         """Words from one image to the next."""
+        if self.blocking.tiles:
+            return len(self.classes) * self.spec.kernel[1] * TILE * self.channel_pitch
         return sum(map(self.rows, self.classes)) * self.spec.kernel[1] * self.pitch
 
 
@@ -108,6 +129,8 @@ def choose_blocking(spec: Convolution, isa: InstructionSet, threads: int) -> Blo
     height, width = output_size(spec)
     channels, features = spec.channels // spec.groups, spec.features // spec.groups
     pairs = spec.compute_dtype == "bfloat16" and isa.bf16_dot
+    tiles = pairs and isa.tiles
+    most_vectors = BLOCK if tiles else max(_TILES[isa.name])
     blocks = math.ceil(channels / _CHANNELS)
     channel_tasks = min(blocks, math.ceil(threads / spec.groups)) if blocks >= threads or spec.groups > 1 else 1
     wanted = math.ceil(threads / spec.groups / channel_tasks)
@@ -116,7 +139,7 @@ def choose_blocking(spec: Convolution, isa: InstructionSet, threads: int) -> Blo
         panels = math.ceil(features / (vectors * isa.lanes))
         return math.ceil(panels / min(wanted, panels)) * vectors * _TILES[isa.name][vectors][1], vectors
 
-    vectors = min(_TILES[isa.name], key=time)
+    vectors = min((count for count in _TILES[isa.name] if count <= most_vectors), key=time)
     panel = vectors * isa.lanes
     panel_tasks = min(wanted, math.ceil(features / panel))
     blocking = Blocking(
@@ -124,11 +147,12 @@ def choose_blocking(spec: Convolution, isa: InstructionSet, threads: int) -> Blo
         images=1,
         rows=height,
         row_words=math.ceil(width / (2 if pairs else 1)),
-        block=min(channels, _CHANNELS),
-        tile_rows=_TILES[isa.name][vectors][0],
+        block=TILE if tiles else min(channels, _CHANNELS),
+        tile_rows=TILE * min(BLOCK, math.prod(spec.kernel)) if tiles else _TILES[isa.name][vectors][0],
         panel=panel,
         channel_tasks=channel_tasks,
         panel_tasks=panel_tasks,
+        tiles=tiles,
     )
     adjoint_words = blocking.row_words * math.ceil(features / panel / panel_tasks) * panel
 

@@ -9,6 +9,7 @@ Sums stay in registers for all pixels of a band, and in the result from band to 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import tvm
 from tvm import tirx
@@ -20,8 +21,11 @@ from autocast.kernels.targets.cpu.convolutions.pixel_packing import PixelPacking
 from autocast.kernels.targets.cpu.convolutions.store import where_whole
 from autocast.kernels.targets.cpu.convolutions.weight_blocking import Taps, choose_blocking, output_size
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
-from autocast.kernels.targets.cpu.products.tile import Tile
-from autocast.kernels.targets.cpu.vector import llvm_ir
+from autocast.kernels.targets.cpu.products.matrix import Rows, multiply_tiles, tile_registers
+from autocast.kernels.targets.cpu.products.panels import either
+from autocast.kernels.targets.cpu.products.tile import Sums, Tile
+from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_tiles
+from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 
@@ -71,10 +75,12 @@ class _Generator:
         storages = sorted({spec.data_dtype, spec.out_dtype})
         code = llvm_ir.conversions_and_accesses(self.unit.isa)
         code += pixel_packing(self.unit.isa, storages, compute)
+        code += llvm_tiles.tiles_ir() if blocking.tiles else ""
         parts = blocking.channel_tasks * blocking.panel_tasks
         with importing(code):
             self.batch = self.unit.opaque(batch)
-            with T.parallel(0, i64(spec.groups * parts)) as task:
+            registers = tile_registers(self.unit) if blocking.tiles else nullcontext()
+            with T.parallel(0, i64(spec.groups * parts)) as task, registers:
                 group, part = T.bind(task // parts), T.bind(task % parts)
                 self._task(group, T.bind(part // blocking.panel_tasks), T.bind(part % blocking.panel_tasks))
 
@@ -85,11 +91,14 @@ class _Generator:
         first_panel, last_panel = _part(self.panels, panel_task, blocking.panel_tasks)
         word = "int32" if blocking.pairs else "float32"
         slack = self.unit.lanes
-        pixels = blocking.images * blocking.rows * blocking.row_words
+        pixels = blocking.images * blocking.image_words
         most_panels = math.ceil(self.panels / blocking.panel_tasks)
         self.packed_data = self.unit.scratch(blocking.images * taps.image + slack, word)
         self.packed_adjoint = self.unit.scratch(most_panels * pixels * blocking.panel, word)
-        flats = self.data, self.adjoint, self.packed_data, self.packed_adjoint
+        flats: tuple[tirx.Buffer, ...] = self.data, self.adjoint, self.packed_data, self.packed_adjoint
+        if blocking.tiles:
+            region = self.unit.scratch(TILE * (taps.channel_pitch + 2 * TILE), word)
+            flats = self.data, self.adjoint, region, self.packed_adjoint, self.packed_data
         packing = PixelPacking(spec, self.unit, blocking, taps, *flats)
         self.offsets = T.alloc_buffer((math.prod(spec.kernel),), "int64")
         for tap, (row, column) in enumerate((y, x) for y in range(spec.kernel[0]) for x in range(spec.kernel[1])):
@@ -106,13 +115,75 @@ class _Generator:
                 if self.channels % blocking.block:
                     valid = T.bind(tirx.min(i64(blocking.block), self.channels - channel))
                 packing.pack_data(image, row, rows, T.bind(group * self.channels + channel), valid)
-                total = T.bind(i64(math.prod(spec.kernel)) * valid)
-                with T.serial(0, (total + blocking.tile_rows - 1) // blocking.tile_rows) as tile:
-                    starts, places = self._rows(group, channel, valid, total, tile)
-                    with T.serial(0, last_panel - first_panel) as panel:
-                        column = T.bind((first_panel + panel) * blocking.panel)
-                        begin = T.bind(panel * (pixels * blocking.panel))
-                        self._tile(starts, places, column, begin, rows, tirx.all(images.equal(0), band.equal(0)))
+                is_first = tirx.all(images.equal(0), band.equal(0))
+                emit = self._matrix_tiles if blocking.tiles else self._tiles
+                emit(group, channel, valid, (first_panel, last_panel), rows, is_first)
+
+    def _tiles(
+        self,
+        group: tirx.Expr,
+        channel: tirx.Expr,
+        valid: Extent,
+        panels: tuple[tirx.Expr, tirx.Expr],
+        rows: tirx.Expr,
+        is_first: tirx.Expr,
+    ) -> None:
+        """All taps of a block of channels by panels of features: what `rows` of a band add to the gradient."""
+        blocking = self.blocking
+        total = T.bind(i64(math.prod(self.spec.kernel)) * valid)
+        with T.serial(0, (total + blocking.tile_rows - 1) // blocking.tile_rows) as tile:
+            starts, places = self._rows(group, channel, valid, total, tile)
+            with T.serial(0, panels[1] - panels[0]) as panel:
+                column = T.bind((panels[0] + panel) * blocking.panel)
+                begin = T.bind(panel * (blocking.images * blocking.image_words * blocking.panel))
+                self._tile(starts, places, column, begin, rows, is_first)
+
+    def _matrix_tiles(
+        self,
+        group: tirx.Expr,
+        channel: tirx.Expr,
+        valid: Extent,
+        panels: tuple[tirx.Expr, tirx.Expr],
+        rows: tirx.Expr,
+        is_first: tirx.Expr,
+    ) -> None:
+        """The same by the matrix unit: a tile of rows are the channels of one tap or of two."""
+        unit, blocking, taps = self.unit, self.blocking, self.taps
+        count, height, width = math.prod(self.spec.kernel), blocking.tile_rows, blocking.panel
+        sums, room = (Sums(unit.scratch(height * width, "float32"), 0, width) for _ in range(2))
+        together = height // TILE
+        with T.serial(0, i64(math.ceil(count / together))) as tile, T.serial(0, panels[1] - panels[0]) as panel:
+            tap = T.bind(tile * together)
+            start = T.bind(self.offsets[tap])
+            skip = T.bind(self.offsets[tirx.min(tap + (together - 1), i64(count - 1))] - start)
+            column = T.bind((panels[0] + panel) * width)
+            begin = T.bind(panel * (blocking.images * blocking.image_words * width))
+
+            def multiply(image: Extent, room: Sums | None = None) -> None:
+                seen = Rows(self.packed_data, T.bind(start + image * taps.image), taps.channel_pitch, TILE, skip)
+                adjoint = T.bind(begin + image * (blocking.image_words * width))
+                words = rows * blocking.row_words
+                multiply_tiles(unit, seen, height, self.packed_adjoint, adjoint, words, sums, room)
+
+            multiply(0)
+            if blocking.images > 1:
+                with T.serial(1, i64(blocking.images)) as image:
+                    multiply(image, room)
+            unit.fence(sums.buffer)
+            left = T.bind(self.features - column)
+
+            def settle(whole: bool, *, adds: bool) -> None:
+                with T.serial(0, tirx.min(i64(together), count - tap)) as t, T.serial(0, i64(valid)) as inner:
+                    place = ((group * self.channels + channel + inner) * count + tap + t) * self.features + column
+                    for vector in range(0, width, unit.lanes):
+                        at, lanes = T.bind(place + vector), None if whole else left - vector
+                        value = sums.buffer[unit.ramp((t * TILE + inner) * width + vector)]
+                        unit.store(self.out, at, value + unit.load(self.out, at, lanes) if adds else value, lanes)
+
+            def emit(whole: bool) -> None:
+                either(is_first, lambda: settle(whole, adds=False), lambda: settle(whole, adds=True))
+
+            where_whole(self.features % width == 0 or left >= width, emit)
 
     def _rows(
         self, group: tirx.Expr, channel: tirx.Expr, valid: Extent, total: tirx.Expr, tile: tirx.Expr
@@ -160,7 +231,7 @@ class _Generator:
 
         is_whole = self.features % blocking.panel == 0 or left >= blocking.panel
         tile.clear()
-        image_words = blocking.rows * blocking.row_words
+        image_words = blocking.image_words
         with T.serial(0, i64(blocking.images)) as image:
             data = [T.bind(starts[row] + image * taps.image) for row in range(tile.rows)]
             tile.multiply(

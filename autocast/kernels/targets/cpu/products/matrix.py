@@ -38,13 +38,15 @@ def tile_registers(unit: VectorUnit) -> Iterator[None]:
 class Rows:
     """Rows of A along k, as tile registers load them: `at` word `start` of `buffer`, `pitch` words from row to row.
 
-    The words of the next tile along k are `step` words further.
+    The words of the next tile along k are `step` words further, those of the next 16 rows `skip` words: 16 rows, unless
+    it is given.
     """
 
     buffer: tirx.Buffer
     start: Extent
     pitch: Extent
     step: Extent
+    skip: Extent | None = None
 
 
 def pack_rows(
@@ -111,11 +113,12 @@ def multiply_tiles(
             "void",
             f"autocast_tiles_{rows // TILE}x{sums.width // TILE}",
             T.address_of(a.buffer[a.start]),
-            i64(a.pitch) * _WORD_BYTES,
-            i64(a.step) * _WORD_BYTES,
+            i32(a.pitch * _WORD_BYTES),
+            i32(a.step * _WORD_BYTES),
+            i32((a.pitch * TILE if a.skip is None else a.skip) * _WORD_BYTES),
             T.address_of(b[b_offset]),
-            i64(sums.width * _WORD_BYTES),
-            i64(ceil_div(words, TILE)),
+            i32(sums.width * _WORD_BYTES),
+            i32(ceil_div(words, TILE)),
             T.address_of(into.buffer[into.offset]),
         )
     )

@@ -52,31 +52,33 @@ define linkonce_odr void @autocast_tiles_end(ptr %before) alwaysinline {{
 def _product(rows: int, columns: int) -> str:
     """The function that stores `rows` x `columns` tiles of sums of products over `count` tiles along k.
 
-    A's rows are `pitch` bytes apart, and its tiles along k `step` bytes; B's rows `width` bytes, as those of the sums.
+    A's rows are `pitch` bytes apart, its tiles along k `step` bytes, and its second tile of rows `skip` bytes from the
+    first; B's rows `width` bytes, as those of the sums.
+    Its numbers have 32 bits: TVM narrows those of 64 where it can, and a call of another type is not inlined.
     """
     sums = [(row, column, row * columns + column) for row in range(rows) for column in range(columns)]
     lines = [
         f"define linkonce_odr void @autocast_tiles_{rows}x{columns}"
-        "(ptr %a, i64 %pitch, i64 %step, ptr %b, i64 %width, i64 %count, ptr %sums) alwaysinline {",
+        "(ptr %a, i32 %pitch32, i32 %step32, i32 %skip32, ptr %b, i32 %width32, i32 %count, ptr %sums) alwaysinline {",
         "start:",
-        f"%a_skip = mul i64 %pitch, {TILE}",
+        *(f"%{name} = sext i32 %{name}32 to i64" for name in ("pitch", "step", "skip", "width")),
         f"%b_step = mul i64 %width, {TILE}",
         *(f"call void @llvm.x86.tilezero(i8 {tile})" for _, _, tile in sums),
-        "%any = icmp sgt i64 %count, 0",
+        "%any = icmp sgt i32 %count, 0",
         "br i1 %any, label %loop, label %end",
         "loop:",
-        "%i = phi i64 [0, %start], [%i_next, %loop]",
+        "%i = phi i32 [0, %start], [%i_next, %loop]",
         "%a0 = phi ptr [%a, %start], [%a_next, %loop]",
         "%b0 = phi ptr [%b, %start], [%b_next, %loop]",
-        "%a1 = getelementptr i8, ptr %a0, i64 %a_skip",
+        "%a1 = getelementptr i8, ptr %a0, i64 %skip",
         f"%b1 = getelementptr i8, ptr %b0, i64 {_ROW_BYTES}",
         *(f"call void @llvm.x86.tileloadd64(i8 {6 + i}, ptr %b{i}, i64 %width)" for i in range(columns)),
         *(f"call void @llvm.x86.tileloadd64(i8 {4 + i}, ptr %a{i}, i64 %pitch)" for i in range(rows)),
         *(f"call void @llvm.x86.tdpbf16ps(i8 {tile}, i8 {4 + row}, i8 {6 + column})" for row, column, tile in sums),
         "%a_next = getelementptr i8, ptr %a0, i64 %step",
         "%b_next = getelementptr i8, ptr %b0, i64 %b_step",
-        "%i_next = add i64 %i, 1",
-        "%more = icmp slt i64 %i_next, %count",
+        "%i_next = add i32 %i, 1",
+        "%more = icmp slt i32 %i_next, %count",
         "br i1 %more, label %loop, label %end",
         "end:",
     ]
