@@ -145,8 +145,7 @@ class Panel:
     ) -> None:
         """Sums of products of `rows` of A, for vectors of words `along` apart, with a packed panel of `words` words."""
         if self.blocking.tiles:
-            room = Sums(self.unit.scratch(rows * sums.width, "float32"), 0, sums.width) if accumulate else None
-            multiply_tiles(self.unit, a, rows, b, 0, words, sums, room)
+            multiply_tiles(a, rows, b, 0, words, sums, accumulate)
             return
         multiply_tile(
             self.unit,

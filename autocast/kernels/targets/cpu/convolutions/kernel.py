@@ -334,19 +334,24 @@ class _Generator:
     ) -> None:
         """A tile of pixels, all of which exist where it is `whole`, by `count` panels: by the matrix unit."""
         tile = MatrixTile(self.unit, self.blocking, chunk.kind, chunk.band, self.spec.channels, self.layout.channels)
-        width = self.blocking.panel
-        sums, room = (Sums(self.unit.scratch(tile.height * width, "float32"), 0, width) for _ in range(2))
 
-        def panels(rows: Rows | None) -> None:
-            with T.serial(0, count) as panel:
-                place = self._place(chunk, T.bind(first_panel + panel))
-                seen = tile.packed_rows(bases, place.channel) if rows is None else rows
-                tile.multiply(seen, self.packed, place.weights, sums, room)
-                self.unit.fence(sums.buffer)
-                self._store(sums, places, place)
+        def panel_at(panel: tirx.Expr) -> tuple[tirx.Buffer, tirx.Expr]:
+            return self.packed, self._place(chunk, T.bind(first_panel + panel)).weights
+
+        def settle(panel: tirx.Expr, sums: Sums) -> None:
+            self.unit.fence(sums.buffer)
+            self._store(sums, places, self._place(chunk, T.bind(first_panel + panel)))
+
+        def panels(rows: Rows) -> None:
+            tile.across_panels(rows, count, panel_at, settle)
 
         if self.spec.groups > 1:  # each panel sees channels of its own
-            panels(None)
+            with T.serial(0, count) as panel:
+                place = self._place(chunk, T.bind(first_panel + panel))
+                rows = tile.packed_rows(bases, place.channel)
+                tile.across_panels(
+                    rows, i64(1), lambda _: (self.packed, place.weights), lambda _, sums: settle(panel, sums)
+                )
         elif not tile.lies_in_rows(self.data):
             panels(tile.packed_rows(bases, 0))
         else:

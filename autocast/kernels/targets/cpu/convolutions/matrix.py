@@ -7,16 +7,19 @@ elements that a pixel sees are copied one after the other, once for all panels o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.extents import Extent, ceil_div, i32, i64, minimum
+from autocast.kernels.extents import Extent, i32, i64
 from autocast.kernels.targets.cpu.convolutions.band import Band
 from autocast.kernels.targets.cpu.convolutions.blocking import Blocking
 from autocast.kernels.targets.cpu.convolutions.taps import Taps
-from autocast.kernels.targets.cpu.products.matrix import Rows, multiply_tiles
+from autocast.kernels.targets.cpu.products.matrix import Rows, across_panels, add_sums, panels_of_sums
+from autocast.kernels.targets.cpu.products.panels import either
 from autocast.kernels.targets.cpu.products.tile import BLOCK_WORDS, MOST_WORDS, Sums
 from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat
@@ -101,18 +104,39 @@ class MatrixTile:
         # TVM's StorageRewrite takes vectors that are stored to a scratch for aligned ones.
         T.evaluate(tirx.call_extern("void", "autocast_put_words", T.address_of(to[at]), value))
 
-    def multiply(self, rows: Rows, weights: tirx.Buffer, begin: tirx.Expr, sums: Sums, room: Sums) -> None:
-        """Emit code that stores the sums of the rows times the packed panel of weights at word `begin`.
+    def across_panels(
+        self,
+        rows: Rows,
+        panels: tirx.Expr,
+        panel_at: Callable[[tirx.Expr], tuple[tirx.Buffer, tirx.Expr]],
+        settle: Callable[[tirx.Expr, Sums], None],
+    ) -> None:
+        """Emit code that multiplies the rows with packed panels of weights, and settles the sums of each.
 
-        Where words are many, sums are those of blocks.
+        Where words are many, sums are those of blocks: see `products.matrix.across_panels` for the arguments.
         """
-        words = self.words
-        if words <= MOST_WORDS:
-            multiply_tiles(self.unit, rows, self.height, weights, begin, words, sums)
+        unit, height, width = self.unit, self.height, self.blocking.panel
+        blocks = 1 if self.words <= MOST_WORDS else math.ceil(self.words / BLOCK_WORDS)
+        words = math.ceil(self.words / blocks / TILE) * TILE
+        held = panels_of_sums(words, self.blocking.panels_together)
+        sums = Sums(unit.scratch(held * height * width, "float32"), 0, width)
+        if blocks == 1:
+            across_panels(rows, height, words, panels, panel_at, sums, settle)
             return
-        multiply_tiles(self.unit, rows, self.height, weights, begin, BLOCK_WORDS, sums)
-        with T.serial(1, i64(ceil_div(words, BLOCK_WORDS))) as block:
-            first = T.bind(block * BLOCK_WORDS)
-            part = Rows(rows.buffer, T.bind(rows.start + first), rows.pitch, rows.step)
-            at, count = T.bind(begin + first * self.blocking.panel), T.bind(minimum(BLOCK_WORDS, words - first))
-            multiply_tiles(self.unit, part, self.height, weights, at, count, sums, room)
+        totals = unit.scratch(self.blocking.panels_together * height * width, "float32")
+        with T.serial(0, i64(blocks)) as block:
+            first = T.bind(block * words)
+            count = T.bind(tirx.min(i64(words), self.words - first))
+
+            def settle_block(panel: tirx.Expr, part: Sums) -> None:
+                total = Sums(totals, T.bind(panel * (height * width)), width)
+                add, copy = (partial(add_sums, unit, height, total, part, copy=copy) for copy in (False, True))
+                either(block > 0, add, copy)
+                either(block.equal(blocks - 1), lambda: settle(panel, total))
+
+            def block_at(panel: tirx.Expr) -> tuple[tirx.Buffer, tirx.Expr]:
+                weights, begin = panel_at(panel)
+                return weights, begin + first * width
+
+            part = replace(rows, start=T.bind(rows.start + first))  # rows are whole, so a step is a tile's words
+            across_panels(part, height, count, panels, block_at, sums, settle_block)

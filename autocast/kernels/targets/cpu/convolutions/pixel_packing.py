@@ -124,6 +124,7 @@ class PixelPacking:
 
     def _turn(self, words: tirx.Expr, to: tirx.Expr) -> None:
         """Rows of words along pixels for each channel, from the packed region of `words` words, ending in zeros."""
+        assert self.channels is not None
         pitch = self.taps.channel_pitch
         self._zero(self.packed_data, words * TILE, i64(2 * TILE * TILE))
         with T.serial(0, tirx.min(tirx.truncdiv(words, i64(TILE)) + 2, i64(pitch // TILE))) as square:

@@ -66,8 +66,9 @@ def store_tile(
         for row in range(rows):
             store(row, partial(_sums_of, tile, row))
         return
-    sums = tile
-    if isinstance(sums, Tile):  # functions that need many registers are applied to sums in memory, in a loop
+    if isinstance(tile, Sums):
+        sums = tile
+    else:  # functions that need many registers are applied to sums in memory, in a loop
         sums = Sums(unit.scratch(rows * width, "float32"), 0, width)
         tile.store(sums)
     with T.serial(0, i64(rows)) as row:

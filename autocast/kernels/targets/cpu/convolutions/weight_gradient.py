@@ -150,7 +150,7 @@ class _Generator:
         """The same by the matrix unit: a tile of rows are the channels of one tap or of two."""
         unit, blocking, taps = self.unit, self.blocking, self.taps
         count, height, width = math.prod(self.spec.kernel), blocking.tile_rows, blocking.panel
-        sums, room = (Sums(unit.scratch(height * width, "float32"), 0, width) for _ in range(2))
+        sums = Sums(unit.scratch(height * width, "float32"), 0, width)
         together = height // TILE
         with T.serial(0, i64(math.ceil(count / together))) as tile, T.serial(0, panels[1] - panels[0]) as panel:
             tap = T.bind(tile * together)
@@ -159,16 +159,11 @@ class _Generator:
             column = T.bind((panels[0] + panel) * width)
             begin = T.bind(panel * (blocking.images * blocking.image_words * width))
 
-            def multiply(image: Extent, room: Sums | None = None) -> None:
+            with T.serial(0, i64(blocking.images)) as image:
                 seen = Rows(self.packed_data, T.bind(start + image * taps.image), taps.channel_pitch, TILE, skip)
                 adjoint = T.bind(begin + image * (blocking.image_words * width))
                 words = rows * blocking.row_words
-                multiply_tiles(unit, seen, height, self.packed_adjoint, adjoint, words, sums, room)
-
-            multiply(0)
-            if blocking.images > 1:
-                with T.serial(1, i64(blocking.images)) as image:
-                    multiply(image, room)
+                multiply_tiles(seen, height, self.packed_adjoint, adjoint, words, sums, image > 0)
             unit.fence(sums.buffer)
             left = T.bind(self.features - column)
 

@@ -6,9 +6,11 @@ The walk is that of vectors (`panels`), and so are packed panels of B. What diff
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -23,6 +25,8 @@ from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: Bytes of a word.
 _WORD_BYTES = 4
+#: Words along k of a tile of rows that stay in the first cache, beside what passes through it: half of it.
+PART_WORDS = 192
 
 
 @contextmanager
@@ -94,20 +98,12 @@ def pack_rows(
 
 
 def multiply_tiles(
-    unit: VectorUnit,
-    a: Rows,
-    rows: int,
-    b: tirx.Buffer,
-    b_offset: Extent,
-    words: Extent,
-    sums: Sums,
-    room: Sums | None = None,
+    a: Rows, rows: int, b: tirx.Buffer, b_offset: Extent, words: Extent, sums: Sums, continues: bool | tirx.Expr = False
 ) -> None:
     """Emit code that stores the sums of `rows` rows of A, whole tiles, times a packed panel of B of `words` words.
 
-    With `room`, they are stored there and then added to `sums`: so errors grow with the size of a block.
+    Where it `continues`, they are added to the sums that are stored there.
     """
-    into = sums if room is None else room
     T.evaluate(
         tirx.call_extern(
             "void",
@@ -119,15 +115,64 @@ def multiply_tiles(
             T.address_of(b[b_offset]),
             i32(sums.width * _WORD_BYTES),
             i32(ceil_div(words, TILE)),
-            T.address_of(into.buffer[into.offset]),
+            T.address_of(sums.buffer[sums.offset]),
+            i32(int(continues)) if isinstance(continues, bool) else continues.astype("int32"),
         )
     )
-    if room is None:
+
+
+def across_panels(
+    a: Rows,
+    rows: int,
+    words: Extent,
+    panels: tirx.Expr,
+    panel_at: Callable[[tirx.Expr], tuple[tirx.Buffer, tirx.Expr]],
+    sums: Sums,
+    settle: Callable[[tirx.Expr, Sums], None],
+) -> None:
+    """Emit code that multiplies `rows` rows of A with some panels of B, and settles what becomes of the sums of each.
+
+    Rows that take much of the first cache are cut along k, so that a part of them stays there for all panels.
+
+    Parameters
+    ----------
+    panel_at
+        Gives the buffer and the first word of a panel.
+    sums
+        Room for the sums of all panels, one after the other: see `panels_of_sums`.
+    settle
+        Emits what is done with the sums of a panel.
+    """
+    parts = ceil_div(words, PART_WORDS)
+    if isinstance(parts, int) and parts <= 1:
+        with T.serial(0, panels) as panel:
+            buffer, offset = panel_at(panel)
+            multiply_tiles(a, rows, buffer, offset, words, sums)
+            settle(panel, sums)
         return
-    unit.fence(room.buffer)
+    part_words = PART_WORDS if not isinstance(words, int) else math.ceil(words / parts / TILE) * TILE
+    # One part at least: sums of nothing are settled, too.
+    with T.serial(0, tirx.max(i64(ceil_div(words, part_words)), i64(1))) as part, T.serial(0, panels) as panel:
+        first = T.bind(part * part_words)
+        count = T.bind(tirx.min(i64(part_words), words - first))
+        buffer, offset = panel_at(panel)
+        at = Sums(sums.buffer, T.bind(sums.offset + panel * (rows * sums.width)), sums.width)
+        seen = replace(a, start=T.bind(a.start + tirx.truncdiv(first, i64(TILE)) * a.step))
+        multiply_tiles(seen, rows, buffer, T.bind(offset + first * sums.width), count, at, first > 0)
+        either(first + count >= words, lambda: settle(panel, at))
+
+
+def panels_of_sums(words: Extent, panels: int) -> int:
+    """How many panels' sums `across_panels` holds at once."""
+    return 1 if isinstance(words, int) and words <= PART_WORDS else panels
+
+
+def add_sums(unit: VectorUnit, rows: int, sums: Sums, other: Sums, *, copy: bool = False) -> None:
+    """Emit code that adds sums in memory to others, or copies them there."""
+    unit.fence(other.buffer)
     with T.serial(0, i64(rows * sums.width // unit.lanes)) as vector:
-        at, other = (unit.ramp(i64(one.offset) + vector * unit.lanes) for one in (sums, room))
-        T.buffer_store(sums.buffer, sums.buffer[at] + room.buffer[other], [at])
+        to, at = (unit.ramp(i64(one.offset) + vector * unit.lanes) for one in (sums, other))
+        T.buffer_store(sums.buffer, other.buffer[at] if copy else sums.buffer[to] + other.buffer[at], [to])
 
 
 class MatrixWalk(PanelWalk):
@@ -142,12 +187,12 @@ class MatrixWalk(PanelWalk):
 
     def emit(self) -> None:
         """All panels of the task."""
-        self.sums = super()._sums()
+        blocking = self.blocking
+        held = panels_of_sums(minimum(self.k_words, blocking.k_words), blocking.panels)
+        buffer = self.unit.scratch(held * blocking.tile_rows * blocking.panel, "float32")
+        self.sums = Sums(buffer, 0, blocking.panel)
         with tile_registers(self.unit):
             super().emit()
-
-    def _sums(self) -> Sums:
-        return self.sums
 
     def _tiles_in_place(self, a_words: tirx.Buffer, block: Block) -> None:
         """Whole tiles read A where it lies; an incomplete last one is packed, so that no row beyond is read."""
@@ -155,40 +200,32 @@ class MatrixWalk(PanelWalk):
         last_whole = T.bind(minimum(task.last_tile, self.m // height))
         with T.serial(task.first_tile, last_whole) as tile:
             start = T.bind(task.a_words_base + tile * (height * self.k_words) + block.first)
-            with T.serial(0, block.count) as panel:
-                self._product(tile, panel, Rows(a_words, start, self.k_words, TILE), height, block)
+            self._panels(tile, Rows(a_words, start, self.k_words, TILE), height, block)
         if not (isinstance(self.m, int) and self.m % height == 0):
             first = T.bind(tirx.max(task.first_tile, last_whole))
             self._packed_tiles(first, task.last_tile, 1, block)
 
     def _packed_tiles(self, first_tile: tirx.Expr, last_tile: tirx.Expr, group: int, block: Block) -> None:
-        """Tiles whose rows of A are packed, `group` tiles at a time, just before they are used."""
+        """Tiles whose rows of A are packed just before they are used: panels stay in the cache, so `group` is 1."""
         height = self.blocking.tile_rows
-        size = height * self.blocking.k_words
-        strip = self.unit.scratch(group * size, self.word)
-        with T.serial(0, ceil_div(last_tile - first_tile, group)) as g:
-            first = T.bind(first_tile + g * group)
-            tiles = T.bind(tirx.min(i64(group), last_tile - first))
-            with T.serial(0, tiles) as q:
-                rows = Rows(strip, T.bind(q * size), TILE, height * TILE)
-                k_first = block.first * self.per_word
-                pack_rows(self.unit, self.task.a, T.bind((first + q) * height), height, block.words, k_first, rows)
-            # Panels first: each comes from the last cache once, for all these tiles; they stay in the one before it.
-            with T.serial(0, block.count) as panel, T.serial(0, tiles) as q:
-                tile = T.bind(first + q)
-                valid = T.bind(tirx.min(i64(height), i64(self.m) - tile * height))
-                self._product(tile, panel, Rows(strip, T.bind(q * size), TILE, height * TILE), valid, block)
+        rows = Rows(self.unit.scratch(height * self.blocking.k_words, self.word), 0, TILE, height * TILE)
+        with T.serial(first_tile, last_tile) as tile:
+            first = T.bind(tile * height)
+            pack_rows(self.unit, self.task.a, first, height, block.words, block.first * self.per_word, rows)
+            self._panels(tile, rows, T.bind(tirx.min(i64(height), i64(self.m) - first)), block)
 
-    def _product(self, tile: tirx.Expr, panel: tirx.Expr, a: Rows, valid: Extent, block: Block) -> None:
-        """One tile of rows, of which `valid` exist, times one panel of the block."""
-        row, column, sums = self._place(tile, panel, block)
-        offset = T.bind(block.b_offset + panel * block.b_stride)
+    def _panels(self, tile: tirx.Expr, a: Rows, valid: Extent, block: Block) -> None:
+        """One tile of rows, of which `valid` exist, times the panels of a block."""
+        unit, height, output = self.unit, self.blocking.tile_rows, self.task.output
 
-        def multiply(room: Sums | None = None) -> None:
-            multiply_tiles(self.unit, a, self.blocking.tile_rows, block.b_buffer, offset, block.words, sums, room)
+        def settle(panel: tirx.Expr, sums: Sums) -> None:
+            row, column, total = self._place(tile, panel, block, sums)
+            if block.follows is not None:
+                add, copy = (partial(add_sums, unit, height, total, sums, copy=copy) for copy in (False, True))
+                either(block.follows, add, copy)
+            either(block.ends, lambda: finish_rows(unit, output, total, valid, row, column))
 
-        if block.follows is None:
-            multiply()
-        else:
-            either(block.follows, lambda: multiply(self.sums), multiply)
-        either(block.ends, lambda: finish_rows(self.unit, self.task.output, sums, valid, row, column))
+        def panel_at(panel: tirx.Expr) -> tuple[tirx.Buffer, tirx.Expr]:
+            return block.b_buffer, T.bind(block.b_offset + panel * block.b_stride)
+
+        across_panels(a, height, block.words, block.count, panel_at, self.sums, settle)

@@ -189,7 +189,8 @@ class PanelWalk:
     def _tile(self, tile: tirx.Expr, panel: tirx.Expr, a_word: AWord, valid: Extent, block: Block) -> None:
         """One tile of rows, of which `valid` exist, times one panel of the block."""
         blocking, unit = self.blocking, self.unit
-        row, column, sums = self._place(tile, panel, block)
+        sums = Sums(unit.scratch(blocking.tile_rows * blocking.panel, "float32"), 0, blocking.panel)
+        row, column, sums = self._place(tile, panel, block, sums)
         offset = T.bind(block.b_offset + panel * block.b_stride)
         between = self._fetch_next(tile, offset, block) if blocking.fetched else None
 
@@ -210,21 +211,16 @@ class PanelWalk:
         whole = isinstance(self.m, int) or isinstance(valid, int)
         multiply([blocking.tile_rows] if whole else heights_down_from(blocking.tile_rows, blocking.tile_vectors))
 
-    def _place(self, tile: tirx.Expr, panel: tirx.Expr, block: Block) -> tuple[tirx.Expr, tirx.Expr, Sums]:
-        """The row and the column where a tile begins, and where its sums are while they are in memory."""
+    def _place(self, tile: tirx.Expr, panel: tirx.Expr, block: Block, whole: Sums) -> tuple[tirx.Expr, tirx.Expr, Sums]:
+        """The row and the column where a tile begins, and where its sums are: `whole`, if the block is all of k."""
         blocking, task = self.blocking, self.task
         row = T.bind(tile * blocking.tile_rows)
         column = T.bind((block.first_panel + panel) * blocking.panel)
         if block.partial is None:
-            return row, column, self._sums()
+            return row, column, whole
         tiles = task.last_tile - task.first_tile
         at = T.bind((panel * tiles + (tile - task.first_tile)) * (blocking.tile_rows * blocking.panel))
         return row, column, Sums(block.partial, at, blocking.panel)
-
-    def _sums(self) -> Sums:
-        """Room for the sums of one tile."""
-        blocking = self.blocking
-        return Sums(self.unit.scratch(blocking.tile_rows * blocking.panel, "float32"), 0, blocking.panel)
 
     def _fetch_next(self, tile: tirx.Expr, offset: tirx.Expr, block: Block) -> Callable[[tirx.Expr], None]:
         """Emits, for each word of a tile, the tile's share of fetching the block of B that lies behind this one."""

@@ -52,6 +52,8 @@ define linkonce_odr void @autocast_tiles_end(ptr %before) alwaysinline {{
 def _product(rows: int, columns: int) -> str:
     """The function that stores `rows` x `columns` tiles of sums of products over `count` tiles along k.
 
+    Where it `continues`, sums begin with those that are stored there, else with zeros.
+
     A's rows are `pitch` bytes apart, its tiles along k `step` bytes, and its second tile of rows `skip` bytes from the
     first; B's rows `width` bytes, as those of the sums.
     Its numbers have 32 bits: TVM narrows those of 64 where it can, and a call of another type is not inlined.
@@ -59,11 +61,21 @@ def _product(rows: int, columns: int) -> str:
     sums = [(row, column, row * columns + column) for row in range(rows) for column in range(columns)]
     lines = [
         f"define linkonce_odr void @autocast_tiles_{rows}x{columns}"
-        "(ptr %a, i32 %pitch32, i32 %step32, i32 %skip32, ptr %b, i32 %width32, i32 %count, ptr %sums) alwaysinline {",
-        "start:",
+        "(ptr %a, i32 %pitch32, i32 %step32, i32 %skip32, ptr %b, i32 %width32, i32 %count, "
+        "ptr %sums, i32 %continues) alwaysinline {",
+        "entry:",
         *(f"%{name} = sext i32 %{name}32 to i64" for name in ("pitch", "step", "skip", "width")),
         f"%b_step = mul i64 %width, {TILE}",
+        *(line for row, column, tile in sums for line in _address(tile, row, column)),
+        "%loads = icmp ne i32 %continues, 0",
+        "br i1 %loads, label %load, label %zero",
+        "load:",
+        *(f"call void @llvm.x86.tileloadd64(i8 {tile}, ptr %at{tile}, i64 %width)" for _, _, tile in sums),
+        "br label %start",
+        "zero:",
         *(f"call void @llvm.x86.tilezero(i8 {tile})" for _, _, tile in sums),
+        "br label %start",
+        "start:",
         "%any = icmp sgt i32 %count, 0",
         "br i1 %any, label %loop, label %end",
         "loop:",
@@ -81,15 +93,19 @@ def _product(rows: int, columns: int) -> str:
         "%more = icmp slt i32 %i_next, %count",
         "br i1 %more, label %loop, label %end",
         "end:",
+        *(f"call void @llvm.x86.tilestored64(i8 {tile}, ptr %at{tile}, i64 %width)" for _, _, tile in sums),
+        "ret void",
     ]
-    for row, column, tile in sums:
-        lines += [
-            f"%row{tile} = mul i64 %b_step, {row}",
-            f"%to{tile} = add i64 %row{tile}, {column * _ROW_BYTES}",
-            f"%at{tile} = getelementptr i8, ptr %sums, i64 %to{tile}",
-            f"call void @llvm.x86.tilestored64(i8 {tile}, ptr %at{tile}, i64 %width)",
-        ]
-    return "\n  ".join([*lines, "ret void"]) + "\n}\n"
+    return "\n  ".join(lines) + "\n}\n"
+
+
+def _address(tile: int, row: int, column: int) -> list[str]:
+    """Lines that compute where a tile of sums is stored."""
+    return [
+        f"%row{tile} = mul i64 %b_step, {row}",
+        f"%to{tile} = add i64 %row{tile}, {column * _ROW_BYTES}",
+        f"%at{tile} = getelementptr i8, ptr %sums, i64 %to{tile}",
+    ]
 
 
 def _turn() -> str:
