@@ -12,11 +12,35 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, detect_target, instruction_set
+from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE, tiles_ir
 from autocast.runtime import threads
 from benchmarks.timing import alternate
 
 #: Chains of multiply-adds: more than one instruction's latency times the instructions that begin in a cycle.
 _CHAINS = 16
+
+#: Products of tiles that do not wait for each other, and LLVM IR that adds them up.
+_SUMS = 4
+_TILES = """
+define float @autocast_peak(i32 %steps) noinline {
+entry:
+  %before = alloca [64 x i8]
+  call void @autocast_tiles_begin(ptr %before)
+  br label %loop
+loop:
+  %i = phi i32 [0, %entry], [%next, %loop]
+  PRODUCTS
+  %next = add i32 %i, 1
+  %more = icmp slt i32 %next, %steps
+  br i1 %more, label %loop, label %exit
+exit:
+  call void @autocast_tiles_end(ptr %before)
+  ret float 0.0
+}
+""".replace(
+    "PRODUCTS",
+    "\n  ".join(f"call void @llvm.x86.tdpbf16ps(i8 {i}, i8 {4 + i // 2}, i8 {6 + i % 2})" for i in range(_SUMS)),
+)
 
 #: Multiply-adds of a chain: milliseconds, beside which waking the cores is nothing.
 _STEPS = 1_000_000
@@ -48,25 +72,32 @@ def measure() -> Roofline:
     unit = instruction_set(target)
     workers = threads.configure()
     gflops = {"float32": _multiply_adds(unit, "float32", workers, target)}
-    gflops["bfloat16"] = _multiply_adds(unit, "bfloat16", workers, target) if unit.bf16_dot else gflops["float32"]
+    gflops["bfloat16"] = gflops["float32"]
+    if unit.tiles:
+        code = tiles_ir() + _TILES
+        gflops["bfloat16"] = _peak(code, _SUMS * 2 * TILE * TILE * 2 * TILE, workers, target)
+    elif unit.bf16_dot:
+        gflops["bfloat16"] = _multiply_adds(unit, "bfloat16", workers, target)
     return Roofline(gflops, _copied_bytes())
 
 
 def _multiply_adds(unit: InstructionSet, dtype: str, workers: int, target: tvm.target.Target) -> float:
-    """1e9 floating-point operations a second of independent chains of multiply-adds that never leave registers."""
+    """The peak of independent chains of multiply-adds that never leave registers."""
+    each = 2 * unit.lanes * (2 if dtype == "bfloat16" else 1)
+    return _peak(_chains(unit.lanes, dtype), _CHAINS * each, workers, target)
+
+
+def _peak(code: str, each: int, workers: int, target: tvm.target.Target) -> float:
+    """1e9 floating-point operations a second of `float autocast_peak(int steps)`, `each` a step, on all cores."""
     with IRBuilder() as builder, T.prim_func(s_tir=True):
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         result = T.arg("result", T.buffer((workers,), "float32"))
-        with (
-            T.attr(tirx.const(0, "int32"), "pragma_import_llvm", _chains(unit.lanes, dtype)),
-            T.parallel(0, workers) as worker,
-        ):
+        with T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code), T.parallel(0, workers) as worker:
             T.buffer_store(result, tirx.call_extern("float32", "autocast_peak", tirx.const(_STEPS, "int32")), [worker])
-    code = tvm.compile(tvm.IRModule({"main": builder.get()}), target=target)
+    machine = tvm.compile(tvm.IRModule({"main": builder.get()}), target=target)
     result = tvm.runtime.tensor(np.zeros(workers, "float32"))
-    best = alternate({"peak": lambda: code["main"](result)}, rounds=2, calls=10)["peak"].best
-    each = 2 * unit.lanes * (2 if dtype == "bfloat16" else 1)
-    return workers * _STEPS * _CHAINS * each / best / 1e6
+    best = alternate({"peak": lambda: machine["main"](result)}, rounds=2, calls=10)["peak"].best
+    return workers * _STEPS * each / best / 1e6
 
 
 def _chains(lanes: int, dtype: str) -> str:

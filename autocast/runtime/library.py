@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import tvm_ffi
 
+from autocast.runtime.processors import own_flags
 from autocast.runtime.tvm_runtime import function
 
 #: How a line of TVM's begins that says, at each library that is loaded, which memories beside the usual one it needs.
@@ -41,6 +42,7 @@ def load_library(code: Any) -> Library:
 
     Loading executes what the library has for that: check where it comes from first.
     """
+    own_flags()  # asks Linux for the registers that the code may use
     with _lock:
         handle = os.memfd_create("autocast")
         try:
