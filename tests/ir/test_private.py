@@ -13,6 +13,7 @@ from tvm.script import tirx as T
 from autocast import amp, from_relax, vm
 from autocast.ir import private
 from tests.ir.ways import check
+from tests.kernels.targets.cpu.products.cases import has_pairs
 
 
 @I.ir_module
@@ -60,6 +61,7 @@ def _names(mod: tvm.IRModule) -> list[str]:
     return sorted(var.name_hint for var in mod.get_global_vars())
 
 
+@has_pairs
 @pytest.mark.parametrize("flag", [True, False])
 def test_weights_that_functions_take_are_cast_and_packed_ahead_of_time(flag: bool) -> None:
     v, w = _weights()

@@ -24,6 +24,7 @@ from tests.architectures import ARCHITECTURES
 from tests.fuzz.generator import generate
 from tests.kernels.cast_kernels import own_kernels, stored_casts
 from tests.kernels.modules import NUMPY, module, random, run
+from tests.kernels.targets.cpu.products.cases import has_pairs
 
 #: Random modules, and the share of their casts that are what the model says: it does not know a call's other readers.
 _MODULES, _AGREEMENT = 150, 0.85
@@ -59,6 +60,7 @@ def _described(mod: tvm.IRModule, function: str, variable: str) -> str:
     return f"@{function} %{variable}, {source.ty} by {written} to {cast.ty.dtype} for {', '.join(readers) or 'results'}"
 
 
+@has_pairs
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("is_training", [False, True], ids=["inference", "training"])
 def test_casts_of_architectures_become_what_the_cost_model_says(name: str, is_training: bool) -> None:

@@ -9,6 +9,7 @@ import transformers
 import autocast
 from autocast import vm
 from autocast.errors import InputError
+from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruction_set
 from autocast.model.model import get_peak_memory
 from autocast.testing import (
     append_loss_n_optimizer,
@@ -51,7 +52,9 @@ def test_the_script_of_raf_runs():
     low = profile_vm_model(amp_optimizer, device, args, opt_level=3, warmup=1, number=2, repeat=1)[0]
     assert float32 > 0
     assert low > 0
-    assert 0 < get_peak_memory(amp_optimizer, device, args) < 1.1 * memory  # at this size: parameters and state
+    # At this size: parameters and state. Weights are narrowed beside them where packing does not narrow.
+    most = 1.1 if instruction_set(detect_target()).bf16_dot else 1.5
+    assert 0 < get_peak_memory(amp_optimizer, device, args) < most * memory
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(None, 1e-5), ("bfloat16", 2e-2)])

@@ -65,6 +65,7 @@ def test_a_narrowed_weight_is_rounded_on_every_target(cpu: str, rows: int, monke
     assert error(got, x.astype("float64") @ w.astype(x.dtype).astype("float64").T) < 1e-6
 
 
+@has_pairs
 def test_both_readers_of_a_narrowed_argument_narrow_it_as_they_pack() -> None:
     def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
         low = op.astype(w, "bfloat16")
