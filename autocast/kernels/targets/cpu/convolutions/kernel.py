@@ -23,14 +23,14 @@ from autocast.kernels.targets.cpu.convolutions.blocking import Blocking, as_rows
 from autocast.kernels.targets.cpu.convolutions.cutting import cut_when_run
 from autocast.kernels.targets.cpu.convolutions.depthwise import Depthwise, is_depthwise
 from autocast.kernels.targets.cpu.convolutions.matrix import MatrixTile
-from autocast.kernels.targets.cpu.convolutions.runs import WORDS, Runs
+from autocast.kernels.targets.cpu.convolutions.runs import WORDS, RegisterTile
 from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
 from autocast.kernels.targets.cpu.convolutions.taps import Taps, image_shapes
 from autocast.kernels.targets.cpu.convolutions.weights import PackedWeights
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.matrix import Rows, tile_registers
 from autocast.kernels.targets.cpu.products.panels import either
-from autocast.kernels.targets.cpu.products.tile import BlockedSums, Sums, Tile, heights_down_from
+from autocast.kernels.targets.cpu.products.tile import Sums, Tile, heights_down_from
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, llvm_tiles, vector_math
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
@@ -261,38 +261,12 @@ class _Generator:
         kernel_rows: tuple[tirx.Expr, tirx.Expr],
     ) -> None:
         """A tile of pixels by one panel: sums in registers over all taps, then the epilogue."""
-        unit, blocking, band = self.unit, self.blocking, chunk.band
         place = self._place(chunk, panel)
-        channel, weights = place.channel, place.weights
-        tile = Tile(unit, height, blocking.panel)
-        unit.fence(self.output.view)
-        high, wide, run = blocking.loops(chunk.kind, self.layout.channels)
-        words = math.ceil(run / blocking.per_word)
-        sums = BlockedSums(tile, high * wide * words)
-        runs = Runs(blocking, self.spec.channels, self.packed, band, sums)
-        row_kind, column_kind = chunk.kind
-        down, right = i64(band.row_pitch * row_kind.reach), column_kind.reach * self.spec.channels
-
-        def multiply(distance: tirx.Expr, tap: Extent) -> None:
-            starts = [T.bind(bases[row] + distance) for row in range(tile.rows)]
-            begin = T.bind(weights + tap * (words * blocking.panel))
-            if blocking.places is None:
-                runs.add(starts, range(tile.rows), begin, run)
-            else:
-                runs.add_trimmed(starts, begin, tile_index)
-
-        if high * wide == 1 and not blocking.trims_rows:
-            multiply(channel, 0)
-        elif high * wide:
-            with T.serial(*kernel_rows) as i:
-                if wide == 1:
-                    multiply(T.bind(channel + i * down), i)
-                    sums.end_run(i, words)
-                else:
-                    with T.serial(0, i64(wide)) as j:
-                        multiply(T.bind(channel + i * down + j * right), i * wide + j)
-                        sums.end_run(i * wide + j, words)
-        sums.finish()
+        self.unit.fence(self.output.view)
+        taps = RegisterTile(
+            self.unit, self.blocking, chunk.kind, chunk.band, self.spec.channels, self.layout.channels, self.packed
+        )
+        tile = taps.multiply(height, bases, tile_index, place.channel, place.weights, kernel_rows)
         self._store(tile, places, place)
 
     def _place(self, chunk: _Chunk, panel: tirx.Expr) -> _Place:

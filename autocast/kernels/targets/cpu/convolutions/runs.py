@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.extents import i64
+from autocast.kernels.extents import Extent, i64
 from autocast.kernels.targets.cpu.convolutions.band import Band
 from autocast.kernels.targets.cpu.convolutions.blocking import Blocking
-from autocast.kernels.targets.cpu.products.tile import BLOCK_WORDS, MOST_WORDS, BlockedSums
+from autocast.kernels.targets.cpu.convolutions.taps import Taps
+from autocast.kernels.targets.cpu.products.tile import BLOCK_WORDS, MOST_WORDS, BlockedSums, Tile
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: LLVM IR: a pair of neighbouring elements of 16 bits, aligned to one of them, and the last one of an odd number.
 WORDS = """
@@ -115,3 +118,71 @@ class Runs:
             return self.band.view[index]
         name = "autocast_last_at" if last else "autocast_pair_at"
         return tirx.call_extern("int32", name, T.address_of(self.band.view[index]))
+
+
+@dataclass(frozen=True)
+class RegisterTile:
+    """Emits the products of a tile of pixels of one kind, whose sums stay in registers over all taps.
+
+    Attributes
+    ----------
+    unit, blocking
+        Of the kernel.
+    kind
+        The taps along height and width.
+    band
+        The data, `pixel` elements from pixel to pixel.
+    channels
+        Of a group; a pixel has those of all groups.
+    weights
+        Packed, as a vector of words.
+    """
+
+    unit: VectorUnit
+    blocking: Blocking
+    kind: tuple[Taps, Taps]
+    band: Band
+    pixel: int
+    channels: int
+    weights: tirx.Buffer
+
+    def multiply(
+        self,
+        height: int,
+        bases: tirx.Buffer,
+        tile_index: tirx.Expr,
+        channel: tirx.Expr,
+        first_word: tirx.Expr,
+        kernel_rows: tuple[tirx.Expr, tirx.Expr],
+    ) -> Tile:
+        """The sums of `height` pixels, whose data begin at `bases` and `channel`, by the panel from `first_word` on."""
+        blocking = self.blocking
+        tile = Tile(self.unit, height, blocking.panel)
+        high, wide, run = blocking.loops(self.kind, self.channels)
+        words = math.ceil(run / blocking.per_word)
+        sums = BlockedSums(tile, high * wide * words)
+        runs = Runs(blocking, self.pixel, self.weights, self.band, sums)
+        row_kind, column_kind = self.kind
+        down, right = i64(self.band.row_pitch * row_kind.reach), column_kind.reach * self.pixel
+
+        def multiply(distance: tirx.Expr, tap: Extent) -> None:
+            starts = [T.bind(bases[row] + distance) for row in range(tile.rows)]
+            begin = T.bind(first_word + tap * (words * blocking.panel))
+            if blocking.places is None:
+                runs.add(starts, range(tile.rows), begin, run)
+            else:
+                runs.add_trimmed(starts, begin, tile_index)
+
+        if high * wide == 1 and not blocking.trims_rows:
+            multiply(channel, 0)
+        elif high * wide:
+            with T.serial(*kernel_rows) as i:
+                if wide == 1:
+                    multiply(T.bind(channel + i * down), i)
+                    sums.end_run(i, words)
+                else:
+                    with T.serial(0, i64(wide)) as j:
+                        multiply(T.bind(channel + i * down + j * right), i * wide + j)
+                        sums.end_run(i * wide + j, words)
+        sums.finish()
+        return tile

@@ -72,7 +72,7 @@ def store_tile(
         sums = Sums(unit.scratch(rows * width, "float32"), 0, width)
         tile.store(sums)
     with T.serial(0, i64(rows)) as row:
-        store(row, lambda vector: T.bind(sums.buffer[unit.ramp(row * width + vector * unit.lanes)]))
+        store(row, lambda vector: T.bind(sums.buffer[unit.ramp(i64(sums.offset) + row * width + vector * unit.lanes)]))
 
 
 def _sums_of(tile: Tile, row: int, vector: int) -> tirx.Expr:

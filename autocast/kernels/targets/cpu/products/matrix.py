@@ -40,7 +40,7 @@ def tile_registers(unit: VectorUnit) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of A along k, as tile registers load them: `at` word `start` of `buffer`, `pitch` words from row to row.
+    """Rows of A along k, as tile registers load them: from word `start` of `buffer` on, `pitch` words from row to row.
 
     The words of the next tile along k are `step` words further, those of the next 16 rows `skip` words: 16 rows, unless
     it is given.
@@ -79,7 +79,7 @@ def pack_rows(
         column = T.bind(i64(first) + part * TILE)
         k = T.bind(i64(k_first) + tile * (TILE * source.per_word))
 
-        def pairs(edge: bool, column: tirx.Expr = column, k: tirx.Expr = k) -> None:
+        def pairs(edge: bool) -> None:
             with T.serial(0, TILE) as word:
                 row = T.bind(k + word * source.per_word)
                 ends = [i32(i64(source.columns) - column), i32(i64(source.k) - row)] if edge else []
