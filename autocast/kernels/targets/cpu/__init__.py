@@ -1,1 +1,1 @@
-"""Kernels for the vector units of x86 and ARM processors."""
+"""Kernels for the vector and matrix units of x86 and ARM processors."""

@@ -1,4 +1,4 @@
-"""The kernels for vector units of x86 and ARM processors: a generator for each type of spec."""
+"""The kernels for vector and matrix units of x86 and ARM processors: a generator for each type of spec."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _WAYS: Mapping[type, Callable[[Any, InstructionSet, int], Mapping[str, Any]]] = 
 
 
 class Cpu(Backend):
-    """Vectors of any width; 16-bit numbers are widened as they are loaded, and products of bfloat16 paired."""
+    """Vectors of any width; 16-bit numbers are widened as they are loaded, products of bfloat16 paired or tiled."""
 
     generators: ClassVar[Mapping[type, Generator]] = {
         Attention: attention,

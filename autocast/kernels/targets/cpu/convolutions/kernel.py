@@ -1,9 +1,10 @@
-"""Convolutions: from a `Convolution` to a TIR function that runs at the speed of the vector unit.
+"""Convolutions: from a `Convolution` to a TIR function that runs at the speed of the vector or matrix unit.
 
 A convolution is a product of a matrix of pixels, each row of which holds what one output sees, with one of weights. The
 matrix of pixels is never stored: the microkernel of products takes, for each row of the kernel, one run of neighbouring
 words from a row of NHWC data. Each task copies the band of rows that it needs to a scratch in its cache, with zeros
-around it and narrowed where that is asked for; data that needs neither is read where it lies.
+around it and narrowed where that is asked for; data that needs neither is read where it lies. A matrix unit takes rows
+of that matrix: those of one tile are stored, see `matrix`.
 """
 
 from __future__ import annotations

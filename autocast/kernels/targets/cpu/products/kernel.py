@@ -1,9 +1,10 @@
-"""Matrix products: from a `Product` to a TIR function that runs at the speed of the vector unit.
+"""Matrix products: from a `Product` to a TIR function that runs at the speed of the vector or matrix unit.
 
 Every task (one a thread) owns a block of rows and panels of the output. It walks over groups of panels: packs those of
 B into its own cache, then for each tile of rows multiplies the tile with every panel of the group. A is read where it
 lies if its words are what the microkernel wants (rows along k, the dtype that is multiplied); otherwise, and for an
 incomplete last tile, a few tiles of A are packed just before their use. Products of very few rows stream B instead.
+Where a matrix unit multiplies pairs of bfloat16, it walks in the same way: see `matrix`.
 """
 
 from __future__ import annotations
