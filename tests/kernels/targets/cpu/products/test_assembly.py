@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import pytest
 import tvm
@@ -87,3 +88,20 @@ def test_a_product_with_an_epilogue_is_little_code(cpu: str, extents: tuple) -> 
     """Time to compile goes by it: 6,000 lines, the most there are, take 0.3 s where nothing else runs."""
     spec = Product(*extents, "bfloat16", "bfloat16", "bfloat16", transpose_b=True, epilogue=GELU)
     assert len(compile_product(spec, cpu).inspect_source("asm").splitlines()) < 8000
+
+
+@pytest.mark.parametrize("extents", [(1024, 768, 768), (None, None, None), (65, 100, 4096), (20, 64, 64)], ids=str)
+@pytest.mark.parametrize("transposes", [(False, True), (True, False)], ids=["NT", "TN"])
+def test_tiles_are_multiplied_where_the_processor_has_them(extents: tuple, transposes: tuple[bool, bool]) -> None:
+    spec = Product(*extents, "bfloat16", "bfloat16", "bfloat16", *transposes, epilogue=GELU)
+    lines = compile_product(spec, "sapphirerapids").inspect_source("asm").splitlines()
+    products = [i for i, line in enumerate(lines) if "tdpbf16ps" in line]
+    assert products
+    # All is inlined; between the products of a step, and from step to step, vectors have no part.
+    assert not [line for line in lines if re.search(r"autocast_tiles_\d", line)]
+    for before, after in pairwise(products):
+        between = lines[before:after]
+        if not any("tilestored" in line or "tilezero" in line for line in between):
+            assert not [line for line in between if re.search(r"%[xyz]mm|call", line)]
+    setups, ends = (sum(name in line for line in lines) for name in ("sttilecfg", "ldtilecfg"))
+    assert ends == 2 * setups > 0, "what was set up on the thread is put back"
