@@ -68,6 +68,7 @@ ARITHMETIC = (
 
 ACTIVATIONS = (
     rule("relax.nn.relu", follow(1), why="gives back its operand or zero"),
+    rule("relax.nn.hardtanh", follow(1), why="gives back its operand or a bound"),
     rule("relax.nn.leakyrelu", follow(1), why="scales by one of two constants: one rounding"),
     rule("relax.nn.prelu", full(2), why="TVM refuses it in bfloat16"),
     rule("relax.nn.gelu", follow(1), why=f"{_BOUNDED} (slope at most 1.13)"),

@@ -1,14 +1,14 @@
-"""Reductions: long sums need float32, a maximum does not."""
+"""Reductions: long sums need float32, and an extreme is looked for among what it was chosen from."""
 
 from __future__ import annotations
 
-from type_hints.helpers import follow, full
+from type_hints.helpers import full
 from type_hints.registry import rule
 
 _SUM = "a long sum: in low precision late terms vanish beside the total, and float16 overflows at 65504"
 _PRODUCT = "a long product: roundings add up, and float16 leaves its range after a few factors"
 _SQUARES = "a sum of squared differences: cancels, and float16 overflows for differences beyond 255"
-_SELECTS = "gives back one of its elements"
+_CHOSEN = "which elements equal it is asked by gradients and masks: none equals it where it alone is rounded"
 
 RULES = (
     rule("relax.sum", full(1), why=_SUM),
@@ -22,7 +22,7 @@ RULES = (
     rule("relax.cumprod", full(1), why=_PRODUCT),
     rule("relax.variance", full(1), why=_SQUARES),
     rule("relax.std", full(1), why=_SQUARES),
-    rule("relax.max", follow(1), why=_SELECTS),
-    rule("relax.min", follow(1), why=_SELECTS),
+    rule("relax.max", full(1), why=_CHOSEN),
+    rule("relax.min", full(1), why=_CHOSEN),
     rule("relax.median", full(1), why="rounding creates ties, which change the index that it also returns"),
 )

@@ -51,8 +51,8 @@ TRUSTED = frozenset(
     f"{name}.{overload}"
     for overload, names in {
         "default": "abs acos acosh asin asinh atan atanh ceil constant_pad_nd cos cosh "
-        "erf exp flip floor gelu hardtanh isinf isnan leaky_relu log max mean "
-        "min neg permute prod reciprocal relu relu6 repeat round rsqrt scalar_tensor sigmoid sign silu "
+        "erf exp flip floor gelu isinf isnan leaky_relu log max mean "
+        "min neg permute prod reciprocal relu repeat round rsqrt scalar_tensor sigmoid sign silu "
         "sin sinh sqrt square stack tan tanh tril triu trunc",
         "start_step": "arange",
     }.items()

@@ -35,6 +35,8 @@ KEEP_WHOLE = (
     aten.mish.default,
     aten.logaddexp.default,
     aten.baddbmm.default,
+    aten.hardsigmoid.default,
+    aten.hardswish.default,
     aten.relu6.default,
     aten.stack.default,
     aten.tril.default,

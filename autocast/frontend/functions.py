@@ -83,6 +83,23 @@ def _exp2(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
     return op.power(_number(2.0, x), x)
 
 
+def _hardtanh(importer: Importer, node: fx.Node) -> relax.Expr:
+    low, high = (importer.arg(node, i, name, of) for i, name, of in ((1, "min_val", -1.0), (2, "max_val", 1.0)))
+    return importer.emit(_between(importer.arg(node, 0, "self"), low, high))
+
+
+def _between(x: relax.Expr, low: float, high: float) -> relax.Expr:
+    """A clip without a slope at its bounds; of integers, which have no slope, a clip."""
+    if "float" in str(dtype_of(x)):
+        return own.hardtanh(x, low=float(low), high=float(high))
+    return op.clip(x, low, high)
+
+
+def _gate(x: relax.Expr) -> relax.Expr:
+    """0 to 6 where x is -3 to 3. `x + 3` is rounded, and its slope would end one number too early."""
+    return op.add(_between(x, -3, 3), _number(3, x))
+
+
 def _rrelu(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     """In evaluation: the mean of the slopes. Random ones are refused before (`autocast.frontend.checks`)."""
     lower, upper = importer.arg(node, 2, "lower", 1 / 8), importer.arg(node, 3, "upper", 1 / 3)
@@ -111,10 +128,14 @@ FUNCTIONS: dict[str, Converter] = {
     "elu.default": _computed_wide(_elu),
     "exp2.default": _computed_wide(_exp2),
     "expm1.default": _simple(own.expm1),
+    "hardsigmoid.default": _computed_wide(lambda importer, node, x: op.divide(_gate(x), _number(6, x))),
+    "hardswish.default": _computed_wide(lambda importer, node, x: op.divide(op.multiply(x, _gate(x)), _number(6, x))),
+    "hardtanh.default": _hardtanh,
     "log10.default": _computed_wide(_logarithm(10.0)),
     "log1p.default": _simple(own.log1p),
     "log2.default": _computed_wide(_logarithm(2.0)),
     "mish.default": _computed_wide(_mish),
+    "relu6.default": lambda importer, node: importer.emit(_between(importer.arg(node, 0, "self"), 0, 6)),
     "round.decimals": _computed_wide(_rounded),
     "rrelu_with_noise_functional.default": _rrelu,
     "softplus.default": _computed_wide(_softplus),

@@ -29,6 +29,7 @@ TRANSCENDENTAL = _by_functions(
 ACTIVATIONS = (
     *_by_functions(Kind.ELEMENTWISE, "nn.gelu nn.gelu_tanh nn.relu nn.selu nn.silu"),
     *rows(Kind.ELEMENTWISE, "nn.leakyrelu", vector="leakyrelu", numbers=("alpha",), channels_last="elementwise"),
+    *rows(Kind.ELEMENTWISE, "nn.hardtanh", vector="clip", numbers=("low", "high"), channels_last="elementwise"),
     # By two functions, one for the threshold that torch has: see `expression.operation`.
     *rows(Kind.ELEMENTWISE, "nn.softplus", channels_last="elementwise"),
     # Its slopes are along an axis that moves with the channels.

@@ -87,6 +87,7 @@ ROWS: list[Row] = [
     ("R.nn.silu(x)", {"x": (3, 4)}, F.silu),
     ("R.nn.selu(x)", {"x": (3, 4)}, F.selu),
     ("R.nn.softplus(x)", {"x": (3, 4)}, F.softplus),
+    ("R.nn.hardtanh(x, low=-0.5, high=0.75)", {"x": (3, 4)}, lambda x: F.hardtanh(x, -0.5, 0.75)),
     ("R.nn.leakyrelu(x, alpha=0.2)", {"x": (3, 4)}, lambda x: F.leaky_relu(x, 0.2)),
     ("R.nn.prelu(x, a, axis=1)", {"x": (3, 4), "a": (4,)}, F.prelu),
     ("R.erf(x)", {"x": (3, 4)}, torch.erf),

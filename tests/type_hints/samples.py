@@ -212,6 +212,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     "relax.nn.cross_entropy": lambda: own.cross_entropy(tensor(4, 3), index(4), **_CROSS_ENTROPY),
     "relax.nn.cross_entropy_with_logits": lambda: nn.cross_entropy_with_logits(tensor(4, 3), tensor(4, 3)),
     "relax.nn.grouped_matmul": lambda: own.grouped_matmul(tensor(5, 4), tensor(3, 4, 6), index(3)),
+    "relax.nn.hardtanh": lambda: own.hardtanh(tensor(4, 6), low=-1.0, high=1.0),
     "relax.nn.gated_add": lambda: own.gated_add(*(tensor(4, 6) for _ in range(3))),
     "relax.nn.gru": lambda: own.gru(tensor(5, 2, 9), tensor(9, 3), tensor(3), tensor(2, 3), reverse=True),
     "relax.nn.lstm": lambda: own.lstm(tensor(5, 2, 12), tensor(12, 3), tensor(2, 3), tensor(2, 3), reverse=False),

@@ -10,6 +10,7 @@ from autocast.operators.own import special
 from autocast.operators.own.activations import (
     gelu_backward,
     gelu_tanh_backward,
+    hardtanh,
     leakyrelu_backward,
     relu_backward,
     selu_backward,
@@ -75,6 +76,7 @@ __all__ = [
     "grouped_matmul",
     "gru",
     "gru_backward",
+    "hardtanh",
     "index_copy",
     "instance_norm_backward",
     "layer_norm_backward",

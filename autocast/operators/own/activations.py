@@ -1,4 +1,6 @@
-"""Backward operators of activations: the adjoint `g` of the result, times the slope at `x` (or at the result `y`)."""
+"""Backward operators of activations: the adjoint `g` of the result, times the slope at `x` (or at the result `y`).
+
+And hardtanh, which is a clip with a slope of its own: none at the bounds."""
 
 from __future__ import annotations
 
@@ -13,6 +15,10 @@ op = relax.op
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 #: gelu_tanh(x) = x / 2 (1 + tanh(_ROOT (x + _CUBIC x^3)))
 _ROOT, _CUBIC = math.sqrt(2 / math.pi), 0.044715
+
+
+def _hardtanh(e: Expansion) -> relax.Expr:
+    return op.clip(e.operands[0], float(e.call.attrs["low"]), float(e.call.attrs["high"]))
 
 
 def _relu(e: Expansion) -> relax.Expr:
@@ -73,6 +79,13 @@ def _tanh(e: Expansion) -> relax.Expr:
     return g * (e.number(1.0) - y * y)
 
 
+hardtanh = define(
+    "relax.nn.hardtanh",
+    "x",
+    result=like(0),
+    expand=_hardtanh,
+    summary="x between the attributes low and high, as clip has it; the slope is 0 at both, as in torch",
+)
 relu_backward = define(
     "relax.grad.relu_backward",
     "y g",

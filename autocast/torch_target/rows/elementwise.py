@@ -141,6 +141,7 @@ ROWS: dict[str, Row] = {
     "nn.log1p": _unary(torch.log1p),
     "nn.expm1": _unary(torch.expm1),
     "nn.leakyrelu": lambda asked: F.leaky_relu(asked.args[0], float(asked.attrs.alpha)),
+    "nn.hardtanh": lambda asked: F.hardtanh(asked.args[0], float(asked.attrs["low"]), float(asked.attrs["high"])),
     "nn.softplus": lambda asked: F.softplus(asked.args[0], float(asked.attrs.beta), float(asked.attrs.threshold)),
     "nn.prelu": _prelu,
     "nn.gated_add": _gated_add,

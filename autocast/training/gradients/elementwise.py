@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import reduce
 
 from tvm import relax
 from tvm.relax import op
@@ -61,9 +62,26 @@ def _winner(loses: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> GradientRu
 
 
 def _clip(b: Backward) -> list[Adjoint]:
-    x = b.call.args[0]
-    inside = op.equal(x, b.result)  # a bound is itself
-    return [op.where(inside, b.adjoint, number(0.0, x)), None, None]
+    """By the argument alone: the result may be stored in another precision, where nothing equals its argument."""
+    x, low, high = b.call.args
+    inside = [
+        compare(x, number(float(bound.value), x))
+        for compare, bound in ((op.greater_equal, low), (op.less_equal, high))
+        if math.isfinite(float(bound.value))
+    ]
+    return [_where(b, *inside), None, None]
+
+
+def _hardtanh(b: Backward) -> list[Adjoint]:
+    x, (low, high) = b.call.args[0], (float(b.call.attrs[name]) for name in ("low", "high"))
+    return [_where(b, op.greater(x, number(low, x)), op.less(x, number(high, x)))]
+
+
+def _where(b: Backward, *conditions: relax.Expr) -> relax.Expr:
+    """The adjoint where all conditions hold, else 0."""
+    if not conditions:
+        return b.adjoint
+    return op.where(reduce(op.logical_and, conditions), b.adjoint, number(0.0, b.result))
 
 
 def _fma(b: Backward) -> list[Adjoint]:
@@ -119,6 +137,7 @@ ARITHMETIC = (
     gradient("relax.maximum", _winner(op.less), why="1 where it wins, 1/2 in a tie"),
     gradient("relax.minimum", _winner(op.greater), why="1 where it wins, 1/2 in a tie"),
     gradient("relax.clip", _clip, why="1 between the bounds and on them"),
+    gradient("relax.nn.hardtanh", _hardtanh, why="1 between the bounds, 0 on them, as in torch"),
     gradient("relax.negative", lambda b: [-b.adjoint], why="-1"),
     gradient("relax.abs", slope(lambda x, y: op.sign(x)), why="sign(x), 0 at 0"),
 )

@@ -102,13 +102,15 @@ def fused(w: Writer) -> None:
     x = w.pick_float()
     same = [v for v in w.pool if v.is_tensor and v.same_type(x)]
     y, z = w.one_of(same), w.one_of(same)
-    kind = w.one_of(["fma", "gated", "clip", "prelu"])
+    kind = w.one_of(["fma", "gated", "clip", "hardtanh", "prelu"])
     if kind == "fma":
         w.bind(f"R.ewise_fma({x.name}, {y.name}, {z.name})", x.dims, x.dtype)
     elif kind == "gated":
         w.bind(f"R.nn.gated_add({x.name}, {y.name}, {z.name})", x.dims, x.dtype)
     elif kind == "clip":
         w.bind(f"R.clip({x.name}, R.prim_value(-0.5), R.prim_value(1.25))", x.dims, x.dtype)
+    elif kind == "hardtanh":
+        w.bind(f"R.nn.hardtanh({x.name}, low=-0.5, high=1.25)", x.dims, x.dtype)
     else:
         if x.ndim == 0:
             raise NothingFits

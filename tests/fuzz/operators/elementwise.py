@@ -230,6 +230,11 @@ def _clip(call: relax.Call, x: Tensor, low: float, high: float) -> Tensor:
     return elementwise(lambda a: np.clip(a, low, high), x)
 
 
+@operator("relax.nn.hardtanh", units=0)
+def _hardtanh(call: relax.Call, x: Tensor) -> Tensor:
+    return elementwise(lambda a: np.clip(a, float(call.attrs.low), float(call.attrs.high)), x)
+
+
 @operator("relax.nn.leakyrelu")
 def _leaky_relu(call: relax.Call, x: Tensor) -> Tensor:
     alpha = float(call.attrs.alpha)
