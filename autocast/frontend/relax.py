@@ -68,7 +68,7 @@ def from_relax(
     check_well_formed("from_relax", mod, ImportModelError)
     with repeatable("from_relax", mod, ""):
         with in_phase("with_tensor_inputs", mod, with_tensor_inputs):
-            mod = with_tensor_inputs(mod)
+            mod = _with_named_sizes(with_tensor_inputs(mod))
         with in_phase("first_order", mod, _first_order):
             mod = _first_order(mod)
     main = mod["main"]
@@ -136,6 +136,18 @@ def _with_main(mod: tvm.IRModule, name: str | None) -> tvm.IRModule:
         mod.update_func(functions["main"][0], functions["main"][1].without_attr("global_symbol"))
     mod.update_func(var, function.with_attr("global_symbol", "main"))
     return relax.transform.NormalizeGlobalVar()(mod)
+
+
+def _with_named_sizes(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with a name for each size of `main`'s tensors of which only the number of axes is known."""
+    vague = {var for var in mod["main"].params if var.ty.shape is None and var.ty.ndim >= 0 and not lacks_dtype(var.ty)}
+
+    def named(var: relax.Var) -> relax.TensorType | None:
+        if var not in vague:
+            return None
+        return relax.TensorType([tirx.Var(f"{var.name}_{i}", "int64") for i in range(var.ty.ndim)], var.ty.dtype)
+
+    return relax.transform.UpdateParamType(named)(mod) if vague else mod
 
 
 def _check_known(main: relax.Function) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import zip_longest
+from typing import Any, TypeAlias
+
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.ir.reading import Reading
-from autocast.ir.views import all_bindings, identity, main_of, relax_functions, shape_of, with_functions
+from autocast.ir.views import all_bindings, identity, main_of, relax_functions, with_functions
+
+#: A name, a number, an expression of names, or None where nothing is known.
+Size: TypeAlias = Any
 
 
 @mutator
@@ -49,33 +56,71 @@ def with_equal_sizes(mod: tvm.IRModule) -> tvm.IRModule:
 
         def main(x: ("n", 4), y: ("m", 4)):                 def main(x: ("n", 4), y: ("n", 4)):
             z = R.match_cast(y, R.Tensor(("n", 4)))             z = R.match_cast(y, R.Tensor(("n", 4)))
-            return R.add(x, z)                                  return R.add(x, z)
+            u = R.match_cast(f(x), R.Tensor(("p", 4)))          u = R.match_cast(f(x), R.Tensor(("n", 4)))
+            v = R.match_cast(u, R.Tensor(("n", 4)))             v = R.match_cast(u, R.Tensor(("n", 4)))
+            return R.add(z, v)                                  return R.add(z, v)
 
     Whoever calls it with other sizes reads that `y` does not fit. What a branch says may not hold in the other one.
     """
     main = main_of(mod)
     if main is None:
         return mod
-    shapes = [shape_of(param) or () for param in main.params]
-    own = {identity(size) for shape in shapes for size in shape if isinstance(size, tirx.Var)}
-    same: dict[int, tuple[tirx.Var, tirx.Var | int]] = {}
+    same = _Sizes(size for param in main.params for sizes in _sizes(param.ty) for size in sizes)
+    for binding in (binding for block in main.body.blocks for binding in block.bindings):
+        if isinstance(binding, relax.MatchCast):
+            for sizes, said in zip_longest(_sizes(binding.value.ty), _sizes(binding.ty), fillvalue=()):
+                for size, name in zip_longest(sizes, said):
+                    same.say(size, name)
+    table = same.table()
+    return with_functions(mod, {"main": _with_sizes(main, table)}) if table else mod
 
-    def known(size: tirx.Expr | int) -> tirx.Expr | int:
-        while identity(size) in same:
-            size = same[identity(size)][1]
+
+class _Sizes:
+    """Names of sizes, in the order in which they are first read, and what each is the same as."""
+
+    def __init__(self, sizes: Iterable[Size]) -> None:
+        self.names: dict[int, tuple[int, tirx.Var]] = {}
+        self.same: dict[int, Size] = {}
+        for size in sizes:
+            self.say(None, size)
+
+    def known(self, size: Size) -> Size:
+        """The first name of a size, or its number."""
+        while isinstance(size, tirx.Var) and identity(size) in self.same:
+            size = self.same[identity(size)]
         return size
 
-    casts = [b for block in main.body.blocks for b in block.bindings if isinstance(b, relax.MatchCast)]
-    for cast in casts:
-        for size, said in zip(shape_of(cast.value) or (), shape_of(cast.var) or (), strict=False):
-            old, new = known(size), known(said)
-            if (
-                identity(old) in own
-                and identity(old) != identity(new)
-                and (isinstance(new, int) or identity(new) in own)
-            ):
-                same[identity(old)] = old, new
-    if not same:
-        return mod
-    main = main.bind_symbolic_vars({old: known(old) for old, _ in same.values()})
-    return with_functions(mod, {"main": main})
+    def say(self, size: Size, name: Size) -> None:
+        """That `name` is what is read of `size`, which may not be known."""
+        old, new = self.known(size), self.known(name)
+        for name in (old, new):
+            if isinstance(name, tirx.Var):
+                self.names.setdefault(identity(name), (len(self.names), name))
+        if not isinstance(old, tirx.Var | int) or not isinstance(new, tirx.Var | int):
+            return
+        first, later = sorted((old, new), key=self._order)
+        if isinstance(later, tirx.Var) and self._order(first) != self._order(later):
+            self.same[identity(later)] = first
+
+    def _order(self, size: tirx.Var | int) -> int:
+        return -1 if isinstance(size, int) else self.names[identity(size)][0]
+
+    def table(self) -> dict[tirx.Var, tirx.Var | int]:
+        """What each name that is not the first of its size is written as."""
+        return {self.names[name][1]: self.known(size) for name, size in self.same.items()}
+
+
+def _sizes(ty: tvm.ir.Type) -> list[tuple[Size, ...]]:
+    """The sizes of each tensor and shape of a type; none where they are not known."""
+    if isinstance(ty, tvm.ir.TupleType):
+        return [sizes for field in ty.fields for sizes in _sizes(field)]
+    values = ty.values if isinstance(ty, relax.ShapeType) else getattr(getattr(ty, "shape", None), "values", None)
+    return [tuple(int(size) if isinstance(size, tirx.IntImm) else size for size in values or ())]
+
+
+def _with_sizes(function: relax.Function, table: dict[tirx.Var, tirx.Var | int]) -> relax.Function:
+    """TVM writes sizes for those that arguments have: for this while, they have all of them."""
+    argument = relax.Var("sizes", relax.ShapeType([*table]))
+    params, body = [*function.params, argument], function.body
+    bound = relax.Function(params, body, function.ret_ty, function.is_pure, function.attrs).bind_symbolic_vars(table)
+    return relax.Function([*bound.params][:-1], bound.body, bound.ret_ty, bound.is_pure, bound.attrs)

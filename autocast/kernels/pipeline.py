@@ -20,7 +20,7 @@ from autocast import settings
 from autocast.ir import first_order, is_op, write_out_literals
 from autocast.ir.dataflow import to_dataflow
 from autocast.ir.failures import in_phase
-from autocast.ir.matched import bind_matched_calls
+from autocast.ir.matched import bind_matched_calls, with_equal_sizes
 from autocast.ir.places import places_of_kernels
 from autocast.kernels.backend import Backend, without_overwriting
 from autocast.kernels.contexts import changed_context
@@ -131,6 +131,7 @@ def _by_rule(name: str) -> Phase:
 LOWERING = (
     _phase(bind_matched_calls),
     _phase(write_out_literals),
+    _phase(with_equal_sizes),
     _phase(first_order),
     _phase(check_recursion),
     _phase(remove_leftovers),

@@ -86,7 +86,7 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
     _check_workers(mod)
     if "global_symbol" in (main.attrs or {}):
         return mod
-    return with_functions(mod, {"main": main.with_attr("global_symbol", "main")})
+    return with_functions(mod, {"main": mod["main"].with_attr("global_symbol", "main")})
 
 
 def _fields(type: tvm.ir.Type) -> Iterator[tvm.ir.Type]:

@@ -11,6 +11,7 @@ import tvm
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from autocast import amp, vm
 from autocast.errors import ImportModelError
@@ -138,7 +139,6 @@ def test_an_ill_formed_module_is_an_error_that_says_what_is_wrong_where_and_how_
     [
         relax.TensorType([2, 4], None),
         relax.TensorType(None, "float32"),
-        relax.TensorType(None, "float32", ndim=2),
         tvm.ir.TupleType([relax.TensorType(None, None)]),
     ],
     ids=str,
@@ -149,6 +149,24 @@ def test_a_tensor_that_no_kernel_can_be_made_for_is_refused_when_it_is_imported(
         builder.emit_func_output(x)
     with pytest.raises(ImportModelError, match=r"the argument 'x(_0)?' of main is a R.Tensor.* Declare .*with_dtypes"):
         from_relax(builder.get())
+
+
+def test_sizes_of_inputs_that_have_no_names_get_some() -> None:
+    @I.ir_module
+    class Vague:
+        @R.function
+        def main(x: R.Tensor(dtype="float32", ndim=2), w: R.Tensor((8, 8), "float32")):
+            rows = T.int64()
+            y = R.exp(x)
+            z = R.match_cast(x, R.Tensor((rows, 8), "float32"))
+            return y, R.matmul(z, w)
+
+    model = from_relax(Vague)
+    assert [str(size) for size in model.main.params[0].ty.shape.values] == ["x_0", "x_1"]
+    x, w = np.ones((3, 8), "float32"), np.eye(8, dtype="float32")
+    powers, product = vm.compile(model)(x, w)
+    np.testing.assert_allclose(powers, np.exp(x), rtol=1e-6)
+    np.testing.assert_array_equal(product, x)
 
 
 def test_a_private_function_or_one_that_calls_itself_becomes_main() -> None:

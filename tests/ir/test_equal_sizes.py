@@ -32,6 +32,25 @@ def test_they_are_added(low: bool) -> None:
     np.testing.assert_array_equal(more, w + 1)
 
 
+def test_a_size_that_two_casts_name_is_the_first_of_its_names() -> None:
+    @I.ir_module
+    class Named:
+        @R.function
+        def main(x: R.Tensor(("n", "m"), "float32"), s: R.Shape(["n", "k"])):
+            n, m, k, p, q = T.int64(), T.int64(), T.int64(), T.int64(), T.int64()
+            sizes = R.tensor_to_shape(R.shape_to_tensor(R.shape_of(x)))
+            a = R.match_cast(sizes, R.Shape([p, q]))
+            b = R.match_cast(a, R.Shape([n, m]))
+            grown = R.tensor_to_shape(R.shape_to_tensor(R.shape([n * m, k + 1])))
+            y = R.zeros(R.shape([p, q]), "float32")
+            return R.add(x, y), b, grown, R.shape([p * q, k])
+
+    x = np.ones((3, 4), "float32")
+    total, *shapes = vm.compile(from_relax(Named))(x, np.array([3, 7]))
+    np.testing.assert_array_equal(total, x)
+    assert [tuple(shape) for shape in shapes] == [(3, 4), (12, 8), (12, 7)]
+
+
 def test_inputs_of_other_sizes_are_refused() -> None:
     executable = vm.compile(from_relax(Equal))
     x, y = np.ones((3, 4), "float32"), np.ones((2, 4), "float32")

@@ -18,7 +18,7 @@ from tvm import relax
 from autocast.passes.casting.costs import CastCost
 
 _LOW = {"matmul"}
-_FULL = {"exp", "nn.softmax", "sqrt", "power", "sum", "nn.layer_norm"}
+_FULL = {"exp", "nn.softmax", "sqrt", "power", "sum", "max", "nn.layer_norm"}
 _FOLLOW = {
     *(
         "nn.relu",
@@ -32,7 +32,7 @@ _FOLLOW = {
         "expand_dims",
         "squeeze",
     ),
-    *("take", "where", "concat", "split", "stack", "max"),
+    *("take", "where", "concat", "split", "stack"),
 }
 #: Operators that `Costs` says of to convert as they load and store.
 _CONVERTING = (_LOW | _FULL | _FOLLOW | {"divide", "astype"}) - {"expand_dims", "squeeze"}
