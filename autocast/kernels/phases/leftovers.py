@@ -12,9 +12,12 @@ _KILLS = ("relax.vm.kill_object", "relax.memory.kill_storage", "relax.memory.kil
 
 _WITH_GRADIENT = "relax.call_tir_with_grad"
 
+#: How TVM begins the symbols of what it links into a program; here kernels are linked otherwise, under their names.
+_PREFIX = "system_lib_prefix"
+
 
 def remove_leftovers(mod: tvm.IRModule) -> tvm.IRModule:
-    """Take away releases, which are planned anew, and gradients of PrimFuncs, which nobody asks for any more.
+    """Take away releases, which are planned anew, gradients of PrimFuncs, which nobody asks for any more, and prefixes.
 
     Before::                                            After::
 
@@ -26,7 +29,8 @@ def remove_leftovers(mod: tvm.IRModule) -> tvm.IRModule:
         for var, function in relax_functions(mod)
         if any(is_op(binding.value, *_KILLS, _WITH_GRADIENT) for binding in all_bindings(function.body))
     }
-    return with_functions(mod, functions)
+    mod = with_functions(mod, functions)
+    return mod.without_attr(_PREFIX) if _PREFIX in (mod.attrs or {}) else mod
 
 
 @mutator

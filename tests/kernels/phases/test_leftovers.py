@@ -10,7 +10,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from autocast import vm
+from autocast import from_relax, vm
 from autocast.kernels import detect_target
 from autocast.kernels.phases.leftovers import remove_leftovers
 
@@ -91,3 +91,15 @@ def test_a_module_of_any_stage_runs(stage: str) -> None:
 def test_what_has_no_leftovers_is_left_alone() -> None:
     mod = STAGES["LegalizeOps"]
     tvm.ir.assert_structural_equal(remove_leftovers(mod), mod)
+
+
+def test_a_prefix_of_symbols_that_tvm_would_link_is_none_of_our_kernels() -> None:
+    @I.ir_module
+    class Prefixed:
+        I.module_attrs({"system_lib_prefix": "mine_"})
+
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32")):
+            return R.nn.relu(R.matmul(x, w))
+
+    np.testing.assert_allclose(vm.compile(from_relax(Prefixed, [X]))(X), np.maximum(X @ X, 0), rtol=1e-5, atol=1e-6)
