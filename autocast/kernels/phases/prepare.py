@@ -19,8 +19,12 @@ SMALL = 64 * 1024
 #: How much larger than its sources a kept result may be: packing pads the edges of a matrix.
 PADDING = 1.25
 
-#: Calls that are pure by declaration, yet write to an argument or run code that is not known.
-_OPAQUE = ("relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace_packed")
+#: Calls that are pure by declaration, yet write to an argument, run code that is not known, or give memory to be written.
+_OPAQUE = (
+    *("relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace_packed"),
+    *("relax.builtin.alloc_tensor", "relax.memory.alloc_storage", "relax.memory.alloc_tensor"),
+    *("relax.vm.alloc_storage", "relax.vm.alloc_tensor"),
+)
 
 #: Arguments that are no tensors, and the same at every call.
 _LITERALS = (tvm.ir.GlobalVar, tvm.ir.StringImm, tvm.tirx.IntImm, tvm.tirx.FloatImm)

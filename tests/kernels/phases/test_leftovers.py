@@ -103,3 +103,25 @@ def test_a_prefix_of_symbols_that_tvm_would_link_is_none_of_our_kernels() -> Non
             return R.nn.relu(R.matmul(x, w))
 
     np.testing.assert_allclose(vm.compile(from_relax(Prefixed, [X]))(X), np.maximum(X @ X, 0), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_memory_that_a_module_allocates_for_each_of_its_kernels_stays_apart(planned: bool) -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32")):
+            with R.dataflow():
+                a, b = R.matmul(x, w), R.exp(x)
+                c = R.subtract(R.matmul(a, b), R.tanh(b))
+                d = R.add(a, R.multiply(b, c))
+                R.output(d)
+            return d
+
+    stages = [relax.transform.LegalizeOps(), relax.transform.ToNonDataflow(), relax.transform.RemovePurityChecking()]
+    stages += [relax.transform.CallTIRRewrite(), *[relax.transform.StaticPlanBlockMemory()][: int(planned)]]
+    executable = vm.compile(from_relax(tvm.transform.Sequential(stages)(Module), [X]))
+    x, e = X.astype("float64"), np.exp(X.astype("float64"))
+    expected = x @ X + e * (x @ X @ e - np.tanh(e))
+    for _ in range(2):
+        np.testing.assert_allclose(executable(X), expected, rtol=1e-4, atol=1e-4)
