@@ -68,9 +68,11 @@ def _typed(expr: relax.Expr, type: tvm.ir.Type) -> relax.Expr:
 
 def _closure(var: relax.Var, function: relax.Function, functions: Functions, name: str) -> relax.Expr:
     """A closure of a new global function that computes `function`, which is bound to `var`."""
-    captured: list[relax.Expr] = [free for free in relax.analysis.free_vars(function) if not free.same_as(var)]
-    params = [*function.params, *captured]
+    free = [one for one in relax.analysis.free_vars(function) if not one.same_as(var)]
+    params = [*function.params, *free]
     sizes = relax.analysis.free_symbolic_vars(relax.Function(params, function.body, function.ret_ty, function.is_pure))
+    captured: list[relax.Expr] = [one for one in free if one not in set(sizes)]  # kernels may take sizes as numbers
+    params = [*function.params, *captured]
     if sizes:
         params.append(relax.Var("sizes", relax.ShapeType(sizes)))
         captured.append(relax.ShapeExpr(sizes))

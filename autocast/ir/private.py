@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.tirx.analysis import undefined_vars
 
 from autocast.ir.views import all_bindings, shape_of
 
@@ -30,13 +31,26 @@ def fits(function: relax.Function, values: Sequence[relax.Expr]) -> bool:
     sizes = {
         size: given
         for param, value in pairs
-        for size, given in zip(shape_of(param) or (), shape_of(value) or (), strict=False)
+        for size, given in zip(_sizes(param), _sizes(value), strict=False)
         if isinstance(size, tirx.Var)
     }
     if sizes.keys() != set(relax.analysis.defined_symbolic_vars(function)):
         return False
-    params = function.bind_symbolic_vars(sizes).params if sizes else function.params
-    return all(tvm_ffi.structural_equal(param.ty, value.ty) for param, value in zip(params, values, strict=True))
+    params = _with_sizes(function.params, sizes) if sizes else function.params
+    return all(tvm_ffi.structural_equal(param.ty, value.ty) for param, value in zip(params, values, strict=False))
+
+
+def _sizes(expr: relax.Expr) -> Sequence[tirx.Expr | int]:
+    """The sizes of a tensor, or those that a shape is made of; none where they are not known."""
+    return (expr.ty.values if isinstance(expr.ty, relax.ShapeType) else shape_of(expr)) or ()
+
+
+def _with_sizes(params: Sequence[relax.Var], sizes: Mapping[tirx.Var, tirx.Expr | int]) -> Sequence[relax.Var]:
+    """`params` with these sizes, made of names that the caller has: a last parameter has them, too."""
+    names = [name for size in sizes.values() if isinstance(size, tirx.Expr) for name in undefined_vars(size)]
+    own = relax.Var("sizes", relax.ShapeType(names))
+    signature = relax.Function([*params, own], relax.SeqExpr([], own), own.ty)
+    return signature.bind_symbolic_vars(sizes).params
 
 
 def private_functions(functions: Mapping[str, relax.Function]) -> frozenset[str]:

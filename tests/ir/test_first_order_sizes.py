@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -83,3 +84,32 @@ def test_a_nested_function_slices_from_a_begin_that_is_known_at_run_time() -> No
     x = np.arange(24, dtype="float32").reshape(6, 4)
     for count in (1, 6):
         np.testing.assert_array_equal(model(x, np.zeros(count, "float32")), x[count - 4 :])
+
+
+@pytest.mark.parametrize(
+    "stage", [tvm.transform.Sequential([]), relax.transform.LegalizeOps()], ids=["as it is", "legal"]
+)
+def test_a_closure_takes_sizes_that_are_computed_of_those_around_it(stage: tvm.transform.Pass) -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor(("n", "m", 4), "float32"), w: R.Tensor((4, 4), "float32"), c: R.Tensor((), "bool")):
+            n, m = T.int64(), T.int64()
+            rows = R.reshape(x, R.shape([n * m, 4]))
+
+            @R.function
+            def inner(y: R.Tensor((n * m, 4), "float32")) -> R.Tensor((n * m, 4), "float32"):
+                return R.matmul(y, w)
+
+            a = inner(rows)
+            if c:
+                b = R.exp(a)
+            else:
+                b = a
+            return R.reshape(b, R.shape([n, m, 4]))
+
+    generator = np.random.default_rng(0)
+    x, w = generator.standard_normal((2, 3, 4), "float32"), generator.standard_normal((4, 4), "float32")
+    executable = vm.compile(from_relax(stage(Module)))
+    for c, expected in ((True, np.exp(x @ w)), (False, x @ w)):
+        np.testing.assert_allclose(executable(x, w, np.array(c)), expected, rtol=1e-4)

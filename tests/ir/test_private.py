@@ -155,3 +155,30 @@ def test_functions_that_would_double_at_every_step_stay(monkeypatch: pytest.Monk
     assert _names(from_relax(mod).mod) == ["main"]
     monkeypatch.setattr(private, "_LIMIT", 2 + 2 * (2 + 2 * (2 + 2 * 2)))
     assert _names(from_relax(mod).mod) == ["a", "b", "c", "main"]
+
+
+def test_a_size_may_be_computed_where_it_is_called() -> None:
+    @I.ir_module
+    class Module:
+        @R.function(private=True)
+        def layer(x: R.Tensor(("rows", 8), "float32"), w: R.Tensor((8, 8), "float32")):
+            return R.nn.relu(R.matmul(x, w))
+
+        @R.function
+        def main(x: R.Tensor(("n", "m", 8), "float32"), flag: R.Tensor((), "bool"), w: R.Tensor((8, 8), "float32")):
+            n, m = T.int64(), T.int64()
+            cls = Module
+            y = cls.layer(R.reshape(x, R.shape([n * m, 8])), w)
+            if flag:
+                z = cls.layer(y, w)
+            else:
+                z = y
+            return R.reshape(z, R.shape([n, m, 8]))
+
+    generator = np.random.default_rng(0)
+    x, w = generator.standard_normal((2, 3, 8), "float32"), generator.standard_normal((8, 8), "float32")
+    model = from_relax(Module, [w])
+    assert _names(model.mod) == ["main"]
+    once = np.maximum(x @ w, 0)
+    for flag, expected in ((False, once), (True, np.maximum(once @ w, 0))):
+        np.testing.assert_allclose(vm.compile(model)(x, np.array(flag)), expected, rtol=1e-4, atol=1e-4)

@@ -19,7 +19,7 @@ SMALL = 64 * 1024
 #: How much larger than its sources a kept result may be: packing pads the edges of a matrix.
 PADDING = 1.25
 
-#: Calls that are pure by declaration, yet write to an argument, run code that is not known, or give memory to be written.
+#: Calls that are pure by declaration, yet write to an argument, run code that is not known, or give memory to write to.
 _OPAQUE = (
     *("relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed", "relax.call_inplace_packed"),
     *("relax.builtin.alloc_tensor", "relax.memory.alloc_storage", "relax.memory.alloc_tensor"),
