@@ -18,8 +18,14 @@ def lacks_dtype(type: Any) -> bool:
     return isinstance(type, tvm.ir.TupleType) and any(lacks_dtype(field) for field in type.fields)
 
 
+def _is_vague(value: relax.Expr, type: Any) -> bool:
+    """Whether `type`, that of `value`, leaves out a dtype, or the sizes of a tensor that an operator may know."""
+    knows = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) and not value.ty_args
+    return lacks_dtype(type) or (knows and isinstance(type, relax.TensorType) and type.shape is None)
+
+
 def with_inferred_types(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod`, in which variables have the types of what is bound to them, where some left out a dtype.
+    """`mod`, in which variables have the types of what is bound to them, where some left out a dtype or sizes.
 
     Before::                                        After::
 
@@ -28,7 +34,7 @@ def with_inferred_types(mod: tvm.IRModule) -> tvm.IRModule:
     functions = {
         var: _Inference().visit_expr(function)
         for var, function in relax_functions(mod)
-        if any(lacks_dtype(binding.var.ty) for binding in all_bindings(function.body))
+        if any(_is_vague(binding.value, binding.var.ty) for binding in all_bindings(function.body))
     }
     return with_functions(mod, functions)
 
@@ -43,4 +49,4 @@ class _Inference(PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         new = super().visit_call_(call)
-        return relax.Call(new.op, new.args, new.attrs, new.ty_args) if lacks_dtype(new.ty) else new
+        return relax.Call(new.op, new.args, new.attrs, new.ty_args) if _is_vague(new, new.ty) else new

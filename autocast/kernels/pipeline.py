@@ -27,7 +27,7 @@ from autocast.kernels.contexts import changed_context
 from autocast.kernels.explain import credit, summarize
 from autocast.kernels.fallback.define import define
 from autocast.kernels.fallback.divisions import keep_divisions
-from autocast.kernels.fallback.legalized import check_legalized
+from autocast.kernels.fallback.legalized import check_legalized, check_operands
 from autocast.kernels.fallback.nested_fields import keep_fields_apart
 from autocast.kernels.fallback.places import keep_within_tensors
 from autocast.kernels.fallback.recurrent import write_recurrences
@@ -135,6 +135,7 @@ LOWERING = (
     _phase(first_order),
     _phase(check_recursion),
     _phase(remove_leftovers),
+    _phase(check_operands),
     Phase("fuse_existing", fuse_existing),
     _phase(keep_sizes_of_slices),
     _phase(check_agreement),

@@ -247,3 +247,43 @@ def test_a_part_of_a_program_for_several_workers() -> None:
     call = relax.op.call_pure_packed("runtime.disco.worker_id", ty_args=_F32)
     with pytest.raises(UnsupportedError, match=r"calls runtime\.disco\.worker_id"):
         vm.compile(_returns(call, x))
+
+
+_OF_UNKNOWN_SIZES = {
+    "relax.matmul": lambda x: relax.op.matmul(x, x),
+    "relax.strided_slice": lambda x: relax.op.strided_slice(x, [0], [0], [2]),
+    "relax.cumsum": lambda x: relax.op.cumsum(x, 0),
+    "relax.topk": lambda x: relax.op.topk(x, 2),
+    "relax.concat": lambda x: relax.op.concat([x, x]),
+}
+
+
+@pytest.mark.parametrize("name", _OF_UNKNOWN_SIZES)
+def test_an_operator_of_a_tensor_whose_sizes_nobody_says_is_refused_by_its_name(name: str) -> None:
+    unknown = relax.TensorType(None, "float32", ndim=2)
+    x, builder = _var(_F32), relax.BlockBuilder()
+    with builder.function("main", [x], pure=False):
+        made = builder.emit(relax.Call(relax.ExternFunc("tests.makes"), [x], None, [unknown]))
+        builder.emit_func_output(builder.emit(_OF_UNKNOWN_SIZES[name](made)))
+    tvm.register_global_func("tests.makes", lambda x: x, override=True)
+    with pytest.raises(UnsupportedError, match=rf"no kernel for {name}\(.*bound to %.* in @main.*R\.match_cast"):
+        vm.compile(builder.get())
+
+
+@pytest.mark.parametrize("long", [True, False])
+def test_sizes_that_an_author_left_out_and_an_operator_knows_are_known(long: bool) -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(c: R.Tensor((), "bool"), x: R.Tensor(("n", 3), "float32"), w: R.Tensor((3, 3), "float32")):
+            m = T.int64()
+            if c:
+                r: R.Tensor(ndim=2, dtype="float32") = R.matmul(R.concat([x, x], axis=0), w)
+            else:
+                r: R.Tensor(ndim=2, dtype="float32") = R.matmul(x, w)
+            z = R.match_cast(r, R.Tensor((m, 3), "float32"))
+            return R.exp(z)
+
+    x, w = np.ones((2, 3), "float32"), np.eye(3, dtype="float32")
+    expected = np.full((4 if long else 2, 3), np.e)
+    np.testing.assert_allclose(vm.compile(Module)(np.array(long), x, w), expected, rtol=1e-6)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import tvm
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.ir import all_bindings, op_name, relax_functions, whereabouts
+from autocast.ir import all_bindings, op_name, relax_functions, shape_of, whereabouts
 from autocast.operators import Kind, is_kind
 
 #: Operators that the virtual machine runs itself.
@@ -14,6 +16,17 @@ _BUILT_IN = (
     *("relax.null_value", "relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape"),
     *("relax.hint_on_device", "relax.to_vdevice"),
 )
+
+
+def check_operands(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod`, in which operators take tensors of known shapes alone: rules and TVM's passes expect no others.
+
+    Raises
+    ------
+    UnsupportedError
+        Some do not.
+    """
+    return _check(mod, lambda call: any(map(_is_vague, call.args)))
 
 
 def check_legalized(mod: tvm.IRModule) -> tvm.IRModule:
@@ -24,13 +37,24 @@ def check_legalized(mod: tvm.IRModule) -> tvm.IRModule:
     UnsupportedError
         Some are not: mostly for want of the shape or dtype of an operand.
     """
+    return _check(mod, lambda call: True)
+
+
+def _is_vague(operand: relax.Expr) -> bool:
+    if isinstance(operand, relax.Tuple):
+        return any(map(_is_vague, operand.fields))
+    return isinstance(operand.ty, relax.TensorType) and shape_of(operand) is None
+
+
+def _check(mod: tvm.IRModule, lacks_kernel: Callable[[relax.Call], bool]) -> tvm.IRModule:
     left = []
     for var, function in relax_functions(mod):
         for binding in all_bindings(function.body):
-            name = op_name(binding.value)
-            if name is not None and name not in _BUILT_IN and not is_kind(binding.value, Kind.FOREIGN):
-                operands = ", ".join(str(arg.ty) for arg in binding.value.args if isinstance(arg.ty, relax.TensorType))
-                left.append(f"{name}({operands}), bound to {whereabouts(binding.var, var.name_hint)}")
+            value, name = binding.value, op_name(binding.value)
+            if name is None or name in _BUILT_IN or is_kind(value, Kind.FOREIGN) or not lacks_kernel(value):
+                continue
+            operands = ", ".join(str(arg.ty) for arg in value.args if isinstance(arg.ty, relax.TensorType))
+            left.append(f"{name}({operands}), bound to {whereabouts(binding.var, var.name_hint)}")
     if left:
         more = f" and {len(left) - 3} more" if len(left) > 3 else ""
         raise UnsupportedError(
