@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -175,7 +175,7 @@ class _Resolver(PyExprMutator):
                 self.known[param] = value
             else:
                 bound[param] = value
-        body = function.bind_params(bound).body if bound else function.body
+        body = _with_arguments(function, bound).body if bound else function.body
         self.inlining.append(name)
         for block in body.blocks:
             for binding in block.bindings:
@@ -183,6 +183,14 @@ class _Resolver(PyExprMutator):
         self.inlining.pop()
         known = self._known(body.body)
         return self.visit_expr(body.body) if known is None else known
+
+
+def _with_arguments(function: relax.Function, bound: Mapping[relax.Var, relax.Expr]) -> relax.Function:
+    """`function` of the arguments `bound`. TVM forgets, of what branches give, sizes that no parameter has: one has."""
+    sizes = {size for value in bound.values() for size in relax.analysis.tir_vars_in_type(value.ty)}
+    params = [*function.params, relax.Var("sizes", relax.ShapeType([*sizes]))]
+    whole = relax.Function(params, function.body, function.ret_ty, function.is_pure, function.attrs, function.span)
+    return whole.bind_params(bound)
 
 
 def returns_nothing(function: relax.Function) -> bool:

@@ -182,3 +182,36 @@ def test_a_size_may_be_computed_where_it_is_called() -> None:
     once = np.maximum(x @ w, 0)
     for flag, expected in ((False, once), (True, np.maximum(once @ w, 0))):
         np.testing.assert_allclose(vm.compile(model)(x, np.array(flag)), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_what_branches_of_a_function_give_has_the_sizes_of_the_call(flag: bool) -> None:
+    @I.ir_module
+    class Module:
+        @R.function(private=True)
+        def choose(c: R.Tensor((), "bool"), x: R.Tensor(("rows", 8), "float32"), w: R.Tensor((8, 8), "float32")):
+            rows = T.int64()
+            if c:
+                r = (R.matmul(x, w), R.shape([rows]))
+            else:
+                r = (x, R.shape([rows]))
+            return r
+
+        @R.function
+        def main(c: R.Tensor((), "bool"), x: R.Tensor(("n", 8), "float32"), w: R.Tensor((8, 8), "float32")):
+            cls = Module
+            first = cls.choose(c, x, w)
+            second = cls.choose(c, R.concat([first[0], x], axis=0), w)
+            return R.exp(second[0]), second[1]
+
+    generator = np.random.default_rng(0)
+    x, w = generator.standard_normal((3, 8), "float32"), generator.standard_normal((8, 8), "float32") / 8
+
+    def choose(x: np.ndarray) -> np.ndarray:
+        return x @ w if flag else x
+
+    model = from_relax(Module, [w])
+    assert _names(model.mod) == ["main"]
+    powers, rows = vm.compile(model)(np.array(flag), x)
+    np.testing.assert_allclose(powers, np.exp(choose(np.concatenate([choose(x), x]))), rtol=1e-4)
+    assert tuple(rows) == (6,)
