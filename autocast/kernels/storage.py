@@ -34,6 +34,11 @@ _ADDING = {
 }
 
 
+def is_narrow(dtype: str | None) -> bool:
+    """Whether it is a floating-point dtype of a byte or less, which TVM does not convert rightly."""
+    return str(dtype).startswith(("float8_", "float6_", "float4_"))
+
+
 def compared_as(call: relax.Expr) -> str | None:
     """The dtype that the operand of an operator which compares elements has to be widened to, if it has to."""
     if is_kind(call, Kind.SORT) or is_op(call, "relax.median"):

@@ -1,15 +1,18 @@
-"""Define what TVM leaves to chance: integers over 0, NaN in extrema, integers from NaN, images resized to one pixel."""
+"""Define what TVM leaves to chance: integers over 0, NaN in extrema and as integers, one-pixel images, 8-bit numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
+import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dtype_of, number_of, op_name
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.storage import is_narrow
 
 op = relax.op
 
@@ -68,7 +71,14 @@ def _comparison_with_itself(rewriter: _Define, call: relax.Call, x: relax.Expr, 
 
 
 def _conversion(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
-    """Numbers that no small integer is equal to: the low bits of the int32, however many are converted at once."""
+    """Numbers that no small integer is equal to: the low bits of the int32, however many are converted at once.
+
+    Numbers of 8 bits are looked up: TVM takes the smallest, and 0, for others.
+    """
+    if is_narrow(dtype_of(x)):
+        values = np.arange(256, dtype="uint8").view(getattr(ml_dtypes, str(dtype_of(x)))).astype("float32")
+        code = rewriter.emit(op.astype(rewriter.emit(op.memory.view(x, dtype="uint8")), "int32"))
+        return op.astype(rewriter.emit(op.take(relax.const(values), code, axis=0, mode="fast")), dtype_of(call))
     small = dtype_of(call) in ("int8", "uint8", "int16", "uint16")
     if not small or dtype_of(x) not in (*_FLOATS, "bfloat16"):
         return None

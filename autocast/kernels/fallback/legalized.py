@@ -8,7 +8,8 @@ import tvm
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.ir import all_bindings, op_name, relax_functions, shape_of, whereabouts
+from autocast.ir import all_bindings, dtype_of, op_name, relax_functions, shape_of, whereabouts
+from autocast.kernels.storage import computes, is_narrow
 from autocast.operators import Kind, is_kind
 
 #: Operators that the virtual machine runs itself.
@@ -21,11 +22,21 @@ _BUILT_IN = (
 def check_operands(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod`, in which operators take tensors of known shapes alone: rules and TVM's passes expect no others.
 
+    Numbers of 8 bits are moved and widened, and nothing else is done with them.
+
     Raises
     ------
     UnsupportedError
-        Some do not.
+        An operator takes others.
     """
+    for var, function in relax_functions(mod):
+        for binding in all_bindings(function.body):
+            if _computes_narrow(binding.value):
+                raise UnsupportedError(
+                    f"compile: there is no kernel for {op_name(binding.value)}, bound to "
+                    f"{whereabouts(binding.var, var.name_hint)}, of {binding.value.args[0].ty} to {binding.var.ty}. "
+                    "Expected numbers of 8 bits to be stored and widened only: try R.astype(x, 'float32') before"
+                )
     return _check(mod, lambda call: any(map(_is_vague, call.args)))
 
 
@@ -38,6 +49,13 @@ def check_legalized(mod: tvm.IRModule) -> tvm.IRModule:
         Some are not: mostly for want of the shape or dtype of an operand.
     """
     return _check(mod, lambda call: True)
+
+
+def _computes_narrow(value: relax.Expr) -> bool:
+    if is_kind(value, Kind.CAST):
+        source, result = dtype_of(value.args[0]), dtype_of(value)
+        return (is_narrow(result) and source != result) or (is_narrow(source) and not str(source).startswith("float8"))
+    return (computes(value) or is_kind(value, Kind.SORT)) and any(is_narrow(dtype_of(arg)) for arg in value.args)
 
 
 def _is_vague(operand: relax.Expr) -> bool:
