@@ -48,8 +48,8 @@ def from_relax(
     Raises
     ------
     ImportModelError
-        There is no such function, the module is not well formed, an argument's type leaves out its dtype or dimensions,
-        the values do not fit the parameters, or one of them is none of these.
+        There is no such function, the module is not well formed, an argument's type leaves out its dtype or its number
+        of axes, the values do not fit the parameters, or one of them is none of these.
     """
     if isinstance(mod, relax.Function):
         mod = tvm.IRModule({"main": mod.with_attr("global_symbol", "main")})
