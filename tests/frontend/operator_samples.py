@@ -63,6 +63,8 @@ NUMBERS: dict[str, dict[str, Sample]] = {
         "mish": lambda x, p, i: F.mish(x),
         "rrelu in evaluation": lambda x, p, i: F.rrelu(x, 0.1, 0.5),
         "softplus": lambda x, p, i: F.softplus(x, beta=2.0),
+        "hardsigmoid": lambda x, p, i: F.hardsigmoid(x),
+        "hardtanh of integers": lambda x, p, i: F.hardtanh(i * 3, -1, 2),
         "hardswish": lambda x, p, i: F.hardswish(x),
         "clamp": lambda x, p, i: x.clamp(-0.5, 0.5),
         "clamp from below": lambda x, p, i: x.clamp(min=-0.5),

@@ -71,6 +71,7 @@ ELEMENTWISE = {
     "nn.lstm of which the last state is read": Case(
         lambda *x: relax.TupleGetItem(own.lstm(*x, reverse=False), 1), ((3, 2, 8), (8, 2), (2, 2), (2, 2))
     ),
+    "nn.hardtanh": Case(lambda x: own.hardtanh(x, low=-0.5, high=0.75), ((3, 4),)),
     "nn.gated_add": Case(own.gated_add, ((2, 3), (2, 3), (2, 3))),
     "nn.gated_add of one to itself": Case(lambda x: own.gated_add(x, x, x), ((2, 3),)),
     "outer": Case(op.outer, ((2,), (3,))),
