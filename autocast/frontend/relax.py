@@ -14,6 +14,7 @@ from autocast.frontend.names import variable_name
 from autocast.frontend.tensor_inputs import flat, with_tensor_inputs
 from autocast.ir import check_well_formed, first_order, lacks_dtype, main_of, relax_functions, shape_of, static_shape
 from autocast.ir.failures import in_phase, repeatable
+from autocast.ir.rewriting import replace_variables
 from autocast.messages import is_count, reason, shown
 from autocast.model.value import Model, updates_of
 
@@ -66,6 +67,7 @@ def from_relax(
         )
     mod = _with_main(mod, function)
     check_well_formed("from_relax", mod, ImportModelError)
+    mod = _with_own_names(mod)
     with repeatable("from_relax", mod, ""):
         with in_phase("with_tensor_inputs", mod, with_tensor_inputs):
             mod = _with_named_sizes(with_tensor_inputs(mod))
@@ -136,6 +138,29 @@ def _with_main(mod: tvm.IRModule, name: str | None) -> tvm.IRModule:
         mod.update_func(functions["main"][0], functions["main"][1].without_attr("global_symbol"))
     mod.update_func(var, function.with_attr("global_symbol", "main"))
     return relax.transform.NormalizeGlobalVar()(mod)
+
+
+def _with_own_names(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod`, in which each of `main`'s parameters has a name of its own: a second `w` is `w_1`."""
+    main = mod["main"]
+    taken = {param.name for param in main.params}
+    seen: set[str] = set()
+    new: dict[relax.Var, relax.Var] = {}
+    for param in main.params:
+        name, number = param.name, 0
+        while name in seen or (number and name in taken):
+            number += 1
+            name = f"{param.name}_{number}"
+        seen.add(name)
+        if name != param.name and not isinstance(param.ty, tvm.ir.PrimType):
+            new[param] = relax.Var(name, param.ty, param.span)
+    if not new:
+        return mod
+    params = [new.get(param, param) for param in main.params]
+    main = relax.Function(params, main.body, main.ret_ty, main.is_pure, main.attrs, main.span)
+    mod = mod.clone()
+    mod["main"] = replace_variables(main, new)
+    return mod
 
 
 def _with_named_sizes(mod: tvm.IRModule) -> tvm.IRModule:

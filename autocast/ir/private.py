@@ -55,12 +55,8 @@ def _with_sizes(params: Sequence[relax.Var], sizes: Mapping[tirx.Var, tirx.Expr 
 
 def private_functions(functions: Mapping[str, relax.Function]) -> frozenset[str]:
     """The private functions that do not call themselves; none where writing them out would take too many bindings."""
-    bindings, callees = {}, {}
-    for name, function in functions.items():
-        values = [binding.value for binding in all_bindings(function.body)]
-        called = [value.op for value in values if isinstance(value, relax.Call)]
-        bindings[name] = len(values)
-        callees[name] = Counter(op.name_hint for op in called if isinstance(op, tvm.ir.GlobalVar))
+    bindings = {name: sum(1 for _ in all_bindings(function.body)) for name, function in functions.items()}
+    callees = {name: _callees(function) for name, function in functions.items()}
     candidates = (name for name, function in functions.items() if is_private(function))
     private = frozenset(name for name in candidates if not _calls_itself(name, callees))
     sizes: dict[str, int] = {}
@@ -72,6 +68,19 @@ def private_functions(functions: Mapping[str, relax.Function]) -> frozenset[str]
         return sizes[name]
 
     return private if sum(map(size, functions)) <= _LIMIT else frozenset()
+
+
+def recursive_functions(functions: Mapping[str, relax.Function]) -> frozenset[str]:
+    """The functions that call themselves, by way of others, too."""
+    callees = {name: _callees(function) for name, function in functions.items()}
+    return frozenset(name for name in functions if _calls_itself(name, callees))
+
+
+def _callees(function: relax.Function) -> Counter[str]:
+    """How often a function calls each of its module."""
+    values = (binding.value for binding in all_bindings(function.body))
+    called = (value.op for value in values if isinstance(value, relax.Call))
+    return Counter(op.name_hint for op in called if isinstance(op, tvm.ir.GlobalVar))
 
 
 def _calls_itself(name: str, callees: Mapping[str, Counter[str]]) -> bool:

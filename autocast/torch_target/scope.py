@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import tvm
 import tvm_ffi
 from torch import fx
 from torch.utils import _pytree as pytree
@@ -173,6 +174,10 @@ def conditional(scope: Scope, expr: relax.If) -> Value:
         else:                             # false_0: return (x.neg(),)
             y = R.negative(x)
     """
+    if not _has_tensors_alone(expr.ty):
+        raise UnsupportedError(
+            f"to_torch: a branch returns {expr.ty}, expected tensors: torch's cond returns nothing else"
+        )
     branches = {"true": expr.true_branch, "false": expr.false_branch}
     outer = {var: scope.values[var] for branch in branches.values() for var in _read(branch) if var in scope.values}
     leaves, tree = pytree.tree_flatten(list(outer.values()))
@@ -202,6 +207,12 @@ def conditional(scope: Scope, expr: relax.If) -> Value:
     arguments = (scope.value(expr.cond), *modules, passed)
     chosen = scope.tracer.create_proxy("call_function", torch.ops.higher_order.cond, arguments, {})
     return pytree.tree_unflatten([chosen[i] for i in range(specs[0].num_leaves)], specs[0])
+
+
+def _has_tensors_alone(type: tvm.ir.Type) -> bool:
+    if isinstance(type, tvm.ir.TupleType):
+        return all(map(_has_tensors_alone, type.fields))
+    return isinstance(type, relax.TensorType)
 
 
 def _lifted(scope: Scope, branches: Sequence[Scope]) -> list[fx.Proxy]:

@@ -11,6 +11,7 @@ from tvm import relax
 
 from autocast.errors import GradientError
 from autocast.ir import FLOATS, op_name, relax_functions
+from autocast.ir.private import recursive_functions
 from autocast.training.gradients import GradientRow, GradientRule, get_gradient
 
 #: The dtypes that a gradient can have.
@@ -34,8 +35,13 @@ class Paths(NamedTuple):
 
 
 def inline_calls(function: relax.Function, mod: tvm.IRModule) -> relax.Function:
-    """`function` with the bodies of the Relax functions of `mod` where it calls them, and where those call others."""
-    return function.inline_functions({var: callee for var, callee in relax_functions(mod) if callee != function})
+    """`function` with the bodies of the Relax functions of `mod` where it calls them, and where those call others.
+
+    Those that call themselves stay functions.
+    """
+    functions = {var: callee for var, callee in relax_functions(mod) if callee != function}
+    recursive = recursive_functions({var.name_hint: callee for var, callee in functions.items()})
+    return function.inline_functions({v: callee for v, callee in functions.items() if v.name_hint not in recursive})
 
 
 def straight_line(function: relax.Function) -> tuple[list[relax.Binding], list[relax.Expr]]:
@@ -157,7 +163,7 @@ def _want(bindings: Sequence[relax.Binding], active: set[relax.Var], paths: Path
 def _obstacle(call: relax.Call, name: str | None, row: GradientRow | None) -> str:
     """Why no gradient passes through a call that has no rule."""
     if name is None:
-        return f"a call of {call.op}: pass differentiate(..., mod=...), where the function is"
+        return f"a call of {call.op}: pass differentiate(..., mod=...), where the function is; none may call itself"
     if row is None:
         return f"{name}: it has no row; add one with autocast.training.gradients.register_gradient"
     return f"{name}: {row.why}"

@@ -169,6 +169,18 @@ def test_sizes_of_inputs_that_have_no_names_get_some() -> None:
     np.testing.assert_array_equal(product, x)
 
 
+def test_parameters_of_one_name_are_told_apart() -> None:
+    x, first, second = (relax.Var(name, relax.TensorType((4, 4), "float32")) for name in "xww")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, first, second]):
+        product = builder.emit(relax.op.matmul(x, first))
+        builder.emit_func_output(builder.emit(relax.op.subtract(product, second)))
+    eye = np.eye(4, dtype="float32")
+    model = from_relax(builder.get(), [2 * eye, eye])
+    assert (model.input_names, list(model.params)) == (("x",), ["w", "w_1"])
+    np.testing.assert_array_equal(vm.compile(model)(eye), eye)
+
+
 def test_a_private_function_or_one_that_calls_itself_becomes_main() -> None:
     @I.ir_module
     class Loop:

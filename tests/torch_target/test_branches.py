@@ -175,3 +175,19 @@ def test_code_that_a_module_came_with_is_refused_by_its_name() -> None:
         builder.emit_func_output(builder.emit(called))
     with pytest.raises(UnsupportedError, match=r"call_dps_packed of somebody\.kernel \(1\)"):
         autocast.to_torch(autocast.from_relax(builder.get()))
+
+
+def test_a_branch_that_returns_sizes_is_refused() -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(flag: R.Tensor((), "bool"), x: R.Tensor(("n", 4), "float32")):
+            n = T.int64()
+            if flag:
+                r = (R.exp(x), R.shape([n]))
+            else:
+                r = (x, R.shape([n]))
+            return r
+
+    with pytest.raises(UnsupportedError, match=r"a branch returns .*R\.Shape.*expected tensors"):
+        autocast.to_torch(autocast.from_relax(Module))

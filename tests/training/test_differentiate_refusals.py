@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 from tvm import relax
 from tvm.relax import op
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from autocast.errors import GradientError
 from autocast.training import differentiate
@@ -48,3 +50,25 @@ def test_what_cannot_be_differentiated_is_refused(build: Callable, arguments: di
     function = function_of([x], lambda builder: build(builder, x))
     with pytest.raises(GradientError, match=message):
         differentiate(function, **{"wrt": [x], **arguments})
+
+
+def test_a_function_that_calls_itself_is_named() -> None:
+    @I.ir_module
+    class Loop:
+        @R.function
+        def loop(x: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+            cls = Loop
+            c = R.less(R.max(x), R.const(10.0))
+            if c:
+                y = cls.loop(R.add(x, x))
+            else:
+                y = x
+            return y
+
+        @R.function
+        def main(x: R.Tensor((3,), "float32")):
+            cls = Loop
+            return R.sum(cls.loop(x))
+
+    with pytest.raises(GradientError, match=r"a call of .*loop.*none may call itself"):
+        differentiate(Loop["main"], Loop["main"].params, mod=Loop)

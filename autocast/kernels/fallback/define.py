@@ -1,4 +1,4 @@
-"""Define what TVM leaves to chance: integers over 0, NaN in extrema and as integers, one-pixel images, 8-bit numbers."""
+"""Define what TVM leaves to chance: integers over 0, NaN in extrema and as integers, images of a pixel, 8-bit floats."""
 
 from __future__ import annotations
 

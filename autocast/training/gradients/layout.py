@@ -64,8 +64,8 @@ def _split(b: Backward) -> list[Adjoint]:
 
 
 def slice_of(expr: relax.Expr, axis: int, begin: object, end: object) -> relax.Expr:
-    """Elements begin to end of one axis."""
-    return op.strided_slice(expr, [axis], [begin], [end])
+    """Elements begin to end of one axis, all of which are there."""
+    return op.strided_slice(expr, [axis], [begin], [end], assume_inbound=True)
 
 
 def _fields(expr: relax.Expr) -> list[relax.Expr]:

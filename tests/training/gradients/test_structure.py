@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import op
 
 from autocast.errors import GradientError
@@ -54,6 +54,14 @@ def test_a_lookup_scatters_all_rows_by_one_operator() -> None:
     (scatter,) = calls(function, "grad.take_backward")
     assert static_shape(scatter) == (9, 4)
     assert static_shape(scatter.args[2]) == (6,)
+
+
+def test_tensors_are_joined_along_an_axis_whose_size_is_known_at_run_time() -> None:
+    rows = tirx.Var("n", "int64")
+    x, y = (relax.Var(name, relax.TensorType((rows, 3), "float32")) for name in "xy")
+    function = differentiated(lambda x, y: op.concat([x, y, x], axis=0), x, y)
+    for gradient in function.body.body.fields[-2:]:
+        assert gradient.ty.shape.values[0].same_as(rows)
 
 
 def test_an_argument_that_needs_no_gradient_gets_none() -> None:
