@@ -1,4 +1,4 @@
-"""Define what TVM leaves to chance: integers over 0, NaN in extrema and as integers, images of a pixel, 8-bit floats."""
+"""Define what TVM leaves to chance: integers over 0, NaN in extrema and as integers, one-pixel images, 8 bits."""
 
 from __future__ import annotations
 
