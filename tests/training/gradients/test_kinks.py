@@ -44,10 +44,13 @@ _UNDECIDED = {"hardshrink": NAN}
 
 
 def _places(jumps: tuple[float, ...], dtype: torch.dtype) -> torch.Tensor:
-    """At the jumps, beside them by one unit in the last place, far away, infinite and NaN; each often enough for torch
-    to compute it in a vector, which it does otherwise of NaN."""
-    at = torch.tensor(jumps, dtype=dtype)
-    beside = [torch.nextafter(at, torch.full_like(at, side)) for side in (-INF, INF)]
+    """At the jumps, at the next normal numbers beside them, far away, infinite and NaN; each often enough for torch to
+    compute it in a vector, which it does otherwise of NaN."""
+    at, tiny = torch.tensor(jumps, dtype=dtype), torch.finfo(dtype).tiny
+    beside = [
+        torch.where(at == 0, sign * tiny, torch.nextafter(at, torch.full_like(at, sign * INF))).to(dtype)
+        for sign in (-1, 1)
+    ]
     far = torch.tensor([-20, -2, -0.25, 0.25, 2, 20, -INF, INF, NAN], dtype=dtype)
     return torch.cat([at, *beside, far]).repeat_interleave(64)
 
