@@ -122,6 +122,8 @@ def test_without_torch_the_mode_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_compiler_steps_back_before_it_imports_anything(tmp_path: Path) -> None:
     (tmp_path / "autocast" / "vm").mkdir(parents=True)
+    for package in ("autocast", "autocast/vm"):  # without, one that PYTHONPATH names would be taken
+        (tmp_path / package / "__init__.py").touch()
     stub = "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0))\ndef serve(): pass\n"
     (tmp_path / "autocast" / "vm" / "background.py").write_text(stub)
     command = [sys.executable, "-c", background._PROGRAM]
