@@ -62,6 +62,8 @@ class Blocking:
         Panels of weights that stay in the cache while all pixels of a band are multiplied with them.
     tiles
         Whether the matrix unit multiplies: see `matrix`.
+    in_rows
+        Whether each pixel sees itself alone, and is a row of its own: see `as_rows`.
     """
 
     row_kinds: tuple[Taps, ...]
@@ -79,6 +81,7 @@ class Blocking:
     places: Places | None = None
     panels_together: int = 1
     tiles: bool = False
+    in_rows: bool = False
 
     @property
     def per_word(self) -> int:
@@ -105,11 +108,16 @@ class Blocking:
 
 def as_rows(spec: Convolution) -> Convolution:
     """`spec` with each pixel a row of its own, if it mixes no pixels: one image of any batch, as high as may be."""
-    if spec.kernel != (1, 1) or spec.strides != (1, 1) or any(spec.padding) or any(spec.output_padding):
+    if not _mixes_no_pixels(spec):
         return spec
     extents = (spec.batch, spec.height, spec.width)
     pixels = None if None in extents else math.prod(extent for extent in extents if extent is not None)
     return replace(spec, batch=1, height=pixels, width=1)
+
+
+def _mixes_no_pixels(spec: Convolution) -> bool:
+    apart = any(spec.padding) or any(spec.output_padding)
+    return spec.kernel == (1, 1) and spec.strides == (1, 1) and not apart
 
 
 #: How many bands, and how many heights of tiles, are measured.
@@ -159,6 +167,7 @@ def _candidates(spec: Convolution, isa: InstructionSet, cores: int) -> _Candidat
         pairs=pairs,
         run_taps=spec.groups == 1 and all(kind.reach == 1 or kind.count < 2 for kind in kinds[1]),
         tiles=pairs and isa.tiles,
+        in_rows=_mixes_no_pixels(spec) and (spec.batch, spec.width) == (1, 1),
     )
     return _Candidates(spec, isa, cores, blocking)
 
@@ -179,7 +188,6 @@ class _Candidates:
         self.trimmable = self.known and len(blocking.kinds()) == 1
         self.padded = blocking.row_window.first < 0 or blocking.row_window.beyond > 0
         self.padded_columns = blocking.column_window.first < 0 or blocking.column_window.beyond > 0
-        self.in_rows = spec.kernel == (1, 1) and self.width == 1  # see `matrix`: a tile's rows adjoin
         self.places_of = cache(self._places)
         self.part_of_taps = self._part_of_taps(0), self._part_of_taps(1)
 
@@ -259,7 +267,7 @@ class _Candidates:
             step = vectors * _TILES[self.isa.name][vectors][1] * (blocking.tile_rows + _STEP_ROWS)
             step *= self.part_of_taps[0] if blocking.trims_rows else 1.0
             step *= self.part_of_taps[1] if blocking.places is not None else 1.0
-        packed = blocking.tiles and not self.in_rows
+        packed = blocking.tiles and not blocking.in_rows
         return Cost(
             blocking.row_window,
             blocking.column_window,

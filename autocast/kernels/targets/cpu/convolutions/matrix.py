@@ -60,9 +60,8 @@ class MatrixTile:
 
     def lies_in_rows(self, data: tirx.Buffer) -> bool:
         """Whether neighbouring pixels of the band, which is `data` itself, are rows as tile registers load them."""
-        alone = self.blocking.loops(self.kind, self.channels)[:2] == (1, 1) and self.pixel == self.channels
-        step = self.kind[0].step if self.blocking.column_window.span == 1 else 0
-        return alone and step == 1 and self.channels % (2 * TILE) == 0 and self.band.view.same_as(data)
+        whole = self.pixel == self.channels and self.channels % (2 * TILE) == 0
+        return self.blocking.in_rows and whole and self.band.view.same_as(data)
 
     def rows_in_place(self, base: tirx.Expr) -> Rows:
         """The rows of pixels that begin at element `base` of the band and adjoin."""

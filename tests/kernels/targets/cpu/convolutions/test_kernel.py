@@ -93,6 +93,9 @@ KINDS = {
     "each channel on its own, an odd number": Convolution(2, 9, 21, 21, 21, (3, 5), (2, 2), (1, 2, 0, 1), (2, 1), 21),
     "transposed": Convolution(2, 6, 5, 12, 10, (4, 4), (2, 2), ALL_AROUND, transposed=True),
     "transposed, with gaps": Convolution(2, 6, 5, 6, 8, (1, 2), (2, 3), transposed=True, output_padding=(1, 0)),
+    "transposed, to every second pixel": Convolution(8, 5, 4, 32, 16, (1, 1), (2, 2), transposed=True),
+    "sums that are cut along k": Convolution(2, 6, 5, 48, 72, (3, 3), padding=ALL_AROUND),
+    "sums of blocks": Convolution(1, 5, 4, 352, 40, (3, 3), padding=ALL_AROUND),
     "transposed, dilated, in groups": Convolution(
         1, 6, 5, 6, 8, (3, 3), (2, 1), (1, 0, 2, 1), (3, 2), groups=2, transposed=True
     ),

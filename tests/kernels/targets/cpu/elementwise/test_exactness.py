@@ -10,7 +10,7 @@ import pytest
 from scipy import special
 from tvm import relax
 
-from autocast.operators import Kind, named
+from autocast.operators import Kind, named, own
 from tests.exactness import EXACT, SHARE, UNITS, Exact, inputs, misses, units
 from tests.kernels.modules import module, run
 
@@ -30,6 +30,7 @@ FUNCTIONS: dict[str, tuple[Callable[[relax.Expr], relax.Expr], Exact]] = {
         for name in ["sin", "cos", "tan", "sinh", "cosh", "tanh"]
     },
     "clip": (lambda x: op.clip(x, -1.5, 2.0), lambda x: np.clip(x, -1.5, 2.0)),
+    "nn.hardtanh": (lambda x: own.hardtanh(x, low=-1.5, high=2.0), lambda x: np.clip(x, -1.5, 2.0)),
     "erf": (op.erf, special.erf),
     **{
         f"leakyrelu {slope}": (lambda x, s=slope: nn.leakyrelu(x, s), lambda x, s=slope: np.where(x > 0, x, x * s))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from tvm import relax
 
 from autocast.kernels import build, detect_target
-from autocast.operators import Kind, named
+from autocast.operators import Kind, named, own
 from tests.kernels.modules import module
 from tests.special_values import pairs, values, wrong
 
@@ -35,6 +35,7 @@ UNARY: dict[str, tuple[Callable, Callable]] = {
     "softplus of beta": (lambda x: nn.softplus(x, 2.0, 20.0), lambda x: F.softplus(x, 2.0, 20.0)),
     "leakyrelu": (lambda x: nn.leakyrelu(x, 0.25), lambda x: F.leaky_relu(x, 0.25)),
     "clip": (lambda x: op.clip(x, -1.5, 2.0), lambda x: x.clamp(-1.5, 2.0)),
+    "hardtanh": (lambda x: own.hardtanh(x, low=-1.5, high=2.0), lambda x: F.hardtanh(x, -1.5, 2.0)),
     **{
         f"power {n}": (lambda x, n=n: op.power(x, _number(n, x)), lambda x, n=n: x**n)
         for n in (-1.0, -0.5, 0.5, 1.5, 2.0, 3.0, 4.0)
