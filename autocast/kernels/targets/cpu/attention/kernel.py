@@ -91,11 +91,10 @@ class _Tasks(Generator):
     def _panels(self, indices: list[tirx.Expr], group: list[Extent], part: tirx.Expr) -> None:
         """Emit code for one task's part of the panels of queries of a group of heads that share keys and values."""
         spec, blocking = self.spec, self.blocking
-        query_tasks = 1 if self.few else blocking.query_tasks
         head = self._packed(indices)
         panels = ceil_div(self.queries, blocking.panel)
-        first = T.bind(i64(part * panels) // query_tasks)
-        last = T.bind((part + 1) * panels // query_tasks)
+        first = T.bind(i64(part * panels) // blocking.query_tasks)
+        last = T.bind((part + 1) * panels // blocking.query_tasks)
         with T.serial(0, i64(math.prod(group, start=1))) as member:
             every = indices + self.indices(member, group)
             query = self.source(spec.query, self.base(spec.query, every), self.queries, spec.depth, along_k=True)

@@ -179,9 +179,8 @@ class _Generator:
         """All pixels of the chunk by `count` panels of features."""
         tallest = self.blocking.tile_rows
         known = None not in (self.spec.batch, self.spec.height, self.spec.width)
-        if (
-            known or self.blocking.tiles or len(self.blocking.kinds()) > 1
-        ):  # tiles of all heights for all kinds are much code
+        # Tiles of all heights for all kinds are much code, and the matrix unit's have one height.
+        if known or self.blocking.tiles or len(self.blocking.kinds()) > 1:
             tiles = (chunk.pixels + tallest - 1) // tallest
             self._tiles_from(chunk, i64(0), tallest, i64(tiles), first_panel, count)
             return
