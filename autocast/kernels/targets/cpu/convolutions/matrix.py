@@ -8,45 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i32, i64
-from autocast.kernels.targets.cpu.convolutions.band import Band
-from autocast.kernels.targets.cpu.convolutions.blocking import Blocking
-from autocast.kernels.targets.cpu.convolutions.taps import Taps
+from autocast.kernels.targets.cpu.convolutions.runs import PixelTile
 from autocast.kernels.targets.cpu.products.matrix import Rows, across_panels, add_sums, panels_of_sums
 from autocast.kernels.targets.cpu.products.panels import either
 from autocast.kernels.targets.cpu.products.tile import BLOCK_WORDS, MOST_WORDS, Sums
 from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
-from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat
+from autocast.kernels.targets.cpu.vector.unit import flat
 
 
-@dataclass(frozen=True)
-class MatrixTile:
-    """Emits the products of a tile of pixels of one kind.
-
-    Attributes
-    ----------
-    unit, blocking
-        Of the kernel.
-    kind
-        The taps along height and width.
-    band
-        The data, `pixel` elements from pixel to pixel.
-    channels
-        Of a group; a pixel has those of all groups.
-    """
-
-    unit: VectorUnit
-    blocking: Blocking
-    kind: tuple[Taps, Taps]
-    band: Band
-    pixel: int
-    channels: int
+class MatrixTile(PixelTile):
+    """Emits the products of a tile of pixels of one kind by the matrix unit."""
 
     @property
     def height(self) -> int:

@@ -121,8 +121,8 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class RegisterTile:
-    """Emits the products of a tile of pixels of one kind, whose sums stay in registers over all taps.
+class PixelTile:
+    """A tile of pixels of one kind.
 
     Attributes
     ----------
@@ -134,8 +134,6 @@ class RegisterTile:
         The data, `pixel` elements from pixel to pixel.
     channels
         Of a group; a pixel has those of all groups.
-    weights
-        Packed, as a vector of words.
     """
 
     unit: VectorUnit
@@ -144,6 +142,12 @@ class RegisterTile:
     band: Band
     pixel: int
     channels: int
+
+
+@dataclass(frozen=True)
+class RegisterTile(PixelTile):
+    """Emits the products of a tile whose sums stay in registers over all taps; `weights` are packed, as words."""
+
     weights: tirx.Buffer
 
     def multiply(
