@@ -22,6 +22,7 @@ SPECIAL = {
     "subnormal": 1e-40,
     "tiny": 1e-20,
     "huge": 1e20,
+    "vast": 1e30,
 }
 #: Those of float16, whose range is smaller.
 SPECIAL_FLOAT16 = {**SPECIAL, "subnormal": 6e-8, "tiny": 1e-4, "huge": 3e4}

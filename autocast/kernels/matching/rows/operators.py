@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from autocast.ir import dims, is_op, number_of, op_name, shape_of, storage
@@ -16,6 +17,8 @@ from autocast.kernels.matching.translate import Translation, is_rounded_load
 from autocast.kernels.specs.program import operands_of
 from autocast.kernels.storage import LOW
 from autocast.operators import Kind, is_kind
+
+_LARGEST = float(np.finfo("float32").max)
 
 
 class RowTranslation(Translation):
@@ -203,7 +206,8 @@ def _variance(t: RowTranslation, call: relax.Call) -> int:
     """The mean square of what differs from the mean, as it was rounded, less the square of its own mean."""
     centered = t.centered(t.whole(call.args[0]))
     rest = t.mean(centered)
-    variance = t.step("subtract", t.mean(t.step("multiply", centered, centered)), t.step("multiply", rest, rest))
+    finite = t.step("minimum", t.step("multiply", rest, rest), t.constant(_LARGEST))  # infinity less it is infinity
+    variance = t.step("subtract", t.mean(t.step("multiply", centered, centered)), finite)
     return t.step("maximum", variance, t.constant(0.0))
 
 
