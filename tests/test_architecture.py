@@ -9,6 +9,8 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 KERNELS = "autocast/kernels"
@@ -113,3 +115,14 @@ def test_imports_make_no_circle() -> None:
         {path: {name for name in map(module_of, names) if name not in (None, path)} for path, names in known.items()}
     )
     order.prepare()  # raises CycleError, which names the circle
+
+
+def test_no_visitor_overrides_what_tvm_does_not_have() -> None:
+    known = {name for base in (PyExprMutator, PyExprVisitor) for name in dir(base)}
+    unknown = [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.name}"
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and re.fullmatch("visit_.*_", node.name) and node.name not in known
+    ]
+    assert not unknown

@@ -34,7 +34,7 @@ class _WithoutEmpty(BindingRewriter):
             return None
         return _RULES.get(name, _others)(self, value)
 
-    def visit_constant_(self, constant: relax.Expr) -> relax.Expr:
+    def visit_generic_const_(self, constant: relax.Expr) -> relax.Expr:
         """Executables cannot hold one without elements."""
         return self.emit(_filled(constant.ty, 0.0)) if _is_empty(constant.ty) else constant
 

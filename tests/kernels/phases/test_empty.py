@@ -13,6 +13,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from autocast.errors import UnsupportedError
+from autocast.kernels import build, detect_target
 from autocast.kernels.phases.empty import remove_empty
 from tests.kernels.modules import module, random, run
 
@@ -45,6 +46,17 @@ def test_what_has_no_elements_is_no_longer_computed():
             return a, b, d
 
     tvm.ir.assert_structural_equal(remove_empty(Before), Expected, map_free_vars=True)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_constants_without_elements_are_returned(beside: bool) -> None:
+    builder, nothing = relax.BlockBuilder(), relax.const(np.zeros((2, 0), "float32"))
+    x = relax.Var("x", relax.TensorType((3,), "float32"))
+    with builder.function("main", [x]):
+        builder.emit_func_output(relax.Tuple([builder.emit(op.exp(x)), nothing]) if beside else nothing)
+    machine = relax.VirtualMachine(build(builder.get(), detect_target()), tvm.cpu())
+    results = machine["main"](tvm.runtime.tensor(X[0]))
+    assert (results[1] if beside else results).shape == (2, 0)
 
 
 X, Y = np.float32([[1, 2, 3], [4, 5, 6]]), np.zeros((2, 0), "float32")
