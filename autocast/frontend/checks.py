@@ -16,7 +16,6 @@ from autocast.frontend.nodes import module_path
 from autocast.runtime.tensors import kind_of_layout
 
 _EVAL = "call model.eval() first"
-_NO_ALPHA = f"{_EVAL}, or use nn.Dropout"
 _SPLIT = f"{_EVAL}, or make it of modules of one layer with nn.Dropout between them"
 
 #: What to try with tensors that cannot be imported.
@@ -86,10 +85,6 @@ def _argument(node: fx.Node, name: str) -> Any:
     return None
 
 
-def _drops(node: fx.Node) -> bool:
-    return bool(_argument(node, "p")) and bool(_argument(node, "train"))
-
-
 def _drops_between_layers(node: fx.Node) -> bool:
     """torch decomposes recurrent modules without their dropout, which is applied between layers, in training mode."""
     return bool(_argument(node, "dropout")) and bool(_argument(node, "train")) and _argument(node, "num_layers") > 1
@@ -97,8 +92,6 @@ def _drops_between_layers(node: fx.Node) -> bool:
 
 #: (operator, when, what is wrong, what to try). The importer would compute something else without a word.
 _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
-    ("aten.alpha_dropout", _drops, "alpha dropout in training mode", _NO_ALPHA),
-    ("aten.feature_alpha_dropout", _drops, "alpha dropout in training mode", _NO_ALPHA),
     *(
         (
             f"aten.{name}",
@@ -108,7 +101,6 @@ _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
         )
         for name in ("resize_as_", "set_")
     ),
-    ("aten.rrelu", lambda node: bool(_argument(node, "training")), "random slopes in training mode", _EVAL),
     *(
         (f"aten.{name}", _drops_between_layers, "dropout inside a recurrent module", _SPLIT)
         for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")

@@ -20,6 +20,7 @@ from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
+from autocast.frontend.alpha_dropout import written_alpha_dropout
 from autocast.frontend.checks import check_dense, check_faithful, check_signature
 from autocast.frontend.conditions import COMBINATIONS, counterexample
 from autocast.frontend.decompose import decompose
@@ -176,7 +177,7 @@ def _traced(
         # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
         warnings.simplefilter("ignore")
         examples, named = grown(axes, leaves, _apart(module, (args, kwargs)))
-        with whole_recurrences(), marking_stops():
+        with whole_recurrences(), written_alpha_dropout(), marking_stops():
             return torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
 
 

@@ -2,7 +2,8 @@
 
     gv = R.call_dps_packed("torch.aten.special_airy_ai.default", (R.str("..."), x), out_ty=R.Tensor((2, 3), "float32"))
 
-Its types are those of torch's fake tensors, with symbolic sizes. It has the dtypes of the torch module: AutoCast leaves
+Its types are those of torch's fake tensors, with symbolic sizes. Results whose sizes values decide are returned
+(`call_pure_packed`), and matched with them (`found_sizes`). It has the dtypes of the torch module: AutoCast leaves
 foreign code alone. `autocast.runtime.torch_calls` is what is called.
 """
 
@@ -18,10 +19,12 @@ from tvm import relax, tirx
 from tvm.script import relax as R
 
 from autocast.errors import ImportModelError
+from autocast.frontend.found_sizes import match_tensor
 from autocast.frontend.importer import Importer
 from autocast.frontend.nodes import is_random
 from autocast.frontend.strides import check_places
-from autocast.runtime.torch_calls import PREFIX, Request
+from autocast.ir import is_tensor
+from autocast.runtime.torch_calls import FOUND, PREFIX, Request
 
 
 def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Expr | None]:
@@ -30,8 +33,7 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
     Raises
     ------
     ImportModelError
-        It cannot be such a call: it is control flow, its results have shapes that depend on values, or it takes or
-        returns what is no dense tensor on the CPU.
+        It cannot be such a call: it is control flow, or it takes or returns what is no dense tensor on the CPU.
     """
     if not isinstance(node.target, torch._ops.OpOverload):
         raise ImportModelError("it is no operator that torch could be asked to run")
@@ -41,7 +43,13 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
     value = node.meta["val"]
     parts = list(value) if isinstance(value, list | tuple) else [value]
     results = [part for part in parts if part is not None]
-    types = [_type(importer, part) for part in results]
+    is_found = [_is_found(importer, part) for part in results]
+    types = [
+        relax.TensorType(dtype=importer.type_of(part)[1], ndim=len(importer.type_of(part)[0]))
+        if any(is_found)
+        else relax.TensorType(*importer.type_of(part))
+        for part in results
+    ]
     arguments = _Arguments(importer)
     args = [arguments.encoded(value) for value in node.args]
     kwargs = {name: arguments.encoded(value) for name, value in node.kwargs.items()}
@@ -52,30 +60,30 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
         fields.append(importer.random_state)
     outputs = [part.is_complex() for part in results]
     request = Request(args, kwargs, len(arguments.tensors), outputs, bool(arguments.sizes), stream)
-    single = not isinstance(value, list | tuple)
-    call = relax.op.call_dps_packed(
-        f"{PREFIX}{node.target}",
-        relax.Tuple([R.str(request.text()), *fields]),
-        out_ty=types[0] if len(types) == 1 else types,
-    )
+    text, single = R.str(request.text()), len(types) == 1
+    if any(is_found):
+        ty = types[0] if single else relax.TupleType(types)
+        call = relax.op.call_pure_packed(f"{FOUND}{node.target}", text, *fields, ty_args=ty)
+    else:
+        given, out = relax.Tuple([text, *fields]), types[0] if single else types
+        call = relax.op.call_dps_packed(f"{PREFIX}{node.target}", given, out_ty=out)
     whole = importer.emit(call)
-    if single:
-        return whole
-    computed = iter([whole] if len(types) == 1 else [relax.TupleGetItem(whole, i) for i in range(len(types))])
-    return [None if part is None else importer.emit(next(computed)) for part in parts]
+    computed = [whole] if single else [importer.emit(relax.TupleGetItem(whole, i)) for i in range(len(types))]
+    if any(is_found):
+        computed = [match_tensor(importer, node, one, part) for one, part in zip(computed, results, strict=True)]
+    if not isinstance(value, list | tuple):
+        return computed[0]
+    remaining = iter(computed)
+    return [None if part is None else next(remaining) for part in parts]
 
 
-def _type(importer: Importer, value: Any) -> relax.TensorType:
+def _is_found(importer: Importer, value: Any) -> bool:
+    """Whether a result has sizes that values decide."""
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         raise ImportModelError("its result is a number that depends on values; keep it a tensor: leave out .item()")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_quantized:
         raise ImportModelError(f"it returns {value!r:.80}; expected dense tensors")
-    if any(not isinstance(size, int) and not importer.is_bound(size) for size in value.shape):
-        raise ImportModelError(
-            f"its result has the shape {tuple(value.shape)}, which depends on the values of a tensor; choose with "
-            "torch.where(condition, a, b), whose shape does not"
-        )
-    return relax.TensorType(*importer.type_of(value))
+    return any(not isinstance(size, int) and not importer.is_bound(size) for size in value.shape)
 
 
 class _Arguments:
@@ -106,9 +114,9 @@ class _Arguments:
     def _computed(self, node: fx.Node) -> Any:
         meta, value = node.meta.get("val"), self.importer.env[node]
         if isinstance(meta, torch.Tensor):
-            place = next((i for i, tensor in enumerate(self.tensors) if tensor.same_as(value)), len(self.tensors))
-            self.tensors += [value] if place == len(self.tensors) else []
-            return {"pairs" if meta.is_complex() else "tensor": place}
+            return {"pairs" if meta.is_complex() else "tensor": self._place(value)}
+        if isinstance(value, relax.Expr) and is_tensor(value):
+            return {"number": self._place(value)}
         if isinstance(value, Sequence):
             return [self._of_list(node, part, i) for i, part in enumerate(value)]
         if isinstance(value, bool | int | float):
@@ -119,6 +127,12 @@ class _Arguments:
             self.sizes.append(value)
             return {"size": len(self.sizes) - 1}
         raise ImportModelError(f"an argument is {value}, a number that is known only when the model runs")
+
+    def _place(self, tensor: relax.Expr) -> int:
+        """Where a tensor is among those that are passed."""
+        place = next((i for i, passed in enumerate(self.tensors) if passed.same_as(tensor)), len(self.tensors))
+        self.tensors += [tensor] if place == len(self.tensors) else []
+        return place
 
     def _of_list(self, node: fx.Node, value: relax.Expr, index: int) -> Any:
         self.tensors.append(value)

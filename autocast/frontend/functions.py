@@ -100,12 +100,6 @@ def _gate(x: relax.Expr) -> relax.Expr:
     return op.add(_between(x, -3, 3), _number(3, x))
 
 
-def _rrelu(importer: Importer, node: fx.Node) -> list[relax.Expr]:
-    """In evaluation: the mean of the slopes. Random ones are refused before (`autocast.frontend.checks`)."""
-    lower, upper = importer.arg(node, 2, "lower", 1 / 8), importer.arg(node, 3, "upper", 1 / 3)
-    return [importer.emit(op.nn.leakyrelu(importer.arg(node, 0, "self"), (lower + upper) / 2))]
-
-
 def _rounded(importer: Importer, node: fx.Node, x: relax.Expr) -> relax.Expr:
     """Rounded to so many decimals, or to so many powers of ten."""
     decimals = int(node.kwargs.get("decimals", 0))
@@ -137,6 +131,5 @@ FUNCTIONS: dict[str, Converter] = {
     "mish.default": _computed_wide(_mish),
     "relu6.default": lambda importer, node: importer.emit(_between(importer.arg(node, 0, "self"), 0, 6)),
     "round.decimals": _computed_wide(_rounded),
-    "rrelu_with_noise_functional.default": _rrelu,
     "softplus.default": _computed_wide(_softplus),
 }

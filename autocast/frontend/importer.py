@@ -24,6 +24,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import NO_CONVERTER, call_place
 from autocast.frontend.constants import constants, smallest
+from autocast.frontend.found_sizes import match_number, size_conditions, sizes_read, takes_size
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
 from autocast.frontend.nodes import has_complex, narrows, node_place, reads_converted, results_read
@@ -69,10 +70,13 @@ class Importer(ExportedProgramImporter):
         self.constants = constants(program)
         variables = {name: tirx.Var(name, "int64") for name in symbols.values()}
         self.symbols = {symbol: variables[name] for symbol, name in symbols.items()}
-        self.sizes_of_inputs = _sizes_of_inputs(program)
+        #: The symbols of sizes that are known so far, first those of inputs; and those that anything reads.
+        self.bound = _sizes_of_inputs(program)
+        self.sizes_read, self.size_conditions = sizes_read(program.graph.nodes), size_conditions(program.graph.nodes)
         self.env: dict[fx.Node, Any] = {}
         self.converted: set[fx.Node] = set()
         self.bound_constants: dict[tuple[fx.Node, str], relax.Expr] = {}
+        self.numbers: dict[fx.Node, relax.Expr] = {}
         self.streams = 0
         self.multiples = Multiples()
         self.stops, self.own_backward = stops_of(program)
@@ -95,7 +99,7 @@ class Importer(ExportedProgramImporter):
 
     def dim(self, size: Any) -> Any:
         """A dimension that torch knows (int or SymInt), as Relax wants it (int or PrimExpr)."""
-        return int(size) if isinstance(size, int) else self._prim(size.node.expr)
+        return int(size) if isinstance(size, int) else self.size(size.node.expr)
 
     def shape(self, node: fx.Node) -> list[Any]:
         """The shape of the tensor that `node` computes."""
@@ -113,8 +117,8 @@ class Importer(ExportedProgramImporter):
         return shape, str(self._convert_data_type(value.dtype))
 
     def is_bound(self, size: torch.SymInt) -> bool:
-        """Whether a symbolic size is one of inputs, or computed from such: not from the values of a tensor."""
-        return self.sizes_of_inputs.issuperset(size.node.expr.free_symbols)
+        """Whether a symbolic size is computed from what is known: sizes of inputs, and those that values decided."""
+        return self.bound.issuperset(size.node.expr.free_symbols)
 
     def arg(self, node: fx.Node, position: int, name: str, default: Any = None) -> Any:
         """An argument of an operator, translated: positional, keyword or default."""
@@ -187,7 +191,7 @@ class Importer(ExportedProgramImporter):
         for symbol, value_range in self.program.range_constraints.items():
             variable = self.symbols.get(str(symbol))
             if variable is None and computed:
-                variable = computed.get(str(self._prim(symbol)))
+                variable = computed.get(str(self.size(symbol)))
             if variable is not None:
                 lower[variable.name] = max(int(value_range.lower), lower.get(variable.name, 0))
                 if isinstance(value_range.upper, sympy.Integer) and int(value_range.upper) < 2**31:
@@ -228,7 +232,9 @@ class Importer(ExportedProgramImporter):
     def _converted(self, node: fx.Node) -> Any:
         """What a converter makes of `node`; what none can is a call of torch."""
         if node.target is torch.ops.aten._local_scalar_dense.default:
-            return self.env[node.args[0]]  # what reads the number takes a 0-d tensor for it, or refuses
+            self.numbers[node] = self.env[node] = self.env[node.args[0]]
+            match_number(self, node)
+            return self.env[node]
         if isinstance(node.meta.get("val"), torch.SymInt):
             if not self.is_bound(node.meta["val"]):
                 raise ImportModelError("a number that depends on the values of a tensor; leave out .item()")
@@ -238,7 +244,9 @@ class Importer(ExportedProgramImporter):
         if not isinstance(node.target, torch._ops.OpOverload):
             return (self.converter(node) or self.convert_map[node.target.__name__])(node)
         converter, why = self.converter(node), NO_CONVERTER
-        if converter is not None and self._is_known(node.meta.get("val")):
+        if not self._is_known(node.meta.get("val")):
+            why = "its result has sizes that values decide"
+        elif converter is not None:
             try:
                 result = converter(node)
                 self._check_type(node, result)
@@ -272,13 +280,21 @@ class Importer(ExportedProgramImporter):
         if isinstance(value, list | tuple):
             parts = [self._without_elements(part) for part in value]
             return parts if parts and all(part is not None for part in parts) else None
-        if not isinstance(value, torch.Tensor) or not any(isinstance(size, int) and size == 0 for size in value.shape):
+        if not isinstance(value, torch.Tensor) or not self._is_known(value):
+            return None
+        if not any(isinstance(size, int) and size == 0 for size in value.shape):
             return None
         return self.emit(relax.op.zeros(*self.type_of(value)))
 
     def _materialize(self, node: fx.Node, region: str) -> None:
-        """Bind the constants that `node` reads, at their full shape: once for each region that reads them."""
+        """Bind the constants that `node` reads, at their full shape: once for each region that reads them.
+
+        A number that was read from a tensor is a size where `node` takes one, else a 0-d tensor.
+        """
         for source in node.all_input_nodes:
+            if source in self.numbers:
+                as_size = takes_size(node, source) and self.is_bound(source.meta["val"])
+                self.env[source] = self.dim(source.meta["val"]) if as_size else self.numbers[source]
             if source in self.constants:
                 if (source, region) not in self.bound_constants:
                     self.bound_constants[source, region] = self._constant(source)
@@ -331,7 +347,8 @@ class Importer(ExportedProgramImporter):
                 f"it was imported as {got}; torch computes {expected.dtype} of shape {tuple(expected.shape)}"
             )
 
-    def _prim(self, expr: sympy.Expr) -> tirx.PrimExpr:
+    def size(self, expr: sympy.Expr) -> tirx.PrimExpr:
+        """A size that torch computes from symbols, as Relax does."""
         if isinstance(expr, sympy.Symbol):
             return self.symbols.setdefault(str(expr), tirx.Var(str(expr), "int64"))
         if isinstance(expr, sympy.Integer):
@@ -339,7 +356,7 @@ class Importer(ExportedProgramImporter):
         combine = _ARITHMETIC.get(type(expr))
         if combine is None:
             raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
-        parts = [self._prim(part) for part in expr.args]
+        parts = [self.size(part) for part in expr.args]
         result = parts[0]
         for part in parts[1:]:
             result = combine(result, part)

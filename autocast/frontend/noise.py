@@ -42,8 +42,27 @@ def _native_dropout(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     if rate == 0.0 or train is False:
         return [x]
     if rate == 1.0:
-        return [importer.emit(op.zeros(x.ty.shape, dtype_of(x)))]
+        zeros = op.zeros(x.ty.shape, dtype_of(x))
+        return [importer.emit(op.where(_in_training(importer), zeros, x))]
     return [dropout(importer, x, rate)]
+
+
+def _in_training(importer: Importer) -> relax.Expr:
+    """Whether the model has not been made one that is evaluated: a dropout of one is 0 or 2 then, and 1 else."""
+    one = relax.const(1.0, "float32")
+    return importer.emit(op.not_equal(dropout(importer, importer.emit(op.ones([1], "float32")), 0.5), one))
+
+
+def _rrelu(importer: Importer, node: fx.Node) -> list[relax.Expr]:
+    """`x`, times a slope where it is not positive: a random one in training, else the mean."""
+    x, lower, upper = (importer.arg(node, *of) for of in ((0, "self"), (2, "lower", 1 / 8), (3, "upper", 1 / 3)))
+    mean = importer.emit(op.nn.leakyrelu(x, (lower + upper) / 2))
+    if not importer.arg(node, 4, "training", False):
+        return [mean]
+    dtype = str(dtype_of(x))
+    slopes = _affine(importer, uniform(importer, dims(x), dtype), upper - lower, lower)
+    random = op.where(op.greater(x, relax.const(0.0, dtype)), x, op.multiply(x, slopes))
+    return [importer.emit(op.where(_in_training(importer), random, mean))]
 
 
 def _bernoulli(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -203,6 +222,7 @@ def _multinomial(importer: Importer, node: fx.Node) -> relax.Expr:
 
 #: Converters by the name of the overload.
 NOISE: dict[str, Converter] = {
+    "rrelu_with_noise_functional.default": _rrelu,
     "bernoulli.Tensor": _bernoulli_of_tensor,
     "bernoulli.default": _bernoulli_of_tensor,
     "bernoulli.p": _bernoulli,

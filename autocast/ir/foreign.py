@@ -12,10 +12,10 @@ from autocast.runtime.torch_calls import PREFIX, operator_of
 
 
 def packed_function(value: relax.Expr) -> str:
-    """The packed function that the value of a binding is a `call_dps_packed` of; empty where it is no such call."""
-    if not is_op(value, "relax.call_dps_packed") or not isinstance(value.args[0], relax.ExternFunc):
-        return ""
-    return str(value.args[0].global_symbol)
+    """The packed function that the value of a binding is a call of, by `call_dps_packed` or `call_pure_packed`; else
+    an empty text."""
+    called = value.args[0] if is_op(value, "relax.call_dps_packed", "relax.call_pure_packed") else None
+    return str(called.global_symbol) if isinstance(called, relax.ExternFunc) else ""
 
 
 def torch_operator(value: relax.Expr) -> str:

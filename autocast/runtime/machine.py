@@ -7,7 +7,7 @@ from typing import Any
 
 import tvm_ffi
 
-from autocast.runtime import poison  # noqa: F401  # compiled code may call its function
+from autocast.runtime import found_sizes, poison  # noqa: F401  # compiled code may call their functions
 
 #: DLPack's number of the CPU, and the number of the device.
 _CPU, _FIRST = 1, 0

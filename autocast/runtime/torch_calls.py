@@ -2,8 +2,9 @@
 
 A compiled model calls such a function where nothing here computes an operator of torch. Its first argument is a text
 that says what the operator is given (`Request`); then come the tensors, the sizes and the state of random numbers that
-the text refers to, then the tensors that the results are written to. Tensors share memory with torch's; one of complex
-numbers is one of pairs, whose last axis has two elements.
+the text refers to, then the tensors that the results are written to; results whose sizes values decide are returned
+instead (`torch.found.aten.nonzero.default`). Tensors share memory with torch's; one of complex numbers is one of pairs,
+whose last axis has two elements.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ PREFIX = "torch."
 #: How those begin that compute gradients.
 BACKWARD = "torch.backward."
 
+#: How those begin that return their results, whose sizes are found when they run.
+FOUND = "torch.found."
+
 
 @dataclass(frozen=True)
 class Request:
@@ -37,7 +41,8 @@ class Request:
     ----------
     args, kwargs
         Its arguments: numbers, texts, lists, and dictionaries of one key for all else: {"tensor": 0} and {"pairs": 0}
-        (complex) are tensors by their places among those that are passed, {"size": 0} one of the sizes,
+        (complex) are tensors by their places among those that are passed, {"number": 0} the one element of such a
+        tensor, {"size": 0} one of the sizes,
         {"dtype": "float32"}, {"layout": ...}, {"memory_format": ...}, {"device": "cpu"}, {"complex": [0, 1]}.
     tensors
         How many tensors are passed.
@@ -75,7 +80,7 @@ class Request:
 
 def operator_of(name: str) -> str:
     """The operator that a packed function of this module calls: "aten.linalg_qr.default"."""
-    return name.removeprefix(BACKWARD).removeprefix(PREFIX)
+    return name.removeprefix(BACKWARD).removeprefix(FOUND).removeprefix(PREFIX)
 
 
 def provide(names: Iterable[str]) -> None:
@@ -105,7 +110,7 @@ def warn(names: Sequence[str], where: str) -> None:
 
 
 def _call_of(name: str) -> Callable[..., None]:
-    run = _gradient if name.startswith(BACKWARD) else _forward
+    run = _gradient if name.startswith(BACKWARD) else _found if name.startswith(FOUND) else _forward
     return functools.partial(run, _operator(operator_of(name)))
 
 
@@ -138,6 +143,21 @@ def _forward(operator: Any, text: str, *values: Any) -> None:
         tensors = [torch.from_dlpack(value) for value in given]
         results = _results(_called(operator, request, tensors, values))
         _write(operator, results, rest, request.outputs)
+
+
+def _found(operator: Any, text: str, *values: Any) -> Any:
+    """Run an operator, and return copies of its results: some operators return a part of what they are given."""
+    import torch
+
+    request = Request.parse(str(text))
+    with torch.no_grad(), _as_asked(operator, request, values) as (given, _):
+        tensors = [torch.from_dlpack(value) for value in given]
+        results = _results(_called(operator, request, tensors, values))
+        returned = [
+            tvm_ffi.from_dlpack(_real(result, is_pairs).clone(memory_format=torch.contiguous_format))
+            for result, is_pairs in zip(results, request.outputs, strict=True)
+        ]
+    return returned[0] if len(returned) == 1 else returned
 
 
 def _gradient(operator: Any, text: str, *values: Any) -> None:
@@ -211,6 +231,8 @@ def _value(argument: Any, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
         return tensors[value]
     if kind == "pairs":
         return torch.view_as_complex(tensors[value])
+    if kind == "number":
+        return tensors[value].item()
     if kind == "size":
         return int(sizes[value])
     if kind == "complex":
@@ -228,12 +250,17 @@ def _results(result: Any) -> list[Any]:
     return [part for part in flat if isinstance(part, torch.Tensor)]
 
 
+def _real(result: Any, is_pairs: bool) -> Any:
+    import torch
+
+    return torch.view_as_real(result.resolve_conj()) if is_pairs else result
+
+
 def _write(operator: Any, results: Sequence[Any], targets: Sequence[Any], pairs: Sequence[bool]) -> None:
     import torch
 
     for result, target, is_pairs in zip(results, targets, pairs, strict=True):
-        out = torch.from_dlpack(target)
-        value = torch.view_as_real(result.resolve_conj()) if is_pairs else result
+        out, value = torch.from_dlpack(target), _real(result, is_pairs)
         if value.shape != out.shape:
             raise InputError(
                 f"main: torch's operator {operator} computed a tensor of shape {tuple(value.shape)}, expected "

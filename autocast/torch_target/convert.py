@@ -56,7 +56,7 @@ def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
 
 def _has_row(call: relax.Call) -> bool:
     name = (op_name(call) or "").removeprefix("relax.")
-    return name in ROWS and (name != "call_dps_packed" or is_of_torch(call))
+    return name in ROWS and (name not in ("call_dps_packed", "call_pure_packed") or is_of_torch(call))
 
 
 def _check(mod: tvm.IRModule) -> None:

@@ -22,11 +22,6 @@ def _inside(part: nn.Module) -> nn.Module:
     ("module", "shape", "message"),
     [
         (
-            nn.AlphaDropout(0.1),
-            (2, 3),
-            r"alpha dropout in training mode: 1 call in 1 \(AlphaDropout\); call model",
-        ),
-        (
             nn.LSTM(3, 3, 2, dropout=0.1, proj_size=2),
             (2, 3),
             r"dropout inside a recurrent module: 1 call in 1 \(LSTM\).*Dropout",
@@ -36,7 +31,6 @@ def _inside(part: nn.Module) -> nn.Module:
             (2, 5, 4, 4),
             r"memory of a tensor that is replaced in place: 2 calls in 1 \(CrossMapLRN2d\)",
         ),
-        (nn.RReLU(), (2, 3), r"random slopes in training mode: 1 call in 1 \(RReLU\)"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
@@ -60,20 +54,11 @@ def test_unsupported_operators_are_listed_with_counts_and_places() -> None:
     assert "aten.linalg_qr.default: 1 call in 1 (Calls)" in str(error.value)
 
 
-def _cut(x: torch.Tensor) -> torch.Tensor:
-    length = x.argmax().item()
-    torch._check(length >= 0)
-    torch._check(length <= 2)
-    return x[:length] + 1
-
-
 @pytest.mark.parametrize(
     ("function", "message"),
     [
         (lambda x: (x, 3), "an output is 3 .int., not a tensor"),
         (lambda x: (x, x.shape[0]), "an output is"),
-        (lambda x: x[x > 0], "which depends on the values of a tensor"),
-        (_cut, "which depends on the values of a tensor"),
         (lambda x: x.nonexistent, "torch.export cannot export Calls"),
         (lambda x: x.sort(1).indices + x.max_pool(1), "torch.export cannot export Calls"),
     ],
@@ -100,11 +85,7 @@ def test_a_decision_by_values_is_an_error_that_names_the_line_and_what_to_write(
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (
-            lambda x: x.roll(-x.argmax().item()),
-            r"in the model itself .*: a number that depends on the values of a tensor; leave out \.item",
-        ),
-        (lambda x: x.nonzero(), r"aten.nonzero.default in the model itself .*choose with torch\.where"),
+        (lambda x: x.nonzero(), r"aten\.nonzero\.default: 1 call.*its result has sizes that values decide"),
         (lambda x: torch.from_numpy(x.numpy()), "Use torch's own operations inside of the module"),
         (lambda x: x @ x, "must have same reduction dim.*\nMake sure that the module runs with the example inputs"),
         (lambda x: torch.special.airy_ai(x), "`python -m autocast.frontend` lists what can be imported"),
@@ -130,7 +111,7 @@ def test_examples_that_are_no_dense_real_numbers_are_refused(tensor: torch.Tenso
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (_cut, r"got a function; expected a torch\.nn\.Module\.$"),
+        (_branch, r"got a function; expected a torch\.nn\.Module\.$"),
         (nn.Linear, r"got the class Linear; .* Pass an object of it: Linear\(\.\.\.\)"),
         (nn.ReLU().state_dict(), r"got a OrderedDict; .* Load a state into its module first"),
     ],

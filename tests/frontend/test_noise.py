@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from autocast import amp, vm
 from autocast.frontend import from_torch
 from autocast.training import MSE, SGD, training_step
+from autocast.training.evaluation import evaluation_form
 from tests.frontend.helpers import Calls, operators
 
 SHAPE = (64, 1024)
@@ -195,3 +196,54 @@ def test_gumbel_softmax_chooses_as_often_as_its_logits_say() -> None:
     model = from_torch(Calls(lambda x: F.gumbel_softmax(x, hard=True)), (logits,), seed=1, fallback="error")
     counts = vm.compile(model)(logits).sum(0)
     assert stats.chisquare(counts, [4000, 6000, 10000]).pvalue > MISSED
+
+
+DROPPED = -1.7580993408473766  # what selu approaches
+
+
+in_training = pytest.mark.filterwarnings("ignore::autocast.errors.TrainingModeWarning")
+
+
+@in_training
+@pytest.mark.parametrize("features", [False, True])
+def test_alpha_dropout_keeps_mean_and_variance(features: bool) -> None:
+    x = torch.linspace(-1, 1, 64 * 512).reshape(64, 512, 1)
+    module = nn.FeatureAlphaDropout(0.25) if features else nn.AlphaDropout(0.25)
+    got = vm.compile(from_torch(module.train(), (x,), seed=3, fallback="error"))(x)
+    scale = (0.75 * (1 + 0.25 * DROPPED**2)) ** -0.5
+    kept, dropped = scale * x - scale * DROPPED * 0.25, scale * DROPPED * (1 - 0.25)
+    is_dropped = torch.isclose(got, torch.tensor(dropped))
+    torch.testing.assert_close(torch.where(is_dropped, kept, got), kept)
+    assert stats.binomtest(int(is_dropped.sum()), is_dropped.numel(), 0.25).pvalue > MISSED
+
+
+@in_training
+def test_alpha_dropout_of_features_drops_whole_ones() -> None:
+    x = torch.rand(8, 16, 9)
+    got = vm.compile(from_torch(nn.FeatureAlphaDropout(0.5).train(), (x,), fallback="error"))(x)
+    assert all(len(set(row)) in (1, 9) for rows in got.tolist() for row in rows)
+
+
+@in_training
+def test_rrelu_draws_its_slopes() -> None:
+    x = -torch.ones(64, 1024)
+    got = vm.compile(from_torch(nn.RReLU(0.1, 0.4).train(), (x,), seed=3, fallback="error"))(x)
+    assert stats.kstest(-got.numpy().ravel(), stats.uniform(0.1, 0.3).cdf).pvalue > MISSED
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.AlphaDropout(0.3),
+        nn.FeatureAlphaDropout(0.3),
+        nn.RReLU(),
+        nn.RReLU(inplace=True),
+        nn.AlphaDropout(1.0),
+        nn.Dropout(1.0),
+    ],
+    ids=repr,
+)
+def test_what_is_random_in_training_is_not_when_evaluated(module: nn.Module) -> None:
+    x = torch.randn(4, 5, 6)
+    got = vm.compile(evaluation_form(from_torch(module.train(), (x,), fallback="error")))(x)
+    torch.testing.assert_close(got, module.eval()(x.clone()))

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tvm import relax
 
-from autocast.ir import op_name
-from autocast.runtime.torch_calls import BACKWARD, PREFIX, Request, operator_of
+from autocast.ir import is_op
+from autocast.ir.foreign import packed_function
+from autocast.runtime.found_sizes import CHECK, RELATIONS
+from autocast.runtime.torch_calls import FOUND, PREFIX, Request, operator_of
 from autocast.torch_target.asked import Asked, Row, Value
 
 
 def is_of_torch(call: relax.Call) -> bool:
-    """Whether this is a call of an operator of torch's whose results are all tensors, and not random."""
-    if op_name(call) != "relax.call_dps_packed" or not isinstance(call.args[0], relax.ExternFunc):
+    """Whether this is a call of an operator of torch's whose results are all tensors, and not random, or a check of
+    sizes."""
+    name = packed_function(call)
+    if name == CHECK:
+        return True
+    if not name.startswith((f"{PREFIX}aten.", f"{FOUND}aten.")):
         return False
-    name = str(call.args[0].global_symbol)
-    if not name.startswith(f"{PREFIX}aten.") or name.startswith(BACKWARD):
-        return False
-    request = Request.parse(str(call.args[1].fields[0].value))
+    given = call.args[1].fields if is_op(call, "relax.call_dps_packed") else call.args[1:]
+    request = Request.parse(str(given[0].value))
     returns = _operator(name)._schema.returns
     return request.stream is None and len(returns) == len(request.outputs)
 
@@ -30,7 +36,22 @@ def _operator(name: str) -> Any:
 
 
 def _call(asked: Asked) -> Value:
-    name, (text, *values) = asked.args
+    return _answer(asked.args[0], *asked.args[1])
+
+
+def _found(asked: Asked) -> Value:
+    """What has sizes that values decide, or such sizes when they are checked."""
+    name, text, *values = asked.args
+    return _checked(text, *values) if name == CHECK else _answer(name, text, *values)
+
+
+def _checked(conditions: str, sizes: tuple[Value, ...], sides: tuple[Value, ...]) -> tuple[Value, ...]:
+    for at, (relation, text) in enumerate(json.loads(conditions)):
+        torch.ops.aten._assert_scalar.default(RELATIONS[relation](sides[2 * at], sides[2 * at + 1]), f"expected {text}")
+    return sizes
+
+
+def _answer(name: str, text: str, *values: Value) -> Value:
     request = Request.parse(text)
     sizes = values[request.tensors] if request.sizes else ()
     args = [_argument(value, values, sizes) for value in request.args]
@@ -44,7 +65,7 @@ def _pairs(value: Value) -> Value:
     return torch.view_as_real(value.resolve_conj())
 
 
-def _argument(argument: Any, tensors: list[Value], sizes: Any) -> Value:
+def _argument(argument: Any, tensors: Sequence[Value], sizes: Any) -> Value:
     """What stands for an argument in a request."""
     if isinstance(argument, list | tuple):
         return [_argument(part, tensors, sizes) for part in argument]
@@ -53,6 +74,8 @@ def _argument(argument: Any, tensors: list[Value], sizes: Any) -> Value:
     ((kind, value),) = argument.items()
     if kind in ("tensor", "pairs"):
         return torch.view_as_complex(tensors[value]) if kind == "pairs" else tensors[value]
+    if kind == "number":
+        return tensors[value].item()
     if kind == "size":
         return sizes[value]
     if kind == "complex":
@@ -60,4 +83,4 @@ def _argument(argument: Any, tensors: list[Value], sizes: Any) -> Value:
     return torch.device(value) if kind == "device" else getattr(torch, value)
 
 
-ROWS: dict[str, Row] = {"call_dps_packed": _call}
+ROWS: dict[str, Row] = {"call_dps_packed": _call, "call_pure_packed": _found}

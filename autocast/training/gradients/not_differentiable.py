@@ -38,8 +38,8 @@ FOREIGN = tuple(
     not_differentiable(name, why=_FOREIGN)
     for name in _names(
         "",
-        "call_tir call_tir_inplace call_tir_with_grad call_pure_packed call_inplace_packed "
-        "call_py_func call_builtin_with_ctx dist.call_tir_local_view vm.call_tir_dyn make_closure invoke_closure "
+        "call_tir call_tir_inplace call_tir_with_grad call_inplace_packed call_py_func "
+        "call_builtin_with_ctx dist.call_tir_local_view vm.call_tir_dyn make_closure invoke_closure "
         "invoke_pure_closure",
     )
 )

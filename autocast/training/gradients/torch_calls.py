@@ -8,6 +8,7 @@ from tvm import relax
 from tvm.script import relax as R
 
 from autocast.errors import GradientError
+from autocast.ir import is_op
 from autocast.ir.foreign import torch_operator
 from autocast.runtime.torch_calls import BACKWARD, Request
 from autocast.training.gradients.registry import Adjoint, Backward, gradient
@@ -18,11 +19,12 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 def _call(b: Backward) -> list[Adjoint]:
     """torch's autograd, of all floating-point tensors that the operator is given."""
-    _, given = b.call.args
     operator = torch_operator(b.call)
     if not operator:
         raise GradientError("foreign code; write the computation with Relax operators")
-    text, *passed = given.fields
+    returns = is_op(b.call, "relax.call_pure_packed")
+    given = b.call.args[1:] if returns else b.call.args[1].fields
+    text, *passed = given
     request = Request.parse(str(text.value))
     places = [place for place, tensor in enumerate(passed[: request.tensors]) if str(tensor.ty.dtype) in _FLOATS]
     adjoints = list(b.adjoint) if isinstance(b.adjoint, tuple | list) else [b.adjoint]
@@ -39,10 +41,13 @@ def _call(b: Backward) -> list[Adjoint]:
     )
     whole = b.emit(call)
     answers = [whole] if len(types) == 1 else [relax.TupleGetItem(whole, i) for i in range(len(types))]
-    fields: list[Adjoint] = [None] * len(given.fields)
+    fields: list[Adjoint] = [None] * len(given)
     for place, answer in zip(places, answers, strict=True):
         fields[1 + place] = answer
-    return [None, tuple(fields)]
+    return [None, *fields] if returns else [None, tuple(fields)]
 
 
-RULES = (gradient("relax.call_dps_packed", _call, why="torch's own, where the call is torch's; else there is none"),)
+RULES = tuple(
+    gradient(f"relax.{name}", _call, why="torch's own, where the call is torch's; else there is none")
+    for name in ("call_dps_packed", "call_pure_packed")
+)

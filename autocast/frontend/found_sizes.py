@@ -1,0 +1,156 @@
+"""Sizes that the values of tensors decide, as of what `nonzero`, `x[mask]` and `x[: n.item()]` compute.
+
+torch writes them as symbols of their own. Here the tensor of such a size, or the number that is one, is matched with it
+where it is computed; what comes after has the same symbols as if inputs had brought them::
+
+    found: (?,) = R.call_pure_packed("torch.found.aten.nonzero.default", ...)     s = R.tensor_to_shape(n)
+    rows: (u0,) = R.match_cast(found, R.Tensor((u0,), "int64"))                   R.match_cast(s, R.Shape([u0]))
+
+What the module checks of such a size (`torch._check(n <= len(x))`) is checked there, before anything has that size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sympy  # type: ignore[import-untyped]
+import torch
+import tvm
+from torch import fx
+from tvm import relax, tirx
+from tvm.script import relax as R
+
+from autocast.errors import ImportModelError
+from autocast.runtime.found_sizes import CHECK
+
+if TYPE_CHECKING:
+    from autocast.frontend.importer import Importer
+
+#: How torch writes the types of sizes and places in an operator's signature.
+_SIZES = ("int", "Optional[int]", "List[int]", "Optional[List[int]]")
+
+#: Operators whose converters take a number that values decide for a tensor, although torch calls it a place.
+_BY_TENSOR = ("select.int",)
+
+#: Relations of sympy, as those of `autocast.runtime.found_sizes`, and whether the sides change places.
+_RELATIONS = {
+    sympy.Le: ("<=", False),
+    sympy.Lt: ("<", False),
+    sympy.Ge: ("<=", True),
+    sympy.Gt: ("<", True),
+    sympy.Eq: ("==", False),
+    sympy.Ne: ("!=", False),
+}
+
+
+class Condition(NamedTuple):
+    """What a module checks of sizes, which are symbols of both sides."""
+
+    relation: str
+    left: sympy.Expr
+    right: sympy.Expr
+
+    @property
+    def symbols(self) -> set[sympy.Symbol]:
+        """The sizes."""
+        return self.left.free_symbols | self.right.free_symbols
+
+
+def match_tensor(importer: Importer, node: fx.Node, value: relax.Expr, expected: torch.Tensor) -> relax.Var:
+    """A result of `node` of unknown sizes as one of those that torch calls it.
+
+    That there are no fewer than 0 and no more than elements of what the operator is given is torch's own condition,
+    which need not be checked (and is wrong of `masked_select` by a larger mask).
+
+    Raises
+    ------
+    ImportModelError
+        torch says a size by what nothing has computed yet.
+    """
+    unknown = {_symbol(size) for size in expected.shape if not isinstance(size, int) and not importer.is_bound(size)}
+    given = [source.meta.get("val") for source in node.all_input_nodes]
+    counts = {sympy.sympify(part.numel()) for part in given if isinstance(part, torch.Tensor)}
+    own = {Condition("<=", *sides) for new in unknown for sides in ((0, new), *((new, count) for count in counts))}
+    importer.size_conditions = [condition for condition in importer.size_conditions if condition not in own]
+    return _matched(importer, value, unknown, lambda: relax.TensorType(*importer.type_of(expected)))
+
+
+def match_number(importer: Importer, node: fx.Node) -> None:
+    """The number that `node` reads from a tensor as a size, where one is made of it."""
+    size = node.meta["val"]
+    if isinstance(size, torch.SymInt) and not importer.is_bound(size) and _symbol(size) in importer.sizes_read:
+        row = relax.op.reshape(relax.op.astype(importer.env[node], "int64"), [1])
+        shape = importer.emit(relax.op.tensor_to_shape(importer.emit(row)))
+        _matched(importer, shape, {_symbol(size)}, lambda: relax.ShapeType([importer.dim(size)]))
+
+
+def _matched(importer: Importer, value: relax.Expr, new: set[sympy.Symbol], ty: Callable[[], tvm.ir.Type]) -> relax.Var:
+    """`value` as one of type `ty()`, which says the `new` sizes; where they are checked, other names come first."""
+    builder = importer.block_builder
+    importer.bound |= new
+    known = [c for c in importer.size_conditions if not c.symbols.isdisjoint(new) and importer.bound >= c.symbols]
+    if not known:
+        return builder.match_cast(value, ty())
+    variables = {str(symbol): importer.size(symbol) for symbol in sorted(new, key=str)}
+    text = json.dumps([(c.relation, f"{c.left} {c.relation} {c.right}") for c in known])
+    importer.symbols |= {name: tirx.Var(f"{name}_found", "int64") for name in variables}
+    value = builder.match_cast(value, ty())
+    sizes = relax.ShapeExpr([importer.symbols[name] for name in variables])
+    sides = relax.ShapeExpr([importer.size(side) for c in known for side in (c.left, c.right)])
+    call = relax.op.call_pure_packed(CHECK, R.str(text), sizes, sides, ty_args=relax.ShapeType(ndim=len(variables)))
+    importer.symbols |= variables
+    builder.match_cast(importer.emit(call), relax.ShapeType(list(variables.values())))
+    return builder.match_cast(value, ty())
+
+
+def takes_size(node: fx.Node, number: fx.Node) -> bool:
+    """Whether `node` is given a number as a size or a place, not as one to compute with."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.__name__ in _BY_TENSOR:
+        return False
+    arguments = node.target._schema.arguments
+    given = {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
+    return any(str(a.type) in _SIZES and number in _nodes(given.get(a.name)) for a in arguments)
+
+
+def sizes_read(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
+    """The symbols in shapes, in what is computed from numbers, and in sizes that operators are given."""
+    found: set[sympy.Symbol] = set()
+    for node in nodes:
+        if node.target is not torch.ops.aten._local_scalar_dense.default:
+            found |= _symbols(node.meta.get("val"))
+        for number in node.all_input_nodes:
+            if isinstance(number.meta.get("val"), torch.SymInt) and takes_size(node, number):
+                found |= _symbols(number.meta["val"])
+    return found
+
+
+def size_conditions(nodes: Iterable[fx.Node]) -> list[Condition]:
+    """What a program checks of sizes; checks that no sizes can be are left out."""
+    conditions = []
+    for node in nodes:
+        if node.target is torch.ops.aten._assert_scalar.default and isinstance(node.args[0], fx.Node):
+            checked = node.args[0].meta.get("val")
+            if isinstance(checked, torch.SymBool) and type(checked.node.expr) in _RELATIONS:
+                relation, turned = _RELATIONS[type(checked.node.expr)]
+                left, right = checked.node.expr.args[::-1] if turned else checked.node.expr.args
+                conditions.append(Condition(relation, left, right))
+    return conditions
+
+
+def _symbols(value: Any) -> set[sympy.Symbol]:
+    if isinstance(value, torch.SymInt):
+        return set(value.node.expr.free_symbols)
+    parts = value.shape if isinstance(value, torch.Tensor) else value if isinstance(value, list | tuple) else ()
+    return {symbol for part in parts for symbol in _symbols(part)}
+
+
+def _symbol(size: torch.SymInt) -> sympy.Symbol:
+    if not isinstance(size.node.expr, sympy.Symbol):
+        raise ImportModelError(f"the size {size} depends on values that are not known there")
+    return size.node.expr
+
+
+def _nodes(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

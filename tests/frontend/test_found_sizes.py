@@ -1,0 +1,183 @@
+"""Sizes that the values of tensors decide: found when the model runs, none and all of the elements included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import tvm
+from torch import nn
+from torch.nn import functional as F
+
+from autocast import amp, from_torch, to_onnx, to_torch, vm
+from autocast.errors import FallbackWarning, InputError
+from autocast.model import Model
+from autocast.training import differentiate
+from tests.frontend.helpers import Calls
+
+pytestmark = pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")
+
+ROWS, COLUMNS = 6, 8
+COUNT = torch.tensor(3)
+REPEATS = torch.tensor([1, 0, 2, 1, 1, 3])
+
+
+def _counted(n: torch.Tensor, most: int = ROWS) -> int:
+    """The number in `n` as a size, which torch wants checked."""
+    count = n.item()
+    torch._check(count >= 0)
+    torch._check(count <= most)
+    return count
+
+
+FOUND: dict[str, Callable[[torch.Tensor], object]] = {
+    "nonzero": lambda x: (x > 0).nonzero(),
+    "nonzero of a scalar": lambda x: (x.sum() > 0).nonzero(),
+    "rows of a mask": lambda x: F.gelu(x[x[:, 0] > 0]).softmax(-1),
+    "elements of a mask": lambda x: x[x > 0].sum(),
+    "masked_select by a larger mask": lambda x: torch.masked_select(x[0], x > 0) * 2,
+    "masks that part": lambda x: torch.cat([x[x[:, 0] > 0], x[x[:, 0] <= 0]]),
+    "how many": lambda x: x.sum() + (x > 0).nonzero().shape[0],
+    "unique": lambda x: torch.unique((2 * x).long(), return_inverse=True, return_counts=True),
+    "bincount": lambda x: torch.bincount((2 * x).abs().long().flatten()),
+    "two of one size": lambda x: x.new_zeros(ROWS, COLUMNS).index_add(
+        0, torch.where(x[:, 0] > 0)[0], x[torch.where(x[:, 0] > 0)[0]]
+    ),
+    "product of complex numbers": lambda x: torch.view_as_real(torch.fft.rfft(x)[x[:, 0] > 0]),
+}
+COUNTED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "a slice": lambda x, n: x[: _counted(n)] * 2,
+    "a new tensor": lambda x, n: torch.zeros(_counted(n), COLUMNS) + x[:1],
+    "a range": lambda x, n: torch.arange(_counted(n)),
+    "a size and a factor": lambda x, n: (x * n.item(), torch.ones(_counted(n))),
+    "two sizes": lambda x, n: torch.ones(_counted(n), _counted(n + 1, ROWS + 1)) * x[0, 0],
+}
+
+
+def _same(got: object, expected: object) -> None:
+    pairs = zip(got, expected, strict=True) if isinstance(expected, tuple | list) else [(got, expected)]
+    for one, other in pairs:
+        assert one.shape == other.shape
+        torch.testing.assert_close(torch.as_tensor(one), other, check_dtype=False)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_values_decide_has_any_size(name: str) -> None:
+    module, x = Calls(FOUND[name]), torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(0))
+    run = vm.compile(from_torch(module, (x,)))
+    for given in (x, x.flip(0), x.abs() + 1, -x.abs() - 1, torch.zeros_like(x)):
+        _same(run(given), module(given))
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_numbers_are_sizes(name: str) -> None:
+    module, x = Calls(COUNTED[name]), torch.randn(ROWS, COLUMNS)
+    run = vm.compile(from_torch(module, (x, COUNT)))
+    for count in (3, 0, 1, ROWS):
+        _same(run(x, torch.tensor(count)), module(x, torch.tensor(count)))
+
+
+def test_rows_are_repeated_as_values_say() -> None:
+    module, x = Calls(lambda x, n: torch.repeat_interleave(x, n, dim=0) + 1), torch.randn(ROWS, COLUMNS)
+    run = vm.compile(from_torch(module, (x, REPEATS)))
+    for repeats in (REPEATS, REPEATS.flip(0), torch.zeros_like(REPEATS)):
+        _same(run(x, repeats), module(x, repeats))
+
+
+@pytest.mark.parametrize("count", [-1, ROWS + 1])
+@pytest.mark.parametrize("dynamic", [None, {"n": (0, 0, 1, ROWS)}], ids=["static", "dynamic"])
+def test_a_size_that_the_module_forbids_is_an_error(count: int, dynamic: dict | None) -> None:
+    def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        size = n.item()
+        torch._check(size >= 0)
+        torch._check(size <= x.shape[0])
+        return x[:size] * 2
+
+    run = vm.compile(from_torch(Calls(function), (torch.randn(ROWS, COLUMNS), COUNT), dynamic=dynamic))
+    with pytest.raises(InputError, match=r"decide a size.*expected .*u0"):
+        run(torch.randn(ROWS, COLUMNS), torch.tensor(count))
+
+
+def test_a_result_that_is_too_long_for_what_it_indexes_is_an_error() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        count = (x > 0).nonzero().shape[0]
+        torch._check(count <= y.shape[0])
+        return y[:count]
+
+    x, y = torch.arange(-3.0, 5.0), torch.randn(5)
+    run = vm.compile(from_torch(Calls(function), (x, y)))
+    _same(run(x, y), y[:4])
+    with pytest.raises(InputError, match="6 <= 5 does not hold"):
+        run(x + 2, y)
+
+
+class _Sparse(nn.Module):
+    """Layers of rows that values choose, and a sum of elements that values choose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm, self.outer = nn.Linear(COLUMNS, 16), nn.LayerNorm(16), nn.Linear(16, COLUMNS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.inner(x)).relu()
+        chosen = torch.where(x[:, 1] > 0)[0]
+        spread = torch.zeros_like(x).index_add(0, chosen, self.outer(hidden[chosen]))
+        kept = self.outer(hidden[x[:, 0] > 0])
+        return kept.sum() + spread.square().mean() + torch.masked_select(hidden, hidden > 0.5).sum()
+
+
+@pytest.fixture(scope="module")
+def sparse() -> tuple[nn.Module, torch.Tensor, Model]:
+    torch.manual_seed(0)
+    module, x = _Sparse(), torch.randn(16, COLUMNS)
+    with pytest.warns(FallbackWarning, match="aten.index.Tensor"):
+        return module, x, from_torch(module, (x,))
+
+
+def test_casts_surround_what_values_decide(sparse: tuple[nn.Module, torch.Tensor, Model]) -> None:
+    module, x, model = sparse
+    low = amp.autocast(model, (x,))
+    run = vm.compile(low)
+    for given in (x, -x):
+        torch.testing.assert_close(torch.as_tensor(run(given)), module(given), rtol=2e-2, atol=2e-2)
+    assert model.fallbacks == {"aten.index.Tensor": 1, "aten.masked_select.default": 1, "aten.nonzero.default": 1}
+
+
+def test_gradients_pass_what_values_decide(sparse: tuple[nn.Module, torch.Tensor, Model]) -> None:
+    module, x, model = sparse
+    function = model.mod["main"]
+    gradients = differentiate(function, list(function.params[1:]))
+    run = vm.compile(model.replace(mod=tvm.IRModule({"main": gradients})))
+    for given in (x, -x):
+        module.zero_grad()
+        module(given).backward()
+        expected = {name.replace(".", "_"): parameter.grad for name, parameter in module.named_parameters()}
+        for variable, got in zip(function.params[1:], run(given)[1:], strict=True):
+            torch.testing.assert_close(torch.as_tensor(got), expected[variable.name])
+
+
+def test_torch_knows_what_values_decide(sparse: tuple[nn.Module, torch.Tensor, Model]) -> None:
+    module, x, model = sparse
+    again = to_torch(model)
+    for given in (x, -x):
+        torch.testing.assert_close(again(given), module(given))
+
+
+def test_the_torch_module_checks_sizes_too() -> None:
+    again = to_torch(from_torch(Calls(COUNTED["a slice"]), (torch.randn(ROWS, COLUMNS), COUNT)))
+    assert again(torch.randn(ROWS, COLUMNS), torch.tensor(2)).shape == (2, COLUMNS)
+    with pytest.raises(RuntimeError, match="expected u0 <= 6"):
+        again(torch.randn(ROWS, COLUMNS), torch.tensor(ROWS + 1))
+
+
+def test_onnx_knows_what_values_decide(tmp_path: Path) -> None:
+    module, x = Calls(lambda x: x[torch.where(x[:, 0] > 0)[0]] * 2), torch.randn(ROWS, COLUMNS)
+    to_onnx(from_torch(module, (x,)), tmp_path / "chosen.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "chosen.onnx")
+    for given in (x, -x):
+        (result,) = session.run(None, {session.get_inputs()[0].name: given.numpy()})
+        np.testing.assert_allclose(result, module(given).numpy(), rtol=1e-6)
