@@ -20,13 +20,13 @@ from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
-from autocast.frontend.alpha_dropout import written_alpha_dropout
 from autocast.frontend.checks import check_dense, check_faithful, check_signature
 from autocast.frontend.conditions import COMBINATIONS, counterexample
 from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.nodes import mark_conversions
 from autocast.frontend.recurrent_layers import whole_recurrences
+from autocast.frontend.rewritten import rewritten_functions
 from autocast.frontend.stops import mark_detached, marking_stops
 from autocast.runtime.tensors import kind_of_layout
 
@@ -177,7 +177,7 @@ def _traced(
         # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
         warnings.simplefilter("ignore")
         examples, named = grown(axes, leaves, _apart(module, (args, kwargs)))
-        with whole_recurrences(), written_alpha_dropout(), marking_stops():
+        with whole_recurrences(), rewritten_functions(), marking_stops():
             return torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
 
 

@@ -10,6 +10,7 @@ foreign code alone. `autocast.runtime.torch_calls` is what is called.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from tvm import relax, tirx
 from tvm.script import relax as R
 
 from autocast.errors import ImportModelError
-from autocast.frontend.found_sizes import match_tensor
 from autocast.frontend.importer import Importer
 from autocast.frontend.nodes import is_random
 from autocast.frontend.strides import check_places
@@ -47,7 +47,7 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
     types = [
         relax.TensorType(dtype=importer.type_of(part)[1], ndim=len(importer.type_of(part)[0]))
         if any(is_found)
-        else relax.TensorType(*importer.type_of(part))
+        else _type(importer, part)
         for part in results
     ]
     arguments = _Arguments(importer)
@@ -70,11 +70,18 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
     whole = importer.emit(call)
     computed = [whole] if single else [importer.emit(relax.TupleGetItem(whole, i)) for i in range(len(types))]
     if any(is_found):
-        computed = [match_tensor(importer, node, one, part) for one, part in zip(computed, results, strict=True)]
+        match = partial(importer.found.match_tensor, importer.block_builder, node)
+        computed = [
+            match(one, part, partial(_type, importer, part)) for one, part in zip(computed, results, strict=True)
+        ]
     if not isinstance(value, list | tuple):
         return computed[0]
     remaining = iter(computed)
     return [None if part is None else next(remaining) for part in parts]
+
+
+def _type(importer: Importer, value: torch.Tensor) -> relax.TensorType:
+    return relax.TensorType(*importer.type_of(value))
 
 
 def _is_found(importer: Importer, value: Any) -> bool:
@@ -83,7 +90,7 @@ def _is_found(importer: Importer, value: Any) -> bool:
         raise ImportModelError("its result is a number that depends on values; keep it a tensor: leave out .item()")
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_quantized:
         raise ImportModelError(f"it returns {value!r:.80}; expected dense tensors")
-    return any(not isinstance(size, int) and not importer.is_bound(size) for size in value.shape)
+    return any(not isinstance(size, int) and not importer.found.knows(size) for size in value.shape)
 
 
 class _Arguments:

@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import sympy  # type: ignore[import-untyped]
 import torch
 import tvm
 from torch import fx
+from torch.export import ExportedProgram
 from tvm import relax, tirx
 from tvm.script import relax as R
 
 from autocast.errors import ImportModelError
+from autocast.ir import PlacedBuilder
 from autocast.runtime.found_sizes import CHECK
 
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
+#: Makes the type of what is matched, by the symbols of that moment.
+_Type: TypeAlias = Callable[[], tvm.ir.Type]
 
 #: How torch writes the types of sizes and places in an operator's signature.
 _SIZES = ("int", "Optional[int]", "List[int]", "Optional[List[int]]")
@@ -58,51 +60,74 @@ class Condition(NamedTuple):
         return self.left.free_symbols | self.right.free_symbols
 
 
-def match_tensor(importer: Importer, node: fx.Node, value: relax.Expr, expected: torch.Tensor) -> relax.Var:
-    """A result of `node` of unknown sizes as one of those that torch calls it.
+class FoundSizes:
+    """The sizes that are known while a program is translated: those of inputs, then those that are found.
 
-    That there are no fewer than 0 and no more than elements of what the operator is given is torch's own condition,
-    which need not be checked (and is wrong of `masked_select` by a larger mask).
-
-    Raises
-    ------
-    ImportModelError
-        torch says a size by what nothing has computed yet.
+    Parameters
+    ----------
+    program : torch.export.ExportedProgram
+    symbols : dict
+        Relax's variables by the names of torch's symbols; what is found is added to it.
+    size : function
+        A size that torch computes from symbols, as Relax does.
     """
-    unknown = {_symbol(size) for size in expected.shape if not isinstance(size, int) and not importer.is_bound(size)}
-    given = [source.meta.get("val") for source in node.all_input_nodes]
-    counts = {sympy.sympify(part.numel()) for part in given if isinstance(part, torch.Tensor)}
-    own = {Condition("<=", *sides) for new in unknown for sides in ((0, new), *((new, count) for count in counts))}
-    importer.size_conditions = [condition for condition in importer.size_conditions if condition not in own]
-    return _matched(importer, value, unknown, lambda: relax.TensorType(*importer.type_of(expected)))
 
+    def __init__(
+        self, program: ExportedProgram, symbols: dict[str, tirx.Var], size: Callable[[sympy.Expr], tvm.ir.Expr]
+    ) -> None:
+        self.symbols, self.size = symbols, size
+        inputs = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
+        self.known = {symbol for value in inputs if isinstance(value, torch.Tensor) for symbol in _symbols(value)}
+        self.read = _read(program.graph.nodes)
+        self.conditions = _conditions(program.graph.nodes)
 
-def match_number(importer: Importer, node: fx.Node) -> None:
-    """The number that `node` reads from a tensor as a size, where one is made of it."""
-    size = node.meta["val"]
-    if isinstance(size, torch.SymInt) and not importer.is_bound(size) and _symbol(size) in importer.sizes_read:
-        row = relax.op.reshape(relax.op.astype(importer.env[node], "int64"), [1])
-        shape = importer.emit(relax.op.tensor_to_shape(importer.emit(row)))
-        _matched(importer, shape, {_symbol(size)}, lambda: relax.ShapeType([importer.dim(size)]))
+    def knows(self, size: torch.SymInt) -> bool:
+        """Whether all that a size is computed from is known."""
+        return self.known.issuperset(size.node.expr.free_symbols)
 
+    def match_tensor(
+        self, builder: PlacedBuilder, node: fx.Node, value: relax.Expr, expected: torch.Tensor, ty: _Type
+    ) -> relax.Var:
+        """A result of `node` of unknown sizes as one of the type `ty()`, which names them as torch does in `expected`.
 
-def _matched(importer: Importer, value: relax.Expr, new: set[sympy.Symbol], ty: Callable[[], tvm.ir.Type]) -> relax.Var:
-    """`value` as one of type `ty()`, which says the `new` sizes; where they are checked, other names come first."""
-    builder = importer.block_builder
-    importer.bound |= new
-    known = [c for c in importer.size_conditions if not c.symbols.isdisjoint(new) and importer.bound >= c.symbols]
-    if not known:
+        That there are no fewer than 0 and no more than elements of what the operator is given is torch's own condition,
+        which need not be checked (and is wrong of `masked_select` by a larger mask).
+
+        Raises
+        ------
+        ImportModelError
+            torch says a size by what nothing has computed yet.
+        """
+        new = {_symbol(size) for size in expected.shape if not isinstance(size, int) and not self.knows(size)}
+        given = [source.meta.get("val") for source in node.all_input_nodes]
+        counts = {sympy.sympify(part.numel()) for part in given if isinstance(part, torch.Tensor)}
+        own = {Condition("<=", *sides) for size in new for sides in ((0, size), *((size, count) for count in counts))}
+        self.conditions = [condition for condition in self.conditions if condition not in own]
+        return self._matched(builder, value, new, ty)
+
+    def match_number(self, builder: PlacedBuilder, value: relax.Expr, size: Any) -> None:
+        """The number that a 0-d tensor holds as the size that torch calls it, where anything reads that."""
+        if isinstance(size, torch.SymInt) and not self.knows(size) and _symbol(size) in self.read:
+            row = relax.op.reshape(relax.op.astype(value, "int64"), [1])
+            shape, ty = builder.emit(relax.op.tensor_to_shape(builder.emit(row))), size.node.expr
+            self._matched(builder, shape, {_symbol(size)}, lambda: relax.ShapeType([self.size(ty)]))
+
+    def _matched(self, builder: PlacedBuilder, value: relax.Expr, new: set[sympy.Symbol], ty: _Type) -> relax.Var:
+        """`value` as one of type `ty()`, which says the `new` sizes; where they are checked, other names come first."""
+        self.known |= new
+        asked = [c for c in self.conditions if not c.symbols.isdisjoint(new) and self.known >= c.symbols]
+        if not asked:
+            return builder.match_cast(value, ty())
+        variables = {str(symbol): self.size(symbol) for symbol in sorted(new, key=str)}
+        self.symbols.update({name: tirx.Var(f"{name}_found", "int64") for name in variables})
+        value = builder.match_cast(value, ty())
+        text = json.dumps([(c.relation, f"{c.left} {c.relation} {c.right}") for c in asked])
+        sizes = relax.ShapeExpr([self.symbols[name] for name in variables])
+        sides = relax.ShapeExpr([self.size(side) for c in asked for side in (c.left, c.right)])
+        call = relax.op.call_pure_packed(CHECK, R.str(text), sizes, sides, ty_args=relax.ShapeType(ndim=len(new)))
+        self.symbols.update(variables)
+        builder.match_cast(builder.emit(call), relax.ShapeType(list(variables.values())))
         return builder.match_cast(value, ty())
-    variables = {str(symbol): importer.size(symbol) for symbol in sorted(new, key=str)}
-    text = json.dumps([(c.relation, f"{c.left} {c.relation} {c.right}") for c in known])
-    importer.symbols |= {name: tirx.Var(f"{name}_found", "int64") for name in variables}
-    value = builder.match_cast(value, ty())
-    sizes = relax.ShapeExpr([importer.symbols[name] for name in variables])
-    sides = relax.ShapeExpr([importer.size(side) for c in known for side in (c.left, c.right)])
-    call = relax.op.call_pure_packed(CHECK, R.str(text), sizes, sides, ty_args=relax.ShapeType(ndim=len(variables)))
-    importer.symbols |= variables
-    builder.match_cast(importer.emit(call), relax.ShapeType(list(variables.values())))
-    return builder.match_cast(value, ty())
 
 
 def takes_size(node: fx.Node, number: fx.Node) -> bool:
@@ -114,7 +139,7 @@ def takes_size(node: fx.Node, number: fx.Node) -> bool:
     return any(str(a.type) in _SIZES and number in _nodes(given.get(a.name)) for a in arguments)
 
 
-def sizes_read(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
+def _read(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
     """The symbols in shapes, in what is computed from numbers, and in sizes that operators are given."""
     found: set[sympy.Symbol] = set()
     for node in nodes:
@@ -126,7 +151,7 @@ def sizes_read(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
     return found
 
 
-def size_conditions(nodes: Iterable[fx.Node]) -> list[Condition]:
+def _conditions(nodes: Iterable[fx.Node]) -> list[Condition]:
     """What a program checks of sizes; checks that no sizes can be are left out."""
     conditions = []
     for node in nodes:

@@ -24,7 +24,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import NO_CONVERTER, call_place
 from autocast.frontend.constants import constants, smallest
-from autocast.frontend.found_sizes import match_number, size_conditions, sizes_read, takes_size
+from autocast.frontend.found_sizes import FoundSizes, takes_size
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
 from autocast.frontend.nodes import has_complex, narrows, node_place, reads_converted, results_read
@@ -70,9 +70,7 @@ class Importer(ExportedProgramImporter):
         self.constants = constants(program)
         variables = {name: tirx.Var(name, "int64") for name in symbols.values()}
         self.symbols = {symbol: variables[name] for symbol, name in symbols.items()}
-        #: The symbols of sizes that are known so far, first those of inputs; and those that anything reads.
-        self.bound = _sizes_of_inputs(program)
-        self.sizes_read, self.size_conditions = sizes_read(program.graph.nodes), size_conditions(program.graph.nodes)
+        self.found = FoundSizes(program, self.symbols, self.size)
         self.env: dict[fx.Node, Any] = {}
         self.converted: set[fx.Node] = set()
         self.bound_constants: dict[tuple[fx.Node, str], relax.Expr] = {}
@@ -115,10 +113,6 @@ class Importer(ExportedProgramImporter):
         if value.is_complex():
             return [*shape, 2], str(self._convert_data_type(value.dtype.to_real()))
         return shape, str(self._convert_data_type(value.dtype))
-
-    def is_bound(self, size: torch.SymInt) -> bool:
-        """Whether a symbolic size is computed from what is known: sizes of inputs, and those that values decided."""
-        return self.bound.issuperset(size.node.expr.free_symbols)
 
     def arg(self, node: fx.Node, position: int, name: str, default: Any = None) -> Any:
         """An argument of an operator, translated: positional, keyword or default."""
@@ -233,10 +227,10 @@ class Importer(ExportedProgramImporter):
         """What a converter makes of `node`; what none can is a call of torch."""
         if node.target is torch.ops.aten._local_scalar_dense.default:
             self.numbers[node] = self.env[node] = self.env[node.args[0]]
-            match_number(self, node)
+            self.found.match_number(self.block_builder, self.env[node], node.meta["val"])
             return self.env[node]
         if isinstance(node.meta.get("val"), torch.SymInt):
-            if not self.is_bound(node.meta["val"]):
+            if not self.found.knows(node.meta["val"]):
                 raise ImportModelError("a number that depends on the values of a tensor; leave out .item()")
             return self.dim(node.meta["val"])
         if node.target is with_effects and not node.args[1]._schema.returns:
@@ -267,7 +261,7 @@ class Importer(ExportedProgramImporter):
         """Whether the shapes of tensors do not depend on values."""
         parts = value if isinstance(value, list | tuple) else [value]
         sizes = [size for part in parts if isinstance(part, torch.Tensor) for size in part.shape]
-        return all(isinstance(size, int) or self.is_bound(size) for size in sizes)
+        return all(isinstance(size, int) or self.found.knows(size) for size in sizes)
 
     def _place(self, node: fx.Node) -> Place:
         """Where a node comes from, and whether it follows a conversion to float32 that none to low precision ends."""
@@ -293,7 +287,7 @@ class Importer(ExportedProgramImporter):
         """
         for source in node.all_input_nodes:
             if source in self.numbers:
-                as_size = takes_size(node, source) and self.is_bound(source.meta["val"])
+                as_size = takes_size(node, source) and self.found.knows(source.meta["val"])
                 self.env[source] = self.dim(source.meta["val"]) if as_size else self.numbers[source]
             if source in self.constants:
                 if (source, region) not in self.bound_constants:
@@ -379,13 +373,6 @@ def _read_by_outputs(program: ExportedProgram) -> set[fx.Node]:
             read.add(node)
             found += node.all_input_nodes
     return read
-
-
-def _sizes_of_inputs(program: ExportedProgram) -> set[sympy.Symbol]:
-    """The symbols that the sizes of a program's inputs are made of."""
-    inputs = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
-    sizes = [size for value in inputs if isinstance(value, torch.Tensor) for size in value.shape]
-    return {symbol for size in sizes if isinstance(size, torch.SymInt) for symbol in size.node.expr.free_symbols}
 
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {

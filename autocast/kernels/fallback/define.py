@@ -1,4 +1,4 @@
-"""Define what TVM leaves to chance: integers over 0, NaN in extrema and as integers, one-pixel images, 8 bits."""
+"""Define what TVM leaves to chance: numbers by and over 0, NaN in extrema and as integers, one-pixel images, 8 bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, number_of, op_name
+from autocast.ir import dtype_of, is_constant, number_of, op_name, shape_of
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.storage import is_narrow
 
@@ -33,6 +33,8 @@ def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr)
     knows which one is chosen it leaves the choice of the divisor out, and vectors compute both.
     """
     dtype = dtype_of(x) or ""
+    if dtype in _FLOATS:
+        return _floats(rewriter, call, x, y)
     if "int" not in dtype or number_of(y) not in (None, 0.0, -1.0):
         return None
     zero, one = relax.const(0, dtype), relax.const(1, dtype)
@@ -46,6 +48,60 @@ def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr)
     result = relax.Call(call.op, [x, rewriter.emit(op.where(replaced, one, y))], call.attrs)
     is_remainder = op_name(call) in ("relax.mod", "relax.floor_mod")
     return result if is_remainder else op.multiply(rewriter.emit(result), factor)
+
+
+def _floats(rewriter: _Define, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None:
+    """Numbers by 0 and over 0: TVM takes 0 times anything, and over anything, for 0, NaN included, and refuses to write
+    what is over 0. Such a 0 becomes a tensor of one element, which it does not look into. Floored ones are Python's."""
+    floored = _FLOORED.get(op_name(call) or "")
+    has_zero = 0.0 in map(number_of, operands)
+    if dtype_of(call) not in _FLOATS or not (floored or has_zero):
+        return None
+    if has_zero:
+        rank = max(call.ty.ndim, 1)
+        operands = tuple(
+            _of_rank(rewriter, operand, rank) if shape_of(operand) == () else operand for operand in operands
+        )
+    result = floored(rewriter.emit, *operands) if floored else relax.Call(call.op, list(operands), call.attrs)
+    return op.reshape(rewriter.emit(result), []) if has_zero and call.ty.ndim == 0 else result
+
+
+def _of_rank(rewriter: _Define, scalar: relax.Expr, rank: int) -> relax.Expr:
+    if is_constant(scalar):
+        return relax.const(scalar.value.numpy().reshape([1] * rank), dtype_of(scalar))
+    return rewriter.emit(op.reshape(scalar, [1] * rank))
+
+
+_Emit = Callable[[relax.Expr], relax.Expr]
+
+
+def _floor_mod(emit: _Emit, x: relax.Expr, y: relax.Expr) -> relax.Expr:
+    """The exact rest, with the sign of the divisor: TVM's own subtracts a rounded quotient's multiple."""
+    rest, has_other_sign = _rest(emit, x, y)
+    return op.where(has_other_sign, emit(op.add(rest, y)), rest)
+
+
+def _floor_divide(emit: _Emit, x: relax.Expr, y: relax.Expr) -> relax.Expr:
+    """How often `y` goes into `x` less the rest, a whole number but for rounding; by 0 the quotient."""
+    rest, has_other_sign = _rest(emit, x, y)
+    quotient = emit(op.divide(emit(op.subtract(x, rest)), y))
+    less = emit(op.subtract(quotient, relax.const(1, dtype_of(x))))
+    quotient = emit(op.round(emit(op.where(has_other_sign, less, quotient))))
+    return op.where(emit(op.equal(y, relax.const(0, dtype_of(y)))), emit(op.divide(x, y)), quotient)
+
+
+def _rest(emit: _Emit, x: relax.Expr, y: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
+    """What a truncating division leaves, and whether its sign is not that of the divisor."""
+    zero, rest = relax.const(0, dtype_of(x)), emit(op.mod(x, y))
+    below = emit(op.logical_and(emit(op.less(rest, zero)), emit(op.greater(y, zero))))
+    above = emit(op.logical_and(emit(op.greater(rest, zero)), emit(op.less(y, zero))))
+    return rest, emit(op.logical_or(below, above))
+
+
+_FLOORED: dict[str, Callable[[_Emit, relax.Expr, relax.Expr], relax.Expr]] = {
+    "relax.floor_mod": _floor_mod,
+    "relax.floor_divide": _floor_divide,
+}
 
 
 def _negative(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
@@ -132,6 +188,7 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **{f"relax.{name}": _division for name in ("divide", "floor_divide", "mod", "floor_mod")},
     **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "clip", "nn.relu")},
     **{f"relax.{name}": _comparison_with_itself for name in ("equal", "not_equal", "less_equal", "greater_equal")},
+    "relax.multiply": _floats,
     "relax.negative": _negative,
     "relax.astype": _conversion,
     "relax.layout_transform": _layout_transform,

@@ -88,6 +88,15 @@ def _where(rewriter: _Canonicalize, call: relax.Call, _: relax.Expr, *choices: r
     return choices[0] if same else None
 
 
+def _divide(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr, divisor: relax.Expr) -> relax.Expr | None:
+    """By 0, which TVM refuses to write: times infinity, which is the same of every number."""
+    number, dtype = number_of(divisor), str(dtype_of(call))
+    if number != 0 or "float" not in dtype:
+        return None
+    infinity = np.full_like(divisor.value.numpy(), math.copysign(math.inf, number))
+    return relax.op.multiply(data, relax.const(infinity, dtype))
+
+
 def _of_one(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> relax.Expr | None:
     """A scalar is sorted, and its own place is 0: TVM's own lowering asks for an axis."""
     if shape_of(data) != ():
@@ -148,6 +157,7 @@ def _matmul(rewriter: _Canonicalize, call: relax.Call, left: relax.Expr, right: 
 
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **dict.fromkeys(("relax.argmax", "relax.argmin", "relax.argsort", "relax.sort"), _of_one),
+    "relax.divide": _divide,
     "relax.full": _full,
     "relax.grad.no_grad": lambda rewriter, call, data: data,
     "relax.where": _where,

@@ -6,6 +6,7 @@ values are float32; conditions are 0 or 1. Arguments broadcast to the space.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -21,6 +22,21 @@ Shape: TypeAlias = tuple[Dim, ...]
 Step: TypeAlias = tuple
 
 _SOURCES = ("load", "constant", "column", "length", "position", "bits", "word")
+
+
+class Number(float):
+    """A number as a step has it: equal to those of the same value and sign, so that 0 is not -0, and NaN is NaN."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, float) or math.isnan(self):
+            return isinstance(other, float) and math.isnan(other)
+        return float(self) == float(other) and math.copysign(1.0, self) == math.copysign(1.0, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return 0 if math.isnan(self) else hash(float(self))
 
 
 @dataclass(frozen=True)
@@ -103,7 +119,7 @@ class ProgramBuilder:
 
     def constant(self, value: float) -> int:
         """The step that is `value` everywhere."""
-        return self.step("constant", float(value))
+        return self.step("constant", Number(value))
 
     def step(self, function: str, *operands: Any) -> int:
         """The step that applies `function`."""

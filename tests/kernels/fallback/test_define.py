@@ -37,6 +37,40 @@ def test_unsigned_integers_over_zero_are_zero() -> None:
     assert got.tolist() == [0, 0, 1] * 16
 
 
+SPECIAL = np.array([0.0, 1.0, -1.0, 2.5, -7.0, 1e-300, 1e300, np.inf, -np.inf, np.nan])
+NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.0, np.inf, -np.inf, np.nan)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide", "floor_divide", "floor_mod", "mod"])
+def test_numbers_that_are_known_count_as_others_do(name: str, dtype: str) -> None:
+    """On either side, of vectors and of a scalar: as torch computes them."""
+    build, function = getattr(op, name), {"mod": "fmod", "floor_mod": "remainder"}.get(name, name)
+    with np.errstate(over="ignore"):
+        x = torch.from_numpy(np.tile(SPECIAL, 4).astype(dtype))
+    known = [relax.const(number, dtype) for number in NUMBERS]
+
+    def body(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+        return relax.Tuple([build(*pair) for k in known for pair in ((a, k), (k, a), (b, k), (k, b))])
+
+    results = run(module(body, (tuple(x.shape), dtype), ((), dtype)), x.numpy(), x[7].numpy())
+    compute, ones = getattr(torch, function), [torch.tensor(number, dtype=x.dtype) for number in NUMBERS]
+    pairs = [pair for one in ones for pair in ((x, one), (one.expand_as(x), x), (x[7], one), (one, x[7]))]
+    for got, pair in zip(results, pairs, strict=True):
+        torch.testing.assert_close(torch.from_numpy(np.array(got)), compute(*pair), equal_nan=True)
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0])
+def test_what_kernels_compute_is_divided_by_zero(number: float) -> None:
+    x, zero = np.random.default_rng(0).standard_normal((4, 4), "float32"), relax.const(number, "float32")
+    bodies = (lambda a: op.matmul(a, a), op.sum, op.nn.softmax, lambda a: op.mean(a, -1), op.exp)
+    divided = run(module(lambda a: relax.Tuple([op.divide(body(a), zero) for body in bodies]), (x.shape, "float32")), x)
+    whole = run(module(lambda a: relax.Tuple([body(a) for body in bodies]), (x.shape, "float32")), x)
+    with np.errstate(divide="ignore"):
+        for got, computed in zip(divided, whole, strict=True):
+            np.testing.assert_array_equal(got, computed / np.float32(number))
+
+
 def test_the_negative_of_an_unsigned_integer_wraps_around() -> None:
     x = np.array([0, 1, 255], "uint8")
     assert run(module(op.negative, (x.shape, "uint8")), x)[0].tolist() == [0, 255, 1]

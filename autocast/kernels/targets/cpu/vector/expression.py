@@ -12,12 +12,27 @@ from autocast.kernels.targets.cpu.vector import vector_math
 #: What is left of numbers after they were stored; defined by `llvm_ir`.
 _ROUNDINGS = ("round_bfloat16", "round_float16")
 
+
+def _product(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
+    return _number(a) * _number(b)
+
+
+def _number(x: tirx.Expr) -> tirx.Expr:
+    """0 in other words: TVM takes 0 times anything for 0, NaN and infinity included."""
+    number = x.value if isinstance(x, tirx.Broadcast) else x
+    if not isinstance(number, tirx.FloatImm) or number.value != 0:
+        return x
+    negative = tirx.reinterpret("float32", tirx.const(-(2**31), "int32"))
+    word = negative if math.copysign(1.0, number.value) < 0 else tirx.abs(negative)
+    return tirx.Broadcast(word, x.lanes) if isinstance(x, tirx.Broadcast) else word
+
+
 #: Elementwise functions of vectors of float32 numbers, by the name that programs use. Truth values are 1.0 and 0.0.
 FUNCTIONS: dict[str, Callable[..., tirx.Expr]] = {
     **{name: lambda *x, name=name: vector_math.call(name, *x) for name in vector_math.FUNCTIONS},
     "add": lambda a, b: a + b,
     "subtract": lambda a, b: a - b,
-    "multiply": lambda a, b: a * b,
+    "multiply": _product,
     "divide": lambda a, b: a / b,
     **{name: lambda x, name=name: tirx.call_pure_extern(str(x.ty), f"autocast_{name}", x) for name in _ROUNDINGS},
 }
