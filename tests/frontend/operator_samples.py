@@ -113,7 +113,6 @@ NUMBERS: dict[str, dict[str, Sample]] = {
         "dist": lambda x, p, i: torch.dist(x, p, 3),
         "cov": lambda x, p, i: torch.cov(x[0], fweights=i[0, 0].abs(), aweights=p[0, 0]),
         "cov of a vector": lambda x, p, i: x[0, 0].cov(correction=0),
-        "cov without freedom": lambda x, p, i: torch.cov(x[0, :, :2], correction=2),
         "corrcoef": lambda x, p, i: torch.corrcoef(x[0]),
         "combinations": lambda x, p, i: torch.combinations(x[0, 0], 3, with_replacement=True),
         "combinations of more than there are": lambda x, p, i: torch.combinations(x[0, 0], 7),
