@@ -47,10 +47,9 @@ def _cov(
 ) -> torch.Tensor:
     """Products of deviations from the weighted means of rows, over what of the weights is left after a correction."""
     rows = input.reshape(1, -1) if input.dim() < 2 else input
-    given = [weights for weights in (fweights, aweights) if weights is not None]
-    weights = (
-        torch.stack([weights.to(rows.dtype) for weights in given]).prod(0) if given else rows.new_ones(rows.shape[1])
-    )
+    weights = rows.new_ones(rows.shape[1])
+    for given in (fweights, aweights):
+        weights = weights if given is None else weights * given
     total = weights.sum()
     lost = (weights * aweights).sum() / total if aweights is not None else 1
     deviations = rows - (rows * weights).sum(1, keepdim=True) / total
@@ -68,8 +67,8 @@ def _corrcoef(input: torch.Tensor) -> torch.Tensor:
 
 
 def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
-    if r == 0:
-        return input.new_empty(0)
+    if r == 0 or not isinstance(input.shape[0], int):
+        return torch.combinations(input, r, with_replacement)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = list(choose(range(input.shape[0]), r))
     return input[torch.tensor(places, dtype=torch.int64).reshape(len(places), r)]
