@@ -22,6 +22,7 @@ from tvm.script import relax as R
 from autocast.errors import ImportModelError
 from autocast.frontend.importer import Importer
 from autocast.frontend.nodes import is_random
+from autocast.frontend.rewritten import CALLED
 from autocast.frontend.strides import check_places
 from autocast.ir import is_tensor
 from autocast.runtime.torch_calls import FOUND, PREFIX, Request
@@ -60,13 +61,13 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
         fields.append(importer.random_state)
     outputs = [part.is_complex() for part in results]
     request = Request(args, kwargs, len(arguments.tensors), outputs, bool(arguments.sizes), stream)
-    text, single = R.str(request.text()), len(types) == 1
+    text, single, name = R.str(request.text()), len(types) == 1, CALLED.get(str(node.target), str(node.target))
     if any(is_found):
         ty = types[0] if single else relax.TupleType(types)
-        call = relax.op.call_pure_packed(f"{FOUND}{node.target}", text, *fields, ty_args=ty)
+        call = relax.op.call_pure_packed(f"{FOUND}{name}", text, *fields, ty_args=ty)
     else:
         given, out = relax.Tuple([text, *fields]), types[0] if single else types
-        call = relax.op.call_dps_packed(f"{PREFIX}{node.target}", given, out_ty=out)
+        call = relax.op.call_dps_packed(f"{PREFIX}{name}", given, out_ty=out)
     whole = importer.emit(call)
     computed = [whole] if single else [importer.emit(relax.TupleGetItem(whole, i)) for i in range(len(types))]
     if any(is_found):

@@ -1,16 +1,17 @@
 """Functions of torch that its export refuses, or writes as something else, as other functions of torch.
 
 While a module is exported inside of `rewritten_functions`, calls of them are calls of what is here. Alpha dropout,
-which torch writes as numbers that are 0 or 1, would not be nothing in a model that is evaluated; `cov` and
-`combinations` decide by values.
+which torch writes as numbers that are 0 or 1, would not be nothing in a model that is evaluated; the others decide by
+values.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -74,10 +75,65 @@ def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = Fals
     return input[torch.tensor(places, dtype=torch.int64).reshape(len(places), r)]
 
 
+def _gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """Without torch's look at whether a variance is below 0; a gradient passes those that are too small."""
+    if not isinstance(var, torch.Tensor):
+        var = var * torch.ones_like(input)
+    elif var.shape != input.shape and var.shape == input.shape[:-1]:
+        var = var.unsqueeze(-1)
+    var = var + (var.clamp(min=eps) - var).detach()
+    loss = 0.5 * (var.log() + (input - target) ** 2 / var) + (0.5 * math.log(2 * math.pi) if full else 0.0)
+    return {"mean": torch.mean, "sum": torch.sum, "none": torch.Tensor.clone}[reduction](loss)
+
+
+_Lengths: TypeAlias = torch.Tensor | Sequence[int]
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: _Lengths,
+    target_lengths: _Lengths,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    """torch's own as one operator: its parts have sizes that lengths decide, of which torch.export knows nothing."""
+    lengths = [torch.as_tensor(length, dtype=torch.int64) for length in (input_lengths, target_lengths)]
+    kind = ("none", "mean", "sum").index(reduction)
+    loss: torch.Tensor = torch.ops.autocast.ctc_loss(log_probs, targets, *lengths, blank, kind, zero_infinity)
+    return loss
+
+
+_library = torch.library.Library("autocast", "FRAGMENT")
+_library.define(
+    "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, int reduction, "
+    "bool zero_infinity) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_library.impl("ctc_loss", torch.ctc_loss, "CPU")
+torch.library.register_fake(
+    "autocast::ctc_loss",
+    lambda log_probs, targets, inputs, *others: log_probs.new_empty(() if others[2] else inputs.shape),
+    lib=_library,
+)
+
+#: Operators that stand for others of torch in an exported program: those that are called when the model runs.
+CALLED = {"autocast.ctc_loss.default": "aten.ctc_loss.Tensor"}
+
 #: Functions, as a module calls them, and what is called instead.
 _FUNCTIONS: Mapping[Any, Callable[..., torch.Tensor]] = {
     F.alpha_dropout: partial(_alpha_dropout, of_features=False),
     F.feature_alpha_dropout: partial(_alpha_dropout, of_features=True),
+    F.ctc_loss: _ctc_loss,
+    F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.combinations: _combinations,
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _corrcoef),

@@ -1,0 +1,60 @@
+"""Functions that torch.export refuses are imported: results and gradients are torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import tvm
+from torch import nn
+from torch.nn import functional as F
+
+from autocast import from_torch, vm
+from autocast.training import differentiate
+
+pytestmark = pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")
+
+LENGTHS = (torch.tensor([12, 10, 12]), torch.tensor([5, 4, 2]))
+LABELS = torch.randint(1, 7, (3, 5), generator=torch.Generator().manual_seed(0))
+
+
+def _ctc(**options: object) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: F.ctc_loss(x.log_softmax(2), LABELS, *LENGTHS, **options)
+
+
+LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "ctc_loss": _ctc(),
+    "ctc_loss of each": lambda x: _ctc(reduction="none", zero_infinity=True)(x).square().mean(),
+    "ctc_loss of plain lengths": lambda x: F.ctc_loss(x.log_softmax(2), LABELS, (12, 10, 12), (5, 4, 2)),
+    "CTCLoss": lambda x: nn.CTCLoss(blank=6, reduction="sum")(x.log_softmax(2), LABELS.clamp(max=5), *LENGTHS),
+    "gaussian_nll_loss": lambda x: F.gaussian_nll_loss(x[0], x[1], x[2].exp()),
+    "gaussian_nll_loss of one variance": lambda x: F.gaussian_nll_loss(x[0], x[1], 0.5, full=True, reduction="sum"),
+    "gaussian_nll_loss of variances of rows": lambda x: F.gaussian_nll_loss(x[0], x[1], x[2, :, 0].square()),
+    "GaussianNLLLoss": lambda x: nn.GaussianNLLLoss(reduction="none", eps=0.5)(x[0], x[1], x[2].abs()).mean(),
+    "cov": lambda x: x[0].cov().square().mean(),
+    "corrcoef": lambda x: torch.corrcoef(x[0]).square().mean(),
+}
+
+
+class _Layer(nn.Module):
+    def __init__(self, loss: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.loss = nn.Linear(7, 7), loss
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.layer(x))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_and_their_gradients_are_those_of_torch(name: str) -> None:
+    torch.manual_seed(0)
+    module, x = _Layer(LOSSES[name]), torch.randn(12, 3, 7)
+    model = from_torch(module, (x,))
+    function = model.mod["main"]
+    gradients = differentiate(function, [var for var in function.params if var.name.startswith("layer")])
+    got = vm.compile(model.replace(mod=tvm.IRModule({"main": gradients})))(x)
+    loss = module(x)
+    loss.backward()
+    for one, other in zip(got, (loss, *(parameter.grad for parameter in module.parameters())), strict=True):
+        torch.testing.assert_close(torch.as_tensor(one), other, rtol=1e-4, atol=1e-5)
