@@ -27,7 +27,7 @@ from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, i
 from autocast.frontend.nodes import mark_conversions
 from autocast.frontend.recurrent_layers import whole_recurrences
 from autocast.frontend.rewritten import rewritten_functions
-from autocast.frontend.stops import mark_detached, marking_stops
+from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
 from autocast.runtime.tensors import kind_of_layout
 
 _INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
@@ -225,6 +225,7 @@ def _no_gradients(module: torch.nn.Module) -> torch.no_grad | torch.inference_mo
 def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], axes: Sequence[DynamicAxis]) -> Exported:
     check_faithful(program)
     mark_conversions(program)
+    pass_over_writes(program)
     mark_detached(program)
     program = decompose(program)
     check_signature(program)

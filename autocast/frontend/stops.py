@@ -110,6 +110,56 @@ def _written_into(detached: fx.Node, order: Mapping[fx.Node, int]) -> bool:
     return any(order[user] > written and user not in views for user in detached.args[0].users)
 
 
+def pass_over_writes(program: ExportedProgram) -> None:
+    """Let gradients pass what is written into a tensor in a block of `no_grad`, as torch does, which sees no writing.
+
+    Before::                                After::
+
+        w = v.clamp_(0)                         s = v.clone(); w = v.clamp_(0); n = v.detach()
+        y = v * 2                               p = where(isfinite(s), n + (s - s.detach()), n)  # n, with s's gradient
+                                                y = p * 2
+    """
+    aten, graph, call = torch.ops.aten, program.graph, program.graph.call_function
+    for write in [node for node in graph.nodes if _writes_floats(node) and _marks(node).get(_NO_GRADIENT)]:
+        tensor = _whole(write.args[0])
+        later = _after(write)
+        readers = [user for one in (tensor, write) for user in one.users if user in later]
+        if tensor.op != "call_function" or _marks(tensor).get(_NO_GRADIENT) or not readers:
+            continue
+        with graph.inserting_before(write):
+            before = call(aten.clone.default, (tensor,))
+        with graph.inserting_before(write.next):
+            now = call(aten.detach.default, (tensor,))
+            none = call(aten.sub.Tensor, (before, call(aten.detach.default, (before,))))
+            finite = call(aten.isfinite.default, (before,))
+            result = call(aten.where.self, (finite, call(aten.add.Tensor, (now, none)), now))
+        for reader in readers:
+            reader.replace_input_with(tensor, result)
+            if write.args[0] is tensor:
+                reader.replace_input_with(write, result)
+    program.graph_module.recompile()
+
+
+def _writes_floats(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    value = node.meta.get("val")
+    return schema is not None and schema.is_mutable and isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _whole(view: Any) -> fx.Node:
+    """The tensor that a view is one of."""
+    schema = getattr(view.target, "_schema", None)
+    is_view = schema is not None and schema.arguments and schema.arguments[0].alias_info
+    return _whole(view.args[0]) if is_view else view
+
+
+def _after(node: fx.Node) -> set[fx.Node]:
+    found = set()
+    while (node := node.next).op != "root":
+        found.add(node)
+    return found
+
+
 def _mark(node: fx.Node, stops: bool) -> None:
     node.meta["custom"] = {**(node.meta.get("custom") or {}), _NO_GRADIENT: stops}
 

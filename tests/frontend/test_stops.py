@@ -79,7 +79,41 @@ def _moved(of: Any, x: torch.Tensor) -> torch.Tensor:
     return of.b(x) + h
 
 
-@pytest.mark.parametrize("function", [_quantized, _target, _nested, _distilled, _written, _moved])
+def _clamped(of: Any, x: torch.Tensor) -> torch.Tensor:
+    """What is written while no gradient is wanted is read by its old name, and by the new one, with one."""
+    h = of.a(x) * 2
+    with torch.no_grad():
+        h.clamp_(min=-0.5)
+        same = h.mul_(0.5)
+    return of.b(h) * same
+
+
+def _binary(of: Any, x: torch.Tensor) -> torch.Tensor:
+    weight = of.a.weight * 1.0
+    with torch.no_grad():
+        weight.copy_(weight.sign())
+    return F.linear(of.b(x), weight)
+
+
+def _in_part(of: Any, x: torch.Tensor) -> torch.Tensor:
+    h = of.a(x) + of.b(x)
+    with torch.no_grad():
+        h[0].clamp_(min=0)
+        h[h > 1] = 1.0
+    return h * h
+
+
+def _inside(of: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        h = of.b(x) * 2
+        h.clamp_(min=0)
+    return of.a(x) * h
+
+
+_STOPPED = [_quantized, _target, _nested, _distilled, _written, _moved, _clamped, _binary, _in_part, _inside]
+
+
+@pytest.mark.parametrize("function", _STOPPED)
 def test_no_gradient_passes_where_torch_stops_it(function: Callable[..., torch.Tensor]) -> None:
     module, x, y = _Of(function), torch.randn(3, 4), torch.randn(3, 4)
     step = vm.compile(training_step(from_torch(module, (x,)), MSE(), SGD()))
