@@ -50,7 +50,7 @@ def _native_dropout(importer: Importer, node: fx.Node) -> list[relax.Expr]:
 def _in_training(importer: Importer) -> relax.Expr:
     """Whether the model has not been made one that is evaluated: a dropout of one is 0 or 2 then, and 1 else."""
     one = relax.const(1.0, "float32")
-    return importer.emit(op.not_equal(dropout(importer, importer.emit(op.ones([1], "float32")), 0.5), one))
+    return importer.emit(op.not_equal(dropout(importer, importer.emit(op.ones([], "float32")), 0.5), one))
 
 
 def _rrelu(importer: Importer, node: fx.Node) -> list[relax.Expr]:
