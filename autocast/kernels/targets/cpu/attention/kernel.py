@@ -16,7 +16,6 @@ Dao et al., "FlashAttention" (2022).
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 
 import tvm
 from tvm import tirx
@@ -85,7 +84,7 @@ class _Tasks(Generator):
         if self.few:
             self._few_queries(indices, group)
             return
-        with tile_registers(self.unit) if blocking.tiles else nullcontext():
+        with tile_registers(self.unit, blocking.tiles):
             self._panels(indices, group, part)
 
     def _panels(self, indices: list[tirx.Expr], group: list[Extent], part: tirx.Expr) -> None:

@@ -10,7 +10,6 @@ of that matrix: those of one tile are stored, see `matrix`.
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 import tvm
@@ -30,10 +29,9 @@ from autocast.kernels.targets.cpu.convolutions.taps import Taps, image_shapes
 from autocast.kernels.targets.cpu.convolutions.weights import PackedWeights
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.matrix import Rows, tile_registers
-from autocast.kernels.targets.cpu.products.panels import either
 from autocast.kernels.targets.cpu.products.tile import Sums, Tile, heights_down_from
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, llvm_tiles, vector_math
-from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either, flat, importing, kernel_function
 
 
 def convolution(
@@ -148,7 +146,7 @@ class _Generator:
             self._task(source, T.bind(quotient(task, parts * bands)), band, part)
 
     def _task(self, source: BandSource, group: tirx.Expr, band: tirx.Expr, part: tirx.Expr) -> None:
-        with tile_registers(self.unit) if self.blocking.tiles else nullcontext():
+        with tile_registers(self.unit, self.blocking.tiles):
             self._chunks(source, group, band, part)
 
     def _chunks(self, source: BandSource, group: tirx.Expr, band: tirx.Expr, part: tirx.Expr) -> None:

@@ -17,10 +17,9 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.extents import Extent, i32, i64
 from autocast.kernels.targets.cpu.convolutions.runs import PixelTile
 from autocast.kernels.targets.cpu.products.matrix import Rows, across_panels, add_sums, panels_of_sums
-from autocast.kernels.targets.cpu.products.panels import either
 from autocast.kernels.targets.cpu.products.tile import BLOCK_WORDS, MOST_WORDS, Sums
 from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
-from autocast.kernels.targets.cpu.vector.unit import flat
+from autocast.kernels.targets.cpu.vector.unit import either, flat
 
 
 class MatrixTile(PixelTile):

@@ -9,7 +9,6 @@ Sums stay in registers for all pixels of a band, and in the result from band to 
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 
 import tvm
 from tvm import tirx
@@ -22,11 +21,10 @@ from autocast.kernels.targets.cpu.convolutions.store import where_whole
 from autocast.kernels.targets.cpu.convolutions.weight_blocking import Taps, choose_blocking, output_size
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.matrix import Rows, multiply_tiles, tile_registers
-from autocast.kernels.targets.cpu.products.panels import either
 from autocast.kernels.targets.cpu.products.tile import Sums, Tile
 from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_tiles
 from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
-from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either, flat, importing, kernel_function
 
 
 def weight_gradient(spec: Convolution, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
@@ -79,7 +77,7 @@ class _Generator:
         parts = blocking.channel_tasks * blocking.panel_tasks
         with importing(code):
             self.batch = self.unit.opaque(batch)
-            registers = tile_registers(self.unit) if blocking.tiles else nullcontext()
+            registers = tile_registers(self.unit, blocking.tiles)
             with T.parallel(0, i64(spec.groups * parts)) as task, registers:
                 group, part = T.bind(task // parts), T.bind(task % parts)
                 self._task(group, T.bind(part // blocking.panel_tasks), T.bind(part % blocking.panel_tasks))

@@ -18,10 +18,10 @@ from tvm.script.ir_builder import tirx as T
 from autocast.kernels.extents import Extent, ceil_div, i32, i64, minimum
 from autocast.kernels.targets.cpu.products.blocking import Blocking
 from autocast.kernels.targets.cpu.products.pack import Source
-from autocast.kernels.targets.cpu.products.panels import Block, PanelWalk, Task, either
+from autocast.kernels.targets.cpu.products.panels import Block, PanelWalk, Task
 from autocast.kernels.targets.cpu.products.tile import Sums, finish_rows
 from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
-from autocast.kernels.targets.cpu.vector.unit import VectorUnit
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either
 
 #: Bytes of a word.
 _WORD_BYTES = 4
@@ -30,8 +30,11 @@ PART_WORDS = 192
 
 
 @contextmanager
-def tile_registers(unit: VectorUnit) -> Iterator[None]:
-    """What is emitted in here may use the tile registers of the thread that runs it."""
+def tile_registers(unit: VectorUnit, needed: object = True) -> Iterator[None]:
+    """What is emitted in here may use the tile registers of the thread that runs it, where they are needed."""
+    if not needed:
+        yield
+        return
     before = unit.scratch(TILE, "int32")
     T.evaluate(tirx.call_extern("void", "autocast_tiles_begin", before.data))
     yield

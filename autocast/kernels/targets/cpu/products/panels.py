@@ -20,7 +20,7 @@ from autocast.kernels.targets.cpu.products.tile import (
     finish_tile,
     heights_down_from,
 )
-from autocast.kernels.targets.cpu.vector.unit import VectorUnit
+from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either
 
 #: Words in a cache line.
 _LINE = 16
@@ -259,16 +259,3 @@ class PanelWalk:
             finish_tile(unit, output, registers, starts, column)
 
         either(tirx.all(*inside) if inside else None, from_registers, through_memory)
-
-
-def either(condition: tirx.Expr | None, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-    """Emit `then` where `condition` holds (always, if there is none), else `otherwise`."""
-    if condition is None:
-        then()
-        return
-    with T.If(condition):
-        with T.Then():
-            then()
-        if otherwise is not None:
-            with T.Else():
-                otherwise()

@@ -165,3 +165,16 @@ def kernel_function(name: str) -> Iterator[Callable[[], tirx.PrimFunc]]:
 def importing(code: str) -> AbstractContextManager[None]:
     """What is emitted in here may call the functions of some LLVM IR."""
     return T.attr(tirx.const(0, "int32"), "pragma_import_llvm", code)
+
+
+def either(condition: tirx.Expr | None, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+    """Emit `then` where `condition` holds (always, if there is none), else `otherwise`."""
+    if condition is None:
+        then()
+        return
+    with T.If(condition):
+        with T.Then():
+            then()
+        if otherwise is not None:
+            with T.Else():
+                otherwise()
