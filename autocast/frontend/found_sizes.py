@@ -119,9 +119,12 @@ class FoundSizes:
         if not asked:
             return builder.match_cast(value, ty())
         variables = {str(symbol): self.size(symbol) for symbol in sorted(new, key=str)}
+        named = {symbol: sympy.Symbol(str(self.size(symbol))) for c in asked for symbol in c.symbols}
+        text = json.dumps(
+            [(c.relation, f"{c.left.xreplace(named)} {c.relation} {c.right.xreplace(named)}") for c in asked]
+        )
         self.symbols.update({name: tirx.Var(f"{name}_found", "int64") for name in variables})
         value = builder.match_cast(value, ty())
-        text = json.dumps([(c.relation, f"{c.left} {c.relation} {c.right}") for c in asked])
         sizes = relax.ShapeExpr([self.symbols[name] for name in variables])
         sides = relax.ShapeExpr([self.size(side) for c in asked for side in (c.left, c.right)])
         call = relax.op.call_pure_packed(CHECK, R.str(text), sizes, sides, ty_args=relax.ShapeType(ndim=len(new)))
