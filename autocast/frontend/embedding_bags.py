@@ -23,7 +23,7 @@ def _embedding_bag(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     """The first of torch's four results: by bag, its rows reduced; 0 where there are none."""
     weight, indices, weights = (importer.arg(node, i, "") for i in (0, 1, 6))
     mode, padding = int(importer.arg(node, 4, "mode", 0)), int(importer.arg(node, 8, "padding_idx", -1))
-    if importer.training and importer.arg(node, 3, "scale_grad_by_freq", False):
+    if importer.arg(node, 3, "scale_grad_by_freq", False):
         raise ImportModelError("gradients that are divided by how often an index occurs")
     (bags, width), dtype = importer.type_of(node.meta["val"][0])
     if dims(indices) == (0,):

@@ -109,7 +109,7 @@ def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
     A row for padding is read and not learned: no gradient passes where an index names it.
     """
     weight = importer.arg(node, 0, "weight")
-    if importer.training and importer.arg(node, 3, "scale_grad_by_freq", False):
+    if importer.arg(node, 3, "scale_grad_by_freq", False):
         raise ImportModelError("gradients that are divided by how often an index occurs")
     constant = importer.smallest_constant(node.args[1])
     indices = importer.arg(node, 1, "indices") if constant is None else constant

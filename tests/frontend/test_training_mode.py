@@ -222,9 +222,11 @@ def test_architectures_import_in_training_mode(name: str) -> None:
 @pytest.mark.parametrize(
     "scaled", [False, pytest.param(True, marks=pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning"))]
 )
-def test_an_embedding_for_padding_learns_nothing(scaled: bool) -> None:
+@pytest.mark.parametrize("training_mode", [True, False])
+def test_an_embedding_for_padding_learns_nothing(scaled: bool, training_mode: bool) -> None:
     """Where gradients are divided by how often an index occurs, too: that is left to torch."""
-    module = nn.Sequential(nn.Embedding(11, 8, padding_idx=0, scale_grad_by_freq=scaled), nn.Linear(8, 5)).train()
+    module = nn.Sequential(nn.Embedding(11, 8, padding_idx=0, scale_grad_by_freq=scaled), nn.Linear(8, 5))
+    module.train(training_mode)
     ids, labels = torch.tensor([[0, 1, 2, 3], [4, 0, 0, 1]]), torch.randint(0, 5, (2, 4))
     before = module[0].weight.detach().clone()
     step = training.training_step(from_torch(module, (ids,)), training.CrossEntropy(), training.SGD())
