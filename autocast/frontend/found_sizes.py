@@ -67,13 +67,13 @@ class FoundSizes:
     ----------
     program : torch.export.ExportedProgram
     symbols : dict
-        Relax's variables by the names of torch's symbols; what is found is added to it.
+        Relax's sizes by the names of torch's symbols; what is found is added to it.
     size : function
         A size that torch computes from symbols, as Relax does.
     """
 
     def __init__(
-        self, program: ExportedProgram, symbols: dict[str, tirx.Var], size: Callable[[sympy.Expr], tvm.ir.Expr]
+        self, program: ExportedProgram, symbols: dict[str, tvm.ir.Expr], size: Callable[[sympy.Expr], tvm.ir.Expr]
     ) -> None:
         self.symbols, self.size = symbols, size
         inputs = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
@@ -113,24 +113,42 @@ class FoundSizes:
             self._matched(builder, shape, {_symbol(size)}, lambda: relax.ShapeType([self.size(ty)]))
 
     def _matched(self, builder: PlacedBuilder, value: relax.Expr, new: set[sympy.Symbol], ty: _Type) -> relax.Var:
-        """`value` as one of type `ty()`, which says the `new` sizes; where they are checked, other names come first."""
+        """`value` as one of type `ty()`, which says the `new` sizes; where they are checked, other names come first.
+
+        A size that must be equal to what is known is that. What is checked is matched anew, and not by way of the other
+        names: TVM would take these for the sizes.
+        """
         self.known |= new
         asked = [c for c in self.conditions if not c.symbols.isdisjoint(new) and self.known >= c.symbols]
         if not asked:
             return builder.match_cast(value, ty())
-        variables = {str(symbol): self.size(symbol) for symbol in sorted(new, key=str)}
         named = {symbol: sympy.Symbol(str(self.size(symbol))) for c in asked for symbol in c.symbols}
         text = json.dumps(
             [(c.relation, f"{c.left.xreplace(named)} {c.relation} {c.right.xreplace(named)}") for c in asked]
         )
-        self.symbols.update({name: tirx.Var(f"{name}_found", "int64") for name in variables})
-        value = builder.match_cast(value, ty())
-        sizes = relax.ShapeExpr([self.symbols[name] for name in variables])
+        equal = [_solved(c, new) for c in asked if c.relation == "=="]
+        sizes = {str(symbol): self.size(symbol) for symbol in sorted(new, key=str)}
+        sizes |= {str(symbol): self.size(other) for symbol, other in filter(None, equal[:1])}
+        self.symbols.update({name: tirx.Var(f"{name}_found", "int64") for name in sizes})
+        builder.match_cast(value, ty())
+        found = relax.ShapeExpr([self.symbols[name] for name in sizes])
         sides = relax.ShapeExpr([self.size(side) for c in asked for side in (c.left, c.right)])
-        call = relax.op.call_pure_packed(CHECK, R.str(text), sizes, sides, ty_args=relax.ShapeType(ndim=len(new)))
-        self.symbols.update(variables)
-        builder.match_cast(builder.emit(call), relax.ShapeType(list(variables.values())))
+        call = relax.op.call_pure_packed(CHECK, R.str(text), found, sides, ty_args=relax.ShapeType(ndim=len(sizes)))
+        self.symbols.update(sizes)
+        builder.match_cast(builder.emit(call), relax.ShapeType(list(sizes.values())))
         return builder.match_cast(value, ty())
+
+
+def _solved(condition: Condition, new: set[sympy.Symbol]) -> tuple[sympy.Symbol, sympy.Expr] | None:
+    """The one new size that an equation says by others that are known."""
+    unknown = condition.symbols & new
+    if len(unknown) != 1:
+        return None
+    (symbol,) = unknown
+    difference = sympy.expand(condition.left - condition.right)
+    factor = difference.coeff(symbol, 1)
+    rest = difference - factor * symbol
+    return (symbol, sympy.expand(-factor * rest)) if factor in (1, -1) and symbol not in rest.free_symbols else None
 
 
 def takes_size(node: fx.Node, number: fx.Node) -> bool:

@@ -69,7 +69,7 @@ class Importer(ExportedProgramImporter):
         self.otherwise = otherwise
         self.constants = constants(program)
         variables = {name: tirx.Var(name, "int64") for name in symbols.values()}
-        self.symbols = {symbol: variables[name] for symbol, name in symbols.items()}
+        self.symbols: dict[str, tvm.ir.Expr] = {symbol: variables[name] for symbol, name in symbols.items()}
         self.found = FoundSizes(program, self.symbols, self.size)
         self.env: dict[fx.Node, Any] = {}
         self.converted: set[fx.Node] = set()
@@ -186,7 +186,7 @@ class Importer(ExportedProgramImporter):
             variable = self.symbols.get(str(symbol))
             if variable is None and computed:
                 variable = computed.get(str(self.size(symbol)))
-            if variable is not None:
+            if isinstance(variable, tirx.Var):
                 lower[variable.name] = max(int(value_range.lower), lower.get(variable.name, 0))
                 if isinstance(value_range.upper, sympy.Integer) and int(value_range.upper) < 2**31:
                     upper[variable.name] = min(int(value_range.upper), upper.get(variable.name, 2**31))
