@@ -34,6 +34,14 @@ def _counted(n: torch.Tensor, most: int = ROWS) -> int:
     return count
 
 
+def _parted(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+    """Parts whose sizes are known to be those of all rows together."""
+    sizes = [_counted(n), _counted(ROWS - n)]
+    torch._check(sum(sizes) == ROWS)
+    first, second = x.split(sizes)
+    return torch.cat([first * 2, second]) + x
+
+
 FOUND: dict[str, Callable[[torch.Tensor], object]] = {
     "nonzero": lambda x: (x > 0).nonzero(),
     "nonzero of a scalar": lambda x: (x.sum() > 0).nonzero(),
@@ -54,6 +62,7 @@ COUNTED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "a new tensor": lambda x, n: torch.zeros(_counted(n), COLUMNS) + x[:1],
     "a range": lambda x, n: torch.arange(_counted(n)),
     "a size and a factor": lambda x, n: (x * n.item(), torch.ones(_counted(n))),
+    "parts": _parted,
     "two sizes": lambda x, n: torch.ones(_counted(n), _counted(n + 1, ROWS + 1)) * x[0, 0],
 }
 
