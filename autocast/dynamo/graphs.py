@@ -173,9 +173,11 @@ class Graph:
         return [*tensors, *(torch.empty(inputs[i], 0) for i in self.carried)]
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        if not self.results:  # torch does what else there is to do: it may write into inputs, or seed a generator
+            return tuple(self.body(*inputs))
         if not self.passed and not self.others:
             return self.computed(inputs)
-        computed = iter(self.computed(inputs) if self.results else ())
+        computed = iter(self.computed(inputs))
         count = len(self.results) + len(self.passed) + len(self.others)
         return tuple(
             inputs[self.passed[i]]

@@ -149,3 +149,28 @@ def test_a_graph_that_writes_into_its_input_does_so() -> None:
     x, expected = torch.zeros(4, 16), torch.full((4, 16), 2.0)
     assert torch.equal(_compiled(function)(x), expected)
     assert torch.equal(x, torch.ones(4, 16))
+
+
+def test_a_graph_that_returns_another_input_than_it_writes_into_does_so() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        y.add_(x)
+        return x
+
+    x, y = torch.ones(4, 16), torch.zeros(4, 16)
+    assert _compiled(function)(x, y) is x
+    assert torch.equal(y, x)
+
+
+def test_a_graph_of_any_size_that_writes_and_returns_a_size_does_so() -> None:
+    def function(x: torch.Tensor) -> int:
+        x.add_(1)
+        return x.shape[0] + 1
+
+    x = torch.zeros(4, 16)
+    assert torch.compile(function, backend=dynamo.backend, dynamic=True)(x) == 5
+    assert torch.equal(x, torch.ones(4, 16))
+
+
+def test_a_graph_that_returns_nothing_does_what_it_does() -> None:
+    _compiled(lambda x: torch.random.seed() if x.shape else None)(torch.zeros(4))
+    assert torch.initial_seed() != 0
