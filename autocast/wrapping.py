@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from autocast import amp
-from autocast.errors import InputError, UnsupportedError
+from autocast.errors import InputError
 from autocast.frontend import from_torch
 from autocast.messages import check_kind
 from autocast.model.value import Model
@@ -62,11 +62,10 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         `load_state_dict`, an optimizer or an assignment, are read again. What the module's code reads besides (its
         configuration, say) is as it was then. Where gradients are recorded and a parameter or an input requires them, a
         call is compiled by `torch.compile(backend="autocast")`, forward and backward: gradients come as from `module`.
+        So is one that changes buffers (BatchNorm in training mode), or draws random numbers.
 
     Raises
     ------
-    UnsupportedError
-        In a call: the module changes buffers (BatchNorm in training mode) where no gradients are wanted.
     ImportModelError
         In a call: what `from_torch` raises.
     """
@@ -153,14 +152,15 @@ class _Compiled:
 
     def __init__(self, dynamic: Any, options: Mapping[str, Any]) -> None:
         self.dynamic, self.options = dynamic, options
-        self._programs: dict[Any, _Program] = {}
+        #: None where a call changes tensors besides its results.
+        self._programs: dict[Any, _Program | None] = {}
         #: Where modules find parameters, buffers and submodules, under which names, and what they found.
         self._found: tuple[list[Any], list[str], list[Any]] = ([], [], [])
         self._weights: list[torch.Tensor] = []
         self._counted: list[torch.Tensor] = []
         self._memory: list[int] = []
         self._turn = threading.RLock()
-        self._trained: Callable[..., Any] | None = None
+        self._by_torch: Callable[..., Any] | None = None
         #: The leaves of what the module returned when it was exported last, and how they are nested.
         self._returned: tuple[list[Any], Any] = ([], None)
 
@@ -172,29 +172,31 @@ class _Compiled:
             self._returned = pytree.tree_flatten(outputs)
             return outputs
         if torch.is_grad_enabled() and _wants_gradients(module, args, kwargs):
-            return self._training(forward)(module, *args, **kwargs)
+            return self._traced(forward)(module, *args, **kwargs)
         kind, tensors = _sorted(args, kwargs)
         key = (module.training, kind)
         with self._turn:
             if not self._is_same():
                 self._programs.clear()
-            program = self._programs.get(key)
-            if program is None:
-                program = self._programs[key] = self._imported(module, args, kwargs)
-            elif program.versions != (versions := self._versions()):
+            if key not in self._programs:
+                self._programs[key] = self._imported(module, args, kwargs)
+            program = self._programs[key]
+            if program is not None and program.versions != (versions := self._versions()):
                 program.executable, program.versions = compile(program.model), versions
+        if program is None:
+            return self._traced(forward)(module, *args, **kwargs)
         return program.results(program.computed(tensors))
 
-    def _training(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _traced(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The module's forward as torch's compiler runs it, which knows when to compile it again."""
-        from autocast.dynamo import backend  # takes seconds to import, which only training needs
+        from autocast.dynamo import backend  # takes seconds to import, which most inference does not need
 
         with self._turn:
-            if self._trained is None:
+            if self._by_torch is None:
                 compiled = partial(backend, options=self.options)
                 whole = _of_its_own(forward.func)  # type: ignore[attr-defined]
-                self._trained = torch.compile(whole, backend=compiled, dynamic=None if self.dynamic else False)
-            return self._trained
+                self._by_torch = torch.compile(whole, backend=compiled, dynamic=None if self.dynamic else False)
+            return self._by_torch
 
     def _is_same(self) -> bool:
         """Whether the module has the tensors and submodules, in the memory, that it was imported with."""
@@ -209,21 +211,17 @@ class _Compiled:
         """How often each weight was written; those that were made in inference mode do not count it."""
         return list(map(_version, self._counted))
 
-    def _imported(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Program:
+    def _imported(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Program | None:
         bare, known = _without_hooks(module), inspect.signature(module.forward).parameters
         options = {name: v for name, v in kwargs.items() if name not in known and isinstance(v, _CONSTANTS)}
         bare.__dict__[_OPTIONS] = options
         others = {name: value for name, value in kwargs.items() if name not in options}
         model = from_torch(bare, args, example_kwargs=others, dynamic=self.dynamic)
         leaves, outputs = self._returned
-        if model.updated:
-            raise UnsupportedError(
-                f"wrap: {type(module).__name__} changes {len(model.updated)} tensors in a call (statistics, or the "
-                "state of random numbers), and a wrapped module infers; expected one in evaluation mode. Call .eval() "
-                "on it, or train it by autocast.training"
-            )
-        model = amp.autocast(model, **self.options)
         self._remember(module)
+        if model.updated:
+            return None
+        model = amp.autocast(model, **self.options)
         leaves = [
             (torch.view_as_complex if leaf.is_complex() else None) if isinstance(leaf, torch.Tensor) else ("", leaf)
             for leaf in leaves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import fx
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from autocast.dynamo.graphs import Graph
+from autocast.dynamo.graphs import ChangesState, Graph
 from autocast.errors import UnsupportedError
 
 __all__ = ["backend"]
@@ -31,7 +32,8 @@ def backend(
         Takes tensors, sizes, and the module's parameters, in any order.
     example_inputs : sequence
         What it is about to be called with. Where gradients are recorded and one of these requires them, the graph is
-        compiled for training: forward and backward, each with its casts.
+        compiled for training: forward and backward, each with its casts. So is one that changes buffers, or draws
+        random numbers, but for the backward.
     options : mapping, optional
         Of `amp.autocast`: `{"policy": "mp1"}`, `{"dtype": "float16"}`; its defaults where nothing is given.
     mode : str, optional
@@ -48,8 +50,7 @@ def backend(
     ImportModelError
         The graph holds operators that cannot be imported: all are listed.
     UnsupportedError
-        A `mode` was asked for; the graph changes a buffer where no gradients are wanted, or returns what is neither a
-        tensor nor known.
+        A `mode` was asked for; the graph returns what is neither a tensor nor known.
     """
     if mode is not None:
         raise UnsupportedError(
@@ -57,11 +58,11 @@ def backend(
             "Pass options={...} of amp.autocast, such as {'policy': 'mp1'}"
         )
     options = options or {}
-    if torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs):
-        from autocast.dynamo.training import training_backend  # and AOTAutograd, which inference does not need
+    if not (torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)):
+        compiled = Graph(graph, options, example_inputs)
+        with contextlib.suppress(ChangesState), tracing(None), unset_fake_temporarily():
+            compiled.prepare(example_inputs)
+            return compiled
+    from autocast.dynamo.training import training_backend  # and AOTAutograd, which most inference does not need
 
-        return training_backend(graph, example_inputs, options)
-    compiled = Graph(graph, options, example_inputs)
-    with tracing(None), unset_fake_temporarily():
-        compiled.prepare(example_inputs)
-    return compiled
+    return training_backend(graph, example_inputs, options)

@@ -22,6 +22,11 @@ from autocast.runtime.variant import Variant
 from autocast.torch_target.asked import torch_dtype
 from autocast.vm.compile import variant_of
 
+
+class ChangesState(UnsupportedError):
+    """A graph that infers changes tensors besides its results: AOTAutograd makes results of these."""
+
+
 #: How many sets of weights and plain numbers a graph is kept ready for: layers of a network may share its graph.
 _KEPT = 64
 
@@ -250,11 +255,7 @@ class Graph:
         }
         model = from_torch(Inputs(self, inputs), tuple(self.tensors_of(inputs)), dynamic=dynamic)
         if model.updated:
-            raise UnsupportedError(
-                f"torch.compile: backend='autocast' infers, and a call of this graph changes {len(model.updated)} "
-                "tensors (statistics, or the state of random numbers); expected a module in evaluation mode. Call "
-                "module.eval()"
-            )
+            raise ChangesState(f"torch.compile: a call of this graph changes {', '.join(model.updated)}")
         return model
 
     def cast(self, model: Model) -> Model:
