@@ -111,11 +111,6 @@ NUMBERS: dict[str, dict[str, Sample]] = {
         "cdist": lambda x, p, i: torch.cdist(x, p) + torch.cdist(x, p, p=1.0) + torch.cdist(x, p, p=3.0),
         "pdist": lambda x, p, i: F.pdist(x[0]) + F.pdist(x[1], float("inf")) + F.pdist(x[2], 0),
         "dist": lambda x, p, i: torch.dist(x, p, 3),
-        "cov": lambda x, p, i: torch.cov(x[0], fweights=i[0, 0].abs(), aweights=p[0, 0]),
-        "cov of a vector": lambda x, p, i: x[0, 0].cov(correction=0),
-        "corrcoef": lambda x, p, i: torch.corrcoef(x[0]),
-        "combinations": lambda x, p, i: torch.combinations(x[0, 0], 3, with_replacement=True),
-        "combinations of more than there are": lambda x, p, i: torch.combinations(x[0, 0], 7),
         "bilinear": lambda x, p, i: F.bilinear(x, p, p[:, :, :6].reshape(2, 6, 6), x[0, 0, :2]),
     },
     "places of maxima": {

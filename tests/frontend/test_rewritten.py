@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from autocast import from_torch, vm
 from autocast.training import differentiate
+from tests.frontend.helpers import Calls
 
 pytestmark = pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")
 
@@ -58,3 +59,21 @@ def test_losses_and_their_gradients_are_those_of_torch(name: str) -> None:
     loss.backward()
     for one, other in zip(got, (loss, *(parameter.grad for parameter in module.parameters())), strict=True):
         torch.testing.assert_close(torch.as_tensor(one), other, rtol=1e-4, atol=1e-5)
+
+
+RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cov with weights": lambda x: torch.cov(x, fweights=torch.arange(1, 7), aweights=x[0].abs()),
+    "cov of a vector": lambda x: x[0].cov(correction=0),
+    "cov without freedom": lambda x: torch.cov(x[:, :2], correction=2),
+    "combinations": lambda x: torch.combinations(x[0], 3, with_replacement=True),
+    "combinations of more than there are": lambda x: torch.combinations(x[0], 7),
+    "combinations of none": lambda x: torch.combinations(x[0], 0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:cov")
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_are_those_of_torch(name: str) -> None:
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    got = vm.compile(from_torch(Calls(RESULTS[name]), (x,), fallback="error"))(x)
+    torch.testing.assert_close(got, RESULTS[name](x), equal_nan=True)

@@ -20,7 +20,9 @@ def test_every_operator_that_stands_in_the_way_is_named_with_its_reason() -> Non
 
     def build(builder: relax.BlockBuilder) -> relax.Expr:
         y = builder.emit(op.cumprod(builder.emit(op.cumprod(x, 0)), 1))
-        z = builder.emit(op.call_pure_packed("mine", y, ty_args=relax.TensorType((2, 3), "float32")))
+        z = builder.emit(
+            op.call_inplace_packed("mine", y, inplace_indices=0, ty_args=relax.TensorType((2, 3), "float32"))
+        )
         return builder.emit(op.sum(z))
 
     with pytest.raises(GradientError) as raised:
@@ -28,7 +30,7 @@ def test_every_operator_that_stands_in_the_way_is_named_with_its_reason() -> Non
     message = str(raised.value)
     assert "relax.cumprod: it divides by elements" in message
     assert "(2 calls)" in message
-    assert "relax.call_pure_packed: foreign code" in message
+    assert "relax.call_inplace_packed: foreign code" in message
 
 
 @pytest.mark.parametrize(
