@@ -79,7 +79,7 @@ class FoundSizes:
         inputs = [node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"]
         self.known = {symbol for value in inputs if isinstance(value, torch.Tensor) for symbol in _symbols(value)}
         self.read = _read(program.graph.nodes)
-        self.conditions = _conditions(program.graph.nodes)
+        self.conditions = _conditions(program.graph.nodes, self.read - self.known)
 
     def knows(self, size: torch.SymInt) -> bool:
         """Whether all that a size is computed from is known."""
@@ -126,9 +126,8 @@ class FoundSizes:
         text = json.dumps(
             [(c.relation, f"{c.left.xreplace(named)} {c.relation} {c.right.xreplace(named)}") for c in asked]
         )
-        equal = [_solved(c, new) for c in asked if c.relation == "=="]
-        sizes = {str(symbol): self.size(symbol) for symbol in sorted(new, key=str)}
-        sizes |= {str(symbol): self.size(other) for symbol, other in filter(None, equal[:1])}
+        equal = dict(filter(None, (_solved(c, new) for c in asked if c.relation == "==")))
+        sizes = {str(symbol): self.size(equal.get(symbol, symbol)) for symbol in sorted(new, key=str)}
         self.symbols.update({name: tirx.Var(f"{name}_found", "int64") for name in sizes})
         builder.match_cast(value, ty())
         found = relax.ShapeExpr([self.symbols[name] for name in sizes])
@@ -172,16 +171,22 @@ def _read(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
     return found
 
 
-def _conditions(nodes: Iterable[fx.Node]) -> list[Condition]:
-    """What a program checks of sizes; checks that no sizes can be are left out."""
+def _conditions(nodes: Iterable[fx.Node], found: set[sympy.Symbol]) -> list[Condition]:
+    """What a program checks of sizes; other checks than comparisons are left out where they are of no size that is
+    found, and refused where they are."""
     conditions = []
     for node in nodes:
         if node.target is torch.ops.aten._assert_scalar.default and isinstance(node.args[0], fx.Node):
             checked = node.args[0].meta.get("val")
-            if isinstance(checked, torch.SymBool) and type(checked.node.expr) in _RELATIONS:
-                relation, turned = _RELATIONS[type(checked.node.expr)]
-                left, right = checked.node.expr.args[::-1] if turned else checked.node.expr.args
-                conditions.append(Condition(relation, left, right))
+            whole = checked.node.expr if isinstance(checked, torch.SymBool) else sympy.true
+            for part in sympy.And.make_args(whole):
+                if type(part) in _RELATIONS:
+                    relation, turned = _RELATIONS[type(part)]
+                    conditions.append(Condition(relation, *(part.args[::-1] if turned else part.args)))
+                elif not found.isdisjoint(part.free_symbols):
+                    raise ImportModelError(
+                        f"from_torch: the module checks {part}; expected comparisons of sizes, or several"
+                    )
     return conditions
 
 

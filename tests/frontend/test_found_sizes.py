@@ -112,6 +112,18 @@ def test_a_size_that_the_module_forbids_is_an_error(count: int, dynamic: dict | 
         run(torch.randn(ROWS, COLUMNS), torch.tensor(count))
 
 
+@pytest.mark.parametrize("count", [-1, ROWS + 1])
+def test_conditions_in_one_are_all_asked(count: int) -> None:
+    def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        size = n.item()
+        torch._check((size >= 0) & (size <= ROWS))
+        return x[:size] * 2
+
+    run = vm.compile(from_torch(Calls(function), (torch.randn(ROWS, COLUMNS), COUNT)))
+    with pytest.raises(InputError, match="decide a size"):
+        run(torch.randn(ROWS, COLUMNS), torch.tensor(count))
+
+
 def test_a_result_that_is_too_long_for_what_it_indexes_is_an_error() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         count = (x > 0).nonzero().shape[0]
