@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autocast import amp, from_torch, to_onnx, to_torch, vm
-from autocast.errors import FallbackWarning, InputError
+from autocast.errors import FallbackWarning, ImportModelError, InputError
 from autocast.model import Model
 from autocast.training import differentiate
 from tests.frontend.helpers import Calls
@@ -112,16 +112,25 @@ def test_a_size_that_the_module_forbids_is_an_error(count: int, dynamic: dict | 
         run(torch.randn(ROWS, COLUMNS), torch.tensor(count))
 
 
-@pytest.mark.parametrize("count", [-1, ROWS + 1])
-def test_conditions_in_one_are_all_asked(count: int) -> None:
+def test_conditions_in_one_are_all_asked() -> None:
     def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         size = n.item()
-        torch._check((size >= 0) & (size <= ROWS))
-        return x[:size] * 2
+        torch._check((size >= 0) & (size <= x.shape[0]))
+        return torch.ones(size)
 
-    run = vm.compile(from_torch(Calls(function), (torch.randn(ROWS, COLUMNS), COUNT)))
-    with pytest.raises(InputError, match="decide a size"):
-        run(torch.randn(ROWS, COLUMNS), torch.tensor(count))
+    run = vm.compile(from_torch(Calls(function), (torch.randn(ROWS, COLUMNS), COUNT), dynamic={"n": (0, 0, 1, 99)}))
+    with pytest.raises(InputError, match=f"{ROWS + 1} <= {ROWS} does not hold"):
+        run(torch.randn(ROWS, COLUMNS), torch.tensor(ROWS + 1))
+
+
+def test_a_check_that_is_no_comparison_is_refused() -> None:
+    def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        size = _counted(n)
+        torch._check((size == 2) | (size == 3))
+        return torch.ones(size)
+
+    with pytest.raises(ImportModelError, match=r"the module checks .*; expected comparisons of sizes"):
+        from_torch(Calls(function), (torch.randn(ROWS, COLUMNS), COUNT))
 
 
 def test_a_result_that_is_too_long_for_what_it_indexes_is_an_error() -> None:
