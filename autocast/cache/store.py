@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from autocast.errors import ArtifactError
 
 #: Seconds that a process waits for another one that compiles the same; then it does so itself.
 PATIENCE = 600.0
+
+#: The part of the time that `Store.tidy` may take.
+_TIDYING = 0.01
 
 _MIB = 2**20
 
@@ -114,7 +118,7 @@ class Store:
     def prune(self, limit: int | None = None) -> int:
         """Remove the least recently used files of the user's until `limit` bytes are left; how many were removed.
 
-        What killed processes left half written goes, too.
+        What killed processes left half written goes, too, and so do locks that nobody waits for any more.
 
         The setting AUTOCAST_CACHE_SIZE is the limit where none is given.
         """
@@ -123,6 +127,10 @@ class Store:
             return 0
         for shard in folder.path.glob("*/??"):
             remove_abandoned(shard)
+        for lock in _entries(folder.path / "locks"):
+            with suppress(OSError):  # another process may be quicker
+                if lock.stat().st_mtime < time.time() - PATIENCE:
+                    os.unlink(lock)
         limit = settings.integer("AUTOCAST_CACHE_SIZE") * _MIB if limit is None else limit
         found = sorted(_files(folder), key=lambda file: file.used)
         total, removed = sum(file.size for file in found), 0
@@ -132,6 +140,20 @@ class Store:
             _remove(folder, file.path)
             total, removed = total - file.size, removed + 1
         return removed
+
+    def tidy(self) -> None:
+        """Prune, as often as that takes a hundredth of the time: all files are looked at, and there may be many."""
+        folder = self._writable
+        if folder is None:
+            return
+        last = folder.path / "pruned"  # when, and in it how many seconds that took
+        with suppress(OSError, ValueError):
+            if 0 <= time.time() - last.stat().st_mtime < float(last.read_text()) / _TIDYING:
+                return
+        started = time.perf_counter()
+        self.prune()
+        with suppress(OSError):
+            last.write_text(str(time.perf_counter() - started))
 
     @property
     def _writable(self) -> Folder | None:
@@ -152,12 +174,20 @@ def _name(kind: Format) -> str:
 
 
 def _files(folder: Folder, kind: str = "*") -> Iterator[File]:
-    for path in sorted(folder.path.glob(f"{kind}/??/*")):
-        if is_partial(path.name):
-            continue
-        with suppress(OSError):  # another process may remove it
-            found = path.stat()
-            yield File(path, path.parts[-3], path.name, found.st_size, found.st_mtime)
+    for shard in sorted(folder.path.glob(f"{kind}/??")):
+        for one in sorted(_entries(shard), key=lambda entry: entry.name):
+            if is_partial(one.name):
+                continue
+            with suppress(OSError):  # another process may remove it
+                found = one.stat()
+                yield File(Path(one.path), shard.parent.name, one.name, found.st_size, found.st_mtime)
+
+
+def _entries(path: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder, if there is one."""
+    with suppress(OSError), os.scandir(path) as entries:
+        return list(entries)
+    return []
 
 
 def _remove(folder: Folder, path: Path) -> None:

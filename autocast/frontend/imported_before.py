@@ -52,7 +52,7 @@ def imported_before(
     if is_named and not model.fallbacks and not calls_registered(model.mod):
         facts = {"parameters": list(model.params), "output_names": list(model.output_names)}
         kept.add(IMPORTS, key, module_entries(model.mod), {**facts, "module": type(module).__name__})
-        kept.prune()
+        kept.tidy()
     return model
 
 

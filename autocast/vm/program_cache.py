@@ -50,7 +50,7 @@ def cached(source: Source, compile: Callable[[], Compiled]) -> Compiled:
         if compiled.library.code is not None:
             about = {"target": str(source.target), "inputs": _inputs(compiled.program)}
             kept.add(PROGRAMS, key, entries_of(compiled), about)
-    kept.prune()
+    kept.tidy()
     return compiled
 
 

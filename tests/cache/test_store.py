@@ -142,6 +142,26 @@ def test_the_least_recently_used_go_first() -> None:
     assert store().prune() == 0
 
 
+@pytest.mark.parametrize("seconds", [0.0, 1000.0])
+def test_a_cache_that_takes_long_to_look_through_is_not_looked_through_again_at_once(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AUTOCAST_CACHE_SIZE", "0")
+    store().add(KIND, KEY, {"code": b"1"}, {})
+    (store().folders[0].path / "pruned").write_text(str(seconds))
+    store().tidy()
+    assert (store().find(KIND, KEY) is None) == (seconds == 0)
+
+
+def test_locks_that_nobody_waits_for_any_more_are_removed() -> None:
+    with store().alone(KIND, KEY), store().alone(KIND, 64 * "0"):
+        first, second = sorted((store().folders[0].path / "locks").iterdir())
+        os.utime(first, (0, 0))
+        assert store().prune() == 0
+        assert not first.exists()
+        assert second.exists()
+
+
 def _compiling(number: int, log: str) -> None:
     kept = store()
     with kept.alone(KIND, KEY):
