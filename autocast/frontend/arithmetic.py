@@ -172,36 +172,6 @@ def _place_of_extreme(importer: Importer, node: fx.Node, operator: Callable[...,
     return importer.emit(operator(x, axis, bool(importer.arg(node, 2, "keepdim", False))))
 
 
-def _variance(importer: Importer, node: fx.Node) -> relax.Expr:
-    """That of a scalar, too, which has one element."""
-    whole = dims(importer.arg(node, 0, "self")) and importer.convert_map["var.correction"]
-    return whole(node) if whole else _variance_and_mean(importer, node)[0]
-
-
-def _variance_and_mean(importer: Importer, node: fx.Node) -> list[relax.Expr]:
-    """Both from deviations from the mean; fewer than no degrees of freedom are none."""
-    x, axes = importer.arg(node, 0, "self"), importer.arg(node, 1, "dim")
-    correction, keep = node.kwargs.get("correction"), bool(node.kwargs.get("keepdim", False))
-    if not dims(x):
-        x, axes, keep = importer.emit(relax.op.reshape(x, [1])), [0], False
-    shape = dims(x)
-    chosen = [int(axis) % len(shape) for axis in (axes or range(len(shape)))]
-    count = math.prod(shape[axis] for axis in chosen)
-    correction = 1 if correction is None else correction
-    if not isinstance(count, int):
-        raise ImportModelError("the variance of a number of elements that is known only at run time")
-    mean = importer.emit(relax.op.mean(x, chosen, keepdims=True))
-    squares = importer.emit(relax.op.square(relax.op.subtract(x, mean)))
-    total = importer.emit(relax.op.sum(squares, chosen, keepdims=keep))
-    if count > correction:
-        variance = relax.op.divide(total, relax.const(count - correction, dtype_of(x)))
-    else:  # divided by 0
-        infinite, none = (relax.const(value, dtype_of(x)) for value in (math.inf, math.nan))
-        variance = relax.op.where(relax.op.greater(total, relax.const(0, dtype_of(x))), infinite, none)
-    variance = importer.emit(variance)
-    return [variance, mean if keep else importer.emit(relax.op.squeeze(mean, chosen))]
-
-
 #: Where torch takes a Python number as it is; elsewhere it rounds it to the dtype of the tensor.
 _WITH_WIDE_NUMBERS = (relax.op.add, relax.op.subtract, relax.op.multiply, relax.op.divide)
 
@@ -258,8 +228,6 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
     "fmin.default": partial(_extreme_of_numbers, operator=relax.op.minimum),
     "hypot.default": _hypotenuse,
     "rsub.Scalar": _subtract_from,
-    "var.correction": _variance,
-    "var_mean.correction": _variance_and_mean,
     "logical_not.default": partial(_logical, operator=relax.op.logical_not),
     "logical_and.default": partial(_logical, operator=relax.op.logical_and),
     "logical_or.default": partial(_logical, operator=relax.op.logical_or),

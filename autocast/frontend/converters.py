@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from autocast.frontend.arithmetic import ARITHMETIC
 from autocast.frontend.attention import attention
+from autocast.frontend.deviations import DEVIATIONS
 from autocast.frontend.distances import DISTANCES
 from autocast.frontend.embedding_bags import EMBEDDING_BAGS
 from autocast.frontend.experts import EXPERTS
@@ -26,6 +27,7 @@ from autocast.frontend.writing import WRITING
 #: Our converters, by the name of the overload.
 CONVERTERS: dict[str, Converter] = {
     **ARITHMETIC,
+    **DEVIATIONS,
     **DISTANCES,
     **EMBEDDING_BAGS,
     **EXPERTS,

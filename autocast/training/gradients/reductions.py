@@ -70,8 +70,10 @@ def _variance(b: Backward) -> list[Adjoint]:
 
 
 def _std(b: Backward) -> list[Adjoint]:
+    """0 where all elements are equal, as to torch."""
+    zero = number(0.0, b.result)
     scale = b.emit(b.adjoint / (b.result * _count(b)))
-    return [_centered(b) * _kept(b, scale)]
+    return [_centered(b) * _kept(b, b.emit(op.where(op.equal(b.result, zero), zero, scale)))]
 
 
 def _prod(b: Backward) -> list[Adjoint]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -175,6 +176,7 @@ def constant(values: object, dtype: str) -> relax.Constant:
     return relax.const(np.array(values, dtype), dtype)
 
 
+@functools.lru_cache(maxsize=1)  # a case is run several times, and parsing takes a third of that
 def parse(text: str) -> tvm.IRModule:
     """The module that a text says."""
     return from_source(text, extra_vars={"I": I, "R": R, "T": T, "K": constant})
