@@ -83,6 +83,13 @@ def find_paths(bindings: Sequence[relax.Binding], wrt: Sequence[relax.Var], targ
     active = set(wrt)
     _activate(bindings, active)
     if target not in active:
+        allocated = next((b for b in bindings if (op_name(b.value) or "").endswith("alloc_tensor")), None)
+        if allocated is not None:
+            raise GradientError(
+                f"differentiate: kernels write into memory of the module's own (%{allocated.var.name} = "
+                f"{op_name(allocated.value)}), and what writes has no gradient; expected operators and their results. "
+                "Differentiate before relax.transform.CallTIRRewrite, and before LegalizeOps"
+            )
         raise GradientError(
             f"differentiate: the result {target.name!r} depends on none of {[var.name for var in wrt]} by way of "
             "floating-point tensors; expected a loss computed from them"

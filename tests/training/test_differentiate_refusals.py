@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import tvm
 from tvm import relax
 from tvm.relax import op
 from tvm.script import ir as I
@@ -52,6 +53,15 @@ def test_what_cannot_be_differentiated_is_refused(build: Callable, arguments: di
     function = function_of([x], lambda builder: build(builder, x))
     with pytest.raises(GradientError, match=message):
         differentiate(function, **{"wrt": [x], **arguments})
+
+
+def test_a_module_that_writes_into_its_own_memory_is_told_when_to_differentiate() -> None:
+    x = tensor("x", 2, 3)
+    module = tvm.IRModule({"main": function_of([x], lambda builder: builder.emit(op.sum(op.exp(x))))})
+    passes = (relax.transform.LegalizeOps(), relax.transform.ToNonDataflow(), relax.transform.RemovePurityChecking())
+    module = tvm.transform.Sequential([*passes, relax.transform.CallTIRRewrite()])(module)
+    with pytest.raises(GradientError, match=r"alloc_tensor.*before relax\.transform\.CallTIRRewrite"):
+        differentiate(module["main"], [module["main"].params[0]], mod=module)
 
 
 def test_a_function_that_calls_itself_is_named() -> None:
