@@ -13,6 +13,7 @@ from autocast.frontend.functions import FUNCTIONS
 from autocast.frontend.helpers import Converter
 from autocast.frontend.indexing import INDEXING
 from autocast.frontend.layers import LAYERS
+from autocast.frontend.masks import MASKS
 from autocast.frontend.movement import MOVEMENT
 from autocast.frontend.noise import NOISE
 from autocast.frontend.pooling import POOLING
@@ -35,6 +36,7 @@ CONVERTERS: dict[str, Converter] = {
     **FUNCTIONS,
     **INDEXING,
     **LAYERS,
+    **MASKS,
     **MOVEMENT,
     **NOISE,
     **POOLING,

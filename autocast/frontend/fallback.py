@@ -73,7 +73,7 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
     if any(is_found):
         match = partial(importer.found.match_tensor, importer.block_builder, node)
         computed = [
-            match(one, part, partial(_type, importer, part)) for one, part in zip(computed, results, strict=True)
+            match(one, part.shape, partial(_type, importer, part)) for one, part in zip(computed, results, strict=True)
         ]
     if not isinstance(value, list | tuple):
         return computed[0]

@@ -3,8 +3,8 @@
 torch writes them as symbols of their own. Here the tensor of such a size, or the number that is one, is matched with it
 where it is computed; what comes after has the same symbols as if inputs had brought them::
 
-    found: (?,) = R.call_pure_packed("torch.found.aten.nonzero.default", ...)     s = R.tensor_to_shape(n)
-    rows: (u0,) = R.match_cast(found, R.Tensor((u0,), "int64"))                   R.match_cast(s, R.Shape([u0]))
+    found: (?, ?) = R.nonzero(mask)                                     s = R.tensor_to_shape(n)
+    rows: (1, u0) = R.match_cast(found, R.Tensor((1, u0), "int64"))     R.match_cast(s, R.Shape([u0]))
 
 What the module checks of such a size (`torch._check(n <= len(x))`) is checked there, before anything has that size.
 """
@@ -12,7 +12,7 @@ What the module checks of such a size (`torch._check(n <= len(x))`) is checked t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import sympy  # type: ignore[import-untyped]
@@ -35,6 +35,9 @@ _SIZES = ("int", "Optional[int]", "List[int]", "Optional[List[int]]")
 
 #: Operators whose converters take a number that values decide for a tensor, although torch calls it a place.
 _BY_TENSOR = ("select.int",)
+
+#: Operators whose converters find sizes of their results; those of others are left to torch.
+FINDING = ("index.Tensor", "masked_select.default", "nonzero.default")
 
 #: Relations of sympy, as those of `autocast.runtime.found_sizes`, and whether the sides change places.
 _RELATIONS = {
@@ -86,9 +89,9 @@ class FoundSizes:
         return self.known.issuperset(size.node.expr.free_symbols)
 
     def match_tensor(
-        self, builder: PlacedBuilder, node: fx.Node, value: relax.Expr, expected: torch.Tensor, ty: _Type
+        self, builder: PlacedBuilder, node: fx.Node, value: relax.Expr, sizes: Sequence[int | torch.SymInt], ty: _Type
     ) -> relax.Var:
-        """A result of `node` of unknown sizes as one of the type `ty()`, which names them as torch does in `expected`.
+        """A result of `node` of unknown sizes as one of the type `ty()`, which names what torch calls `sizes`.
 
         That there are no fewer than 0 and no more than elements of what the operator is given is torch's own condition,
         which need not be checked (and is wrong of `masked_select` by a larger mask).
@@ -98,7 +101,7 @@ class FoundSizes:
         ImportModelError
             torch says a size by what nothing has computed yet.
         """
-        new = {_symbol(size) for size in expected.shape if not isinstance(size, int) and not self.knows(size)}
+        new = {_symbol(size) for size in sizes if not isinstance(size, int) and not self.knows(size)}
         given = [source.meta.get("val") for source in node.all_input_nodes]
         counts = {sympy.sympify(part.numel()) for part in given if isinstance(part, torch.Tensor)}
         own = {Condition("<=", *sides) for size in new for sides in ((0, size), *((size, count) for count in counts))}

@@ -24,7 +24,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import NO_CONVERTER, call_place
 from autocast.frontend.constants import constants, smallest
-from autocast.frontend.found_sizes import FoundSizes, takes_size
+from autocast.frontend.found_sizes import FINDING, FoundSizes, takes_size
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
 from autocast.frontend.nodes import has_complex, narrows, node_place, reads_converted, results_read
@@ -238,7 +238,7 @@ class Importer(ExportedProgramImporter):
         if not isinstance(node.target, torch._ops.OpOverload):
             return (self.converter(node) or self.convert_map[node.target.__name__])(node)
         converter, why = self.converter(node), NO_CONVERTER
-        if not self._is_known(node.meta.get("val")):
+        if not self._is_known(node.meta.get("val")) and node.target.__name__ not in FINDING:
             why = "its result has sizes that values decide"
         elif converter is not None:
             try:

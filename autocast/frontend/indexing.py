@@ -12,6 +12,7 @@ from tvm import relax
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
+from autocast.frontend.masks import without_masks
 from autocast.frontend.movement import bound, same_size
 from autocast.ir import dtype_of
 from autocast.operators import own
@@ -42,7 +43,8 @@ def given_indices(importer: Importer, node: fx.Node) -> list[tuple[int, relax.Ex
 
 def _index(importer: Importer, node: fx.Node) -> relax.Expr:
     """`x[i, :, j]`; negative indices count from the end, so one index alone wraps around."""
-    x, given = importer.arg(node, 0, "self"), given_indices(importer, node)
+    x, indices = without_masks(importer, node, *(importer.arg(node, i, "") for i in (0, 1)))
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if len(given) == 1:
         return importer.emit(op.take(x, given[0][1], axis=given[0][0], mode="wrap"))
     return _gather(importer, x, [(axis, from_start(importer, index, dims(x)[axis])) for axis, index in given])

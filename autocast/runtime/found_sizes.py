@@ -1,4 +1,4 @@
-"""Checks of sizes that the values of tensors decide, by compiled code: the packed function `CHECK`."""
+"""Sizes that the values of tensors decide, found and checked by compiled code: packed functions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 import operator
 from collections.abc import Sequence
 
+import numpy as np
 import tvm_ffi
 
 from autocast.errors import InputError
+from autocast.runtime.tensors import array_over, from_numpy
 
-#: The packed function, as a module calls it.
-CHECK = "autocast.found_sizes"
+#: The packed functions, as a module calls them.
+CHECK, NONZERO = "autocast.found_sizes", "autocast.nonzero"
 
 #: How both sides of a condition may relate.
 RELATIONS = {"<=": operator.le, "<": operator.lt, "==": operator.eq, "!=": operator.ne}
@@ -34,3 +36,9 @@ def _checked(conditions: str, sizes: Sequence[int], sides: Sequence[int]) -> tvm
                 f"{text}, which the torch module checks. Pass values for which that module runs"
             )
     return tvm_ffi.Shape(sizes)
+
+
+@tvm_ffi.register_global_func(NONZERO)
+def _nonzero(x: tvm_ffi.Tensor) -> tvm_ffi.Tensor:
+    """The places of what is not 0, int64 with a row for each axis: `relax.nonzero`, without TVM's Python."""
+    return from_numpy(np.stack(np.atleast_1d(array_over(x)).nonzero()))

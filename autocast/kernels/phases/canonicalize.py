@@ -29,6 +29,7 @@ from autocast.kernels.phases.einsum import einsum_as_matmul
 from autocast.kernels.phases.norms import batch_norm, group_norm, norm, std
 from autocast.kernels.phases.resizing import resize
 from autocast.kernels.storage import LOW
+from autocast.runtime.found_sizes import NONZERO
 
 #: Constants of at most this many elements are computed now.
 _FOLDED_ELEMENTS = 4096
@@ -169,6 +170,7 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.astype": _astype,
     "relax.permute_dims": _permute_dims,
     "relax.matmul": _matmul,
+    "relax.nonzero": lambda rewriter, call, x: relax.op.call_pure_packed(NONZERO, x, ty_args=call.ty),
     "relax.std": std,
     "relax.einsum": lambda rewriter, call, operands: einsum_as_matmul(call, operands, rewriter.emit),
     "relax.nn.batch_norm": batch_norm,
