@@ -12,7 +12,16 @@ from tvm import relax, tirx
 from autocast.errors import ImportModelError
 from autocast.frontend.names import variable_name
 from autocast.frontend.tensor_inputs import flat, with_tensor_inputs
-from autocast.ir import check_well_formed, first_order, lacks_dtype, main_of, relax_functions, shape_of, static_shape
+from autocast.ir import (
+    check_well_formed,
+    first_order,
+    lacks_dtype,
+    main_of,
+    relax_functions,
+    shape_of,
+    static_shape,
+    with_inferred_types,
+)
 from autocast.ir.failures import in_phase, repeatable
 from autocast.ir.rewriting import replace_variables
 from autocast.messages import is_count, reason, shown
@@ -71,6 +80,8 @@ def from_relax(
     with repeatable("from_relax", mod, ""):
         with in_phase("with_tensor_inputs", mod, with_tensor_inputs):
             mod = _with_named_sizes(with_tensor_inputs(mod))
+        with in_phase("with_inferred_types", mod, with_inferred_types):
+            mod = with_inferred_types(mod)
         with in_phase("first_order", mod, _first_order):
             mod = _first_order(mod)
     main = mod["main"]

@@ -21,7 +21,8 @@ def lacks_dtype(type: Any) -> bool:
 def _is_vague(value: relax.Expr, type: Any) -> bool:
     """Whether `type`, that of `value`, leaves out a dtype, or the sizes of a tensor that an operator may know."""
     knows = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) and not value.ty_args
-    return lacks_dtype(type) or (knows and isinstance(type, relax.TensorType) and type.shape is None)
+    unsaid = isinstance(type, relax.AnyType) or (isinstance(type, relax.TensorType) and type.shape is None)
+    return lacks_dtype(type) or (knows and unsaid)
 
 
 def with_inferred_types(mod: tvm.IRModule) -> tvm.IRModule:

@@ -14,6 +14,7 @@ from autocast.errors import IllFormedModuleError, UnsupportedError
 from autocast.ir import (
     all_bindings,
     check_well_formed,
+    dtype_of,
     is_op,
     lacks_dtype,
     op_name,
@@ -107,10 +108,20 @@ def _check_devices(mod: tvm.IRModule) -> None:
         )
 
 
+#: Operators of bits, which TVM's types let have floating-point operands, too.
+_OF_BITS = {f"relax.bitwise_{name}" for name in ("and", "not", "or", "xor")} | {"relax.left_shift", "relax.right_shift"}
+
+
 def _check_types(mod: tvm.IRModule) -> None:
-    """UnsupportedError unless every tensor says its dtype, and no size that there is not."""
+    """UnsupportedError unless each tensor says its dtype, and no size that there is not, and bits are of integers."""
     for var, function in relax_functions(mod):
         bindings = tuple(all_bindings(function.body))
+        for binding in bindings:
+            if op_name(binding.value) in _OF_BITS and "float" in str(dtype_of(binding.var)):
+                raise UnsupportedError(
+                    f"compile: {whereabouts(binding.var, var.name_hint)} is {op_name(binding.value)} of numbers of "
+                    f"{dtype_of(binding.var)}, expected integers or truth values; R.astype(x, 'int32') converts to them"
+                )
         below_0 = {*filter(_is_below_0, function.params), *(b.var for b in bindings if _makes_sizes_below_0(b.value))}
         for value in (*function.params, *(binding.var for binding in bindings)):
             if lacks_dtype(value.ty):

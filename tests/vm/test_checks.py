@@ -12,7 +12,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from autocast import vm
+from autocast import amp, from_relax, vm
 from autocast.errors import AutocastError, IllFormedModuleError, UnsupportedError
 
 _F32 = relax.TensorType([2, 3], "float32")
@@ -121,6 +121,11 @@ def _unknown_sizes() -> tvm.IRModule:
     return Module
 
 
+def _bits_of_floats() -> tvm.IRModule:
+    x = _var(_F32)
+    return _returns(relax.op.bitwise_and(x, x), x)
+
+
 REFUSED = {
     "no module": (3, IllFormedModuleError, r"got a int, expected a Model or a tvm\.IRModule"),
     "no main": (tvm.IRModule(), IllFormedModuleError, "expected a Relax function 'main'"),
@@ -148,6 +153,7 @@ REFUSED = {
         r"main has the attribute 'tir_var_upper_bound' with .*; expected a whole number",
     ),
     "a size that there is not": (_shape_of_shape(), UnsupportedError, r"%gv in @main is a R\.Tensor\(\(-1,\).*ndim=2"),
+    "bits of floats": (_bits_of_floats(), UnsupportedError, "%gv in @main is relax.bitwise_and of numbers of float32"),
     "unknown sizes": (
         _unknown_sizes(),
         UnsupportedError,
@@ -221,7 +227,7 @@ def test_dtypes_that_annotations_leave_out_are_those_of_the_values(flag: bool) -
     @I.ir_module
     class Module:
         @R.function
-        def main(x: R.Tensor((2, 3), "float32"), flag: R.Tensor((), "bool")) -> R.Tensor:
+        def main(x: R.Tensor((2, 3), "float32"), flag: R.Tensor((), "bool")) -> R.Any:
             with R.dataflow():
                 a: R.Tensor = R.add(x, x)
                 b: R.Tensor = a
@@ -233,11 +239,12 @@ def test_dtypes_that_annotations_leave_out_are_those_of_the_values(flag: bool) -
                 y = x
             t = (y, b)
             u: R.Tuple(R.Tensor, R.Tensor) = t
-            z = R.add(u[0], u[1])
+            z: R.Any = R.add(u[0], u[1])
             return z
 
     data = np.arange(6, dtype="float32").reshape(2, 3)
-    np.testing.assert_array_equal(vm.compile(Module)(data, np.array(flag)), (5 if flag else 3) * data)
+    for module in (Module, from_relax(Module), amp.autocast(Module), amp.autocast(from_relax(Module))):
+        np.testing.assert_array_equal(vm.compile(module)(data, np.array(flag)), (5 if flag else 3) * data)
 
 
 def test_a_part_of_a_program_for_several_workers() -> None:
