@@ -8,6 +8,7 @@ to whoever infers. A backward of an `autograd.Function` cannot be kept: its name
 from __future__ import annotations
 
 import contextlib
+import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -42,7 +43,8 @@ def marking_stops() -> Iterator[None]:
         for kind, stops in _CONTEXTS.items():
             for name, method in zip(("__enter__", "__exit__"), _marked(kind, stops), strict=True):
                 changed.enter_context(mock.patch.object(kind, name, method))
-        changed.enter_context(mock.patch.object(Function, "apply", classmethod(_marked_apply(Function.apply.__func__))))
+        apply = inspect.getattr_static(Function, "apply")  # a class method in Python, of newer torch's in C
+        changed.enter_context(mock.patch.object(Function, "apply", classmethod(_marked_apply(apply))))
         yield
 
 
@@ -64,14 +66,15 @@ def _marked(kind: Any, stops: Callable[[Any], bool]) -> tuple[Callable[..., Any]
     return marked_enter, marked_exit
 
 
-def _marked_apply(apply: Callable[..., Any]) -> Callable[..., Any]:
+def _marked_apply(apply: Any) -> Callable[..., Any]:
     """`Function.apply`, whose nodes have the name of their function; torch's own differentiate what they compute."""
 
     def marked_apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        bound = apply.__get__(None, cls)
         if cls.__module__.partition(".")[0] == "torch":
-            return apply(cls, *args, **kwargs)
+            return bound(*args, **kwargs)
         with _annotated({_FUNCTION: cls.__name__}):
-            return apply(cls, *args, **kwargs)
+            return bound(*args, **kwargs)
 
     return marked_apply
 

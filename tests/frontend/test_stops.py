@@ -170,6 +170,14 @@ def test_a_backward_of_its_own_is_said_to_be_lost() -> None:
         differentiate(model.main, model.main.params[1:], mod=model.mod)
 
 
+def test_functions_are_known_where_torch_applies_them_in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does from 2.14 on."""
+    monkeypatch.setattr(torch.autograd.Function, "apply", torch._C._FunctionBase.__dict__["apply"])
+    model = from_torch(_Of(lambda of, x: _Rounded.apply(of.a(x)).sum()), (torch.randn(3, 4),))
+    with pytest.warns(OwnBackwardWarning, match="_Rounded computes with a backward of its own"):
+        differentiate(model.main, model.main.params[1:], mod=model.mod)
+
+
 def test_gradients_of_padding_are_zero_in_evaluation_mode_too() -> None:
     """Where indices are constants as well; to infer, both branches are one."""
 
