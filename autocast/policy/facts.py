@@ -25,9 +25,13 @@ from autocast.ir import (
     place_of,
     relax_functions,
 )
+from autocast.ir.literals import rounding
 from autocast.operators import MOVING, is_kind
 
 _NOTHING: frozenset[str] = frozenset()
+
+#: Operators in whose results a literal stays what it is, or as large: masks of attention are written with these.
+_KEEPING = frozenset(("relax.where", "relax.add", "relax.subtract", "relax.maximum", "relax.minimum"))
 
 
 def parameter_names(reading: Reading, params: Sequence[str] = ()) -> dict[int, frozenset[str]]:
@@ -69,7 +73,9 @@ def parameters_out_of_range(params: Mapping[str, tvm.runtime.Tensor], dtype: str
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-def unholdable(reading: Reading, params: Sequence[str], lost: Collection[str], dtype: str) -> dict[int, str | None]:
+def unholdable(
+    reading: Reading, params: Sequence[str], lost: Collection[str], dtype: str, results: bool = False
+) -> dict[int, str | None]:
     """What `dtype` cannot hold, by `identity`: parameters, with their names, and float32 literals, as `fits` says.
 
     Parameters
@@ -82,6 +88,9 @@ def unholdable(reading: Reading, params: Sequence[str], lost: Collection[str], d
         Those that `dtype` cannot hold. Under another name, in another layout or in another function they are the same.
     dtype
         The low dtype.
+    results
+        Whether to find as well what literals that overflow are chosen into, or added to: rounded, a row of a mask's
+        lowest numbers is a row of -inf, whose softmax is NaN.
     """
     mod = reading.mod
     found: dict[int, str | None] = {}
@@ -90,6 +99,7 @@ def unholdable(reading: Reading, params: Sequence[str], lost: Collection[str], d
         if name in lost:
             found[identity(variable)] = name
     functions = [function for _, function in relax_functions(mod)]
+    large: set[int] = set()
     for function in functions:
         literals: dict[int, relax.Expr] = {}
         for _, _, key, value, _, args, keys in reading.all_bindings(function.body):
@@ -97,7 +107,10 @@ def unholdable(reading: Reading, params: Sequence[str], lost: Collection[str], d
                 literals.update((at, arg) for at, arg in zip(keys, args, strict=True) if is_constant(arg))
             if not args and is_constant(value):
                 literals[key] = value
-        found.update((at, None) for at, literal in literals.items() if _overflows(literal, dtype))
+        for at, literal in literals.items():
+            if dtype_of(literal) == "float32" and not fits(number := literal.value.numpy(), dtype):
+                found[at] = None
+                large.update((at,) if results and rounding(number, dtype).overflowed else ())
     before = -1
     while len(found) > before and found:  # calls of functions may reach one that was visited before
         before = len(found)
@@ -108,6 +121,9 @@ def unholdable(reading: Reading, params: Sequence[str], lost: Collection[str], d
                 source = keys[0] if args and keys[0] in found and moves_data(value) else identity(value)
                 if source in found:
                     found[key] = found[source]
+                if source in large or (not large.isdisjoint(keys) and op_name(value) in _KEEPING):
+                    found.setdefault(key, None)
+                    large.add(key)
     return found
 
 
@@ -120,10 +136,6 @@ def _passed_on(
         return {}
     pairs = zip(function.params, keys, strict=True)
     return {identity(param): found[key] for param, key in pairs if key in found}
-
-
-def _overflows(literal: relax.Expr, dtype: str) -> bool:
-    return dtype_of(literal) == "float32" and not fits(literal.value.numpy(), dtype)
 
 
 def after_float_conversions(reading: Reading) -> frozenset[int]:

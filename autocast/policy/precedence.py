@@ -71,7 +71,7 @@ class Decisions:
         self._lists = OperatorLists(policy)
         self._parameters = parameter_names(reading, tuple(params)) if self._low_names or self._float32_names else {}
         self._lost = parameters_out_of_range(params, policy.dtype)
-        self._unholdable = unholdable(reading, tuple(params), self._lost, policy.dtype)
+        self._unholdable = unholdable(reading, tuple(params), self._lost, policy.dtype, self._preset.is_low)
         #: Parameters that the low dtype cannot hold, and why, of which some call is therefore float32.
         self.out_of_range: dict[str, str] = {}
         self._after = after_float_conversions(reading) if self._preset.ends_at_float_conversions else frozenset()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+import autocast
 import type_hints
 from autocast import amp
 from autocast.policy import PRESETS, UNSUPPORTED, Policy, operator_rules
@@ -134,6 +136,28 @@ def test_a_literal_that_is_out_of_range_keeps_its_operator_in_float32(dtype, exp
     assert decisions[-1].why == f"mp4: a literal that {dtype} cannot hold"
     listed = amp.autocast(Masked, policy=f"mp4, {dtype}, low_ops=where").report.decisions
     assert listed[-1].mode == dtype, "who names an operator means it"
+
+
+@I.ir_module
+class MaskedScores:
+    """Scores that are masked by the lowest number: chosen, or added."""
+
+    @R.function
+    def main(scores: R.Tensor((4, 8), "float32"), mask: R.Tensor((4, 8), "bool"), values: R.Tensor((8, 2), "float32")):
+        lowest = R.const(-3.4028234663852886e38, "float32")
+        chosen = R.nn.softmax(R.where(mask, scores, lowest))
+        bias = R.reshape(R.where(mask, R.const(0.0, "float32"), lowest), (4, 8))
+        added = R.nn.softmax(R.add(scores, bias))
+        return R.matmul(R.add(chosen, added), values)
+
+
+@pytest.mark.parametrize("policy", ["mp4", "pure", "mp4, float16", "default"])
+def test_a_row_of_which_all_is_masked_has_equal_weights_and_none_that_is_nan(policy):
+    mixed = amp.autocast(MaskedScores, policy=policy)
+    modes = {decision.operator: decision.mode for decision in mixed.report.decisions}
+    assert modes["relax.nn.softmax"] == FULL and modes["relax.matmul"] != FULL
+    weights = autocast.from_relax(mixed)(np.ones((4, 8), "f4"), np.zeros((4, 8), bool), np.ones((8, 2), "f4"))
+    np.testing.assert_allclose(weights, 2.0, rtol=1e-2)
 
 
 @I.ir_module
