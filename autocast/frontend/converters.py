@@ -56,7 +56,7 @@ TRUSTED = frozenset(
     for overload, names in {
         "default": "abs acos acosh asin asinh atan atanh ceil constant_pad_nd cos cosh "
         "erf exp flip floor gelu isinf isnan leaky_relu log max mean "
-        "min neg permute prod reciprocal relu repeat round rsqrt scalar_tensor sigmoid sign silu "
+        "min neg permute prod reciprocal relu round rsqrt scalar_tensor sigmoid sign silu "
         "sin sinh sqrt square stack tan tanh tril triu trunc",
         "start_step": "arange",
     }.items()

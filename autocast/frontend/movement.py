@@ -105,6 +105,18 @@ def _expand(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(relax.op.broadcast_to(importer.arg(node, 0, "self"), importer.shape(node)))
 
 
+def _repeat(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Relax tiles by numbers alone; times that vary are an axis of their own before each, and merged with it."""
+    x, times = importer.arg(node, 0, "self"), node.args[1]
+    if all(isinstance(one, int) for one in times):
+        return importer.emit(relax.op.tile(x, list(times)))
+    counts = [importer.dim(one.meta["val"]) if isinstance(one, fx.Node) else one for one in times]
+    sizes = [1] * (len(counts) - len(dims(x))) + list(dims(x))
+    apart = importer.emit(relax.op.reshape(x, [extent for size in sizes for extent in (1, size)]))
+    pairs = [extent for pair in zip(counts, sizes, strict=True) for extent in pair]
+    return importer.emit(relax.op.reshape(importer.emit(relax.op.broadcast_to(apart, pairs)), importer.shape(node)))
+
+
 def _resize(importer: Importer, node: fx.Node) -> relax.Expr:
     """The first elements in memory in another shape; of more than there are, the rest are 0."""
     x, shape, meta = importer.arg(node, 0, "self"), importer.shape(node), node.args[0].meta["val"]
@@ -198,6 +210,7 @@ MOVEMENT: dict[str, Converter] = {
     "new_empty_strided.default": _empty,
     "new_full.default": _full,
     "permute_copy.default": _permute,
+    "repeat.default": _repeat,
     "resize.default": _resize,
     "getitem": _get_item,
     "index_select.default": _index_select,

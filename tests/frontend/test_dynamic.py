@@ -54,6 +54,17 @@ def test_two_dynamic_dimensions_vary_freely() -> None:
         assert_close(run(x, y), (Pair()(x, (y,)),))
 
 
+def test_a_tensor_is_repeated_as_often_as_a_size_says() -> None:
+    module = Calls(
+        lambda x, y: y.repeat(x.shape[0], 1, 2) + y.sum(-1, keepdim=True).repeat(x.shape[0], x.shape[1] // 3, 1)
+    )
+    y = torch.randn(2, 3, 5)
+    run = runner(from_torch(module, (torch.randn(3, 3), y), dynamic={"batch": (0, 0)}, fallback="error"))
+    for batch in (1, 7):
+        x = torch.randn(batch, 3)
+        assert_close(run(x, y), (module(x, y),))
+
+
 @pytest.mark.parametrize(
     ("dynamic", "message"),
     [
