@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 import tvm
@@ -49,6 +50,7 @@ def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
     UnsupportedError
         Some of the model's operators have no row in `autocast.torch_target.rows`: all of them, with counts.
     """
+    check_model("to_torch", model)
     mod = expand_operators(first_order(model.mod, inline_private=True), _has_row)
     _check(mod)
     return _Converter(mod, model, exact).module()
@@ -57,6 +59,15 @@ def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
 def _has_row(call: relax.Call) -> bool:
     name = (op_name(call) or "").removeprefix("relax.")
     return name in ROWS and (name not in ("call_dps_packed", "call_pure_packed") or is_of_torch(call))
+
+
+def check_model(caller: str, model: Any) -> None:
+    """Raise an error that names the caller, unless `model` is a Model."""
+    if not isinstance(model, Model):
+        raise UnsupportedError(
+            f"{caller}: got a {type(model).__name__}, expected a Model: autocast.from_torch(module, example_args) or "
+            "autocast.from_relax(mod, params)"
+        )
 
 
 def _check(mod: tvm.IRModule) -> None:

@@ -23,7 +23,7 @@ from autocast.ir import dims
 from autocast.messages import check_value, checked_path, is_count, reason
 from autocast.model.value import Model
 from autocast.torch_target.asked import torch_dtype
-from autocast.torch_target.convert import to_torch
+from autocast.torch_target.convert import check_model, to_torch
 from autocast.torch_target.onnx_recurrent import recurrent_forms
 from autocast.torch_target.sizes import Sizes
 
@@ -93,6 +93,7 @@ def _check(model: Model, opset: int) -> None:
         )
     import onnx
 
+    check_model("to_onnx", model)
     newest = onnx.defs.onnx_opset_version()
     legal = f"{OLDEST} to {newest}, the newest that the package onnx {onnx.__version__} has"
     check_value("to_onnx", "opset", opset, lambda n: is_count(n, OLDEST) and n <= newest, UnsupportedError, legal)

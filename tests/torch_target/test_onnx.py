@@ -172,6 +172,14 @@ def test_operators_without_a_form_in_onnx_are_one_error_that_counts_them(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("given", [nn.Linear(2, 2), small().mod], ids=["torch module", "IRModule"])
+def test_what_is_no_model_is_an_error_that_says_how_to_make_one(given: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"to_onnx: got a \w+, expected a Model: autocast.from_torch"):
+        autocast.to_onnx(given, tmp_path / "model.onnx")
+    with pytest.raises(UnsupportedError, match=r"to_torch: got a \w+, expected a Model: autocast.from_torch"):
+        autocast.to_torch(given)
+
+
 def test_an_opset_that_there_is_not_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="opset is 17, expected 18 to"):
         autocast.to_onnx(small(), tmp_path / "model.onnx", opset=17)
