@@ -23,6 +23,14 @@ MANIFEST, SIGNATURE = "manifest.json", "manifest.hmac"
 CHUNK = 2**24
 
 
+#: Who reads the files that users have, for messages.
+READERS = {
+    "autocast.model": "autocast.load",
+    "autocast.artifact": "autocast.runtime.load",
+    "autocast.cache.pack": "autocast cache unpack",
+}
+
+
 @dataclass(frozen=True)
 class Format:
     """What a file holds, and which versions of it can be read.

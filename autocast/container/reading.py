@@ -18,6 +18,7 @@ from autocast.container import archive
 from autocast.container.archive import Entry, LayoutError
 from autocast.container.formats import (
     MANIFEST,
+    READERS,
     SIGNATURE,
     Buffer,
     Format,
@@ -179,8 +180,9 @@ def _check_fields(what: str, value: Any, fields: Mapping[str, type]) -> None:
 def _check_version(where: str, found: str, kind: Format) -> None:
     name, _, version = found.partition("/")
     if name != kind.name:
+        other = f"; {READERS[name]} reads this one" if name in READERS else ""
         raise ArtifactError(
-            f"{kind.reader}: {where} is marked {found!r}, expected {str(kind)!r}, as {kind.writer} writes it"
+            f"{kind.reader}: {where} is marked {found!r}, expected {str(kind)!r}, as {kind.writer} writes it{other}"
         )
     known = [*sorted(kind.migrations), kind.version]
     if version not in map(str, known):
