@@ -50,7 +50,7 @@ def batches_until(
     Raises
     ------
     InputError
-        `batches` is a function, which never ends, and `steps` is None; or it cannot be passed over as `epochs` asks.
+        `batches` cannot be passed over as `epochs` asks.
 
     Warns
     -----
@@ -58,8 +58,7 @@ def batches_until(
         They end before `steps` are done.
     """
     if callable(batches):
-        if steps is None or epochs is not None:
-            raise InputError("Trainer.fit: batches come from a function, which never ends; expected steps=... alone")
+        assert steps is not None, "check_plan asks for them"
         while done() < steps:
             yield 0, batches(done())
         return
@@ -111,6 +110,8 @@ def check_plan(batches: Any, steps: Any, epochs: Any) -> None:
         raise InputError("Trainer.fit: got no batches, expected at least one; is the list empty?")
     for name, count in (("steps", steps), ("epochs", epochs)):
         check_value("Trainer.fit", name, count, lambda n: n is None or is_whole(n), InputError, "a whole number")
+    if callable(batches) and (steps is None or epochs is not None):
+        raise InputError("Trainer.fit: batches come from a function, which never ends; expected steps=... alone")
 
 
 def arranged(

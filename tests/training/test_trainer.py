@@ -139,6 +139,12 @@ def test_epochs_that_cannot_be_are_errors(batches, options, message):
         make_trainer().fit(batches, progress=False, **options)
 
 
+def test_no_line_of_progress_stands_above_an_error_of_arguments(capsys):
+    with pytest.raises(InputError, match="expected steps="):
+        make_trainer().fit(batch)
+    assert capsys.readouterr() == ("", "")
+
+
 def test_epochs_that_are_done_already_are_an_error():
     trainer = make_trainer()
     trainer.fit([batch(0)], epochs=1, progress=False)
