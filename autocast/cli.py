@@ -13,7 +13,7 @@ from dataclasses import fields
 from rich.console import Console
 from rich.markup import escape
 
-from autocast import settings
+from autocast import __version__, settings
 from autocast.cache import command
 from autocast.errors import AutocastError, InputError
 from autocast.messages import nearest
@@ -42,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="autocast", description="A mixed-precision compiler: the cheapest casts, provably, and fast CPU kernels."
     )
+    parser.add_argument("--version", action="version", version=f"autocast {__version__}")
     commands = parser.add_subparsers(required=True, metavar="command")
 
     demo = commands.add_parser(

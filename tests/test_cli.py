@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import autocast
 from autocast.cli import main
 
 
@@ -60,6 +61,13 @@ def test_a_command_is_required(capsys):
         main([])
     assert raised.value.code == 2
     assert "usage: autocast" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(["--version"])
+    assert raised.value.code == 0
+    assert capsys.readouterr().out == f"autocast {autocast.__version__}\n"
 
 
 def test_the_demo_prints_its_table_and_profiles(capsys):

@@ -89,6 +89,11 @@ def _function(name: str) -> Callable[..., Any]:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(f"{name!r} cannot be imported ({error}); {_EXPECTED}") from error
+    except Exception as error:  # whatever the user's module raises
+        raise InputError(
+            f"{name!r} cannot be imported ({type(error).__name__}: {error}); expected a module that can be, as by "
+            f"python -c 'import {module}'"
+        ) from error
     if not callable(found):
         raise InputError(f"{name!r} is a {type(found).__name__}; {_EXPECTED}")
     function: Callable[..., Any] = found
@@ -104,8 +109,17 @@ def _cases(function: Callable[..., Any], name: str, given: Mapping[str, Sequence
                 f"{name} takes {', '.join(taken) or 'nothing'}, and no {argument}; expected a parameter of that "
                 f"name, or no --{argument}"
             )
+    missing = [
+        f"--{argument} N" for argument, values in given.items() if not values and _is_needed(taken.get(argument))
+    ]
+    if missing:
+        raise InputError(f"{name} takes {', '.join(taken)}; expected {' '.join(missing)} as well")
     named = {argument: values for argument, values in given.items() if values}
     return [dict(zip(named, values, strict=True)) for values in itertools.product(*named.values())]
+
+
+def _is_needed(parameter: inspect.Parameter | None) -> bool:
+    return parameter is not None and parameter.default is parameter.empty
 
 
 def _warmed(name: str, arguments: Mapping[str, int]) -> Warmed:

@@ -28,6 +28,7 @@ def fails(batch):
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models_to_warm.py").write_text(MODELS)
+    (tmp_path / "broken_to_warm.py").write_text("def linear(")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("AUTOCAST_CACHE", "on")
@@ -50,6 +51,8 @@ def test_models_are_found_after_they_were_warmed(capsys) -> None:
         (["models_to_warm:none"], "cannot be imported"),
         (["nothing"], "cannot be imported"),
         (["models_to_warm:linear", "--length", "3"], "takes batch, and no length"),
+        (["models_to_warm:linear"], "linear takes batch; expected --batch N as well"),
+        (["broken_to_warm:linear"], "cannot be imported (SyntaxError: '(' was never closed"),
     ],
 )
 def test_bad_input_is_an_error_that_says_what_was_expected(arguments: list[str], message: str, capsys) -> None:
