@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from autocast import __version__, settings
 from autocast.cache import command
 from autocast.errors import AutocastError, InputError
 from autocast.messages import nearest
-from autocast.terminal import TEXT_WIDTH, at_least
+from autocast.terminal import at_least, output
 
 _POLICY = 'a policy, such as "mp1" or "mp4, dtype=float16, float32_ops=(nn.gelu,)"'
 
@@ -34,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except AutocastError as error:
-        console.print(f"[bold red]error:[/] {type(error).__name__}: {escape(str(error))}", highlight=False)
+        console.print(
+            f"[bold red]error:[/] {type(error).__name__}: {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         return 2
 
 
@@ -121,7 +122,7 @@ def _demo(options: argparse.Namespace) -> int:
         raise InputError(f"demo: --hidden {options.hidden} is no multiple of --heads {options.heads}")
     options.policy = as_policy(options.policy, dtype=options.dtype)
     chosen = bert.Options(**{field.name: getattr(options, field.name) for field in fields(bert.Options)})
-    console = Console() if sys.stdout.isatty() else Console(width=TEXT_WIDTH)
+    console = output()
     failures = []
     for half in (inference, training):
         result = half.run(chosen, step)
@@ -138,7 +139,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _env(options: argparse.Namespace) -> int:
-    Console().print(settings.table())
+    output().print(settings.table())
     return 0
 
 
@@ -162,7 +163,7 @@ def _warm(options: argparse.Namespace) -> int:
     from autocast.vm.warm import table, warm
 
     results = warm(options.function, options.batch, options.length, options.jobs)
-    Console().print(table(options.function, results))
+    output().print(table(options.function, results))
     return 1 if any(result.failed for result in results) else 0
 
 
@@ -170,5 +171,5 @@ def _tune(options: argparse.Namespace) -> int:
     from autocast.vm.tune import tables, tune
 
     for shown in tables(tune(options.function, options.batch, options.length)):
-        Console().print(shown, highlight=False)
+        output().print(shown, highlight=False)
     return 0

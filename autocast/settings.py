@@ -138,7 +138,7 @@ def table() -> Table:
 
     shown = Table(title="environment variables")
     for name in ("name", "type", "default", "now", "meaning"):
-        shown.add_column(name, overflow="fold")
+        shown.add_column(name, overflow="fold", no_wrap=name == "name")
     for setting in SETTINGS:
         shown.add_row(setting.name, setting.kind, str(setting.default), str(setting.value), setting.help)
     return shown

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 #: Columns of text where there is no terminal to ask.
 TEXT_WIDTH = 140
+
+
+def output() -> Console:
+    """What a command prints on: as wide as the terminal or COLUMNS says, else as text is."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else TEXT_WIDTH)
 
 
 def to_text(renderable: RenderableType, width: int = TEXT_WIDTH) -> str:

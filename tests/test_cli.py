@@ -10,6 +10,7 @@ import pytest
 
 import autocast
 from autocast.cli import main
+from autocast.terminal import TEXT_WIDTH
 
 
 def test_env_prints_every_setting(capsys, monkeypatch):
@@ -18,6 +19,19 @@ def test_env_prints_every_setting(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert "AUTOCAST_NUM_THREADS" in printed
     assert "AUTOCAST_TARGET" in printed
+
+
+def test_tables_for_a_pipe_are_as_wide_as_text_and_keep_names_whole(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["env"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 80 < max(map(len, lines)) <= TEXT_WIDTH
+    assert any("AUTOCAST_NUM_THREADS" in line for line in lines)
+
+
+def test_an_error_is_one_line(capsys):
+    assert main(["rules", "softmx", "--policy", "mp9"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_rules_prints_the_rules_of_matching_operators(capsys):

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from autocast import settings
@@ -18,7 +17,7 @@ from autocast.cache.folders import LAYOUT, folders
 from autocast.cache.store import File, Store, store
 from autocast.container import Format, read, whole_file, write
 from autocast.errors import AutocastError, InputError
-from autocast.terminal import at_least
+from autocast.terminal import at_least, output
 
 #: What a packed cache is marked with: one entry for each file, under its path in the folder.
 PACK = Format("autocast.cache.pack", 1, "autocast cache pack", "autocast cache unpack")
@@ -64,8 +63,8 @@ def _info(options: argparse.Namespace) -> int:
         for kind in kinds:
             count = sum(file.kind == kind for file in files)
             table.add_row(folder.name, str(folder.path), kind, str(count), f"{sizes[kind] / _MIB:.2f}")
-    Console().print(table)
-    Console().print(f"the user's folder may take {settings.integer('AUTOCAST_CACHE_SIZE')} MiB", highlight=False)
+    output().print(table)
+    output().print(f"the user's folder may take {settings.integer('AUTOCAST_CACHE_SIZE')} MiB", highlight=False)
     return 0
 
 
@@ -79,7 +78,7 @@ def _list(options: argparse.Namespace) -> int:
         row = (file.kind, file.key[:12], f"{file.size / 1024:.0f}", _ago(now - file.used))
         of = facts.get("inputs") or facts.get("symbol") or facts.get("module", "-")
         table.add_row(*row, _processor(facts.get("target", "-")), of)
-    Console().print(table)
+    output().print(table)
     return 0
 
 
@@ -118,21 +117,21 @@ def _verify(options: argparse.Namespace) -> int:
             read(file.path, _format_of(file))
         except AutocastError as error:
             damaged += 1
-            Console().print(str(error), highlight=False, markup=False)
+            output().print(str(error), highlight=False, markup=False)
             if file.path.parents[2] in writable:
                 file.path.unlink(missing_ok=True)
-    Console().print(f"{checked} files checked, {damaged} damaged", highlight=False)
+    output().print(f"{checked} files checked, {damaged} damaged", highlight=False)
     return 1 if damaged else 0
 
 
 def _prune(options: argparse.Namespace) -> int:
     limit = None if options.size is None else options.size * _MIB
-    Console().print(f"{store().prune(limit)} files removed", highlight=False)
+    output().print(f"{store().prune(limit)} files removed", highlight=False)
     return 0
 
 
 def _clear(options: argparse.Namespace) -> int:
-    Console().print(f"{store().prune(0)} files removed", highlight=False)
+    output().print(f"{store().prune(0)} files removed", highlight=False)
     return 0
 
 
@@ -147,7 +146,7 @@ def _pack(options: argparse.Namespace) -> int:
             "expected a cache with files, which autocast cache list shows. Compile a model first"
         )
     write(options.file, PACK, entries, {"layout": LAYOUT})
-    Console().print(f"{len(entries)} files in {options.file}", highlight=False, soft_wrap=True)
+    output().print(f"{len(entries)} files in {options.file}", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -167,5 +166,5 @@ def _unpack(options: argparse.Namespace) -> int:
     for name in container.names:
         with whole_file(root / name) as file:
             file.write(container[name])
-    Console().print(f"{len(container.names)} files in {root}", highlight=False, soft_wrap=True)
+    output().print(f"{len(container.names)} files in {root}", highlight=False, soft_wrap=True)
     return 0
