@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rich.progress import track
 from rich.table import Table
 
 from autocast import settings
@@ -163,8 +164,9 @@ def _unpack(options: argparse.Namespace) -> int:
     else:
         options.into.mkdir(mode=0o755, parents=True, exist_ok=True)
         root = options.into / str(container.metadata["layout"])
-    for name in container.names:
+    console = output()
+    for name in track(container.names, "unpacking", console=console, disable=not console.is_terminal, transient=True):
         with whole_file(root / name) as file:
             file.write(container[name])
-    output().print(f"{len(container.names)} files in {root}", highlight=False, soft_wrap=True)
+    console.print(f"{len(container.names)} files in {root}", highlight=False, soft_wrap=True)
     return 0

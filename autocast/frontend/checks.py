@@ -130,8 +130,8 @@ def check_supported(left: Mapping[fx.Node, str]) -> None:
     if left:
         raise ImportModelError(
             f"from_torch: these operators cannot be imported:\n{listed(left)}\n"
-            "Write the submodules with other operators, or leave them out of the model that you import; "
-            "`python -m autocast.frontend` lists what can be imported, and fallback='torch' leaves the rest to torch."
+            "Write the submodules with other operators, or leave them out of the model that you import; `python -m "
+            "autocast.frontend` lists what can be imported, and without fallback='error' the rest is left to torch."
         )
 
 

@@ -89,7 +89,7 @@ def test_the_warning_names_the_operator_its_count_and_its_place() -> None:
 
 
 def test_fallback_error_refuses_what_torch_would_compute() -> None:
-    with pytest.raises(ImportModelError, match=r"airy_ai\.default: 1 call in (?s:.*)fallback='torch' leaves the rest"):
+    with pytest.raises(ImportModelError, match=r"airy_ai\.default: 1 call in (?s:.*)without fallback='error' the rest"):
         from_torch(Calls(torch.special.airy_ai), (X,), fallback="error")
 
 
