@@ -8,6 +8,7 @@ import torch
 from autocast.frontend import from_torch
 from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.decompose import decompose
+from autocast.frontend.masks import MASKS
 from autocast.frontend.noise import NOISE
 from tests.frontend.helpers import Calls, relative_error, runner
 from tests.frontend.image_samples import IMAGES
@@ -76,6 +77,7 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
         "sym_size.int",
         "full.default",
     }  # test_attention.py, test_dynamic.py
+    seen |= set(MASKS)  # test_found_sizes.py
     seen |= set(NOISE)  # test_noise.py, and test_training_mode.py, as the next two
     seen |= {
         "_softmax.default",
