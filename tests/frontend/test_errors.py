@@ -122,7 +122,7 @@ def test_what_is_not_a_module_is_refused(module: Any, message: str) -> None:
         from_torch(module, (torch.randn(2),))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_torchscript_is_refused_with_the_module_that_is_expected() -> None:
     for made in (torch.jit.trace(nn.ReLU(), torch.ones(2)), torch.jit.script(nn.ReLU())):
         with pytest.raises(
