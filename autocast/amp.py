@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import tvm
 
 from autocast.errors import AutocastError, InputError, PolicyWarning, SlowDtypeWarning
-from autocast.ir import with_inferred_types
 from autocast.ir.failures import repeatable
 from autocast.kernels.cast_costs import KernelCosts
 from autocast.kernels.targets.cpu.instruction_sets import detect_target, slow_dtype
@@ -172,7 +171,7 @@ def apply_policy(subject: Subject, policy: Policy) -> Subject:
 
 def _apply(subject: Subject, policy: Policy, is_module: bool) -> Subject:
     target = detect_target()
-    mod, params = (with_inferred_types(subject), {}) if is_module else (subject.mod, subject.params)
+    mod, params = (subject, {}) if is_module else (subject.mod, subject.params)
     result, report = auto_cast(mod, policy, KernelCosts(target), params)
     line = slow_dtype(policy.dtype, target)
     if line is not None and line not in _warned:

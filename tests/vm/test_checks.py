@@ -243,7 +243,7 @@ def test_dtypes_that_annotations_leave_out_are_those_of_the_values(flag: bool) -
             return z
 
     data = np.arange(6, dtype="float32").reshape(2, 3)
-    for module in (Module, from_relax(Module), amp.autocast(Module), amp.autocast(from_relax(Module))):
+    for module in (Module, from_relax(Module), amp.autocast(from_relax(Module))):
         np.testing.assert_array_equal(vm.compile(module)(data, np.array(flag)), (5 if flag else 3) * data)
 
 
