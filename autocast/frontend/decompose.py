@@ -41,8 +41,6 @@ KEEP_WHOLE = (
     aten.stack.default,
     aten.std.correction,
     aten.std_mean.correction,
-    aten.std.correction,
-    aten.std_mean.correction,
     aten.tril.default,
     aten.triu.default,
     aten.special_log_ndtr.default,

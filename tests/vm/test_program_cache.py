@@ -135,6 +135,12 @@ def test_what_one_watches_is_compiled(compiled_anew, monkeypatch) -> None:
     assert compiled_anew(network()).origin == "compiled"
 
 
+def test_compiling_keeps_to_the_size_that_the_cache_may_take(compiled_anew, monkeypatch) -> None:
+    monkeypatch.setenv("AUTOCAST_CACHE_SIZE", "0")
+    compiled_anew(network())
+    assert not list(store().files())
+
+
 def test_nothing_is_said_where_all_is_well(compiled_anew) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
