@@ -25,11 +25,17 @@ def _converter(square_root: bool, with_mean: bool) -> Converter:
         if not dims(x):
             x, axes, keep = importer.emit(op.reshape(x, [1])), [0], False
         axes = axes or list(range(len(dims(x))))
-        spread = importer.emit((op.std if square_root else op.variance)(x, axes, keep))
+        mean = importer.emit(op.mean(x, axes, keepdims=True)) if with_mean else None
+        if mean is None or square_root:
+            spread = importer.emit((op.std if square_root else op.variance)(x, axes, keep))
+        else:  # the mean is there
+            spread = importer.emit(op.mean(op.square(op.subtract(x, mean)), axes, keep))
         if correction != 0:
             factor = _unbiased(importer, x, axes, 1 if correction is None else correction, square_root)
             spread = importer.emit(op.multiply(spread, factor))
-        return [spread, importer.emit(op.mean(x, axes, keep))] if with_mean else spread
+        if mean is None:
+            return spread
+        return [spread, mean if keep else importer.emit(op.squeeze(mean, axes))]
 
     return convert
 
