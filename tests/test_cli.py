@@ -84,7 +84,8 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out == f"autocast {autocast.__version__}\n"
 
 
-def test_the_demo_prints_its_table_and_profiles(capsys):
+def test_the_demo_prints_its_table_and_profiles(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(TEXT_WIDTH))
     sizes = {"batch": 2, "sequence": 16, "hidden": 64, "heads": 2, "vocabulary": 300, "rounds": 1}
     tiny = ["demo", "--profile", *(f"--{name}={value}" for name, value in sizes.items())]
     assert main(tiny) == 0

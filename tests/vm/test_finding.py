@@ -166,4 +166,4 @@ def test_the_command_says_what_was_won(won: bool, monkeypatch: pytest.MonkeyPatc
 
 def test_the_command_refuses_what_makes_no_model(capsys: Any) -> None:
     assert main(["tune", "models_to_tune:linear"]) == 2
-    assert "missing 1 required positional argument" in " ".join(capsys.readouterr().err.split())
+    assert "models_to_tune:linear takes batch; expected --batch N" in " ".join(capsys.readouterr().err.split())
