@@ -4,7 +4,7 @@ from autocast.ir.copies import with_new_variables
 from autocast.ir.failures import in_phase
 from autocast.ir.first_order import first_order
 from autocast.ir.groups import is_tir_group
-from autocast.ir.inferred import lacks_dtype, with_inferred_types
+from autocast.ir.inferred import hides_dtype, lacks_dtype, with_inferred_types
 from autocast.ir.literals import fits, out_of_range
 from autocast.ir.places import Place, PlacedBuilder, place_of, whereabouts
 from autocast.ir.reading import Bound, Reading
@@ -52,6 +52,7 @@ __all__ = [
     "dtype_of",
     "first_order",
     "fits",
+    "hides_dtype",
     "identity",
     "in_phase",
     "is_constant",

@@ -18,6 +18,13 @@ def lacks_dtype(type: Any) -> bool:
     return isinstance(type, tvm.ir.TupleType) and any(lacks_dtype(field) for field in type.fields)
 
 
+def hides_dtype(type: Any) -> bool:
+    """Whether the dtype of a tensor is left out of `type`, or whether there are tensors at all."""
+    if isinstance(type, tvm.ir.TupleType):
+        return any(map(hides_dtype, type.fields))
+    return isinstance(type, relax.AnyType) or lacks_dtype(type)
+
+
 def _is_vague(value: relax.Expr, type: Any) -> bool:
     """Whether `type`, that of `value`, leaves out a dtype, or the sizes of a tensor that an operator may know."""
     knows = isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) and not value.ty_args

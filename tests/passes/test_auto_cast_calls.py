@@ -123,6 +123,18 @@ def test_a_result_whose_type_leaves_out_the_dtype_keeps_it():
     check_unchanged(Before)
 
 
+def test_a_result_whose_type_says_nothing_stays_as_it_is():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32")) -> R.Tuple(R.Any, R.Any):
+            y: R.Any = R.matmul(x, w)
+            z: R.Any = R.add(x, x)
+            return (y, z)
+
+    check_unchanged(Before)
+
+
 def test_what_reads_a_tensor_whose_type_leaves_out_the_dtype_stays_as_it_is():
     @I.ir_module
     class Before:

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import CastingRuleError
-from autocast.ir import Bound, Reading, dtype_of, identity, lacks_dtype, parts_of, place_of, relax_functions
+from autocast.ir import Bound, Reading, dtype_of, hides_dtype, identity, parts_of, place_of, relax_functions
 from autocast.model.value import updates_of, written_of
 from autocast.passes.casting.costs import CostModel, traffic_weight
 from autocast.passes.casting.leaves import Leaf, Tree, fold, leaves, signature
@@ -192,8 +192,8 @@ class Planner:
         if name is not None and row is None:
             self.missing[name][tensors.function] += 1
             return
-        if alike.lacks_dtype and any(
-            type(tree) is not Leaf and lacks_dtype(value.ty)
+        if alike.hides_dtype and any(
+            type(tree) is not Leaf and hides_dtype(value.ty)
             for value, tree in zip((*args, var), (*trees, result), strict=True)
         ):
             row = derived = None  # what it reads or gives is not known, so nothing may change it

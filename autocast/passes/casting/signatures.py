@@ -16,7 +16,7 @@ from tvm import relax
 from tvm_ffi import StructuralKey
 
 import type_hints
-from autocast.ir import Bound, identity, items, lacks_dtype, op_name
+from autocast.ir import Bound, hides_dtype, identity, items, op_name
 from autocast.ir.foreign import torch_operator
 from autocast.ir.views import count, structural_equal, structural_hash
 from autocast.operators import Kind, is_kind
@@ -38,7 +38,7 @@ class TypeFacts:
     dtype: str | None = None
     elements: int | None = None
     fields: tuple[TypeFacts, ...] | None = None
-    lacks_dtype: bool = False
+    hides_dtype: bool = False
     retyped: dict[str, relax.TensorType] = field(default_factory=dict)
 
     def type_in(self, dtype: str) -> relax.TensorType:
@@ -102,7 +102,7 @@ class Types:
     def _known(self, key: Hashable, ty: Any, dtype: str | None, sizes: list | None = None) -> TypeFacts:
         facts = self._alike.get(key)
         if facts is None:
-            facts = self._alike[key] = TypeFacts(ty, dtype, lacks_dtype=lacks_dtype(ty))
+            facts = self._alike[key] = TypeFacts(ty, dtype, hides_dtype=hides_dtype(ty))
             if isinstance(ty, tvm.ir.TupleType):
                 facts.fields = tuple(self.of(part) for part in ty.fields)
             if sizes is not None and all(isinstance(size, int) for size in sizes):
@@ -128,7 +128,7 @@ class Signature:
     name: str | None
     derived: type_hints.DerivedCall | None
     is_view: bool
-    lacks_dtype: bool
+    hides_dtype: bool
     cast_to: str | None
     torch: str
     rulings: dict[Any, Any] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class Signatures:
             name,
             type_hints.derived_name(call) if name is not None else None,
             is_kind(call, Kind.VIEW),
-            result.lacks_dtype or any(lacks_dtype(arg.ty) for arg in bound.args),
+            result.hides_dtype or any(hides_dtype(arg.ty) for arg in bound.args),
             str(call.attrs.dtype) if name == "relax.astype" else None,
             torch_operator(call),
         )
