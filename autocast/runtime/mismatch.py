@@ -19,6 +19,11 @@ _CONTEXT = re.compile(
 #: What is said where memory cannot be had, or a size below 0 is taken for a large one.
 _NO_MEMORY = ("std::bad_alloc", "storage allocation failure")
 
+#: What TVM says where a kernel gets another tensor than it declares.
+_KERNEL = re.compile(
+    r"(?P<what>\S[^\n]*) on argument #\d+ when calling:\s+`(?P<kernel>.*)`,\s+(?P<expected>.*)", re.MULTILINE
+)
+
 _AXIS = re.compile(r"shape\[(\d+)\]")
 
 
@@ -34,6 +39,12 @@ def mismatch(error: Exception, names: Mismatches) -> InputError | None:
         return InputError(
             f"main: there is no memory for a tensor of this call ({reason(error)}), expected sizes for which there is. "
             "Where one is computed of numbers among the inputs, it may be below 0; else call it with less at a time"
+        )
+    if kernel := _KERNEL.search(str(error)):
+        return InputError(
+            f"main: the module calls its kernel {kernel['kernel']} with another tensor than that declares "
+            f"({kernel['what']}, {kernel['expected']}). Call the model with inputs of which it is true, or declare the "
+            "sizes of main's arguments as the kernel does: then inputs are checked before anything runs"
         )
     found = _CONTEXT.search(str(error))
     if found is None:

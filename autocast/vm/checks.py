@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import tvm
 import tvm_ffi
@@ -85,6 +86,7 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
     _check_packed_functions(mod)
     _check_python_functions(mod)
     _check_workers(mod)
+    _check_kernels(mod)
     if "global_symbol" in (main.attrs or {}):
         return mod
     return with_functions(mod, {"main": mod["main"].with_attr("global_symbol", "main")})
@@ -105,6 +107,11 @@ def _check_devices(mod: tvm.IRModule) -> None:
         raise UnsupportedError(
             f"compile: the module places values on {', '.join(others)} (its global_infos have the vdevice), expected "
             "llvm. Build it for the CPU: without relax.transform.RealizeVDevice, and without vdevice in its types"
+        )
+    if others := sorted({device.vdevice_id for device in devices} - {0}):
+        raise UnsupportedError(
+            f"compile: the module places values on the CPU's device {others[0]} (its global_infos have the vdevice), "
+            "expected 0: a CPU is one device, whose cores are threads. Build it without vdevice in its types"
         )
 
 
@@ -136,6 +143,23 @@ def _check_types(mod: tvm.IRModule) -> None:
                     "names of them. TVM says -1 where the number of sizes of a shape is not known: declare it, "
                     "R.Shape(ndim=2)"
                 )
+
+
+def _check_kernels(mod: tvm.IRModule) -> None:
+    """UnsupportedError unless each PrimFunc is complete in itself: in TVM's builds of Relax none can call another."""
+    for var, kernel in mod.functions.items():
+        if isinstance(kernel, tirx.PrimFunc) and (called := _called(kernel)):
+            raise UnsupportedError(
+                f"compile: the PrimFunc {var.name_hint} calls {', '.join(called)} of the module, expected kernels that "
+                "call none. Write into it what these compute, or let main call each with R.call_tir"
+            )
+
+
+def _called(kernel: tirx.PrimFunc) -> list[str]:
+    """The functions of the module that a PrimFunc calls."""
+    functions: list[Any] = []
+    tvm_ffi.structural_walk(kernel.body, (tvm.ir.Call, lambda call: functions.append(call.op)))
+    return sorted({function.name_hint for function in functions if isinstance(function, tvm.ir.GlobalVar)})
 
 
 def _is_below_0(value: relax.Expr) -> bool:

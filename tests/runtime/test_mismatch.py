@@ -61,6 +61,19 @@ class Square:
         return y
 
 
+@I.ir_module
+class OfAKernel:
+    @T.prim_func(private=True, s_tir=True)
+    def next(x: T.Buffer((4,), "float32"), z: T.Buffer((4,), "float32")):
+        for i in range(4):
+            z[i] = x[i] + T.float32(1)
+
+    @R.function
+    def main(x: R.Tensor(("n",), "float32")):
+        y = R.call_tir(OfAKernel.next, (x,), out_ty=R.Tensor((4,), "float32"))
+        return y
+
+
 @pytest.mark.parametrize("way", [lambda mod: mod, from_relax], ids=["as it is", "as a model"])
 @pytest.mark.parametrize(
     ("mod", "right", "wrong", "message"),
@@ -78,6 +91,12 @@ class Square:
             np.ones((2, 2), "float32"),
             np.ones((2, 3), "float32"),
             r"twice: the argument x, declared as R.Tensor\(\(n, n\).*, has size 3 along axis 1, expected 2",
+        ),
+        (
+            OfAKernel,
+            np.ones(4, "float32"),
+            np.ones(3, "float32"),
+            r"calls its kernel next\(x: Tensor\(\[4\].* \(Invalid x\.shape\[0\], expected 4\)",
         ),
         (Axes, np.array([0, 3]), np.array([-1, 3]), "main: there is no memory for a tensor .* it may be below 0"),
     ],

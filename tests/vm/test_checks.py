@@ -80,6 +80,32 @@ def _on_cuda() -> tvm.IRModule:
     return mod
 
 
+def _on_a_second_cpu() -> tvm.IRModule:
+    mod = _identity(_F32)
+    mod.update_global_info("vdevice", [relax.VDevice("llvm", 0), relax.VDevice("llvm", 1)])
+    return mod
+
+
+def _kernel_that_calls_another() -> tvm.IRModule:
+    @I.ir_module
+    class Module:
+        @T.prim_func(private=True, s_tir=True)
+        def inner(x: T.Buffer((2,), "float32"), z: T.Buffer((2,), "float32")):
+            for i in range(2):
+                z[i] = x[i] + T.float32(1)
+
+        @T.prim_func(private=True, s_tir=True)
+        def outer(x: T.Buffer((2,), "float32"), z: T.Buffer((2,), "float32")):
+            Module.inner(x.data, z.data)
+
+        @R.function
+        def main(x: R.Tensor((2,), "float32")):
+            y = R.call_tir(Module.outer, (x,), out_ty=R.Tensor((2,), "float32"))
+            return y
+
+    return Module
+
+
 def _same_symbols() -> tvm.IRModule:
     mod = _identity(_F32)
     mod["other"] = relax.utils.copy_with_new_vars(mod["main"])
@@ -133,6 +159,8 @@ REFUSED = {
     "one symbol twice": (_same_symbols(), IllFormedModuleError, "several functions have the global_symbol 'main'"),
     "a function as result": (_function(), UnsupportedError, r"main returns R\.Callable.*Call the function in main"),
     "another device": (_on_cuda(), UnsupportedError, "places values on cuda"),
+    "a second CPU": (_on_a_second_cpu(), UnsupportedError, "places values on the CPU's device 1"),
+    "a kernel that calls another": (_kernel_that_calls_another(), UnsupportedError, "PrimFunc outer calls inner of"),
     "a tuple as input": (_identity(tvm.ir.TupleType([_F32])), UnsupportedError, "passes the fields of a tuple"),
     "a shape as input": (_identity(_SIZES), UnsupportedError, "passes its sizes as a tensor"),
     "a number as input": (_identity(tvm.ir.PrimType("int64")), UnsupportedError, "passes a whole number as a tensor"),
