@@ -15,7 +15,7 @@ from autocast.operators import MOVING, is_kind
 
 
 def merge_common_calls(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` with one call for all equal ones of a region of its pure, straight-line `main`."""
+    """`mod` with one call for all equal ones of a region of its pure `main`, and of a branch of it."""
     mod = mod.clone()
     mod["main"] = _Merger(mod).visit_expr(mod["main"])
     return canonicalize_bindings(mod)
@@ -39,3 +39,16 @@ class _Merger(PyExprMutator):
             self.set_var_remap(binding.var, var)
             return
         self.builder_.emit_normalized(relax.VarBinding(binding.var, value if var is None else var))
+
+    def visit_if_(self, choice: relax.If) -> relax.Expr:
+        condition = self.visit_expr(choice.cond)
+        return relax.If(condition, self._branch(choice.true_branch), self._branch(choice.false_branch))
+
+    def _branch(self, branch: relax.SeqExpr) -> relax.Expr:
+        """A branch, which knows what was computed before it, and of which nothing is known after it."""
+        outside = self.known
+        self.known = defaultdict(list, {key: list(equals) for key, equals in outside.items()})
+        try:
+            return self.visit_with_new_scope(branch)
+        finally:
+            self.known = outside

@@ -87,6 +87,16 @@ _TABLE: dict[OpOverload, Callable[..., Any]] = {
     if operator not in _SPLIT_WRONGLY and (not function.__module__.startswith("torch._refs") or operator in _REFERENCES)
 }
 
+#: What to try where torch cannot split a program.
+_BY_VALUES = (
+    "A size or an index may depend on the values of a tensor: keep such numbers tensors, or pass them as plain Python "
+    "numbers."
+)
+_IN_A_PART = (
+    "A function that torch.cond or a loop calls may make a tensor by torch.tensor(...): make it by torch.zeros or "
+    "torch.full, or before."
+)
+
 #: An operator, and what it is given, in words.
 Call: TypeAlias = tuple[OpOverload, str]
 
@@ -168,9 +178,9 @@ def _run(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) 
                 return program.run_decompositions(table)
         except Exception as error:
             cause = str(error).strip().partition("\n")[0]
+            remedy = _IN_A_PART if "FunctionalTensor" in cause else _BY_VALUES
             raise ImportModelError(
-                f"from_torch: torch cannot split the model into its core operators: {cause}. A size or an index may "
-                "depend on the values of a tensor: keep such numbers tensors, or pass them as plain Python numbers."
+                f"from_torch: torch cannot split the model into its core operators: {cause}. {remedy}"
             ) from error
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from autocast.frontend.constants import constants, smallest
 from autocast.frontend.found_sizes import FINDING, FoundSizes, takes_size
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
-from autocast.frontend.nodes import has_complex, narrows, node_place, reads_converted, results_read
+from autocast.frontend.nodes import has_complex, has_control_flow, narrows, node_place, reads_converted, results_read
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
@@ -119,6 +120,10 @@ class Importer(ExportedProgramImporter):
         value = node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
         return self._retrieve_args(value)
 
+    def values(self, nodes: Sequence[Any]) -> list[Any]:
+        """What nodes are translated to, and numbers as they are."""
+        return [self._retrieve_args(node) for node in nodes]
+
     def number(self, value: Any, dtype: str) -> relax.Expr:
         """A number, or a size that is known at run time, as a 0-d tensor."""
         return relax.const(value, dtype) if isinstance(value, int) else self._prim_value_to_scalar_tensor(value, dtype)
@@ -153,10 +158,11 @@ class Importer(ExportedProgramImporter):
         attrs = {"num_input": len(inputs), IMPORTED_FROM: "torch", **self._bounds()}
         attrs |= {OWN_BACKWARD: self.own_backward} if self.own_backward else {}
         with self.block_builder.function("main", [*inputs, *weights, self.random_state], attrs=attrs):
-            with self.block_builder.dataflow():
+            # A dataflow block cannot hold an If: of a model that has one, TVM makes blocks of what is between.
+            with nullcontext() if has_control_flow(self.program.graph) else self.block_builder.dataflow():
                 declared = {size for var in inputs for size in var.ty.shape.values if isinstance(size, tirx.Var)}
                 by_placeholder |= self.multiples.bind(self.block_builder, declared)
-                outputs = self._translate_nodes(by_placeholder)
+                outputs = self._outputs(self.translate_graph(self.program.graph, by_placeholder))
                 if self.streams:
                     outputs.append(self.emit(next_random_state(self.random_state)))
                     updates.append(len(weights))
@@ -192,24 +198,19 @@ class Importer(ExportedProgramImporter):
                     upper[variable.name] = min(int(value_range.upper), upper.get(variable.name, 2**31))
         return {k: v for k, v in (("tir_var_lower_bound", lower), ("tir_var_upper_bound", upper)) if v}
 
-    def _translate_nodes(self, placeholders: Mapping[str, relax.Var]) -> list[relax.Expr]:
-        read = _read_by_outputs(self.program)
-        for node in self.program.graph.nodes:
+    def translate_graph(self, graph: fx.Graph, operands: Mapping[str, Any]) -> fx.Node:
+        """Translate the nodes of a graph whose placeholders are `operands`, by their names; returns its output node."""
+        (output,) = graph.find_nodes(op="output")
+        read = _read_by(output)
+        for node in graph.nodes:
             if node.op == "placeholder":
-                if node.name in placeholders:
-                    self.env[node] = placeholders[node.name]
-            elif node.op == "output":
-                return self._outputs(node)
-            elif node in read and node not in self.constants:
+                if node.name in operands:
+                    self.env[node] = operands[node.name]
+            elif node.op == "call_function" and node in read and node not in self.constants:
                 self._translate_node(node)
-        raise ImportModelError("from_torch: the exported program has no output node.")
+        return output
 
     def _translate_node(self, node: fx.Node) -> None:
-        if node.op != "call_function":
-            raise ImportModelError(
-                f"from_torch: the exported program holds a node of kind {node.op!r} ({node.target}) in "
-                f"{call_place(node)}: control flow inside a model is not supported. Export one branch."
-            )
         try:
             self.block_builder.place = place = self._place(node)
             self._materialize(node, place.region)
@@ -233,10 +234,15 @@ class Importer(ExportedProgramImporter):
             if not self.found.knows(node.meta["val"]):
                 raise ImportModelError("a number that depends on the values of a tensor; leave out .item()")
             return self.dim(node.meta["val"])
+        if isinstance(node.meta.get("val"), torch.SymBool):
+            return None  # a condition of sizes: what reads it computes it
         if node.target is with_effects and not node.args[1]._schema.returns:
             return [None]  # a check that raises, and orders itself after others by a token
         if not isinstance(node.target, torch._ops.OpOverload):
-            return (self.converter(node) or self.convert_map[node.target.__name__])(node)
+            converter = self.converter(node) or self.convert_map.get(node.target.__name__)
+            if converter is None:
+                raise ImportModelError("nothing here translates it; write it with torch.cond, while_loop, scan or map")
+            return converter(node)
         converter, why = self.converter(node), NO_CONVERTER
         if not self._is_known(node.meta.get("val")) and node.target.__name__ not in FINDING:
             why = "its result has sizes that values decide"
@@ -363,10 +369,10 @@ def as_constant(value: torch.Tensor) -> relax.Expr:
     return relax.const(tvm.runtime.from_dlpack(value.detach().cpu().contiguous().clone()))
 
 
-def _read_by_outputs(program: ExportedProgram) -> set[fx.Node]:
-    """The nodes that outputs depend on: others are checks that raise, and what these alone read."""
+def _read_by(output: fx.Node) -> set[fx.Node]:
+    """The nodes that a graph's outputs depend on: others are checks that raise, and what these alone read."""
     read: set[fx.Node] = set()
-    found = list(program.graph.find_nodes(op="output"))
+    found = [output]
     while found:
         node = found.pop()
         if node not in read:

@@ -123,3 +123,25 @@ def torch_region(region: str, autocast_off: bool) -> Iterator[None]:
     else:
         with active_region(region):
             yield
+
+
+def has_control_flow(graph: fx.Graph) -> bool:
+    """Whether some operator of a graph takes other graphs: an exported program has no other attributes."""
+    return bool(graph.find_nodes(op="get_attr"))
+
+
+def graph_of(part: fx.Node) -> fx.Graph:
+    """The graph that a node names, which operators of control flow take."""
+    return operator.attrgetter(str(part.target))(part.graph.owning_module).graph
+
+
+def symbols_of(part: fx.Node) -> set[str]:
+    """The symbols of the sizes in the graph that a node names, and in those that it names itself."""
+    graph = graph_of(part)
+    found = set().union(*(symbols_of(inner) for inner in graph.find_nodes(op="get_attr")))
+    for node in graph.nodes:
+        values = node.meta.get("val")
+        for value in values if isinstance(values, list | tuple) else [values]:
+            sizes = value.shape if isinstance(value, torch.Tensor) else [value]
+            found |= {str(s) for n in sizes if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
+    return found

@@ -12,6 +12,7 @@ from torch.export import ExportedProgram
 
 from autocast.errors import FallbackWarning, ImportModelError
 from autocast.frontend.checks import check_supported, listed
+from autocast.frontend.control_flow import CONTROL_FLOW
 from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.decompose import Call, split
 from autocast.frontend.exporting import Exported, export, exported_already
@@ -58,7 +59,7 @@ def translate(
         exported, module = exported_already(module, *given)
     else:
         exported = export(module, *given)
-    importer, mod = _translated(exported, module, {**CONVERTERS, **(converters or {})})
+    importer, mod = _translated(exported, module, {**CONVERTERS, **CONTROL_FLOW, **(converters or {})})
     if fallback == "error":
         check_supported(importer.left)
     elif importer.left:

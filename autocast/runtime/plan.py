@@ -14,6 +14,9 @@ from autocast.runtime.sizes import Size, evaluate, evaluate_all, tensor_bytes
 #: The VM's pooled allocator rounds blocks to pages and reuses a freed block for an equal number of pages only.
 PAGE = 4096
 
+#: How often a function may have been entered when it is called once more.
+_ENTERED = 2
+
 
 @dataclass(frozen=True)
 class Step:
@@ -47,6 +50,8 @@ class _Block:
 class Replay:
     """Runs through `main` of a program as the VM does, following allocations and releases only.
 
+    Of a function that calls itself, a loop, two calls are followed that one makes within the other.
+
     Attributes
     ----------
     steps : list of Step
@@ -61,6 +66,7 @@ class Replay:
         self._program = program
         self._threads = threads
         self._frames: list[dict[int, Any]] = []
+        self._entered: Counter[str] = Counter()
         self._free: Counter[int] = Counter()
         self._live: set[_Block] = set()
         self._reserved = 0
@@ -126,11 +132,15 @@ class Replay:
     def _call(
         self, sizes: dict[str, int], target: int, name: str, values: Sequence[Any], shapes: Sequence[Any]
     ) -> None:
+        if self._entered[name] == _ENTERED:
+            return
         callee = self._program.functions[name]
         inner: dict[str, int] = {}
         for own, shape in zip(callee.params, shapes, strict=True):
             _bind(own, evaluate_all(shape or (), sizes), inner)
+        self._entered[name] += 1
         self._frames[-1][target] = self._function(callee, list(map(self._value, values)), inner)
+        self._entered[name] -= 1
 
     def _match(self, sizes: dict[str, int], shape: Sequence[Size] | None, names: Sequence[Size]) -> None:
         _bind(names, evaluate_all(shape or (), sizes), sizes)

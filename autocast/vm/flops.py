@@ -31,7 +31,8 @@ _OPAQUE = 8
 def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: Inputs = ()) -> float:
     """Billions of floating-point operations in the products, convolutions and attention of one call.
 
-    A multiply-add counts as two; other operators, which are bound by memory, do not count.
+    A multiply-add counts as two; other operators, which are bound by memory, do not count. Nobody knows how often
+    a loop, a function that calls itself, goes round: it counts once.
 
     Parameters
     ----------
@@ -58,25 +59,32 @@ def calc_model_gflops(model: Model | tvm.IRModule, device: str = "cpu", args: In
     dimensions = Dimensions()
     signature = signature_of(main, inputs, dimensions)
     sizes = signature.bind(signature.in_order(args))
-    return _count(mod, main, dimensions, sizes) / 1e9
+    return _count(mod, main, dimensions, sizes, ("main",)) / 1e9
 
 
-def _count(mod: tvm.IRModule, function: relax.Function, dimensions: Dimensions, sizes: Sizes) -> int:
-    return sum(_count_call(mod, call, dimensions, sizes) for call in ir.parts_of(function.body, relax.Call))
+def _count(
+    mod: tvm.IRModule, function: relax.Function, dimensions: Dimensions, sizes: Sizes, entered: tuple[str, ...]
+) -> int:
+    """The operations of a function, in the functions named `entered`, of which the last is this one."""
+    return sum(_count_call(mod, call, dimensions, sizes, entered) for call in ir.parts_of(function.body, relax.Call))
 
 
-def _count_call(mod: tvm.IRModule, call: relax.Call, dimensions: Dimensions, sizes: Sizes) -> int:
+def _count_call(
+    mod: tvm.IRModule, call: relax.Call, dimensions: Dimensions, sizes: Sizes, entered: tuple[str, ...]
+) -> int:
     def shape(value: relax.Expr) -> tuple[int, ...] | None:
         own = dimensions.shape(ir.shape_of(value) or ())
         return None if own is None else evaluate_all(own, sizes)
 
     if isinstance(call.op, relax.GlobalVar) and isinstance(mod[call.op], relax.Function):
+        if call.op.name_hint in entered:
+            return 0
         callee, inner = mod[call.op], Dimensions()
         values: dict[str, int] = {}
         for param, arg in zip(callee.params, call.args, strict=True):
             own = inner.declared(ir.shape_of(param) or ())
             values.update({size: n for size, n in zip(own, shape(arg) or (), strict=False) if isinstance(size, str)})
-        return _count(mod, callee, inner, values)
+        return _count(mod, callee, inner, values, (*entered, call.op.name_hint))
     row = row_of(call)
     if row is None or row.flops is None:
         return 0
