@@ -52,6 +52,54 @@ _SMALL: dict[str, Any] = {
 #: The same with heads, of attention and of state spaces, that are as wide as they are.
 _WIDE_HEADS = {name: size for name, size in _SMALL.items() if name != "head_dim" and not name.startswith("mamba")}
 
+#: Two layers of 32 features.
+_TINY: dict[str, Any] = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 64,
+}
+
+#: The numbers of architectures in which more must fit each other, by name.
+_FITTING: dict[str, dict[str, Any]] = {
+    "esm": {**_TINY, "pad_token_id": 1, "mask_token_id": 32},
+    "funnel": {
+        **{"block_sizes": [1, 1], "block_repeats": [1, 1]},
+        **{"d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 64, "vocab_size": 99},
+        "architectures": ["FunnelModel"],
+    },
+    "gemma4_text": {
+        **_TINY,
+        **{"head_dim": 8, "vocab_size_per_layer_input": 99, "hidden_size_per_layer_input": 8},
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "lfm2_moe": {
+        **_TINY,
+        **{"moe_intermediate_size": 64, "num_dense_layers": 1, "num_experts": 4, "num_experts_per_tok": 2},
+        "layer_types": ["conv", "full_attention"],
+    },
+    "mamba2": {
+        **{"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 8, "head_dim": 8},
+        **{"state_size": 16, "n_groups": 2, "chunk_size": 4},
+    },
+    "qwen2_vl_text": {**_TINY, "hidden_size": 256, "num_attention_heads": 2, "num_key_value_heads": 1},
+    "whisper": {
+        **{"vocab_size": 99, "d_model": 32, "num_mel_bins": 16, "encoder_layers": 2, "decoder_layers": 2},
+        **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+        **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 64),
+        **dict.fromkeys(("max_source_positions", "max_target_positions"), 32),
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0),
+    },
+    "zamba2": {
+        **_TINY,
+        **{"num_hidden_layers": 4, "n_mamba_heads": 4, "mamba_d_state": 16, "chunk_size": 4, "adapter_rank": 8},
+        "num_key_value_heads": 4,
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"],
+    },
+}
+
 #: What makes a configuration short: few layers, of as many features as they have.
 _SHORT = {name: size for name, size in _SMALL.items() if "layer" in name or name in ("depth", "vocab_size")}
 
@@ -76,11 +124,22 @@ def small_models(
 
     A configuration that is changed keeps what followed from its numbers; one that is made of small ones does not. Heads
     of the usual size, or few layers of that, are left to architectures whose sizes must fit each other. `kind` is the
-    class of transformers that makes models; where a configuration has one of `others`, it is set.
+    class of transformers that makes models; where a configuration has one of `others`, it is set. What `_FITTING` says
+    of an architecture comes first.
     """
+    if name in _FITTING:
+        yield lambda: _model(_fitting(name, others), kind)
     yield lambda: _model(_changed(name, others), kind)
     for sizes in (_SMALL, _WIDE_HEADS, _SHORT):
         yield lambda sizes=sizes: _model(_made_small(name, sizes, others), kind)  # type: ignore[misc]
+
+
+def _fitting(name: str, others: Mapping[str, Any]) -> Any:
+    config = transformers.AutoConfig.for_model(name, **_FITTING[name])
+    for attribute, value in others.items():
+        if _attribute(config, attribute):
+            _set(config, attribute, value)
+    return config
 
 
 def _model(config: Any, kind: Any) -> nn.Module:
@@ -173,7 +232,7 @@ def _set(config: Any, attribute: str, value: Any) -> None:
 
 
 def inputs_of(model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
-    """Inputs by name, two of a batch, of which the model's forward may take some: token ids, pictures, sounds."""
+    """Inputs by name, two of a batch, of which the model's forward may take some: ids, pictures, films, sounds."""
     torch.manual_seed(1)
     config = model.config
     takes = inspect.signature(model.forward).parameters
@@ -194,11 +253,28 @@ def inputs_of(model: nn.Module) -> Iterator[dict[str, torch.Tensor]]:
         pictures = {"pixel_values": torch.randn(2, number("num_channels", default=3), height, width)}
         yield texts | pictures
         yield pictures
+        yield {"pixel_values": torch.randn(2, number("num_frames", default=2), 3, height, width)}
+    if "pixel_values_videos" in takes:
+        side, frames = number("crop_size", "image_size", default=64), number("frames_per_clip", "num_frames", default=2)
+        yield texts | {"pixel_values_videos": torch.randn(2, frames, 3, side, side)}
+        yield {"pixel_values_videos": torch.randn(2, frames, 3, side, side)}
+    if "bbox" in takes:
+        corners = torch.randint(0, 500, (2, 8, 2))
+        yield texts | {"bbox": torch.cat([corners, corners + torch.randint(1, 500, (2, 8, 2))], dim=2)}
+    if "past_values" in takes:
+        length, channels = (
+            number("context_length", "prediction_length", default=64),
+            number("num_input_channels", default=1),
+        )
+        yield {"past_values": torch.randn(2, length, channels)}
     if "input_values" in takes:
         yield {"input_values": torch.randn(2, 4000)}
         yield {"input_values": torch.randn(2, 1, 4000)}
         yield {"input_values": torch.randn(2, number("max_length", default=64), number("num_mel_bins", default=80))}
     if "input_features" in takes:
         length = 2 * number("max_source_positions", default=64)
-        yield {"input_features": torch.randn(2, number("num_mel_bins", "input_feat_per_channel", default=80), length)}
-        yield {"input_features": torch.randn(2, 64, number("num_mel_bins", "input_feat_per_channel", default=80))}
+        bands = number("feature_projection_input_dim", "num_mel_bins", "input_feat_per_channel", default=80)
+        said = {"decoder_input_ids": torch.randint(3, vocabulary, (2, 6))} if "decoder_input_ids" in takes else {}
+        for shape in ((2, bands, length), (2, 64, bands)):
+            yield {"input_features": torch.randn(shape)}
+            yield {"input_features": torch.randn(shape)} | said

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 
 from autocast.policy import PRESETS
-from benchmarks import coverage, presets
+from benchmarks import coverage, presets, small_models
 from benchmarks.harness import Case, Outcome, run
 from benchmarks.sides import Side, SideError
 
@@ -105,3 +105,18 @@ def test_presets_are_measured_on_the_same_model(capsys: pytest.CaptureFixture[st
 def test_the_page_counts_what_was_measured_of_coverage() -> None:
     page = (Path(__file__).parents[1] / "docs" / "models_in.md").read_text()
     assert coverage.table(coverage.counted()) in page
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("whisper", ["input_features", "decoder_input_ids"]),
+        ("patchtst", ["past_values"]),
+        ("mamba2", ["input_ids"]),
+    ],
+)
+def test_an_architecture_is_made_small_and_takes_what_is_made_for_it(name: str, inputs: list[str]) -> None:
+    module = next(small_models.small_models(name))()
+    taken, _ = coverage._runs(module, small_models.inputs_of(module))
+    assert list(taken) == inputs
+    assert sum(parameter.numel() for parameter in module.parameters()) < 1_000_000
