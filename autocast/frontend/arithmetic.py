@@ -67,8 +67,8 @@ def _subtract_from(importer: Importer, node: fx.Node) -> relax.Expr:
 
 def _power(importer: Importer, node: fx.Node) -> relax.Expr:
     """`x ** n`, with the operators that other parts recognize for the common exponents."""
-    x, exponent = importer.arg(node, 0, "self"), node.args[1]
-    if isinstance(exponent, int | float) and dtype_of(x) == importer.dtype(node):
+    exponent = node.args[1]
+    if isinstance(exponent, int | float) and dtype_of(x := importer.arg(node, 0, "self")) == importer.dtype(node):
         special = {1: lambda x: x, 2: relax.op.square, 0.5: relax.op.sqrt, -0.5: relax.op.rsqrt}.get(exponent)
         if special is not None:
             return special(x) if exponent == 1 else importer.emit(special(x))
@@ -235,7 +235,5 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
     "clamp.default": _clamp,
     "clamp.Tensor": _clamp,
     "div.Tensor_mode": _divide,
-    "pow.Scalar": partial(_binary, operator=relax.op.power),
-    "pow.Tensor_Scalar": _power,
-    "pow.Tensor_Tensor": partial(_binary, operator=relax.op.power),
+    **{f"pow.{overload}": _power for overload in ("Scalar", "Tensor_Scalar", "Tensor_Tensor")},
 }

@@ -13,6 +13,7 @@ from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArg
 
 from autocast.errors import ImportModelError
 from autocast.frontend.nodes import module_path
+from autocast.frontend.parameters import WRITTEN
 from autocast.runtime.tensors import kind_of_layout
 
 _EVAL = "call model.eval() first"
@@ -145,13 +146,13 @@ def listed(left: Mapping[fx.Node, str]) -> str:
 
 
 def check_signature(program: ExportedProgram) -> None:
-    """ImportModelError if the program changes a parameter, or returns what is not a tensor."""
+    """ImportModelError if the program changes what is no state of the module, or returns what is not a tensor."""
     results = [spec.arg for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     writes = any(spec.kind is OutputKind.USER_INPUT_MUTATION for spec in program.graph_signature.output_specs)
     if not writes and all(isinstance(result, ConstantArgument) and result.value is None for result in results):
         raise ImportModelError("from_torch: the model returns nothing, expected a tensor or several. Return a result.")
     for spec in program.graph_signature.output_specs:
-        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN):
+        if spec.kind in (OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN) or spec.kind.name in WRITTEN:
             continue
         if spec.kind is not OutputKind.USER_OUTPUT:
             raise ImportModelError(

@@ -1,6 +1,6 @@
 """The parameters of an exported program: one for each piece of memory, under the name that torch gives it first.
 
-A buffer that the program changes is a parameter with an update: the output of the program that replaces it.
+What of them the program changes has an update: the output of the program that replaces it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 
 from autocast.ir import ALIGNMENT
+
+#: Kinds of outputs that replace what the module keeps. torch 2.9 does not have all of them.
+WRITTEN = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
 
 _Identity = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
@@ -49,7 +52,7 @@ def parameters(program: ExportedProgram, module: torch.nn.Module) -> list[Parame
     `lm_head.weight`): they are one Parameter, named as `module.named_parameters()` does.
     """
     used = {node.name for node in program.graph.nodes if node.op == "placeholder" and node.users}
-    outputs = {target: name for name, target in program.graph_signature.buffers_to_mutate.items()}
+    outputs = _written(program)
     placeholders: dict[_Identity, list[str]] = {}
     values: dict[_Identity, tuple[str, torch.Tensor]] = {}
     updates: dict[_Identity, str] = {}
@@ -85,8 +88,13 @@ def other_names(program: ExportedProgram, kept: Mapping[str, torch.Tensor]) -> d
 
 def is_state(program: ExportedProgram, spec: InputSpec) -> bool:
     """Whether an input of the program is a buffer that a checkpoint holds or that a call changes."""
-    changes = spec.target in program.graph_signature.buffers_to_mutate.values()
-    return spec.kind is InputKind.BUFFER and (spec.persistent is not False or changes)
+    return spec.kind is InputKind.BUFFER and (spec.persistent is not False or spec.target in _written(program))
+
+
+def _written(program: ExportedProgram) -> dict[str | None, str]:
+    """The parameters and buffers that the program changes, and the output that replaces each."""
+    specs = program.graph_signature.output_specs
+    return {spec.target: spec.arg.name for spec in specs if spec.kind.name in WRITTEN}
 
 
 def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ from autocast.errors import TrainingError
 from autocast.ir import with_functions
 from autocast.messages import check_value, is_count, is_number
 from autocast.model.step import STEP
-from autocast.model.value import Model
+from autocast.model.value import IMPORTED_FROM, Model
 from autocast.operators.own import share
 from autocast.runtime import collectives
 from autocast.training import loss_scaling as scaling
@@ -102,6 +102,7 @@ def training_step(
     rate = relax.Var("learning_rate", SCALAR)
     options = Options(clip_norm, scaling.parse(loss_scaling), tuple(recompute), parse_parallel(parallel), accumulate)
     forward = append_loss(_inlined(model), loss)
+    _check_one_update(model)
     return join(forward, optimizer, rate, inputs=(*_inputs(forward), rate), options=options)
 
 
@@ -116,6 +117,17 @@ def _check_kinds(model: object, loss: object, optimizer: object) -> None:
             own = value if isinstance(value, type) else type(value)
             got = f"the class {own.__module__}.{own.__name__}" if isinstance(value, type) else f"a {_path(own)}"
             raise TrainingError(f"training_step: got {got}, expected {wanted}")
+
+
+def _check_one_update(model: Model) -> None:
+    """TrainingError where a torch module writes into a parameter that the optimizer would replace as well."""
+    written = sorted(set(model.updated) - model.frozen) if IMPORTED_FROM in model.main.attrs else []
+    if written:
+        raise TrainingError(
+            f"training_step: the module writes into {', '.join(written)} whenever it runs (as an embedding with max_norm "
+            "does), and the optimizer would replace it, too; expected parameters that only one of both changes. Leave it "
+            "to the module, by requires_grad_(False), or train by torch.compile(module, backend='autocast')"
+        )
 
 
 def _path(kind: type) -> str:

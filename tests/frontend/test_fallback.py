@@ -42,6 +42,8 @@ X = torch.linspace(-2, 2, 12).reshape(3, 4)
         (lambda x: torch.view_as_real(torch.fft.rfft(x, 600)), "aten._fft_r2c.default"),
         (lambda x: torch.fft.irfft(torch.fft.rfft(x) * 2j, 600), "aten._fft_c2r.default"),
         (lambda x: torch.linalg.slogdet(x[:, :3] + torch.eye(3)), "aten._linalg_slogdet.default"),
+        (lambda x: x.int() ** x.int().abs(), "aten.pow.Tensor_Tensor"),
+        (lambda x: 3 ** x.int().abs(), "aten.pow.Scalar"),
     ],
 )
 def test_an_unknown_operator_is_torchs(function: Function, operator: str) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autocast import training, vm
-from autocast.errors import TrainingModeWarning
+from autocast.errors import TrainingError, TrainingModeWarning
 from autocast.frontend import from_torch
 from autocast.ir import op_name, place_of
 from autocast.model.value import Model
@@ -183,6 +183,32 @@ def test_any_buffer_that_changes_is_an_update(persistent: bool) -> None:
     executable = vm.compile(from_torch(module, (x,)), "cpu")
     for call in (1, 2, 3):
         assert_close([executable(x)], [x * call])
+
+
+class Halves(nn.Linear):
+    """Halves its weight in every call, of which torch asks that no gradient is recorded."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The result with half the weight that there was."""
+        with torch.no_grad():
+            self.weight.mul_(0.5)
+        return super().forward(x)
+
+
+def test_a_parameter_that_the_module_writes_into_is_an_update() -> None:
+    x, module = torch.randn(2, 3), Halves(3, 4)
+    model = from_torch(module, (x,))
+    executable = vm.compile(model, "cpu")
+    assert model.updated == ("weight",)
+    with torch.no_grad():
+        for _ in range(3):
+            assert_close([executable(x)], [module(x)])
+
+
+def test_a_parameter_that_the_module_writes_into_is_not_trained_as_well() -> None:
+    model = from_torch(Halves(3, 4), (torch.randn(2, 3),))
+    with pytest.raises(TrainingError, match="the module writes into weight whenever it runs"):
+        training_step(model, MSE(), SGD())
 
 
 def test_what_needs_no_gradient_is_frozen() -> None:
