@@ -11,7 +11,7 @@ from torch import nn
 
 import autocast
 from autocast import Model, amp
-from autocast.errors import ImportModelError, TrainingModeWarning
+from autocast.errors import ImportModelError, InputError, TrainingModeWarning
 from autocast.ir import op_name
 from autocast.training import MSE, SGD, Trainer
 from tests.frontend.helpers import relative_error
@@ -83,11 +83,11 @@ def test_projections_stay_written_out() -> None:
     _agree(model(x), module, x)
 
 
-def test_packed_sequences_are_refused_with_what_to_try() -> None:
+def test_packed_sequences_with_projections_are_refused_with_what_to_try() -> None:
     class Packed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = nn.LSTM(3, 5)
+            self.layer = nn.LSTM(3, 5, proj_size=2)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([4, 2]))
@@ -141,3 +141,58 @@ def test_a_training_step_changes_parameters_as_torch_does(name: str) -> None:
     for name, want in module.named_parameters():
         change = (want - before[name]).detach()
         assert relative_error((ours.get_parameter(name) - before[name]).detach(), change) <= 1e-5
+
+
+class Packs(nn.Module):
+    """A layer that is given packed sequences, and pads what it returns."""
+
+    def __init__(self, layer: nn.Module, total: bool = False) -> None:
+        super().__init__()
+        self.layer, self.total = layer, total
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        """Padded hidden states with the lengths, and the last states of each sequence."""
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        hiddens, last = self.layer(packed)
+        total = x.shape[1] if self.total else None
+        return *nn.utils.rnn.pad_packed_sequence(hiddens, True, 0.5, total_length=total), last
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_packed_sequences_end_where_they_end(kind: type[nn.RNNBase]) -> None:
+    torch.manual_seed(0)
+    module = Packs(kind(3, 5, 2, batch_first=True, bidirectional=True)).eval()
+    model = autocast.from_torch(module, (torch.randn(3, 6, 3), torch.tensor([2, 6, 4])), fallback="error")
+    executable = autocast.vm.compile(model)
+    for lengths in ([2, 6, 4], [1, 1, 3]):
+        x = torch.randn(3, 6, 3)
+        _agree(executable(x, torch.tensor(lengths)), module, x, torch.tensor(lengths))
+    with pytest.raises(InputError, match="7 <= 6 does not hold"):
+        executable(x, torch.tensor([1, 7, 1]))
+
+
+def test_packed_sequences_are_as_many_and_as_long_as_they_are() -> None:
+    torch.manual_seed(0)
+    module = Packs(nn.LSTM(3, 5, batch_first=True, bidirectional=True), total=True).eval()
+    sizes = {"count": ("*", 0), "length": ("x", 1)}
+    model = autocast.from_torch(module, (torch.randn(3, 6, 3), torch.tensor([2, 6, 4])), dynamic=sizes)
+    for lengths in ([2], [8, 7, 1, 1, 3]):
+        x = torch.randn(len(lengths), max(lengths), 3)
+        _agree(model(x, torch.tensor(lengths)), module, x, torch.tensor(lengths))
+
+
+def test_what_a_module_does_to_packed_rows_is_done_to_them() -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.GRU(3, 5, batch_first=True), nn.LSTM(5, 4, batch_first=True)
+
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Any:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            hiddens = self.first(packed)[0]
+            hiddens, (last, _) = self.second(hiddens._replace(data=hiddens.data.relu()))
+            return hiddens.data.mean(0), last
+
+    torch.manual_seed(0)
+    module, example = Deep().eval(), (torch.randn(3, 6, 3), torch.tensor([6, 3, 1]))
+    _agree(autocast.from_torch(module, example)(*example), module, *example)
