@@ -126,6 +126,19 @@ def check_faithful(program: ExportedProgram) -> None:
         raise ImportModelError("from_torch: the model cannot be imported faithfully:\n" + "\n".join(lines))
 
 
+def dropped_where_one(program: ExportedProgram) -> set[str]:
+    """The symbols of sizes whose axis `squeeze` drops where they are 1; torch.export takes them for larger."""
+    dropped = set()
+    for node in _call_nodes(program):
+        if node.target.overloadpacket in (torch.ops.aten.squeeze, torch.ops.aten.squeeze_):
+            x = node.args[0].meta["val"]
+            axes = node.args[1] if len(node.args) > 1 else range(x.dim())
+            for axis in [axes] if isinstance(axes, int) else axes:
+                if x.dim() and isinstance(x.shape[axis], torch.SymInt):
+                    dropped.add(str(x.shape[axis].node.expr))
+    return dropped
+
+
 def check_supported(left: Mapping[fx.Node, str]) -> None:
     """ImportModelError that lists every operator without a converter, with its count and where it comes from."""
     if left:

@@ -9,7 +9,7 @@ import math
 import re
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
-from autocast.frontend.checks import check_dense, check_faithful, check_signature
+from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one
 from autocast.frontend.conditions import COMBINATIONS, counterexample
 from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
@@ -90,9 +90,22 @@ class Exported:
                 )
         return names
 
-    def allow_one(self) -> None:
-        """Lower the least size, where torch infers it, from 2 to the 1 that a `Dim` with its own bounds has."""
-        inferred = {axis.name for axis in self.axes if not hasattr(axis.dim, "__name__")}
+    def allow_one(self, dropped: Collection[str]) -> None:
+        """Lower the least size, where torch infers it, from 2 to the 1 that a `Dim` with its own bounds has.
+
+        Raises
+        ------
+        ImportModelError
+            The module drops an axis where a symbol of `dropped` is 1, which the bounds of its `Dim` allow.
+        """
+        names = {name for symbol, name in self.symbols.items() if symbol in dropped}
+        bounded = {axis.name: getattr(axis.dim, "min", 2) for axis in self.axes if hasattr(axis.dim, "__name__")}
+        if wrong := [name for name in sorted(names) if bounded.get(name, 2) < 2]:
+            raise ImportModelError(
+                f"from_torch: the module drops an axis (squeeze) where {' or '.join(wrong)} is 1, and its tensors have "
+                "another rank then. Expected a least size of 2, or squeeze of axes that are always 1: x.squeeze(-1)"
+            )
+        inferred = {axis.name for axis in self.axes} - bounded.keys() - names
         for symbol, name in self.symbols.items():
             for known, values in self.program.range_constraints.items():
                 if str(known) == symbol and name in inferred and values.lower == 2:
@@ -157,7 +170,7 @@ def export(
     with _no_gradients(module):
         exported = _decomposed(program, leaves, axes)
     _check_conditions(exported, program, module, (args, kwargs))
-    exported.allow_one()
+    exported.allow_one(dropped_where_one(program))
     return exported
 
 

@@ -5,6 +5,7 @@ One class, as each of its methods reads what others have translated: hence its m
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
@@ -33,7 +34,7 @@ from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
 from autocast.frontend.stops import stops_of
-from autocast.ir import Place, PlacedBuilder, shape_of
+from autocast.ir import Place, PlacedBuilder, is_tensor, shape_of
 from autocast.model.value import IMPORTED_FROM, OWN_BACKWARD
 
 
@@ -236,6 +237,8 @@ class Importer(ExportedProgramImporter):
             return self.dim(node.meta["val"])
         if isinstance(node.meta.get("val"), torch.SymBool):
             return None  # a condition of sizes: what reads it computes it
+        if isinstance(node.meta.get("val"), torch.SymFloat):
+            return self._computed_number(node)
         if node.target is with_effects and not node.args[1]._schema.returns:
             return [None]  # a check that raises, and orders itself after others by a token
         if not isinstance(node.target, torch._ops.OpOverload):
@@ -255,6 +258,20 @@ class Importer(ExportedProgramImporter):
                 why = str(error) if isinstance(error, ImportModelError) else f"{type(error).__name__}: {error}"
         self.left[node] = why
         return self.otherwise(self, node)
+
+    def _computed_number(self, node: fx.Node) -> relax.Expr:
+        """What is computed of sizes and is no whole number, as a 0-d float64 tensor."""
+        operation = _OF_NUMBERS.get(node.target)
+        if operation is None:
+            raise ImportModelError("a number that is computed of sizes in a way that is not known here")
+        values = [self.env[value] if isinstance(value, fx.Node) else value for value in node.args]
+        return self.emit(operation(*map(self._float64, values)))
+
+    def _float64(self, value: Any) -> relax.Expr:
+        """A number, a size, or what was computed of them."""
+        if isinstance(value, relax.Expr) and is_tensor(value):
+            return value
+        return relax.const(value, "float64") if isinstance(value, float) else self.number(value, "float64")
 
     def _without_gradient(self, result: Any) -> Any:
         """A value that no gradient passes; of several, those that are floating-point."""
@@ -353,6 +370,8 @@ class Importer(ExportedProgramImporter):
             return self.symbols.setdefault(str(expr), tirx.Var(str(expr), "int64"))
         if isinstance(expr, sympy.Integer):
             return tirx.IntImm("int64", int(expr))
+        if isinstance(expr, sympy_functions.TruncToInt | sympy_functions.FloorToInt):
+            return self._scaled(expr)
         combine = _ARITHMETIC.get(type(expr))
         if combine is None:
             raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
@@ -361,6 +380,16 @@ class Importer(ExportedProgramImporter):
         for part in parts[1:]:
             result = combine(result, part)
         return tvm.sym.Analyzer().simplify(result)  # TVM's fusion takes `2 * n` for another size than its own `n * 2`
+
+    def _scaled(self, expr: sympy.Expr) -> tirx.PrimExpr:
+        """A size times a fraction that floating-point numbers hold (`scale_factor=1.5`), rounded down."""
+        parts = list(expr.args[0].args) if isinstance(expr.args[0], sympy.Mul) else [expr.args[0]]
+        sizes = [part.args[0] for part in parts if isinstance(part, sympy_functions.ToFloat)]
+        factor, whole = math.prod(float(part) for part in parts if part.is_number), [p for p in parts if p.is_number]
+        above, below = factor.as_integer_ratio()
+        if len(sizes) != 1 or len(whole) + 1 != len(parts) or above < 0 or max(above, below) > _EXACT:
+            raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
+        return tvm.sym.Analyzer().simplify(tirx.floordiv(self.size(sizes[0]) * above, below))
 
 
 def as_constant(value: torch.Tensor) -> relax.Expr:
@@ -380,6 +409,22 @@ def _read_by(output: fx.Node) -> set[fx.Node]:
             found += node.all_input_nodes
     return read
 
+
+#: What Python computes of sizes that is no size.
+_OF_NUMBERS: dict[Any, Callable[..., relax.Expr]] = {
+    torch.sym_float: lambda x: x,
+    torch.sym_max: relax.op.maximum,
+    torch.sym_min: relax.op.minimum,
+    operator.add: relax.op.add,
+    operator.sub: relax.op.subtract,
+    operator.mul: relax.op.multiply,
+    operator.truediv: relax.op.divide,
+    operator.pow: relax.op.power,
+    operator.neg: relax.op.negative,
+}
+
+#: What a fraction of sizes may have above and below, so that float64 computes no other size than whole numbers do.
+_EXACT = 1 << 16
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     sympy.Add: operator.add,

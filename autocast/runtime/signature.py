@@ -135,11 +135,11 @@ class Signature:
         upper = self.upper_bounds.get(name, sys.maxsize)
         lower = self.lower_bounds.get(name, 0)
         if not lower <= got <= upper:
-            bounds = f"{lower}" if upper == sys.maxsize else f"{lower} to {upper}"
+            bounds = f"of {lower} or more" if upper == sys.maxsize else f"in {lower} to {upper}"
             wider = f"{min(got, lower)}" if upper == sys.maxsize else f"{min(got, lower)}, {max(got, upper)}"
             bound = "upper" if got > upper else "lower"
             raise InputError(
-                f"main: input {spec.name} has size {got} along axis {axis}, expected {name} in {bounds}. "
+                f"main: input {spec.name} has size {got} along axis {axis}, expected {name} {bounds}. "
                 + (
                     f'Import the model with wider bounds: dynamic={{"{name}": ("{spec.name}", {axis}, {wider})}}'
                     if self.from_torch

@@ -195,3 +195,39 @@ def test_conditions_that_torch_cannot_prove_hold_for_every_size_that_may_come() 
     for size in (4, 11):
         x = torch.randn(size, 3)
         assert_close((model(x),), (module(x),))
+
+
+def test_an_axis_that_is_dropped_where_its_size_is_one_is_at_least_two() -> None:
+    model = from_torch(Calls(lambda x: x.squeeze() * 2), (torch.randn(3, 4),), dynamic={"n": ("*", 0)})
+    assert model(torch.randn(2, 4)).shape == (2, 4)
+    with pytest.raises(InputError, match="expected n of 2 or more"):
+        model(torch.randn(1, 4))
+    with pytest.raises(ImportModelError, match=r"drops an axis \(squeeze\) where n is 1"):
+        from_torch(Calls(lambda x: x.squeeze()), (torch.randn(3, 4),), dynamic={"n": ("*", 0, 1, 8)})
+
+
+@pytest.mark.parametrize("bounds", [(), (2, 64)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale_factor": 2.0, "mode": "bilinear", "align_corners": True},
+        {"scale_factor": 2.0, "mode": "bicubic"},
+        {"scale_factor": (1.5, 2.0), "mode": "bilinear", "recompute_scale_factor": True},
+        {"scale_factor": 1.5, "mode": "nearest-exact"},
+    ],
+)
+def test_pictures_of_any_size_are_scaled(options: dict[str, Any], bounds: tuple[int, ...]) -> None:
+    module = Calls(lambda x: nn.functional.interpolate(x, **options))
+    sizes = {"height": ("*", 2, *bounds), "width": ("*", 3, *bounds)}
+    model = from_torch(module, (torch.randn(1, 2, 5, 6),), dynamic=sizes)
+    for height, width in ((2, 3), (9, 4)):
+        x = torch.randn(1, 2, height, width)
+        assert_close([model(x)], [module(x)])
+
+
+def test_numbers_that_are_computed_of_sizes_are_numbers() -> None:
+    module = Calls(lambda x: x * (x.shape[0] / (x.shape[1] + 0.5)) ** -0.5)
+    model = from_torch(module, (torch.randn(3, 4),), dynamic={"n": ("*", 0), "m": ("*", 1)})
+    for shape in ((2, 7), (1, 3)):
+        x = torch.randn(shape)
+        assert_close([model(x)], [module(x)])
