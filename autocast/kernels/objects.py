@@ -53,7 +53,8 @@ def machine_code(unit: tvm.IRModule, target: tvm.target.Target, describe: Descri
     loops = _Loops()
     target = _careful(target) if any(map(_has_remainders, unit.functions.values())) else target
     pipeline, finalize, _ = tirx.get_default_tir_pipeline(target)
-    with changed_context(instruments=[loops]):
+    disabled = ("tirx.CommonSubexprElim",) if any(map(_converts_integers, unit.functions.values())) else ()
+    with changed_context(instruments=[loops], disabled=disabled):
         mod = tirx.transform.BindTarget(target.with_host(target))(unit)
         mod = finalize()(pipeline(mod))
         if tvm.transform.PassContext.current().config.get("tirx.disable_assert", False):
@@ -61,6 +62,22 @@ def machine_code(unit: tvm.IRModule, target: tvm.target.Target, describe: Descri
     functions = {var: function.without_attr("tirx.is_entry_func") for var, function in mod.functions.items()}
     code = tvm_ffi.get_global_func("target.build.llvm")(tvm.IRModule(functions, attrs=mod.attrs), target)
     return code, {var.name_hint: describe(function) for var, function in loops.mod.functions.items()}
+
+
+def _converts_integers(function: tirx.PrimFunc) -> bool:
+    """Whether a function makes floating-point numbers of places and sizes.
+
+    Where TVM shares these between expressions (CommonSubexprElim), LowerIntrin asks for their bounds and fails if sizes
+    are symbolic. LLVM shares them anyway.
+    """
+    found: list[bool] = []
+
+    def visit(cast: tirx.Cast) -> None:
+        kinds = str(cast.ty.dtype), str(cast.value.ty.dtype)
+        found.append("float" in kinds[0] and "int" in kinds[1])
+
+    tvm_ffi.structural_walk(function.body, (tirx.Cast, visit))
+    return any(found)
 
 
 def _has_remainders(function: tirx.PrimFunc) -> bool:
