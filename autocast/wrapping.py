@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from autocast import amp
-from autocast.errors import InputError
+from autocast.errors import ImportModelError, InputError
 from autocast.frontend import from_torch
 from autocast.messages import check_kind
 from autocast.model.value import Model
@@ -37,7 +37,7 @@ _version = operator.attrgetter("_version")
 _OPTIONS = "_autocast_options"
 
 #: Inputs that are baked in, so that each value has a program of its own.
-_CONSTANTS = (bool, int, float, str, type(None))
+_CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 
 def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **options: Any) -> Module:
@@ -62,12 +62,13 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         `load_state_dict`, an optimizer or an assignment, are read again. What the module's code reads besides (its
         configuration, say) is as it was then. Where gradients are recorded and a parameter or an input requires them, a
         call is compiled by `torch.compile(backend="autocast")`, forward and backward: gradients come as from `module`.
-        So is one that changes buffers (BatchNorm in training mode), or draws random numbers.
+        So is one that changes buffers (BatchNorm in training mode) or other attributes, that draws random numbers, and
+        one that `from_torch` refuses (the module decides by values, or returns what is no tensor in an object).
 
     Raises
     ------
     ImportModelError
-        In a call: what `from_torch` raises.
+        In a call: what `from_torch` raises where `dynamic` says of which sizes the module is.
     """
     check_kind("wrap", module, nn.Module, InputError, "a torch.nn.Module")
     if isinstance(module, torch.jit.ScriptModule) or _COMPILED in module.__dict__:
@@ -152,7 +153,7 @@ class _Compiled:
 
     def __init__(self, dynamic: Any, options: Mapping[str, Any]) -> None:
         self.dynamic, self.options = dynamic, options
-        #: None where a call changes tensors besides its results.
+        #: None where torch's compiler runs it: a call changes more than its results, or cannot be imported.
         self._programs: dict[Any, _Program | None] = {}
         #: Where modules find parameters, buffers and submodules, under which names, and what they found.
         self._found: tuple[list[Any], list[str], list[Any]] = ([], [], [])
@@ -163,18 +164,22 @@ class _Compiled:
         self._by_torch: Callable[..., Any] | None = None
         #: The leaves of what the module returned when it was exported last, and how they are nested.
         self._returned: tuple[list[Any], Any] = ([], None)
+        #: Whether it gave other values to its attributes then.
+        self._assigns = False
 
     def __call__(
         self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if torch.compiler.is_exporting():  # for `from_torch`, among others
+            before = _attributes(module)
             outputs = forward(*args, **kwargs)
             self._returned = pytree.tree_flatten(outputs)
+            self._assigns = before != _attributes(module)
             return outputs
         if torch.is_grad_enabled() and _wants_gradients(module, args, kwargs):
             return self._traced(forward)(module, *args, **kwargs)
         kind, tensors = _sorted(args, kwargs)
-        key = (module.training, kind)
+        key = (module.training, kind, torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
         with self._turn:
             if not self._is_same():
                 self._programs.clear()
@@ -185,7 +190,12 @@ class _Compiled:
                 program.executable, program.versions = compile(program.model), versions
         if program is None:
             return self._traced(forward)(module, *args, **kwargs)
-        return program.results(program.computed(tensors))
+        try:
+            return program.results(program.computed(tensors))
+        except InputError:  # of sizes for which it cannot be imported: 0, or 1 where that is another program
+            if self.dynamic != "auto":
+                raise
+            return self._traced(forward)(module, *args, **kwargs)
 
     def _traced(self, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The module's forward as torch's compiler runs it, which knows when to compile it again."""
@@ -216,10 +226,15 @@ class _Compiled:
         options = {name: v for name, v in kwargs.items() if name not in known and isinstance(v, _CONSTANTS)}
         bare.__dict__[_OPTIONS] = options
         others = {name: value for name, value in kwargs.items() if name not in options}
-        model = from_torch(bare, args, example_kwargs=others, dynamic=self.dynamic)
-        leaves, outputs = self._returned
         self._remember(module)
-        if model.updated:
+        try:
+            model = from_torch(bare, args, example_kwargs=others, dynamic=self.dynamic)
+        except ImportModelError:
+            if isinstance(self.dynamic, Mapping):
+                raise
+            return None
+        leaves, outputs = self._returned
+        if model.updated or self._assigns:
             return None
         model = amp.autocast(model, **self.options)
         leaves = [
@@ -250,6 +265,12 @@ def _without_hooks(module: nn.Module) -> nn.Module:
     for name in ("_forward_hooks", "_forward_pre_hooks"):
         bare.__dict__[name] = OrderedDict()
     return bare
+
+
+def _attributes(module: nn.Module) -> list[Any]:
+    """What is in a module's attributes, to be compared: tensors by themselves, all else by its value."""
+    values = [value for part in module.modules() for value in part.__dict__.values() if value is not part._buffers]
+    return [id(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves(values)]
 
 
 def _wants_gradients(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

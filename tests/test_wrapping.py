@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
 import pickle
 from collections.abc import Iterator
@@ -211,3 +212,53 @@ def test_a_module_without_inputs_returns_a_torch_tensor() -> None:
             return self.weight * 2
 
     torch.testing.assert_close(autocast.wrap(Twice())(), torch.full((3,), 2.0))
+
+
+def test_what_a_call_leaves_in_attributes_is_there_in_the_next() -> None:
+    class Sums(nn.Module):
+        before = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.before = x if self.before is None else self.before + x
+            return self.before * 2
+
+    wrapped, x = autocast.wrap(Sums()), torch.ones(3)
+    for count in (1, 2, 3):
+        torch.testing.assert_close(wrapped(x), 2 * count * x)
+
+
+def test_what_torch_casts_in_its_own_autocast_is_cast_there_alone() -> None:
+    module, x = nn.Linear(16, 8), torch.randn(4, 16)
+    wrapped = autocast.wrap(module)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert wrapped(x).dtype is torch.bfloat16
+    assert wrapped(x).dtype is torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert wrapped(x).dtype is torch.bfloat16
+
+
+def test_what_cannot_be_imported_is_compiled_by_torch() -> None:
+    @dataclasses.dataclass
+    class Answer:
+        value: torch.Tensor
+        note: str
+
+    class Decides(nn.Module):
+        def forward(self, x: torch.Tensor, dtype: torch.dtype = torch.float32) -> Answer:
+            return Answer(x.to(dtype) * 2, "positive") if x.sum() > 0 else Answer(-x.to(dtype), "negative")
+
+    wrapped, x = autocast.wrap(Decides()), torch.ones(3)
+    assert wrapped(x).note == "positive" and wrapped(-x).note == "negative"
+    assert wrapped(x, torch.float64).value.tolist() == [2.0] * 3
+
+
+def test_a_size_for_which_it_cannot_be_imported_is_one_for_torch() -> None:
+    class Drops(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.squeeze() * 2
+
+    wrapped = autocast.wrap(Drops())
+    with pytest.warns(ReimportWarning):
+        assert [wrapped(torch.ones(n, 4)).shape for n in (3, 5)] == [(3, 4), (5, 4)]
+    assert wrapped(torch.ones(1, 4)).shape == (4,)
+    assert wrapped(torch.ones(0, 4)).shape == (0, 4)
