@@ -19,6 +19,7 @@ import tvm
 from autocast import amp as mixed
 from autocast import vm
 from autocast.errors import CheckpointError, DivergedError, InputError, TrainingError
+from autocast.frontend.randomness import RANDOM_STATE
 from autocast.messages import check_names, check_value, checked_path, is_count
 from autocast.model import Model
 from autocast.policy import Policy, as_policy, warn_of_unused
@@ -360,15 +361,15 @@ class Trainer:
         return {name: in_dtype_of(state.get(name, tensor), tensor) for name, tensor in model.params.items()}
 
     def to_torch(self, module: Any) -> None:
-        """Write the parameters that training has reached into `module`, the torch module that was imported.
+        """Write the parameters and buffers that training has reached into `module`, the torch module that was imported.
 
         Raises
         ------
         InputError
             The module lacks a parameter of the model, or has it with another shape.
         """
-        reached = self.reached(evaluation_form(self.model))
-        copy_to(module, {name: tensor for name, tensor in reached.items() if name in self.executable.state})
+        own = self.executable.state.keys() - {RANDOM_STATE}
+        copy_to(module, {name: tensor for name, tensor in self.reached(self.model).items() if name in own})
 
     def state_dict(self) -> dict[str, Any]:
         """All that training goes on from: `tensors` (copies, by name) and `facts`; what `save` writes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import autocast
 from autocast.errors import EndOfDataWarning, InputError
 from autocast.policy import Policy
-from autocast.training import Linear, Progress, TensorBoard
+from autocast.training import MSE, SGD, Linear, Progress, TensorBoard, Trainer
 from tests.training.trainers import BATCH, batch, make_trainer, small_model, small_module
 
 
@@ -176,6 +177,19 @@ def test_evaluation_is_the_mean_loss_of_what_was_learnt_and_changes_nothing():
     assert trainer.evaluate(batches) == pytest.approx(sum(expected) / 2, rel=1e-5)
     assert trainer.evaluate(batches) == trainer.evaluate(batches)
     assert trainer.steps == 5
+
+
+def test_buffers_that_only_training_reads_are_written_back_as_well():
+    module = torch.nn.Sequential(torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(4, 3)))
+    module.append(torch.nn.BatchNorm1d(3)).append(torch.nn.Dropout(0.1))
+    batches = [(torch.randn(8, 4), torch.randn(8, 3)) for _ in range(3)]
+    trainer = Trainer(autocast.from_torch(module, batches[0][:1]), MSE(), SGD(), learning_rate=0.0)
+    trainer.fit(batches, 3, progress=False)
+    expected = copy.deepcopy(module)
+    for x, _ in batches:
+        expected(x)
+    trainer.to_torch(module)
+    torch.testing.assert_close(module.state_dict(), expected.state_dict(), rtol=1e-4, atol=1e-5)
 
 
 def test_metrics_are_means_over_examples():
