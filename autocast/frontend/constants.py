@@ -93,7 +93,7 @@ def _constant_inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:
     result = {}
     for spec in program.graph_signature.input_specs:
         if spec.kind is InputKind.CONSTANT_TENSOR or (spec.kind is InputKind.BUFFER and not is_state(program, spec)):
-            value = program.constants[spec.target]
+            value = program.state_dict[spec.target] if spec.persistent else program.constants[spec.target]
             if value.layout == torch.strided:
                 result[spec.arg.name] = value
     return result

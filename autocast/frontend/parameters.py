@@ -87,8 +87,13 @@ def other_names(program: ExportedProgram, kept: Mapping[str, torch.Tensor]) -> d
 
 
 def is_state(program: ExportedProgram, spec: InputSpec) -> bool:
-    """Whether an input of the program is a buffer that a checkpoint holds or that a call changes."""
-    return spec.kind is InputKind.BUFFER and (spec.persistent is not False or spec.target in _written(program))
+    """Whether an input of the program is a buffer that a checkpoint holds or that a call changes.
+
+    Complex ones are constants: no parameter of a model is complex.
+    """
+    if spec.kind is not InputKind.BUFFER or spec.target in _written(program):
+        return spec.kind is InputKind.BUFFER
+    return spec.persistent is not False and not program.state_dict[spec.target].is_complex()
 
 
 def _written(program: ExportedProgram) -> dict[str | None, str]:

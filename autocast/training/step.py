@@ -124,9 +124,9 @@ def _check_one_update(model: Model) -> None:
     written = sorted(set(model.updated) - model.frozen) if IMPORTED_FROM in model.main.attrs else []
     if written:
         raise TrainingError(
-            f"training_step: the module writes into {', '.join(written)} whenever it runs (as an embedding with max_norm "
-            "does), and the optimizer would replace it, too; expected parameters that only one of both changes. Leave it "
-            "to the module, by requires_grad_(False), or train by torch.compile(module, backend='autocast')"
+            f"training_step: the module writes into {', '.join(written)} when it runs, as an embedding with max_norm "
+            "does, and the optimizer would replace it, too; expected parameters that only one of both changes. Leave "
+            "it to the module, by requires_grad_(False), or train by torch.compile(module, backend='autocast')"
         )
 
 

@@ -40,6 +40,21 @@ def test_statistics_of_batch_norm_are_parameters() -> None:
     assert list(model.params) == ["weight", "bias", "running_mean", "running_var"]
 
 
+def test_complex_buffers_are_constants() -> None:
+    class Turns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("factors", torch.polar(torch.ones(4), torch.arange(4.0)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.view_as_real(x * self.factors)
+
+    module, x = Turns(), torch.randn(3, 4)
+    model = from_torch(module, (x,))
+    assert not model.params
+    assert_close(runner(model)(x), [module(x)])
+
+
 def test_parameters_that_the_model_does_not_use_are_left_out() -> None:
     class Half(nn.Module):
         def __init__(self) -> None:

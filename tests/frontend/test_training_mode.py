@@ -207,7 +207,7 @@ def test_a_parameter_that_the_module_writes_into_is_an_update() -> None:
 
 def test_a_parameter_that_the_module_writes_into_is_not_trained_as_well() -> None:
     model = from_torch(Halves(3, 4), (torch.randn(2, 3),))
-    with pytest.raises(TrainingError, match="the module writes into weight whenever it runs"):
+    with pytest.raises(TrainingError, match="the module writes into weight when it runs"):
         training_step(model, MSE(), SGD())
 
 
