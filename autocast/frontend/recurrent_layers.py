@@ -122,8 +122,8 @@ class whole_recurrences(TorchFunctionMode):
         states, x = first if name == "lstm" else [first], self.sequences.padded(rows, batch)
         if not _is_plain(name, x, first, parameters, *options):
             return None
-        direction = partial(_packed_direction, batch=batch)
-        hiddens, *last = _layers(name, x, states, parameters, *options, False, direction)
+        others: list[Any] = [*options, False, partial(_packed_direction, batch=batch)]
+        hiddens, *last = _layers(name, x, states, parameters, *others)
         return self.sequences.packed(hiddens, batch), *last
 
 
