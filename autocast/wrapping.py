@@ -174,7 +174,7 @@ class _Compiled:
             before = _attributes(module)
             outputs = forward(*args, **kwargs)
             self._returned = pytree.tree_flatten(outputs)
-            self._assigns = before != _attributes(module)
+            self._assigns = not _are_same(before, _attributes(module))
             return outputs
         if torch.is_grad_enabled() and _wants_gradients(module, args, kwargs):
             return self._traced(forward)(module, *args, **kwargs)
@@ -268,9 +268,16 @@ def _without_hooks(module: nn.Module) -> nn.Module:
 
 
 def _attributes(module: nn.Module) -> list[Any]:
-    """What is in a module's attributes, to be compared: tensors by themselves, all else by its value."""
+    """What is in the attributes of a module and its parts, but for buffers."""
     values = [value for part in module.modules() for value in part.__dict__.values() if value is not part._buffers]
-    return [id(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves(values)]
+    return pytree.tree_leaves(values)
+
+
+def _are_same(before: list[Any], after: list[Any]) -> bool:
+    """Whether attributes are what they were: plain values by value, all else by itself."""
+    pairs = zip(before, after, strict=False)
+    equal = (a is b or (type(a) is type(b) and isinstance(a, _CONSTANTS) and a == b) for a, b in pairs)
+    return len(before) == len(after) and all(equal)
 
 
 def _wants_gradients(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

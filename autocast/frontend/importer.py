@@ -5,8 +5,6 @@ One class, as each of its methods reads what others have translated: hence its m
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -19,7 +17,6 @@ from torch import fx
 from torch._higher_order_ops.effects import with_effects
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind, OutputSpec
-from torch.utils._sympy import functions as sympy_functions
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
@@ -33,8 +30,9 @@ from autocast.frontend.nodes import has_complex, has_control_flow, narrows, node
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
+from autocast.frontend.sizes import computed_number, size_of
 from autocast.frontend.stops import stops_of
-from autocast.ir import Place, PlacedBuilder, is_tensor, shape_of
+from autocast.ir import Place, PlacedBuilder, shape_of
 from autocast.model.value import IMPORTED_FROM, OWN_BACKWARD
 
 
@@ -238,7 +236,7 @@ class Importer(ExportedProgramImporter):
         if isinstance(node.meta.get("val"), torch.SymBool):
             return None  # a condition of sizes: what reads it computes it
         if isinstance(node.meta.get("val"), torch.SymFloat):
-            return self._computed_number(node)
+            return computed_number(self, node)
         if node.target is with_effects and not node.args[1]._schema.returns:
             return [None]  # a check that raises, and orders itself after others by a token
         if not isinstance(node.target, torch._ops.OpOverload):
@@ -258,20 +256,6 @@ class Importer(ExportedProgramImporter):
                 why = str(error) if isinstance(error, ImportModelError) else f"{type(error).__name__}: {error}"
         self.left[node] = why
         return self.otherwise(self, node)
-
-    def _computed_number(self, node: fx.Node) -> relax.Expr:
-        """What is computed of sizes and is no whole number, as a 0-d float64 tensor."""
-        operation = _OF_NUMBERS.get(node.target)
-        if operation is None:
-            raise ImportModelError("a number that is computed of sizes in a way that is not known here")
-        values = [self.env[value] if isinstance(value, fx.Node) else value for value in node.args]
-        return self.emit(operation(*map(self._float64, values)))
-
-    def _float64(self, value: Any) -> relax.Expr:
-        """A number, a size, or what was computed of them."""
-        if isinstance(value, relax.Expr) and is_tensor(value):
-            return value
-        return relax.const(value, "float64") if isinstance(value, float) else self.number(value, "float64")
 
     def _without_gradient(self, result: Any) -> Any:
         """A value that no gradient passes; of several, those that are floating-point."""
@@ -366,30 +350,7 @@ class Importer(ExportedProgramImporter):
 
     def size(self, expr: sympy.Expr) -> tirx.PrimExpr:
         """A size that torch computes from symbols, as Relax does."""
-        if isinstance(expr, sympy.Symbol):
-            return self.symbols.setdefault(str(expr), tirx.Var(str(expr), "int64"))
-        if isinstance(expr, sympy.Integer):
-            return tirx.IntImm("int64", int(expr))
-        if isinstance(expr, sympy_functions.TruncToInt | sympy_functions.FloorToInt):
-            return self._scaled(expr)
-        combine = _ARITHMETIC.get(type(expr))
-        if combine is None:
-            raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
-        parts = [self.size(part) for part in expr.args]
-        result = parts[0]
-        for part in parts[1:]:
-            result = combine(result, part)
-        return tvm.sym.Analyzer().simplify(result)  # TVM's fusion takes `2 * n` for another size than its own `n * 2`
-
-    def _scaled(self, expr: sympy.Expr) -> tirx.PrimExpr:
-        """A size times a fraction that floating-point numbers hold (`scale_factor=1.5`), rounded down."""
-        parts = list(expr.args[0].args) if isinstance(expr.args[0], sympy.Mul) else [expr.args[0]]
-        sizes = [part.args[0] for part in parts if isinstance(part, sympy_functions.ToFloat)]
-        factor, whole = math.prod(float(part) for part in parts if part.is_number), [p for p in parts if p.is_number]
-        above, below = factor.as_integer_ratio()
-        if len(sizes) != 1 or len(whole) + 1 != len(parts) or above < 0 or max(above, below) > _EXACT:
-            raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
-        return tvm.sym.Analyzer().simplify(tirx.floordiv(self.size(sizes[0]) * above, below))
+        return size_of(expr, self.symbols)
 
 
 def as_constant(value: torch.Tensor) -> relax.Expr:
@@ -408,30 +369,3 @@ def _read_by(output: fx.Node) -> set[fx.Node]:
             read.add(node)
             found += node.all_input_nodes
     return read
-
-
-#: What Python computes of sizes that is no size.
-_OF_NUMBERS: dict[Any, Callable[..., relax.Expr]] = {
-    torch.sym_float: lambda x: x,
-    torch.sym_max: relax.op.maximum,
-    torch.sym_min: relax.op.minimum,
-    operator.add: relax.op.add,
-    operator.sub: relax.op.subtract,
-    operator.mul: relax.op.multiply,
-    operator.truediv: relax.op.divide,
-    operator.pow: relax.op.power,
-    operator.neg: relax.op.negative,
-}
-
-#: What a fraction of sizes may have above and below, so that float64 computes no other size than whole numbers do.
-_EXACT = 1 << 16
-
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
-    sympy.Add: operator.add,
-    sympy.Mul: operator.mul,
-    sympy_functions.FloorDiv: tirx.floordiv,
-    sympy_functions.Mod: tirx.floormod,
-    sympy_functions.PythonMod: tirx.floormod,
-    sympy_functions.Max: tirx.max,
-    sympy_functions.Min: tirx.min,
-}

@@ -1,0 +1,90 @@
+"""What torch computes of sizes: other sizes, as Relax has them, and numbers that are none."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+import tvm
+from torch import fx
+from torch.utils._sympy import functions as sympy_functions
+from tvm import relax, tirx
+
+from autocast.errors import ImportModelError
+from autocast.ir import is_tensor
+
+if TYPE_CHECKING:
+    from autocast.frontend.importer import Importer
+
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    sympy.Add: operator.add,
+    sympy.Mul: operator.mul,
+    sympy_functions.FloorDiv: tirx.floordiv,
+    sympy_functions.Mod: tirx.floormod,
+    sympy_functions.PythonMod: tirx.floormod,
+    sympy_functions.Max: tirx.max,
+    sympy_functions.Min: tirx.min,
+}
+
+#: What Python computes of sizes that is no size.
+_OF_NUMBERS: dict[Any, Callable[..., relax.Expr]] = {
+    torch.sym_float: lambda x: x,
+    torch.sym_max: relax.op.maximum,
+    torch.sym_min: relax.op.minimum,
+    operator.add: relax.op.add,
+    operator.sub: relax.op.subtract,
+    operator.mul: relax.op.multiply,
+    operator.truediv: relax.op.divide,
+    operator.pow: relax.op.power,
+    operator.neg: relax.op.negative,
+}
+
+#: What a fraction of sizes may have above and below, so that float64 computes no other size than whole numbers do.
+_EXACT = 1 << 16
+
+
+def size_of(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
+    """A size that torch computes from symbols, as Relax does; symbols that are new are added to `symbols`."""
+    if isinstance(expr, sympy.Symbol):
+        return symbols.setdefault(str(expr), tirx.Var(str(expr), "int64"))
+    if isinstance(expr, sympy.Integer):
+        return tirx.IntImm("int64", int(expr))
+    if isinstance(expr, sympy_functions.TruncToInt | sympy_functions.FloorToInt):
+        return _scaled(expr, symbols)
+    combine = _ARITHMETIC.get(type(expr))
+    if combine is None:
+        raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
+    parts = [size_of(part, symbols) for part in expr.args]
+    result = parts[0]
+    for part in parts[1:]:
+        result = combine(result, part)
+    return tvm.sym.Analyzer().simplify(result)  # TVM's fusion takes `2 * n` for another size than its own `n * 2`
+
+
+def _scaled(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
+    """A size times a fraction that floating-point numbers hold (`scale_factor=1.5`), rounded down."""
+    parts = list(expr.args[0].args) if isinstance(expr.args[0], sympy.Mul) else [expr.args[0]]
+    sizes = [part.args[0] for part in parts if isinstance(part, sympy_functions.ToFloat)]
+    numbers = [float(part) for part in parts if part.is_number]
+    above, below = math.prod(numbers).as_integer_ratio()
+    if len(sizes) != 1 or len(numbers) + 1 != len(parts) or above < 0 or max(above, below) > _EXACT:
+        raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
+    return tvm.sym.Analyzer().simplify(tirx.floordiv(size_of(sizes[0], symbols) * above, below))
+
+
+def computed_number(importer: Importer, node: fx.Node) -> relax.Expr:
+    """What is computed of sizes and is no whole number, as a 0-d float64 tensor."""
+
+    def as_tensor(value: Any) -> relax.Expr:
+        if isinstance(value, relax.Expr) and is_tensor(value):
+            return value
+        return relax.const(value, "float64") if isinstance(value, float) else importer.number(value, "float64")
+
+    operation = _OF_NUMBERS.get(node.target)
+    if operation is None:
+        raise ImportModelError("a number that is computed of sizes in a way that is not known here")
+    return importer.emit(operation(*map(as_tensor, importer.values(node.args))))
