@@ -128,7 +128,7 @@ class LatencyReport(Sequence[float]):
         )
         table.add_column("operator", overflow="fold")
         if any(row.modules for row in self.operators):
-            table.add_column("from", overflow="fold")
+            table.add_column("module", overflow="fold")
         for name in ("calls", "total ms", "share", "MiB", "GB/s", "GFLOP", "GFLOP/s"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in self.operators:
