@@ -52,7 +52,7 @@ class _Products(EpilogueRewriter):
                 swapped = [*order[:-2], order[-1], order[-2]]
                 if swapped[-1] != len(order) - 1:
                     continue
-                transposed, expr = True, value.args[0]
+                transposed, expr = not transposed, value.args[0]
                 axes = None if swapped == sorted(swapped) else tuple(swapped)
                 if axes is not None:
                     break

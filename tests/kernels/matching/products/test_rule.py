@@ -9,6 +9,7 @@ import pytest
 from scipy.special import ndtr
 from tvm import relax
 
+from autocast import vm
 from autocast.kernels import detect_target
 from autocast.kernels.matching.products.rule import lower_products
 from autocast.kernels.phases.canonicalize import canonicalize
@@ -40,6 +41,26 @@ def test_a_bias_may_come_first() -> None:
 
     calls = _lowered(body, ((5, 8), "float32"), ((8, 6), "float32"), ((6,), "float32"))
     assert calls == ["product0_5x6x8_nn_f32_f32_f32_bias"]
+
+
+def test_two_transpositions_of_one_factor_are_none() -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return op.matmul(x, op.permute_dims(op.permute_dims(w)))
+
+    mod = compute_in_float32(module(body, ((5, 8), "float32"), ((8, 6), "float32")))  # which `canonicalize` would join
+    assert operators(lower_products(mod, backend_of(detect_target()))) == ["product0_5x6x8_nn_f32_f32_f32"]
+
+
+def test_a_factor_with_channels_last_is_transposed_once_more() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        pooled = op.nn.max_pool1d(x, pool_size=[2], strides=[2])
+        return op.nn.softmax(op.matmul(pooled, op.permute_dims(pooled, [0, 2, 1])))
+
+    x = np.random.default_rng(0).standard_normal((2, 3, 6)).astype("float32")
+    pooled = x.reshape(2, 3, 3, 2).max(-1).astype("float64")
+    scores = np.exp(pooled @ pooled.swapaxes(1, 2))  # square: the other way round it has the same shape
+    got = vm.compile(module(body, (x.shape, "float32")))(x)
+    np.testing.assert_allclose(got, scores / scores.sum(-1, keepdims=True), atol=1e-6)
 
 
 @has_pairs
