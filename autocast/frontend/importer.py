@@ -30,9 +30,9 @@ from autocast.frontend.nodes import has_complex, has_control_flow, narrows, node
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
-from autocast.frontend.sizes import computed_number, size_of
+from autocast.frontend.sizes import number_of, size_of
 from autocast.frontend.stops import stops_of
-from autocast.ir import Place, PlacedBuilder, shape_of
+from autocast.ir import Place, PlacedBuilder, is_tensor, shape_of
 from autocast.model.value import IMPORTED_FROM, OWN_BACKWARD
 
 
@@ -236,7 +236,7 @@ class Importer(ExportedProgramImporter):
         if isinstance(node.meta.get("val"), torch.SymBool):
             return None  # a condition of sizes: what reads it computes it
         if isinstance(node.meta.get("val"), torch.SymFloat):
-            return computed_number(self, node)
+            return self.emit(number_of(node.target, [*map(self._float64, self.values(node.args))]))
         if node.target is with_effects and not node.args[1]._schema.returns:
             return [None]  # a check that raises, and orders itself after others by a token
         if not isinstance(node.target, torch._ops.OpOverload):
@@ -256,6 +256,12 @@ class Importer(ExportedProgramImporter):
                 why = str(error) if isinstance(error, ImportModelError) else f"{type(error).__name__}: {error}"
         self.left[node] = why
         return self.otherwise(self, node)
+
+    def _float64(self, value: Any) -> relax.Expr:
+        """A number, a size, or what was computed of them, as a 0-d tensor."""
+        if isinstance(value, relax.Expr) and is_tensor(value):
+            return value
+        return relax.const(value, "float64") if isinstance(value, float) else self.number(value, "float64")
 
     def _without_gradient(self, result: Any) -> Any:
         """A value that no gradient passes; of several, those that are floating-point."""

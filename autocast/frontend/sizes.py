@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
 import tvm
-from torch import fx
 from torch.utils._sympy import functions as sympy_functions
 from tvm import relax, tirx
 
 from autocast.errors import ImportModelError
-from autocast.ir import is_tensor
-
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
 
 _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     sympy.Add: operator.add,
@@ -76,15 +71,9 @@ def _scaled(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
     return tvm.sym.Analyzer().simplify(tirx.floordiv(size_of(sizes[0], symbols) * above, below))
 
 
-def computed_number(importer: Importer, node: fx.Node) -> relax.Expr:
-    """What is computed of sizes and is no whole number, as a 0-d float64 tensor."""
-
-    def as_tensor(value: Any) -> relax.Expr:
-        if isinstance(value, relax.Expr) and is_tensor(value):
-            return value
-        return relax.const(value, "float64") if isinstance(value, float) else importer.number(value, "float64")
-
-    operation = _OF_NUMBERS.get(node.target)
-    if operation is None:
+def number_of(operation: Any, values: Sequence[relax.Expr]) -> relax.Expr:
+    """What Python computes of sizes and is no whole number, of 0-d float64 tensors."""
+    known = _OF_NUMBERS.get(operation)
+    if known is None:
         raise ImportModelError("a number that is computed of sizes in a way that is not known here")
-    return importer.emit(operation(*map(as_tensor, importer.values(node.args))))
+    return known(*values)
