@@ -1,9 +1,9 @@
 """Control flow: `torch.cond`, `while_loop`, `scan` and `map`, whose parts torch keeps as graphs of their own.
 
-torch.cond(p, f, g, (x,))            an If with both parts in place: casts are chosen for them together with what is
-                                     around them
-while_loop(more, step, (i, x))       a function that calls itself: see `loops`
-scan(f, init, xs), map(f, xs)        one `f` after the other, for each row of `xs`
+torch.cond(p, f, g, (x,))          an If with both parts in place: casts are chosen for them together with what is
+                                   around them
+while_loop(more, step, (i, x))     a function that calls itself: see `loops`
+scan(f, init, xs), map(f, xs)      one `f` after the other, for each row of `xs`
 """
 
 from __future__ import annotations

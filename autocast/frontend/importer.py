@@ -26,14 +26,14 @@ from autocast.frontend.constants import constants, smallest
 from autocast.frontend.found_sizes import FINDING, FoundSizes, takes_size
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
-from autocast.frontend.nodes import has_complex, has_control_flow, narrows, node_place, reads_converted, results_read
+from autocast.frontend.nodes import control_flow, has_complex, narrows, node_place, reads_converted, results_read
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
 from autocast.frontend.sizes import number_of, size_of
 from autocast.frontend.stops import stops_of
 from autocast.ir import Place, PlacedBuilder, is_tensor, shape_of
-from autocast.model.value import IMPORTED_FROM, OWN_BACKWARD
+from autocast.model.value import CONTROL_FLOW, IMPORTED_FROM, OWN_BACKWARD
 
 
 class Importer(ExportedProgramImporter):
@@ -155,10 +155,11 @@ class Importer(ExportedProgramImporter):
         positions = {var.name: position for position, var in enumerate(inputs)}
         written = [positions[str(spec.target)] for spec in self._writes()]
         attrs = {"num_input": len(inputs), IMPORTED_FROM: "torch", **self._bounds()}
-        attrs |= {OWN_BACKWARD: self.own_backward} if self.own_backward else {}
+        flow = control_flow(self.program.graph)
+        attrs |= {name: found for name, found in ((OWN_BACKWARD, self.own_backward), (CONTROL_FLOW, flow)) if found}
         with self.block_builder.function("main", [*inputs, *weights, self.random_state], attrs=attrs):
             # A dataflow block cannot hold an If: of a model that has one, TVM makes blocks of what is between.
-            with nullcontext() if has_control_flow(self.program.graph) else self.block_builder.dataflow():
+            with nullcontext() if flow else self.block_builder.dataflow():
                 declared = {size for var in inputs for size in var.ty.shape.values if isinstance(size, tirx.Var)}
                 by_placeholder |= self.multiples.bind(self.block_builder, declared)
                 outputs = self._outputs(self.translate_graph(self.program.graph, by_placeholder))

@@ -125,9 +125,9 @@ def torch_region(region: str, autocast_off: bool) -> Iterator[None]:
             yield
 
 
-def has_control_flow(graph: fx.Graph) -> bool:
-    """Whether some operator of a graph takes other graphs: an exported program has no other attributes."""
-    return bool(graph.find_nodes(op="get_attr"))
+def control_flow(graph: fx.Graph) -> list[str]:
+    """The operators of a graph that take other graphs, by name: an exported program has no other attributes."""
+    return sorted({user.target.__name__ for part in graph.find_nodes(op="get_attr") for user in part.users})
 
 
 def graph_of(part: fx.Node) -> fx.Graph:

@@ -30,6 +30,10 @@ OTHER_NAMES = "other_names"
 #: The attribute of `main` that names the functions of the source that have a backward of their own, which nobody kept.
 OWN_BACKWARD = "own_backward"
 
+#: The attribute of `main` that names torch's operators of control flow in it. Of the functions that these call, torch
+#: does not tell where gradients stop.
+CONTROL_FLOW = "control_flow"
+
 #: What compiles a model that is called, for this machine's CPU: it builds on models, which know nothing more of it.
 _COMPILER = "autocast.vm"
 

@@ -19,7 +19,7 @@ from autocast.errors import GradientError, OwnBackwardWarning
 from autocast.ir import PlacedBuilder, dtype_of, op_name, place_of, shape_of
 from autocast.ir.places import canonicalize_bindings
 from autocast.messages import check_kind, check_value, is_whole, warn
-from autocast.model.value import OWN_BACKWARD
+from autocast.model.value import CONTROL_FLOW, OWN_BACKWARD
 from autocast.training.adjoints import Adjoints
 from autocast.training.building import new_block
 from autocast.training.copying import emit_copies, new_branch, substituted
@@ -72,7 +72,8 @@ def differentiate(
     ------
     GradientError
         The target is not a 0-d floating-point tensor or depends on none of `wrt`, `wrt` are not floating-point tensors,
-        or an operator on the way has no gradient: the error lists every one of them.
+        or an operator on the way has no gradient: the error lists every one of them. Or `function` was imported from a
+        torch module with control flow.
 
     Warns
     -----
@@ -82,6 +83,7 @@ def differentiate(
     check_kind("differentiate", function, relax.Function, GradientError, "a relax.Function, such as model.main")
     if not function.is_pure:
         raise GradientError("differentiate: the function has side effects; expected a pure one (R.function, is_pure)")
+    _check_control_flow(function)
     _warn_of_backwards(function)
     if mod is not None:
         function = inline_calls(function, mod)
@@ -178,6 +180,17 @@ def _backward_if(binding: relax.VarBinding, adjoint: Adjoint, paths: Paths, adjo
     grads = builder.emit(relax.If(value.cond, *branches), f"{binding.var.name}_grads")
     for index, var in enumerate(outer):
         adjoints.add(var, relax.TupleGetItem(grads, index))
+
+
+def _check_control_flow(function: relax.Function) -> None:
+    """GradientError where the source's `detach` and `no_grad` are lost: their gradients would be wrong silently."""
+    names = [str(name) for name in (function.attrs or {}).get(CONTROL_FLOW, ())]
+    if names:
+        raise GradientError(
+            f"differentiate: the torch module computes by {', '.join(names)}, and torch.export does not tell where "
+            "gradients stop (detach, no_grad) in the functions that these call; expected a module without. Choose by "
+            "torch.where, or leave that part out of the module that is trained"
+        )
 
 
 def _warn_of_backwards(function: relax.Function) -> None:

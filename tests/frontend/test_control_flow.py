@@ -11,8 +11,8 @@ from torch import nn
 from torch._higher_order_ops import map as torch_map
 from torch._higher_order_ops import scan, while_loop
 
-from autocast import amp, from_torch, get_peak_memory, vm
-from autocast.errors import ImportModelError
+from autocast import amp, from_torch, get_peak_memory, runtime, vm
+from autocast.errors import GradientError, ImportModelError
 from autocast.training import MSE, SGD, Trainer
 from autocast.vm.flops import calc_model_gflops
 
@@ -172,26 +172,20 @@ def test_sizes_that_no_tensor_of_a_loop_has_are_passed_to_it() -> None:
         torch.testing.assert_close(model(x), module(x))
 
 
-def test_branches_are_differentiated() -> None:
-    x, want = torch.rand(4, 8), torch.rand(4, 8)
-    for inputs in (x, -x):
-        module = Two(_branches).train()
-        trainer = Trainer(from_torch(module, (x,)), MSE(), SGD(), learning_rate=0.1)
-        trainer.step((inputs, want))
-        loss = nn.functional.mse_loss(module(inputs), want)
-        parameters = dict(module.named_parameters())
-        gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-        trained = trainer.trained().params
-        for (name, value), gradient in zip(parameters.items(), gradients, strict=True):
-            expected = value if gradient is None else value - 0.1 * gradient
-            torch.testing.assert_close(torch.from_dlpack(trained[name]), expected.detach())
+@pytest.mark.parametrize(
+    ("program", "output", "name"), [(_branches, 0, "cond"), (_turns, 1, "while_loop"), (_rows, 1, "map_impl, scan")]
+)
+def test_a_gradient_that_may_have_to_stop_within_is_refused(
+    program: Callable[..., Any], output: int, name: str
+) -> None:
+    model = from_torch(Two(program).train(), (torch.rand(4, 8),))
+    with pytest.raises(GradientError, match=rf"computes by {name}, .* where gradients stop \(detach, no_grad\)"):
+        Trainer(model, MSE(output=output), SGD(), learning_rate=0.1)
 
 
 def test_a_file_of_a_compiled_model_has_its_branches_and_loops(tmp_path: Any) -> None:
     module, x = Two(_branches_in_turns).eval(), torch.rand(4, 8)
     vm.compile(from_torch(module, (x,))).export(tmp_path / "loops.autocast")
-    from autocast import runtime
-
     assert _error(runtime.load(tmp_path / "loops.autocast")(-x), module(-x)) < 1e-6
 
 
