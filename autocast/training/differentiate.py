@@ -189,7 +189,7 @@ def _check_control_flow(function: relax.Function) -> None:
         raise GradientError(
             f"differentiate: the torch module computes by {', '.join(names)}, and torch.export does not tell where "
             "gradients stop (detach, no_grad) in the functions that these call; expected a module without. Choose by "
-            "torch.where, or leave that part out of the module that is trained"
+            "torch.where, or train by torch.compile(module, backend='autocast')"
         )
 
 
