@@ -211,7 +211,8 @@ def join(
         summed = dict(zip((0, *range(len(names), len(names) + len(trained))), state.accumulators.values(), strict=True))
         differentiated = add_accumulated(differentiated, summed)
     if options.parallel is not None:
-        differentiated = average_over_ranks(differentiated, len(names), options.parallel.bucket_mib, options.shares)
+        bucket_mib, count = options.parallel.bucket_mib, collectives.count() if options.accumulate == 1 else 1
+        differentiated = average_over_ranks(differentiated, len(names), bucket_mib, options.shares, count)
 
     def build(builder: ir.PlacedBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, differentiated)

@@ -6,7 +6,7 @@
     w_share = R.collective.share(w, count=2)
     ... the updates of shares ...
     rows = R.collective.all_gather_start((w_share_new, b_share_new), count=2)
-    whole = R.collective.all_gather_done(rows, shapes=[[3, 768], [2]])
+    whole = R.collective.all_gather_done(rows, shapes=[[3, 768], [2]], dtype="float32")
 
 A share is ceil(n / count) elements of a tensor as one row: the first ones for rank 0, and so on, then zeros.
 `autocast.runtime.sharding` is what they call; `autocast.training.parallel.zero` places them.
@@ -63,7 +63,7 @@ def _shares(call: relax.Call) -> tvm.ir.Type:
 
 def _whole(call: relax.Call) -> tvm.ir.Type:
     shapes = [[int(size) for size in shape] for shape in call.attrs["shapes"]]
-    return tvm.ir.TupleType([relax.TensorType(shape, "float32") for shape in shapes])
+    return tvm.ir.TupleType([relax.TensorType(shape, str(call.attrs["dtype"])) for shape in shapes])
 
 
 def _share(call: relax.Call) -> tvm.ir.Type:
@@ -124,7 +124,7 @@ all_gather_start = define(
     summary="begins to send this rank's shares to all ranks",
 )
 
-#: `all_gather_done(rows, shapes=[[2, 3], [4]])`: whole tensors, float32.
+#: `all_gather_done(rows, shapes=[[2, 3], [4]], dtype="float32")`: whole tensors.
 all_gather_done = define(
     "relax.collective.all_gather_done",
     "rows",

@@ -1,4 +1,4 @@
-"""The mean over ranks by torch's functional collectives, which every backend of torch.distributed has.
+"""Means over ranks, and what all of them have, by torch's functional collectives, which every backend of it has.
 
 Without a process group, or in one of a single process, a mean is the tensor itself. The group and its size become part
 of the graph: a module is made in the process that runs it.
@@ -13,6 +13,7 @@ import torch
 
 from autocast.kernels.storage import LOW
 from autocast.runtime.collectives import group, places
+from autocast.runtime.sharding import share_size
 from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
 
 
@@ -62,4 +63,30 @@ def _done(asked: Asked) -> Value:
     return tuple(parts[i].reshape(tuple(shape)).to(dtype) for i, shape in enumerate(shapes))
 
 
-ROWS: dict[str, Row] = {"collective.all_reduce_start": _start, "collective.all_reduce_done": _done}
+def _gather_start(asked: Asked) -> Value:
+    """The tensors of all ranks one after another, on their way: a row for each rank."""
+    (parts,) = asked.args
+    own, ranks = torch.cat([part.reshape((-1,)) for part in parts]), group()
+    if ranks is None:
+        return own
+    return torch.ops._c10d_functional.all_gather_into_tensor(own, ranks.size(), ranks.group_name)
+
+
+def _gather_done(asked: Asked) -> Value:
+    """Whole tensors, after all ranks' shares of them have come."""
+    (rows,) = asked.args
+    count = int(asked.call.args[0].ty.shape[0])
+    rows = (rows if group() is None else torch.ops._c10d_functional.wait_tensor(rows)).reshape((count, -1))
+    shapes = [tuple(int(size) for size in shape) for shape in asked.attrs["shapes"]]
+    sizes = [math.prod(shape) for shape in shapes]
+    shares = torch.split(rows, [share_size(size, count) for size in sizes], 1)
+    wholes = enumerate(zip(sizes, shapes, strict=True))
+    return tuple(shares[place].reshape((-1,))[:size].reshape(shape) for place, (size, shape) in wholes)
+
+
+ROWS: dict[str, Row] = {
+    "collective.all_reduce_start": _start,
+    "collective.all_reduce_done": _done,
+    "collective.all_gather_start": _gather_start,
+    "collective.all_gather_done": _gather_done,
+}

@@ -15,9 +15,13 @@ from autocast.ir.places import NOWHERE, canonicalize_bindings
 from autocast.operators.own import all_reduce_done, all_reduce_start, reduce_scatter_done, reduce_scatter_start
 from autocast.runtime.sharding import share_size
 from autocast.training.building import new_block
+from autocast.training.parallel.lookups import find_lookups
 from autocast.training.paths import straight_line
 
 _MIB = 2**20
+
+#: Of what is float32 whatever a policy says.
+_FULL = Place("", "float32")
 
 
 class _Bucket(NamedTuple):
@@ -37,7 +41,7 @@ class _Computed(NamedTuple):
 
 
 def average_over_ranks(
-    function: relax.Function, kept: int, bucket_mib: float = 25.0, shares: int = 1
+    function: relax.Function, kept: int, bucket_mib: float = 25.0, shares: int = 1, count: int = 1
 ) -> relax.Function:
     """A function whose floating-point results are the means over all ranks.
 
@@ -55,7 +59,8 @@ def average_over_ranks(
     Gradients are put into buckets in the order in which they are computed; a bucket is begun when its last one exists,
     and all are waited for at the end: what reads a mean comes after, and where it is computed is the schedule's to say
     (`autocast.kernels.state.order`). In which precision gradients are sent is decided like that of any operator; the
-    loss and other results have a bucket of their own, which is float32 whatever a policy says.
+    loss and other results have a bucket of their own, which is float32 whatever a policy says. Of an embedding ranks
+    send the rows that they looked up, where these are fewer than those of the table (`lookups`).
 
     Parameters
     ----------
@@ -67,14 +72,25 @@ def average_over_ranks(
         A bucket of gradients is full when it has this many MiB.
     shares : int
         If there are more than one, each of as many ranks gets its share of the gradients' means alone.
+    count : int
+        How many ranks there are: more than one where some gradients may be sent by rows.
     """
     bindings, named = straight_line(function)
     computed = _computed(bindings)
     results = [computed.get(result, _Computed(result, -1)) for result in named]
     floats = [place for place, result in enumerate(named) if dtype_of(result) in (*FLOATS, "float64")]
-    buckets = _buckets(results, [place for place in floats if place < kept], math.inf, Place("", "float32"))
-    gradients = _buckets(results, [place for place in floats if place >= kept], bucket_mib * _MIB, NOWHERE)
-    buckets += [bucket._replace(shares=shares) for bucket in gradients]
+    gradients = {place: results[place].var for place in floats if place >= kept}
+    lookups = find_lookups(bindings, gradients, [result.var for result in results[:kept]], count)
+    by_rows = {results[place].after: place for place in lookups}
+    left_out = {var for lookup in lookups.values() for var in lookup.bound}
+    for place, lookup in lookups.items():
+        if lookup.dense is None:
+            del gradients[place]
+        else:
+            results[place] = computed[lookup.dense]
+    buckets = _buckets(results, [place for place in floats if place < kept], math.inf, _FULL)
+    dense = _buckets(results, gradients, bucket_mib * _MIB, NOWHERE)
+    buckets += [bucket._replace(shares=shares) for bucket in dense]
     begun: dict[int, list[_Bucket]] = defaultdict(list)
     for bucket in buckets:
         begun[bucket.after].append(bucket)
@@ -83,9 +99,12 @@ def average_over_ranks(
     with builder.function("main", list(function.params), attrs=dict(function.attrs or {})):
         with new_block(builder, function):
             buffers: dict[_Bucket, relax.Var] = {}
+            rows: dict[int, list[relax.Var]] = {}
             for index, binding in enumerate([None, *bindings], start=-1):
-                if binding is not None:
+                if binding is not None and left_out.isdisjoint((binding.var, computed[binding.var].var)):
                     builder.emit_normalized(binding)
+                if index in by_rows:
+                    rows[by_rows[index]] = lookups[by_rows[index]].begin(builder, count)
                 for bucket in begun[index]:
                     builder.place = bucket.place
                     parts = relax.Tuple([results[place].var for place in bucket.results])
@@ -95,6 +114,10 @@ def average_over_ranks(
                 whole = builder.emit(_done(buffer, [named[place] for place in bucket.results], bucket), "means")
                 for index, place in enumerate(bucket.results):
                     means[place] = relax.TupleGetItem(whole, index)
+            builder.place = _FULL
+            for place, sent in rows.items():
+                part = means[place] if place in gradients else None
+                means[place] = lookups[place].mean(builder, sent, count, shares, part)
             outputs = [builder.emit_output(m, getattr(n, "name", "result")) for m, n in zip(means, named, strict=True)]
         builder.emit_func_output(outputs)
     return canonicalize_bindings(builder.get())["main"]

@@ -54,7 +54,7 @@ def gathered(
     whole: dict[str, relax.Expr] = {}
     for names, buffer in begun:
         shapes = [list(static_shape(trained[name]) or ()) for name in names]
-        fields = builder.emit(all_gather_done(buffer, shapes=shapes), "whole")
+        fields = builder.emit(all_gather_done(buffer, shapes=shapes, dtype="float32"), "whole")
         whole |= {name: relax.TupleGetItem(fields, index) for index, name in enumerate(names)}
     return whole
 

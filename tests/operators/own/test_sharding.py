@@ -26,7 +26,7 @@ class Shares:
             of_x = R.collective.share(x, count=1)
             moved = R.subtract(of_x, means[0])
             again = R.collective.all_gather_start((moved, means[1]), count=1)
-            whole = R.collective.all_gather_done(again, shapes=[[2, 3], []])
+            whole = R.collective.all_gather_done(again, shapes=[[2, 3], []], dtype="float32")
             first = whole[0]
             second = whole[1]
             R.output(first, second)

@@ -18,7 +18,7 @@ from autocast.errors import AutocastError, RankError
 from autocast.model import Model
 from autocast.policy import Policy
 from autocast.training import LANS, SGD, AdamW, Trainer
-from autocast.training.losses import MSE
+from autocast.training.losses import MSE, CrossEntropy
 from autocast.training.optimizers import Optimizer
 from autocast.training.parallel.options import DataParallel
 from autocast.training.parallel.ranks import Ranks
@@ -61,6 +61,20 @@ def network(seed: int = 1, *, dropout: float = 0.0, norm: bool = False) -> torch
 def model(rows: int, seed: int = 1, **options: Any) -> Model:
     """The network, imported in training mode for batches of this many rows."""
     return autocast.from_torch(network(seed, **options).train(), (torch.zeros(rows, 5),))
+
+
+class Words(torch.nn.Module):
+    """A table of 97 rows that words are looked up in, and predicted by; kinds have a table of 53, cases one of 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.words, self.kinds, self.cases = (torch.nn.Embedding(rows, 6) for rows in (97, 53, 2))
+        self.head = torch.nn.Linear(6, 97, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.words(ids) + self.kinds(ids % 53) + self.cases(ids % 2)))
 
 
 def batch(step: int, rows: int = ROWS) -> tuple[torch.Tensor, torch.Tensor]:
@@ -142,6 +156,35 @@ def normalized(way: str, rank: int, count: int) -> dict[str, list[float]]:
 def synchronized(rank: int, count: int, directory: Path) -> dict[str, Any]:
     """The same in all ways."""
     return {way: normalized(way, rank, count) for way in NORMS}
+
+
+#: How a model with tables is trained: the optimizer, and options of the Trainer.
+LOOKUPS: dict[str, tuple[Optimizer, dict[str, Any]]] = {
+    "clipped": (AdamW(), {"clip_norm": 0.05, "parallel": DataParallel(bucket_mib=1e-5)}),
+    "zero": (AdamW(), {"parallel": DataParallel(zero=1)}),
+    "bfloat16": (SGD(momentum=0.9), {"amp": "bfloat16"}),
+    "accumulated": (AdamW(), {"accumulate": 2}),
+    "torch": (SGD(momentum=0.9), {"device": "torch:cpu", "mode": "eager"}),
+}
+
+
+def looked_up(way: str, rank: int, count: int) -> dict[str, Any]:
+    """Losses of a few steps on this rank's words, the tables after them, and how many tensors are sent by rows."""
+    optimizer, options = LOOKUPS[way]
+    torch.manual_seed(0)
+    words = torch.randint(0, 97, (STEPS, options.get("accumulate", 1), ROWS, 4))
+    ids = words.chunk(count, dim=2)[rank]
+    imported = autocast.from_torch(Words().train(), (ids[0, 0],))
+    trainer = Trainer(imported, CrossEntropy(), optimizer, learning_rate=0.05, **options)
+    losses = [trainer.step(*((part, part.flip(1)) for part in step)) for step in ids]
+    state = trainer.state_dict()["tensors"]
+    tables = {name: tensor.tolist() for name, tensor in state.items() if name.endswith(".weight") and "/" not in name}
+    return {"losses": losses, "sent": trainer.step_model.script().count("all_gather_start"), **tables}
+
+
+def by_rows(rank: int, count: int, directory: Path) -> dict[str, Any]:
+    """The same in all ways."""
+    return {way: looked_up(way, rank, count) for way in LOOKUPS}
 
 
 #: How many rows each rank has of a batch.
@@ -298,7 +341,20 @@ def missed(rank: int, count: int, directory: Path) -> list[Any]:
 def main() -> None:
     """Run all scenarios on this rank, and write what they return."""
     rank, count, directory = connect(sys.argv)
-    scenarios = (everywhere, synchronized, uneven, state, fitted, shuffled, resumed, divided, dropped, refused, missed)
+    scenarios = (
+        everywhere,
+        synchronized,
+        by_rows,
+        uneven,
+        state,
+        fitted,
+        shuffled,
+        resumed,
+        divided,
+        dropped,
+        refused,
+        missed,
+    )
     found = {scenario.__name__: scenario(rank, count, directory) for scenario in scenarios}
     (directory / f"{rank}.json").write_text(json.dumps(found))
     os._exit(0)  # gloo's threads may still be in what was missed

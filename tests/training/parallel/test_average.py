@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import tvm
 from tvm.relax import ExternFunc
 from tvm.script import ir as I
@@ -83,6 +84,56 @@ class InTwoBuckets:
             named_1 = means_2[0]
             R.output(loss_1, count, b_grad_1, named_1)
         return (loss_1, count, b_grad_1, named_1)
+
+
+@I.ir_module
+class Tied:
+    """A table that is looked up in, and multiplied by: of 9 rows."""
+
+    @R.function
+    def main(g: R.Tensor((3, 2), "float32"), ids: R.Tensor((3,), "int64"), w: R.Tensor((9, 2), "float32")):
+        with R.dataflow():
+            v = R.matmul(w, R.const([[1.0, 2.0], [3.0, 4.0]], "float32"))
+            h = R.multiply(g, g)
+            rows = R.grad.take_backward(h, w, ids, axis=0)
+            w_grad = R.add(v, rows)
+            R.output(w_grad)
+        return (w_grad,)
+
+
+@I.ir_module
+class ByRows:
+    @R.function
+    def main(g: R.Tensor((3, 2), "float32"), ids: R.Tensor((3,), "int64"), w: R.Tensor((9, 2), "float32")):
+        with R.dataflow():
+            v = R.matmul(w, R.const([[1.0, 2.0], [3.0, 4.0]], "float32"))
+            sums = R.collective.all_reduce_start((v,))
+            h = R.multiply(g, g)
+            buffer = R.collective.all_gather_start((h,), count=2)
+            buffer_1 = R.collective.all_gather_start((ids,), count=2)
+            means = R.collective.all_reduce_done(sums, shapes=[[9, 2]], dtype="float32")
+            whole = R.collective.all_gather_done(buffer, shapes=[[6, 2]], dtype="float32")
+            all_rows = whole[0]
+            whole_1 = R.collective.all_gather_done(buffer_1, shapes=[[6]], dtype="int64")
+            all_ids = whole_1[0]
+            scaled = R.multiply(all_rows, R.const(0.5, "float32"))
+            mean = R.grad.take_backward(scaled, w, all_ids, axis=0)
+            dense = means[0]
+            w_grad = R.add(dense, mean)
+            R.output(w_grad)
+        return (w_grad,)
+
+
+def test_rows_that_were_looked_up_are_sent_by_themselves_and_the_rest_of_a_table_before() -> None:
+    after = average_over_ranks(Tied["main"], 0, count=2)
+    tvm.ir.assert_structural_equal(after, ByRows["main"])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_rows_of_all_ranks_that_are_as_many_as_those_of_the_table_are_not(count: int) -> None:
+    after = average_over_ranks(Tied["main"], 0, count=count)
+    assert "all_gather" not in after.script()
+    assert "R.collective.all_reduce_start((w_grad,))" in after.script()
 
 
 def test_results_are_sent_when_the_last_of_their_bucket_is_computed() -> None:

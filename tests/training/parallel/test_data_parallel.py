@@ -58,6 +58,18 @@ def test_two_ranks_normalize_by_the_statistics_of_both_batches(found: list[Any],
         np.testing.assert_allclose(first[name], value, rtol=rtol, atol=rtol, err_msg=name)
 
 
+@pytest.mark.parametrize("way", scenarios.LOOKUPS)
+def test_tables_learn_from_the_rows_that_both_ranks_looked_up(found: list[Any], way: str) -> None:
+    first, second = (each["by_rows"][way] for each in found)
+    assert first == second
+    assert first.pop("sent") == {"accumulated": 0, "zero": 5}.get(way, 4), "rows and numbers of two tables of three"
+    alone = scenarios.looked_up(way, 0, 1)
+    assert alone.pop("sent") == 0
+    for name, value in alone.items():
+        rtol = 2**-7 if way == "bfloat16" else 2e-5
+        np.testing.assert_allclose(first[name], value, rtol=rtol, atol=rtol, err_msg=name)
+
+
 @pytest.mark.parametrize("device", ["cpu", "torch:cpu"])
 def test_each_rank_weighs_by_its_rows_in_the_statistics_of_both_batches(found: list[Any], device: str) -> None:
     module = scenarios.network(norm=True).train()
