@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tvm import relax
 
@@ -78,7 +78,7 @@ def find_lookups(
         if var not in names:
             uses.update(names.get(read, read) for read in reads_of(value))
 
-    def only(var: relax.Expr) -> relax.Expr | None:
+    def only(var: relax.Expr) -> Any:
         return values.get(var) if uses[var] == 1 else None
 
     found = {}
@@ -94,12 +94,11 @@ def find_lookups(
     return found
 
 
-def _fits(call: relax.Expr | None, count: int) -> bool:
+def _fits(call: Any, count: int) -> bool:
     """Whether a value is the gradient of a lookup that is cheaper to send by its rows."""
-    if count == 1 or not is_op(call, "relax.grad.take_backward"):
+    if count == 1 or not is_op(call, "relax.grad.take_backward") or dtype_of(call) != "float32":
         return False
-    rows, table, numbers = (static_shape(operand) for operand in call.args)
-    known = rows is not None and table is not None and numbers is not None
-    if not known or int(call.attrs.axis or 0) != 0 or dtype_of(call) != "float32":
+    rows, table, numbers = map(static_shape, call.args)
+    if rows is None or table is None or numbers is None or int(call.attrs.axis or 0) != 0:
         return False
     return count * math.prod(numbers) < table[0]
