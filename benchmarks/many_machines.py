@@ -5,9 +5,8 @@ python -m benchmarks.many_machines [--quick] [--latency-us 50 --gbit 10]
 A step is forward, cross-entropy, backward and SGD with momentum. Both ranks step at the same time, alone (each by
 itself, nothing is sent) and together. Ours and DDP's take turns; each row has processes of its own, which take 16 GiB
 for BERT. What is hidden of the communication is what the step does not take longer than alone, as a part of what the
-same messages take when nothing else runs; within one machine sending is work of the same cores, which nothing hides. Of
-BERT the embedding is the last layer's weight as well: its gradient, a fifth of all bytes and three quarters of those of
-one layer, is complete when nothing is left to hide it. Bytes are those that a rank sends.
+same messages take when nothing else runs; within one machine sending is work of the same cores, which nothing hides.
+Bytes are those that a rank sends.
 
 The second table is a model, not a measurement. A ring all-reduce over N machines takes 2 (N - 1) latencies for each
 bucket, and 2 (N - 1) / N of the bytes at the bandwidth. It assumes that every machine computes as long as one does
