@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 from torch._decomp import core_aten_decompositions, decomposition_table
+from torch._export import utils
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
@@ -101,6 +102,22 @@ _IN_A_PART = (
 Call: TypeAlias = tuple[OpOverload, str]
 
 
+@contextlib.contextmanager
+def _asked_once() -> Iterator[None]:
+    """Let torch ask its dispatcher once which operators are composite.
+
+    It asks for each of its some thirty namespaces, several times: half of the time that a small model takes.
+    """
+    ask = utils._materialize_cpp_cia_ops
+    ask()
+    utils._materialize_cpp_cia_ops = lambda: None
+    try:
+        yield
+    finally:
+        utils._materialize_cpp_cia_ops = ask
+
+
+@_asked_once()
 def decompose(program: ExportedProgram) -> ExportedProgram:
     """The program in functional form, split as torch's core operators ask, but for `KEEP_WHOLE` and `_SPLIT_WRONGLY`.
 
@@ -169,6 +186,7 @@ def _word(value: Any) -> str:
     return str(value)
 
 
+@_asked_once()
 def _run(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) -> ExportedProgram:
     with torch.no_grad(), warnings.catch_warnings():
         # torch 2.13 copies its own pytrees through a deprecated test.

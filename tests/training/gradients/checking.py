@@ -64,7 +64,7 @@ def compiled(function: relax.Function) -> Callable[..., list[np.ndarray]]:
     module = expand_operators(outline_branches(module))  # TVM's memory plan mixes branches up
     module = write_recurrences(module, keep=lambda _: False)
     relax.analysis.well_formed(module)
-    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target("llvm")), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target({"kind": "llvm", "opt-level": 0})), tvm.cpu())
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
         results = machine["main"](*[tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])
