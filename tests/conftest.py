@@ -18,6 +18,7 @@ os.environ.setdefault("AUTOCAST_DEBUG", "poison")
 # What one test compiled is no other's: tests of the cache have a folder of their own.
 os.environ["AUTOCAST_CACHE"] = "off"
 
+import gc  # noqa: E402
 import random  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 
@@ -29,6 +30,12 @@ import pytest  # noqa: E402
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True, database=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def pytest_collection_finish() -> None:
+    """Let garbage collections pass over what was imported: millions of objects, which stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -43,7 +43,7 @@ def test_models_compute_what_they_were_imported_from(name: str) -> None:
             assert _error(low(*args, *kwargs.values()), expected) < 2e-2
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ["bert", "llama", "resnet", "lstm"])
 def test_training_steps_have_the_losses_of_torch(name: str) -> None:
     architecture = ARCHITECTURES[name]()
     module = architecture.module.requires_grad_(True)

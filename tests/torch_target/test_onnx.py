@@ -64,7 +64,7 @@ def small(dtype: str = "float16") -> autocast.Model:
     )
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "vit", "resnet"])
+@pytest.mark.parametrize("name", ["bert", "llama", "resnet"])
 def test_onnxruntime_computes_of_a_file_what_our_kernels_compute_of_the_model(name: str, tmp_path: Path) -> None:
     architecture = ARCHITECTURES[name]()
     model = amp.autocast(

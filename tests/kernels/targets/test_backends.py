@@ -70,8 +70,9 @@ def _arrays(result: Any) -> list[np.ndarray]:
     ]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "resnet", "lstm"])
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("gpt2", "bfloat16"), ("resnet", None), ("resnet", "bfloat16"), ("lstm", "bfloat16")]
+)
 def test_two_backends_of_one_module_agree(name: str, dtype: str | None) -> None:
     architecture = ARCHITECTURES[name]()
     model = autocast.from_torch(architecture.module, architecture.args, example_kwargs=architecture.kwargs)

@@ -92,7 +92,7 @@ def test_16_bit_results_are_the_nearest_numbers(name: str) -> None:
     [
         *(("bessel_j0", partial(mpmath.besselj, 0), x) for x in (-3e8, 1.68577466e11, 7.6845985e34)),
         *(("bessel_y1", partial(mpmath.bessely, 1), x) for x in (3e8, 1.68577466e11, 7.6845985e34)),
-        *(("polygamma 2", partial(mpmath.polygamma, 2), x) for x in (-6571075.5, -1e5 - 0.25, -2000.4)),
+        *(("polygamma 2", partial(mpmath.polygamma, 2), x) for x in (-1e5 - 0.25, -2000.4)),
     ],
 )
 def test_far_from_zero_they_are_right_as_well(name: str, exact: Callable, x: float) -> None:
