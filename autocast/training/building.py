@@ -55,8 +55,8 @@ def parameter(name: str, shape: Sequence[Any], dtype: str) -> relax.Var:
 
 def zeros(shape: Sequence[int], dtype: str) -> tvm.runtime.Tensor:
     """A tensor of zeros, whose memory the system provides when it is first written: an optimizer has many of them."""
-    itemsize = np.dtype(dtype).itemsize
-    buffer = np.zeros(int(np.prod(shape, dtype=np.int64)) * itemsize + ALIGNMENT, "uint8")
+    count, itemsize = int(np.prod(shape, dtype=np.int64)), np.dtype(dtype).itemsize
+    buffer = np.zeros((count + 1) * itemsize + ALIGNMENT, "uint8")
     start = -buffer.ctypes.data % ALIGNMENT
-    array = buffer[start : len(buffer) - ALIGNMENT + start].view(dtype).reshape(tuple(shape))
-    return tvm.runtime.from_dlpack(array)
+    array = buffer[start : start + (count + 1) * itemsize].view(dtype)  # numpy moves no pointer to where nothing is
+    return tvm.runtime.from_dlpack(array[:count].reshape(tuple(shape)))

@@ -316,22 +316,26 @@ def _update(
     guards, new = _guards(builder, gradients, state, options)
     step = builder.emit(state[STEP] + relax.const(1, "int64"), "step")
     new[STEP] = step if guards.finite is None else op.where(guards.finite, step, state[STEP])
-    scalars = optimizer.scalars(builder.emit(op.astype(step, "float64")))
-    scalars = {name: builder.emit(value, name) for name, value in scalars.items()}
+    count_of_steps = builder.emit(op.astype(step, "float64"))
+    scalars: dict[str, dict[str, relax.Expr]] = {}
     functions: dict[str, tvm.ir.GlobalVar] = {}
     shares = options.shares
     over_ranks = partial(total_over_ranks, shares=shares)
     for (name, var), gradient in zip(trained.items(), gradients, strict=True):
         rule = optimizer.of(name)
         part, own = share_type(var.ty, shares), var
+        if repr(rule) not in scalars:
+            values = rule.scalars(count_of_steps)
+            scalars[repr(rule)] = {title: builder.emit(value, title) for title, value in values.items()}
+        shared = scalars[repr(rule)]
         if shares > 1:
             own = builder.emit(share(var, count=shares), f"{var.name}_share")
         key = f"{rule!r} {part}"
         if key not in functions:
-            function = update_function(rule, part, tuple(scalars), guards, over_ranks)
+            function = update_function(rule, part, tuple(shared), guards, over_ranks)
             functions[key] = builder.add_func(function, _unused(update_name(rule, part), functions.values()))
         slots = [state[slot_name(slot, name)] for slot in rule.slots]
-        arguments = [own, gradient, *slots, learning_rate, *scalars.values(), *guards.arguments]
+        arguments = [own, gradient, *slots, learning_rate, *shared.values(), *guards.arguments]
         result = builder.emit(relax.Call(functions[key], arguments), f"{var.name}_update")
         for index, target in enumerate((name, *(slot_name(slot, name) for slot in rule.slots))):
             new[target] = relax.TupleGetItem(result, index)

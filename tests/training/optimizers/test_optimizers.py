@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +38,7 @@ def trained_by_torch(
     return {name: value.detach() for name, value in module.named_parameters()}
 
 
-def biases_apart(module: nn.Sequential, **changes: float) -> list[dict]:
+def biases_apart(module: nn.Sequential, **changes: Any) -> list[dict]:
     weights = [value for name, value in module.named_parameters() if name.endswith("weight")]
     biases = [value for name, value in module.named_parameters() if name.endswith("bias")]
     return [{"params": weights}, {"params": biases, **changes}]
@@ -60,6 +61,10 @@ CASES: list[tuple[Optimizer, Callable[[nn.Sequential], torch.optim.Optimizer]]] 
     (
         AdamW(weight_decay=0.3, groups=(Group("*.bias", weight_decay=0.0, learning_rate_factor=0.5),)),
         lambda m: torch.optim.AdamW(biases_apart(m, weight_decay=0.0, lr=RATE / 2), RATE, weight_decay=0.3),
+    ),
+    (
+        Adam(groups=(Group("*.bias", betas=(0.5, 0.9)),)),
+        lambda m: torch.optim.Adam(biases_apart(m, betas=(0.5, 0.9)), RATE),
     ),
 ]
 
@@ -92,6 +97,21 @@ def test_parameters_of_one_shape_and_group_share_a_function():
     step = training_step(imported(module), MSE(), decayed)
     names = sorted(var.name_hint for var in step.mod.get_global_vars())
     assert names == ["adamw_5", "adamw_5_1", "adamw_5x5", "adamw_5x5_1", "adamw_7", "adamw_7x5", "main"]
+
+
+def test_a_parameter_without_elements_is_trained_as_any_other():
+    class Empty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.none = nn.Linear(5, 7), nn.Parameter(torch.zeros(0, 7))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) + self.none.sum(0)
+
+    executable = vm.compile(training_step(imported(Empty()), MSE(), Adam()))
+    ((x, y),) = batches(1)
+    assert executable(x, y, rate(RATE)) > 0
+    assert tuple(executable.state["exp_avg/none"].shape) == (0, 7)
 
 
 def test_an_optimizer_prints_as_what_makes_it():
