@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from torch import fx
@@ -16,26 +17,33 @@ from autocast.ir import dtype_of
 
 op = relax.op
 
+#: Combines tensors with those of earlier elements.
+Combine: TypeAlias = Callable[[Sequence[relax.Expr], Sequence[relax.Expr]], list[relax.Expr]]
 
-def running(
-    importer: Importer, x: relax.Expr, axis: int, combine: Callable[[relax.Expr, relax.Expr], relax.Expr]
-) -> relax.Expr:
+
+def running(importer: Importer, x: Sequence[relax.Expr], axis: int, combine: Combine) -> list[relax.Expr]:
     """Each element combined with all before it, of which twice as many are known after each step.
 
     Source: Hillis and Steele, "Data parallel algorithms", 1986.
     """
-    size, known = dims(x)[axis], 1
+    size, known = dims(x[0])[axis], 1
     if not isinstance(size, int):
         raise ImportModelError("along an axis whose size is known only at run time")
+
+    def parts(begin: int, end: int) -> list[relax.Expr]:
+        cut = (op.strided_slice(each, [axis], [begin], [end], assume_inbound=True) for each in x)
+        return [importer.emit(part) for part in cut]
+
     while known < size:
-
-        def part(begin: int, end: int, x: relax.Expr = x) -> relax.Var:
-            return importer.emit(op.strided_slice(x, [axis], [begin], [end], assume_inbound=True))
-
-        rest = importer.emit(combine(part(known, size), part(0, size - known)))
-        x = importer.emit(op.concat([part(0, known), rest], axis=axis))
+        rest = combine(parts(known, size), parts(0, size - known))
+        x = [importer.emit(op.concat(pair, axis=axis)) for pair in zip(parts(0, known), rest, strict=True)]
         known *= 2
-    return x
+    return list(x)
+
+
+def _one(importer: Importer, operator: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Combine:
+    """What combines one tensor with one."""
+    return lambda later, earlier: [importer.emit(operator(*later, *earlier))]
 
 
 def _numbers(like: relax.Expr, axis: int) -> relax.Expr:
@@ -44,8 +52,11 @@ def _numbers(like: relax.Expr, axis: int) -> relax.Expr:
     return relax.const(np.arange(dims(like)[axis]).reshape(shape), "int64")
 
 
-def _extremes(operator: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Converter:
-    """`cummax`, `cummin`: the extremes and the last places that have them; a NaN is one of all that follow it."""
+def _extremes(is_beyond: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Converter:
+    """`cummax`, `cummin`: the extremes and the last places that have them; a NaN is one of all that follow it.
+
+    Places go along with the extremes: none would be found by comparing elements with extremes that a policy rounds.
+    """
 
     def convert(importer: Importer, node: fx.Node) -> list[relax.Expr]:
         x = importer.arg(node, 0, "self")
@@ -53,11 +64,15 @@ def _extremes(operator: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Conve
             return [x, relax.const(0, "int64")]
         axis = axis_of(x, node.args[1])
         compared = cast(importer, x, "int8") if dtype_of(x) == "bool" else x
-        found = importer.emit(op.equal(compared, running(importer, compared, axis, operator)))
-        if "float" in str(dtype_of(x)):
-            found = importer.emit(op.logical_or(found, importer.emit(op.isnan(x))))
-        places = importer.emit(op.where(found, _numbers(x, axis), relax.const(0, "int64")))
-        places = running(importer, places, axis, op.maximum)
+
+        def combine(later: Sequence[relax.Expr], earlier: Sequence[relax.Expr]) -> list[relax.Expr]:
+            taken = importer.emit(is_beyond(later[0], earlier[0]))
+            if "float" in str(dtype_of(x)):
+                taken = importer.emit(op.logical_or(taken, importer.emit(op.isnan(later[0]))))
+            return [importer.emit(op.where(taken, *pair)) for pair in zip(later, earlier, strict=True)]
+
+        numbers = importer.emit(op.broadcast_to(_numbers(x, axis), x.ty.shape))
+        _, places = running(importer, [compared, numbers], axis, combine)
         return [importer.emit(op.gather_elements(x, places, axis)), places]
 
     return convert
@@ -68,7 +83,8 @@ def _log_of_sums(importer: Importer, node: fx.Node) -> relax.Expr:
     x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
     if not dims(x):
         return x
-    sums = running(importer, cast(importer, x, wide(dtype)), axis_of(x, node.args[1]), op.log_add_exp)
+    terms, combine = [cast(importer, x, wide(dtype))], _one(importer, op.log_add_exp)
+    (sums,) = running(importer, terms, axis_of(x, node.args[1]), combine)
     return cast(importer, sums, dtype)
 
 
@@ -91,7 +107,8 @@ def _mode(importer: Importer, node: fx.Node) -> list[relax.Expr]:
         rest = importer.emit(op.strided_slice(numbers, [axis], [1], [size], assume_inbound=True))
         starts = importer.emit(op.where(importer.emit(op.not_equal(this, before)), rest, zero))
         first = importer.emit(op.zeros([1 if at == axis else extent for at, extent in enumerate(dims(x))], "int64"))
-        starts = running(importer, importer.emit(op.concat([first, starts], axis=axis)), axis, op.maximum)
+        starts = importer.emit(op.concat([first, starts], axis=axis))
+        (starts,) = running(importer, [starts], axis, _one(importer, op.maximum))
         longest = importer.emit(op.argmax(importer.emit(op.subtract(numbers, starts)), axis, True))
     found = [importer.emit(op.gather_elements(values, longest, axis)) for values in (ordered, places)]
     return found if keep else [importer.emit(op.squeeze(value, [axis])) for value in found]
@@ -99,8 +116,8 @@ def _mode(importer: Importer, node: fx.Node) -> list[relax.Expr]:
 
 #: Converters by the name of the overload.
 SCANS: dict[str, Converter] = {
-    "cummax.default": _extremes(op.maximum),
-    "cummin.default": _extremes(op.minimum),
+    "cummax.default": _extremes(op.greater_equal),
+    "cummin.default": _extremes(op.less_equal),
     "logcumsumexp.default": _log_of_sums,
     "mode.default": _mode,
 }

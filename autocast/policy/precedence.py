@@ -80,8 +80,8 @@ class Decisions:
         self._by_module = bool(self._low_regions or self._float32_regions)
         self._by_call = bool(self._low_names or self._float32_names or policy.conditional_float32_ops)
         self._alike: dict[tuple[str, int, str, str], Ruling | None] = {}
-        #: (operator, variable) of calls that a name or a list keeps in float32 -> which level did, and why.
-        self._kept: dict[tuple[str, str], tuple[str, str]] = {}
+        #: (operator, variable) of calls that a name, a hint or a list decides -> which level did, and what it said.
+        self._forward: dict[tuple[str, str], tuple[str, Said]] = {}
         self._seen: dict[str, set[str]] = {"operators": set(), "names": set(), "regions": set()}
 
     def ruling(self, name: str, bound: Bound) -> Ruling | None:
@@ -96,13 +96,14 @@ class Decisions:
         """
         place = place_of(bound.var)
         question = name, bound.op, place.module if self._by_module else "", place.region
-        is_alone = self._by_call or bool(place.forward and self._kept)
+        is_alone = self._by_call or bool(place.forward and self._forward)
         if is_alone or bound.key in self._after or self._reads_unholdable(bound):
             return self._first(name, bound, place)
         if question in self._alike:
             return self._alike[question]
         found = self._first(name, bound, place)
-        if not (name in self._lists or op_name(bound.value) in self._lists):  # these remember each call
+        listed = name in self._lists or op_name(bound.value) in self._lists
+        if not listed and (found is None or found.level != "custom hint"):  # these remember each call
             self._alike[question] = found
         return found
 
@@ -114,13 +115,17 @@ class Decisions:
         by_region, by_name = self._region(var, place), self._name(call, var)
         if by_region is not None:
             return _ruled(name, by_region, "region")
-        level, of_forward = self._of_forward(place)
+        level, of_forward = self._of_forward(name, place)
         if by_name is None and level == "name pattern":
             by_name = of_forward
         if by_name is not None:
             return self._noted(name, operator, var, place, by_name, "name pattern")
         if custom := _custom(name):
+            if custom.row.label == "low":
+                self._noted(name, operator, var, place, Said("low", custom.row.why), "custom hint")
             return custom
+        if of_forward is not None and level == "custom hint":
+            return _ruled(name, of_forward, level)
         by_list = self._lists.condition(name, operator, call) or self._lists.said(name, operator)
         if by_list is None and level == "operator list":
             by_list = of_forward
@@ -137,15 +142,22 @@ class Decisions:
     def _reads_unholdable(self, bound: Bound) -> bool:
         return bool(self._unholdable) and not self._unholdable.keys().isdisjoint(bound.keys)
 
-    def _of_forward(self, place: Place) -> tuple[str, Said | None]:
-        """Which level keeps the forward call in float32 whose gradient this is part of, and what it said."""
-        level, why = self._kept.get((place.forward, place.forward_result), ("", ""))
-        return level, Said("float32", f"{why}, and this is the gradient of {place.forward}") if level else None
+    def _of_forward(self, name: str, place: Place) -> tuple[str, Said | None]:
+        """Which level decided the forward call whose gradient this is part of, and what it said.
+
+        It holds for all of a gradient in float32, and for the comparisons of a low one: no element equals the maximum
+        of others where that alone was rounded.
+        """
+        level, said = self._forward.get((place.forward, place.forward_result), ("", None))
+        row = type_hints.table_row(name)
+        if said is None or (said.choice == "low" and (row is None or row.family != "logic")):
+            return "", None
+        return level, Said(said.choice, f"{said.why}, and this is the gradient of {place.forward}")
 
     def _noted(self, name: str, operator: str, var: relax.Var, place: Place, said: Said, level: str) -> Ruling | None:
-        """The ruling of a name or a list, which is remembered for the gradients of what it keeps in float32."""
-        if said.choice == "float32" and not place.forward:
-            self._kept[operator, var.name] = level, said.why
+        """The ruling of a name, a hint or a list, which is remembered for the gradients of what it decides."""
+        if said.choice in ("float32", "low") and not place.forward:
+            self._forward[operator, var.name] = level, said
         return _ruled(name, said, level)
 
     def _cannot_hold(self, name: str, operator: str, call: relax.Call) -> str | None:

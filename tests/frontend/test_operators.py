@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from autocast import amp
 from autocast.frontend import from_torch
 from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.decompose import decompose
@@ -109,3 +110,13 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
     seen |= {"norm.Scalar"}  # "dist", split further
     seen |= {name.replace(".Tensor", ".Scalar") for name in seen}  # the same converter
     assert (CONVERTERS.keys() | TRUSTED) - seen == set()
+
+
+def test_extremes_have_their_places_where_a_policy_rounds_what_moves_them() -> None:
+    class Extremes(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cummax(x, 1).values
+
+    x = torch.linspace(0.1, 1.0, 8).repeat(2, 1)
+    model = amp.autocast(from_torch(Extremes(), (x,)), low_ops="concat")
+    assert torch.equal(model(x), x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import tvm
@@ -10,9 +11,10 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import autocast
-from autocast import Model, amp
+from autocast import Model, amp, vm
 from autocast.policy import Policy
-from autocast.training import SGD, CrossEntropy, differentiate, training_step
+from autocast.training import MSE, SGD, CrossEntropy, differentiate, training_step
+from type_hints import low
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +110,29 @@ def test_a_report_says_of_what_a_call_is_the_gradient(step: Model) -> None:
     assert "in 1 = relax.grad.relu_backward, gradient of relax.nn.relu: " in line
     assert "gradient of" in str(report)
     assert not any(d.forward for d in report.decisions if d.operator == "relax.nn.cross_entropy")
+
+
+class Largest(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).amax(1)
+
+
+@pytest.fixture(scope="module")
+def largest() -> Model:
+    return training_step(autocast.from_torch(Largest(8, 8), (torch.rand(4, 8),)), MSE(), SGD())
+
+
+def test_the_gradient_of_a_maximum_that_a_list_makes_low_compares_what_was_rounded_alike(largest: Model) -> None:
+    low_step = amp.autocast(largest, policy="low_ops=max")
+    executable = vm.compile(low_step, "torch:cpu", mode="eager")
+    executable(torch.rand(4, 8), torch.rand(4), torch.tensor(0.1))
+    assert all(np.isfinite(value.numpy()).all() for value in executable.state.values())
+
+
+def test_a_name_and_a_hint_that_make_a_maximum_low_reach_the_comparison_in_its_gradient(largest: Model) -> None:
+    (name,) = (d.binding for d in amp.autocast(largest).report.decisions if d.operator == "relax.max")
+    named = gradients(largest, "relax.max", preset="rules", low_names=name)
+    assert ("equal", "bfloat16", "name pattern") in named
+    with amp.CustomTypeHint({"max": low(1)}):
+        hinted = gradients(largest, "relax.max", preset="rules")
+    assert ("equal", "bfloat16", "custom hint") in hinted
