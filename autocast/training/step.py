@@ -290,7 +290,7 @@ def _trained(forward: Model) -> dict[str, relax.Var]:
     floats = {
         name: var
         for name, var in zip(forward.params, _parameters(forward), strict=True)
-        if name not in excluded and ir.dtype_of(var) in ir.FLOATS
+        if name not in excluded and ir.dtype_of(var) in (*ir.FLOATS, "float64")
     }
     if not floats:
         raise TrainingError(
@@ -299,7 +299,14 @@ def _trained(forward: Model) -> dict[str, relax.Var]:
         )
     bindings, (loss, *_) = straight_line(forward.main)
     wanted = find_paths(bindings, list(floats.values()), loss).wanted
-    return {name: var for name, var in floats.items() if var in wanted}
+    trained = {name: var for name, var in floats.items() if var in wanted}
+    if double := [name for name, var in trained.items() if ir.dtype_of(var) == "float64"]:
+        raise TrainingError(
+            f"training_step: the parameters {', '.join(double[:4])}{', ...' if double[4:] else ''} are float64, and "
+            "what is trained is float32; expected parameters of 32 bits or 16. Import module.float(), or leave them as "
+            "they are by requires_grad_(False)"
+        )
+    return trained
 
 
 def _update(

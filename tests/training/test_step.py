@@ -147,6 +147,13 @@ def test_gradients_are_computed_once_however_often_they_are_read():
     assert products() == products(clip_norm=1.0, loss_scaling=DynamicLossScaling()) == 5
 
 
+class Partly(nn.Linear):
+    """float32 but for what it computes with."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.double()).float()
+
+
 @pytest.mark.parametrize(
     ("build", "error", "message"),
     [
@@ -161,6 +168,12 @@ def test_gradients_are_computed_once_however_often_they_are_read():
             TrainingError,
             "the model has an input 'labels' already",
             id="a training step",
+        ),
+        pytest.param(
+            lambda: training_step(imported(Partly(5, 7).double()), MSE(), SGD()),
+            TrainingError,
+            r"the parameters weight, bias are float64, .* Import module.float\(\), or leave them .* requires_grad_\(False\)",
+            id="float64",
         ),
     ],
 )
