@@ -8,7 +8,7 @@ import os
 import secrets
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -143,7 +143,19 @@ def _forms() -> dict[Any, Callable[..., Any]]:
         size = op.Gather(op.Shape(x), op.Constant(value_ints=[dim]))
         return op.TopK(x, size, axis=dim, largest=int(descending), sorted=1)  # of equals the first comes first
 
-    return {torch.ops.aten.sort.stable: sort, **recurrent_forms(op)}
+    def conv3d(
+        x: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Sequence[int] = (1, 1, 1),
+        padding: Sequence[int] = (0, 0, 0),
+        dilation: Sequence[int] = (1, 1, 1),
+        groups: int = 1,
+    ) -> Any:  # the exporter's own adds zeros of a wrong shape where there is no bias
+        operands = [x, weight] if bias is None else [x, weight, bias]
+        return op.Conv(*operands, strides=stride, pads=[*padding, *padding], dilations=dilation, group=groups)
+
+    return {torch.ops.aten.sort.stable: sort, torch.ops.aten.conv3d.default: conv3d, **recurrent_forms(op)}
 
 
 def _output_names(model: Model) -> list[str]:

@@ -159,6 +159,17 @@ def test_what_is_sorted_keeps_the_order_of_equals(tmp_path: Path) -> None:
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
+def test_convolutions_over_volumes_run_with_a_bias_and_without(tmp_path: Path) -> None:
+    layers = (
+        nn.Conv3d(2, 4, (1, 3, 2), stride=(1, 2, 1), padding=(1, 0, 2), groups=2, bias=False),
+        nn.Conv3d(4, 2, 2, dilation=(1, 1, 2)),
+    )
+    module, x = nn.Sequential(*layers).eval(), torch.randn(2, 2, 3, 7, 5)
+    path = autocast.to_onnx(autocast.from_torch(module, (x,)), tmp_path / "model.onnx")
+    with torch.no_grad():
+        assert error(run(path, x), module(x)) < 1e-6
+
+
 def test_operators_without_a_form_in_onnx_are_one_error_that_counts_them(tmp_path: Path) -> None:
     @I.ir_module
     class Middles:
