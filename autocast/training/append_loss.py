@@ -126,7 +126,7 @@ def _checked_labels(model: Model, loss: Loss, position: int) -> relax.TensorType
     prediction = _prediction(model, position)
     if ir.dtype_of(prediction) not in ir.FLOATS or not ir.shape_of(prediction):
         raise TrainingError(
-            f"append_loss: output {loss.output!r} of the model is {prediction.ty}, expected a tensor of float32, float16 "
-            f"or bfloat16 numbers, of rank 1 or more. Try {type(loss).__name__}(output=...)"
+            f"append_loss: output {loss.output!r} of the model is {prediction.ty}, expected a tensor of float32, "
+            f"float16 or bfloat16 numbers, of rank 1 or more. Try {type(loss).__name__}(output=...)"
         )
     return loss.labels(prediction)

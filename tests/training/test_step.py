@@ -172,7 +172,7 @@ class Partly(nn.Linear):
         pytest.param(
             lambda: training_step(imported(Partly(5, 7).double()), MSE(), SGD()),
             TrainingError,
-            r"the parameters weight, bias are float64, .* Import module.float\(\), or leave them .* requires_grad_\(False\)",
+            r"the parameters weight, bias are float64, .* Import module.float\(\), or .* by requires_grad_\(False\)",
             id="float64",
         ),
     ],

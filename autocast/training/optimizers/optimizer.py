@@ -129,7 +129,7 @@ class Optimizer:
         return ()
 
     def scalars(self, step: relax.Expr) -> dict[str, relax.Expr]:
-        """What all updates of a group share, computed once a step: 0-d float32 expressions of `step`, 0-d float64, from 1."""
+        """What a group's updates share, once a step: 0-d float32 expressions of `step`, 0-d float64, from 1."""
         return {}
 
     def update(self, operands: Operands) -> tuple[relax.Expr, ...]:
