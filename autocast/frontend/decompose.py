@@ -21,6 +21,9 @@ from autocast.frontend.nodes import has_complex, is_random
 
 aten = torch.ops.aten
 
+#: How torch asks its dispatcher which operators are composite.
+_ask = utils._materialize_cpp_cia_ops
+
 #: Operators that torch would split, and that Relax has as one operator (see the converters of the same names).
 KEEP_WHOLE = (
     aten.linear.default,
@@ -108,13 +111,12 @@ def _asked_once() -> Iterator[None]:
 
     It asks for each of its some thirty namespaces, several times: half of the time that a small model takes.
     """
-    ask = utils._materialize_cpp_cia_ops
-    ask()
+    _ask()
     utils._materialize_cpp_cia_ops = lambda: None
     try:
         yield
     finally:
-        utils._materialize_cpp_cia_ops = ask
+        utils._materialize_cpp_cia_ops = _ask
 
 
 @_asked_once()
