@@ -21,8 +21,8 @@ from autocast.frontend.nodes import has_complex, is_random
 
 aten = torch.ops.aten
 
-#: How torch asks its dispatcher which operators are composite.
-_ask = utils._materialize_cpp_cia_ops
+#: How torch asks its dispatcher which operators are composite: a part of torch that it may do without some day.
+_ask: Callable[[], None] | None = getattr(utils, "_materialize_cpp_cia_ops", None)
 
 #: Operators that torch would split, and that Relax has as one operator (see the converters of the same names).
 KEEP_WHOLE = (
@@ -111,6 +111,9 @@ def _asked_once() -> Iterator[None]:
 
     It asks for each of its some thirty namespaces, several times: half of the time that a small model takes.
     """
+    if _ask is None:
+        yield
+        return
     _ask()
     utils._materialize_cpp_cia_ops = lambda: None
     try:

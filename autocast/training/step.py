@@ -211,6 +211,7 @@ def join(
         summed = dict(zip((0, *range(len(names), len(names) + len(trained))), state.accumulators.values(), strict=True))
         differentiated = add_accumulated(differentiated, summed)
     if options.parallel is not None:
+        # What is added up over batches has rows of all of them: no gradient is sent by the rows of the last.
         bucket_mib, count = options.parallel.bucket_mib, collectives.count() if options.accumulate == 1 else 1
         differentiated = average_over_ranks(differentiated, len(names), bucket_mib, options.shares, count)
 
