@@ -38,6 +38,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread_makes_the_first_call_of_mkl() -> None:
+    """Where two threads of a process made it at once, one was given an exp that is right to 1e-4 (once in 15,000)."""
+    pytest.importorskip("torch", reason="the tests compare with torch").zeros(64).exp()
+
+
 @pytest.fixture(autouse=True)
 def _same_random_numbers_for_every_test() -> Iterator[None]:
     """Seed the global generators, so that a test's data do not depend on which tests ran before it."""
