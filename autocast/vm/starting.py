@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -19,6 +20,12 @@ from autocast.runtime.tensors import from_tensor, kind_of, to_tensor
 from autocast.runtime.workers import Worker
 from autocast.runtime.writing import write_back
 from autocast.vm.generic import Generic
+
+#: Seconds that the compiler waits for a first call to begin: its start, an import of TVM, would take half of the cores.
+_GRACE = 1.0
+
+#: Seconds between two looks at whether there was one.
+_LOOK = 0.02
 
 
 class StartingExecutable:
@@ -46,9 +53,11 @@ class StartingExecutable:
         self._compiled: Future[Executable] = Future()
         self._executable: Executable | None = None
         self._turn = RLock()
+        self._called = Event()  # or waited for
         Worker(partial(self._compile, compiled)).start()
 
     def _compile(self, compiled: Callable[[Event], Executable], stopping: Event) -> None:
+        self._let_a_call_pass(stopping)
         try:
             self._compiled.set_result(compiled(stopping))
         except BaseException as error:
@@ -63,6 +72,14 @@ class StartingExecutable:
                 stacklevel=2,
             )
 
+    def _let_a_call_pass(self, stopping: Event) -> None:
+        """Wait for a first call, if one begins soon, and for its end."""
+        deadline = time.monotonic() + _GRACE
+        while not (self._called.is_set() or stopping.wait(_LOOK)) and time.monotonic() < deadline:
+            pass
+        with self._turn:
+            pass
+
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Run `main`, as `Executable` does."""
         if named:
@@ -75,6 +92,7 @@ class StartingExecutable:
                 assert self._generic is not None
                 outputs = from_tensor(self._generic(*arguments), kind_of(inputs))
                 write_back(self.signature.written, arguments, inputs)
+                self._called.set()
                 return outputs
         return executable(*inputs)
 
@@ -97,6 +115,7 @@ class StartingExecutable:
         CompileError
             The model cannot be compiled.
         """
+        self._called.set()
         self._compiled.result(timeout)
         executable = self._now()
         assert executable is not None

@@ -34,6 +34,15 @@ _PACKED_ROWS = 128
 #: Up to so many rows of A, B is read as it lies instead of being packed: many where its rows run along k, or where its
 #: words are what is multiplied; few where they are pairs, which lie in two of its rows.
 _FEW_ROWS, _FEW_ROWS_OF_PAIRS = 16, 4
+#: The matrix unit multiplies parts of packed B that were fetched into the level-2 cache while it multiplied the ones
+#: before. Where the rows of A take more than half of that cache, a part is a block of k of more panels.
+_FETCHED_B_BYTES = {"few rows": 256 << 10, "many rows": 512 << 10}
+_MANY_ROWS_BYTES = 1 << 20
+#: With more tiles of rows, multiplying takes so much longer than reading that larger parts are better, not fetched;
+#: and how many share the fetching where their number is known at run time only.
+_FETCHING_TILES = {"most": 16, "unknown": 8}
+#: Words in a cache line, and their bytes.
+LINE, _WORD_BYTES = 16, 4
 #: Up to so many tiles of rows, packed B comes from memory as fast as it is multiplied. It is then read in the order in
 #: which it lies there, one panel at a time.
 _STREAMED_TILES = 4
@@ -65,7 +74,8 @@ class Blocking:
     row_tasks, column_tasks
         How many tasks share one matrix product, by rows and by columns.
     fetched
-        Whether a block of packed B is fetched from memory while the one before it is multiplied.
+        How many cache lines of the next block of packed B each tile of rows fetches while it is multiplied: with each
+        word along k, or with each tile of words of the matrix unit. 0: nothing is fetched.
     tiles
         Whether the matrix unit multiplies, whose tiles are whole: `tile_rows` is 16 or 32 then.
     """
@@ -78,7 +88,7 @@ class Blocking:
     group: int
     row_tasks: int
     column_tasks: int
-    fetched: bool
+    fetched: int
     tiles: bool = False
 
 
@@ -135,24 +145,33 @@ def choose_blocking(
         tile_rows = TILE if spec.m is not None and spec.m <= TILE else TILE * BLOCK
     elif spec.m is not None:
         tile_rows = math.ceil(spec.m / math.ceil(spec.m / tile_rows))
-    mode = "in place" if a_in_place else "packed"
-    if spec.k is None:
-        k_words = _K_BLOCK
-    else:
-        k_words = math.ceil(spec.k / (2 if pairs else 1))
-        if k_words > (way.k_words or _K_WORDS[mode]):
-            k_words = math.ceil(k_words / math.ceil(k_words / (way.k_words or _K_BLOCK)))
-        k_words = _padded(k_words, lanes)
     row_tasks, column_tasks = way.tasks or _tasks(spec, panel, cores, a_in_place)
-    whole = spec.k is not None and k_words * (2 if pairs else 1) >= spec.k
-    packed_bytes = _TILES_B_BYTES if tiles else _PACKED_B_BYTES[mode if whole else "in place"]
-    panels = max(1, packed_bytes // (k_words * panel * 4))
+    row_tiles = None if spec.m is None else math.ceil(spec.m / tile_rows / row_tasks)
+    words = None if spec.k is None else math.ceil(spec.k / (2 if pairs else 1))
+    is_ready = spec.b_packed and a_in_place  # nothing is packed
+    shares = _FETCHING_TILES["unknown"] if row_tiles is None else row_tiles
+    is_fetched = tiles and is_ready and words is not None and 1 < shares <= _FETCHING_TILES["most"]
+    mode = "in place" if a_in_place else "packed"
+    most, packed_bytes = _K_WORDS[mode], _TILES_B_BYTES if tiles else _PACKED_B_BYTES[mode]
+    if words is not None and is_fetched:
+        many = row_tiles is None or row_tiles * tile_rows * words * _WORD_BYTES > _MANY_ROWS_BYTES
+        most, packed_bytes = _K_BLOCK if many else words, _FETCHED_B_BYTES["many rows" if many else "few rows"]
+    k_words = _K_BLOCK
+    if words is not None and words <= (way.k_words or most):
+        k_words = words
+    else:
+        packed_bytes = packed_bytes if tiles else _PACKED_B_BYTES["in place"]
+        if words is not None:
+            k_words = math.ceil(words / math.ceil(words / (way.k_words or _K_BLOCK)))
+    k_words = _padded(k_words, lanes)
+    panels = max(1, packed_bytes // (k_words * panel * _WORD_BYTES))
     if spec.n is not None:
         panels = min(panels, math.ceil(math.ceil(spec.n / panel) / column_tasks))
-    streamed = spec.b_packed and a_in_place and row_tasks == 1 and (spec.m or math.inf) <= _STREAMED_TILES * tile_rows
-    fetched = streamed and not tiles and (spec.m or 0) >= _FETCHED_ROWS
-    if streamed:
+    fetched = math.ceil(panel / shares) if is_fetched else 0
+    if is_ready and not is_fetched and row_tasks == 1 and (spec.m or math.inf) <= _STREAMED_TILES * tile_rows:
         panels = 1
+        if spec.m is not None and not tiles and spec.m >= _FETCHED_ROWS:
+            fetched = math.ceil(panel / (math.ceil(spec.m / tile_rows) * LINE))
     group = max(1, _PACKED_ROWS // tile_rows)
     return Blocking(tile_rows, vectors, panel, k_words, panels, group, row_tasks, column_tasks, fetched, tiles)
 
@@ -172,7 +191,7 @@ def few_rows_blocking(spec: Product, isa: InstructionSet, cores: int) -> Blockin
     vectors = (1 if rows == 1 else 4) if spec.transpose_b else min(8, sums // height)
     panel = isa.lanes * (1 if spec.transpose_b else vectors)
     column_tasks = cores if (spec.n or 512) * (spec.k or 512) >= _SMALL // 4 and not spec.batch_dims else 1
-    return Blocking(height, vectors, panel, 0, 1, 1, 1, column_tasks, fetched=False)
+    return Blocking(height, vectors, panel, 0, 1, 1, 1, column_tasks, fetched=0)
 
 
 def _padded(extent: int, multiple: int) -> int:

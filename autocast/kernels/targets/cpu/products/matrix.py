@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -23,8 +22,8 @@ from autocast.kernels.targets.cpu.products.tile import Sums, finish_rows
 from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either
 
-#: Bytes of a word.
-_WORD_BYTES = 4
+#: Bytes of a word, and of a cache line.
+_WORD_BYTES, _LINE_BYTES = 4, 64
 #: Words along k of a tile of rows that stay in the first cache, beside what passes through it: half of it.
 PART_WORDS = 192
 
@@ -100,8 +99,23 @@ def pack_rows(
         )
 
 
+@dataclass(frozen=True)
+class Ahead:
+    """What is fetched with each tile of B along k: so many cache lines, so many bytes behind the tile."""
+
+    lines: int
+    distance: Extent
+
+
 def multiply_tiles(
-    a: Rows, rows: int, b: tirx.Buffer, b_offset: Extent, words: Extent, sums: Sums, continues: bool | tirx.Expr = False
+    a: Rows,
+    rows: int,
+    b: tirx.Buffer,
+    b_offset: Extent,
+    words: Extent,
+    sums: Sums,
+    continues: bool | tirx.Expr = False,
+    ahead: Ahead = Ahead(0, 0),
 ) -> None:
     """Emit code that stores the sums of `rows` rows of A, whole tiles, times a packed panel of B of `words` words.
 
@@ -120,6 +134,8 @@ def multiply_tiles(
             i32(ceil_div(words, TILE)),
             T.address_of(sums.buffer[sums.offset]),
             i32(int(continues)) if isinstance(continues, bool) else continues.astype("int32"),
+            i32(ahead.lines),
+            i32(ahead.distance),
         )
     )
 
@@ -132,6 +148,9 @@ def across_panels(
     panel_at: Callable[[tirx.Expr], tuple[tirx.Buffer, tirx.Expr]],
     sums: Sums,
     settle: Callable[[tirx.Expr, Sums], None],
+    *,
+    follows: bool | tirx.Expr = False,
+    ahead: Ahead = Ahead(0, 0),
 ) -> None:
     """Emit code that multiplies `rows` rows of A with some panels of B, and settles what becomes of the sums of each.
 
@@ -145,12 +164,14 @@ def across_panels(
         Room for the sums of all panels, one after the other: see `panels_of_sums`.
     settle
         Emits what is done with the sums of a panel.
+    follows
+        Whether words before these were multiplied, whose sums are there.
     """
     parts = ceil_div(words, PART_WORDS)
-    if isinstance(parts, int) and parts <= 1:
+    if isinstance(parts, int) and parts <= 1 and follows is False:
         with T.serial(0, panels) as panel:
             buffer, offset = panel_at(panel)
-            multiply_tiles(a, rows, buffer, offset, words, sums)
+            multiply_tiles(a, rows, buffer, offset, words, sums, ahead=ahead)
             settle(panel, sums)
         return
     part_words = PART_WORDS if not isinstance(words, int) else math.ceil(words / parts / TILE) * TILE
@@ -161,7 +182,8 @@ def across_panels(
         buffer, offset = panel_at(panel)
         at = Sums(sums.buffer, T.bind(sums.offset + panel * (rows * sums.width)), sums.width)
         seen = replace(a, start=T.bind(a.start + tirx.truncdiv(first, i64(TILE)) * a.step))
-        multiply_tiles(seen, rows, buffer, T.bind(offset + first * sums.width), count, at, first > 0)
+        continues = tirx.any(follows, first > 0)
+        multiply_tiles(seen, rows, buffer, T.bind(offset + first * sums.width), count, at, continues, ahead)
         either(first + count >= words, lambda: settle(panel, at))
 
 
@@ -219,16 +241,38 @@ class MatrixWalk(PanelWalk):
 
     def _panels(self, tile: tirx.Expr, a: Rows, valid: Extent, block: Block) -> None:
         """One tile of rows, of which `valid` exist, times the panels of a block."""
-        unit, height, output = self.unit, self.blocking.tile_rows, self.task.output
+        unit, blocking, output = self.unit, self.blocking, self.task.output
+        height, own = blocking.tile_rows, T.bind(tile - self.task.first_tile)
+        sums = self.sums
+        if block.partial is not None:
+            sums = Sums(block.partial, T.bind(own * (blocking.panels * height * blocking.panel)), blocking.panel)
 
         def settle(panel: tirx.Expr, sums: Sums) -> None:
-            row, column, total = self._place(tile, panel, block, sums)
-            if block.follows is not None:
-                add, copy = (partial(add_sums, unit, height, total, sums, copy=copy) for copy in (False, True))
-                either(block.follows, add, copy)
-            either(block.ends, lambda: finish_rows(unit, output, total, valid, row, column))
+            column = T.bind((block.first_panel + panel) * blocking.panel)
+            either(block.ends, lambda: finish_rows(unit, output, sums, valid, T.bind(tile * height), column))
 
         def panel_at(panel: tirx.Expr) -> tuple[tirx.Buffer, tirx.Expr]:
             return block.b_buffer, T.bind(block.b_offset + panel * block.b_stride)
 
-        across_panels(a, height, block.words, block.count, panel_at, self.sums, settle)
+        across_panels(
+            a,
+            height,
+            block.words,
+            block.count,
+            panel_at,
+            sums,
+            settle,
+            follows=False if block.follows is None else block.follows,
+            ahead=Ahead(blocking.fetched, self._distance(own, block) if blocking.fetched else 0),
+        )
+
+    def _distance(self, tile: tirx.Expr, block: Block) -> tirx.Expr:
+        """How many bytes behind each tile of B the task's `tile`-th rows fetch: a share of its like in the next block.
+
+        Rows beyond those that share it fetch again what is there.
+        """
+        width, lines = self.blocking.panel, self.blocking.fetched
+        words = block.count * block.b_stride
+        if block.ends is not None:  # the last words of some panels are followed by the first ones of others
+            words = tirx.Select(block.ends, words - block.first * width, i64(block.words * width))
+        return T.bind(words * _WORD_BYTES + tile % -(-width // lines) * (lines * _LINE_BYTES))

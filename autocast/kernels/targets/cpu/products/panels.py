@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i64, minimum
-from autocast.kernels.targets.cpu.products.blocking import Blocking
+from autocast.kernels.targets.cpu.products.blocking import LINE, Blocking
 from autocast.kernels.targets.cpu.products.pack import Source, Strip, pack_strip
 from autocast.kernels.targets.cpu.products.tile import (
     AWord,
@@ -21,9 +21,6 @@ from autocast.kernels.targets.cpu.products.tile import (
     heights_down_from,
 )
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either
-
-#: Words in a cache line.
-_LINE = 16
 
 
 @dataclass(frozen=True)
@@ -224,14 +221,13 @@ class PanelWalk:
 
     def _fetch_next(self, tile: tirx.Expr, offset: tirx.Expr, block: Block) -> Callable[[tirx.Expr], None]:
         """Emits, for each word of a tile, the tile's share of fetching the block of B that lies behind this one."""
-        width, tiles = self.blocking.panel, ceil_div(self.m, self.blocking.tile_rows)
-        lines = ceil_div(width, tiles * _LINE)
-        words = block.words * (lines * _LINE)
+        width, lines = self.blocking.panel, self.blocking.fetched
+        words = block.words * (lines * LINE)
         start = T.bind(offset + block.words * width + (tile - self.task.first_tile) * words)
 
         def fetch(k: tirx.Expr) -> None:
             for line in range(lines):
-                self.unit.prefetch(block.b_buffer, start + (k * lines + line) * _LINE)
+                self.unit.prefetch(block.b_buffer, start + (k * lines + line) * LINE)
 
         return fetch
 

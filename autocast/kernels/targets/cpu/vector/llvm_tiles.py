@@ -32,6 +32,7 @@ declare void @llvm.x86.tilezero(i8)
 declare void @llvm.x86.tileloadd64(i8, ptr, i64)
 declare void @llvm.x86.tilestored64(i8, ptr, i64)
 declare void @llvm.x86.tdpbf16ps(i8, i8, i8)
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 @autocast_tiles = linkonce_odr constant [64 x i8] [{_configuration()}]
 define linkonce_odr void @autocast_tiles_begin(ptr %before) alwaysinline {{
   call void @llvm.x86.sttilecfg(ptr %before)
@@ -55,16 +56,17 @@ def _product(rows: int, columns: int) -> str:
     Where it `continues`, sums begin with those that are stored there, else with zeros.
 
     A's rows are `pitch` bytes apart, its tiles along k `step` bytes, and its second tile of rows `skip` bytes from the
-    first; B's rows `width` bytes, as those of the sums.
+    first; B's rows `width` bytes, as those of the sums. With each tile along k it fetches `lines` lines into the second
+    cache: those `ahead` bytes behind B's tile. Their number is a constant where it is called, so LLVM unrolls that.
     Its numbers have 32 bits: TVM narrows those of 64 where it can, and a call of another type is not inlined.
     """
     sums = [(row, column, row * columns + column) for row in range(rows) for column in range(columns)]
     lines = [
         f"define linkonce_odr void @autocast_tiles_{rows}x{columns}"
         "(ptr %a, i32 %pitch32, i32 %step32, i32 %skip32, ptr %b, i32 %width32, i32 %count, "
-        "ptr %sums, i32 %continues) alwaysinline {",
+        "ptr %sums, i32 %continues, i32 %lines, i32 %ahead32) alwaysinline {",
         "entry:",
-        *(f"%{name} = sext i32 %{name}32 to i64" for name in ("pitch", "step", "skip", "width")),
+        *(f"%{name} = sext i32 %{name}32 to i64" for name in ("pitch", "step", "skip", "width", "ahead")),
         f"%b_step = mul i64 %width, {TILE}",
         *(line for row, column, tile in sums for line in _address(tile, row, column)),
         "%loads = icmp ne i32 %continues, 0",
@@ -79,14 +81,28 @@ def _product(rows: int, columns: int) -> str:
         "%any = icmp sgt i32 %count, 0",
         "br i1 %any, label %loop, label %end",
         "loop:",
-        "%i = phi i32 [0, %start], [%i_next, %loop]",
-        "%a0 = phi ptr [%a, %start], [%a_next, %loop]",
-        "%b0 = phi ptr [%b, %start], [%b_next, %loop]",
+        "%i = phi i32 [0, %start], [%i_next, %next]",
+        "%a0 = phi ptr [%a, %start], [%a_next, %next]",
+        "%b0 = phi ptr [%b, %start], [%b_next, %next]",
         "%a1 = getelementptr i8, ptr %a0, i64 %skip",
         f"%b1 = getelementptr i8, ptr %b0, i64 {_ROW_BYTES}",
         *(f"call void @llvm.x86.tileloadd64(i8 {6 + i}, ptr %b{i}, i64 %width)" for i in range(columns)),
         *(f"call void @llvm.x86.tileloadd64(i8 {4 + i}, ptr %a{i}, i64 %pitch)" for i in range(rows)),
         *(f"call void @llvm.x86.tdpbf16ps(i8 {tile}, i8 {4 + row}, i8 {6 + column})" for row, column, tile in sums),
+        "br label %fetch",
+        "fetch:",
+        "%line = phi i32 [0, %loop], [%line_next, %fetch_one]",
+        "%fetches = icmp slt i32 %line, %lines",
+        "br i1 %fetches, label %fetch_one, label %next",
+        "fetch_one:",
+        "%line64 = sext i32 %line to i64",
+        f"%line_start = mul i64 %line64, {_ROW_BYTES}",
+        "%distance = add i64 %line_start, %ahead",
+        "%fetched = getelementptr i8, ptr %b0, i64 %distance",
+        "call void @llvm.prefetch.p0(ptr %fetched, i32 0, i32 2, i32 1)",
+        "%line_next = add i32 %line, 1",
+        "br label %fetch",
+        "next:",
         "%a_next = getelementptr i8, ptr %a0, i64 %step",
         "%b_next = getelementptr i8, ptr %b0, i64 %b_step",
         "%i_next = add i32 %i, 1",
