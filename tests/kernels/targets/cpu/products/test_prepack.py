@@ -61,6 +61,15 @@ def test_a_packed_weight_multiplies_any_number_of_rows_while_more_of_it_is_fetch
     Case(Product(rows, 200, k, dtype, dtype, "float32", b_packed=True, epilogue=epilogue), cpu=here).check()
 
 
+@pytest.mark.parametrize(("rows", "m"), [(300, 300), (None, 1), (None, 45), (None, 300)])
+@pytest.mark.parametrize("k", [3000, 3001])
+def test_blocks_of_a_packed_weight_are_fetched_while_many_rows_are_multiplied(rows: int | None, m: int, k: int) -> None:
+    epilogue = Epilogue(bias="float32", activation="gelu")
+    Case(
+        Product(rows, 200, k, "bfloat16", "bfloat16", "float32", b_packed=True, epilogue=epilogue), cpu=here, m=m
+    ).check()
+
+
 @pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_packed_weight_is_fetched_in_panels_of_any_width(cpu: str, dtype: str) -> None:
