@@ -20,6 +20,7 @@ from autocast import amp, vm
 from autocast.errors import AutocastError, BackgroundWarning, CompileError, InputError, UnsupportedError
 from autocast.training import MSE, SGD, training_step
 from autocast.vm import background, starting
+from autocast.vm.generic import Generic
 
 
 def _network(width: int) -> nn.Module:
@@ -75,6 +76,22 @@ def test_state_goes_on_from_what_calls_made_of_it(monkeypatch: pytest.MonkeyPatc
     assert executable.status.done
     got += [float(executable(*inputs)) for _ in range(3)]
     assert got == pytest.approx(losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("grace", [0.05, 60])
+def test_the_compiler_lets_a_first_call_pass_if_one_comes_soon(monkeypatch: pytest.MonkeyPatch, grace: float) -> None:
+    monkeypatch.setattr(starting, "_GRACE", grace)
+    model, x = _model(41)
+    compiled, began = vm.compile(model, mode="fast"), Event()
+
+    def made(stopping: Event) -> vm.Executable:
+        began.set()
+        return compiled
+
+    executable = starting.StartingExecutable(compiled.signature, Generic(model), made)
+    assert began.wait(0.5) == (grace < 1)
+    executable(x)
+    assert began.wait(30)
 
 
 def test_what_was_compiled_before_is_found() -> None:
