@@ -117,12 +117,6 @@ def row_of(call: Any) -> OperatorRow | None:
     return TABLE.get(op_name(call) or "")
 
 
-def function_of(call: Any) -> str:
-    """The vector function that computes an element of what `call` computes; "" where none does."""
-    row = row_of(call)
-    return "" if row is None else row.vector
-
-
 def is_kind(call: Any, *kinds: Kind) -> bool:
     """Whether `call` calls an operator of one of these kinds."""
     row = row_of(call)

@@ -27,6 +27,7 @@ from autocast.ir import (
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.phases.einsum import einsum_as_matmul
 from autocast.kernels.phases.norms import batch_norm, group_norm, norm, std
+from autocast.kernels.phases.padding import pad, padded_convolution
 from autocast.kernels.phases.resizing import resize
 from autocast.kernels.storage import LOW
 from autocast.runtime.found_sizes import NONZERO
@@ -173,6 +174,8 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.nonzero": lambda rewriter, call, x: relax.op.call_pure_packed(NONZERO, x, ty_args=call.ty),
     "relax.std": std,
     "relax.einsum": lambda rewriter, call, operands: einsum_as_matmul(call, operands, rewriter.emit),
+    "relax.nn.pad": pad,
+    **dict.fromkeys(("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"), padded_convolution),
     "relax.nn.batch_norm": batch_norm,
     "relax.nn.group_norm": group_norm,
     **dict.fromkeys(("relax.nn.layer_norm", "relax.nn.rms_norm", "relax.nn.instance_norm"), norm),
@@ -209,7 +212,8 @@ def canonicalize(mod: tvm.IRModule) -> tvm.IRModule:
         e = R.permute_dims(R.squeeze(d), axes)
 
     Batch normalization for inference becomes a factor and an offset for each channel, group normalization of data whose
-    channels are last reductions over space, and the product of two vectors a sum. Chains are shortened before
+    channels are last reductions over space, the product of two vectors a sum, and zeros around what a convolution reads
+    padding of its own. Chains are shortened before
     common subexpressions are looked for, because that makes more of them equal.
     """
     mod = rewrite_functions(mod, _Canonicalize)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from autocast.errors import UnsupportedError
 
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
+#: Activations, with how many numbers each has: the bounds of `clip`, the slope of `leakyrelu`.
+ACTIVATIONS = {"relu": 0, "gelu": 0, "gelu_tanh": 0, "silu": 0, "tanh": 0, "sigmoid": 0, "clip": 2, "leakyrelu": 1}
 STORAGE_DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -23,7 +24,9 @@ class Epilogue:
     bias
         Dtype of a bias vector of shape (n,); None: no bias.
     activation
-        None, `relu`, `gelu` (erf), `gelu_tanh`, `silu`, `tanh` or `sigmoid`.
+        None, or one of ACTIVATIONS; `gelu` is by erf.
+    activation_numbers
+        The numbers that it has beside its argument.
     residual
         Dtype of a tensor of the output's shape that is added; None: no residual.
     residual_scale
@@ -40,6 +43,7 @@ class Epilogue:
     scale: float | None = None
     bias: str | None = None
     activation: str | None = None
+    activation_numbers: tuple[float, ...] = ()
     residual: str | None = None
     residual_scale: float | None = None
     residual_first: bool = False
@@ -51,6 +55,11 @@ class Epilogue:
         check_one_of("Epilogue.bias", self.bias, (None, *STORAGE_DTYPES))
         check_one_of("Epilogue.residual", self.residual, (None, *STORAGE_DTYPES))
         check_one_of("Epilogue.activation", self.activation, (None, *ACTIVATIONS))
+        expected = ACTIVATIONS.get(self.activation or "", 0)
+        if len(self.activation_numbers) != expected:
+            raise UnsupportedError(
+                f"Epilogue.activation_numbers: got {self.activation_numbers}, expected {expected} for {self.activation}"
+            )
         for dtype in (self.bias_rounding, self.residual_rounding, *self.roundings):
             check_one_of("Epilogue.roundings", dtype, (None, *STORAGE_DTYPES[1:]))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 import tvm
+from torch.nn import functional as F
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -28,6 +30,46 @@ def test_identities_with_a_run_time_dimension_are_removed() -> None:
         return op.exp(op.squeeze(op.expand_dims(x, 0), [0]))
 
     assert operators(canonicalize(module(body, (("n", 3), "float32")))) == ["relax.exp"]
+
+
+def test_padding_by_nothing_is_removed() -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        return op.exp(op.nn.pad(x, [0, 0, 0, 0]))
+
+    assert operators(canonicalize(module(body, ((2, 3), "float32")))) == ["relax.exp"]
+
+
+@pytest.mark.parametrize(("batch", "own"), [(2, 0), ("n", 1)])
+def test_zeros_around_what_a_convolution_reads_are_padding_of_its_own(batch: int | str, own: int) -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return op.nn.conv2d(op.nn.pad(x, [0, 0, 0, 0, 0, 1, 2, 3]), w, strides=2, padding=own)
+
+    mod = module(body, ((batch, 3, 8, 7), "float32"), ((4, 3, 3, 3), "float32"))
+    after = canonicalize(mod)
+    assert operators(after) == ["relax.nn.conv2d"]
+    assert list(after["main"].body.blocks[0].bindings[0].value.attrs.padding) == [own, 2 + own, 1 + own, 3 + own]
+    arrays = [random(shape, "float32") for shape in ((2, 3, 8, 7), (4, 3, 3, 3))]
+    x, w = (torch.from_numpy(array).double() for array in arrays)
+    expected = F.conv2d(F.pad(x, [2, 3, 0, 1]), w, stride=2, padding=own).numpy()
+    assert error(run(mod, *arrays)[0], expected) < 4 * EPSILON["float32"]
+
+
+@pytest.mark.parametrize(
+    ("widths", "mode", "value"),
+    [
+        ([0, 0, 0, 0, 1, 1, 1, 1], "reflect", 0.0),
+        ([0, 0, 0, 0, 1, 1, 1, 1], "constant", 1.0),
+        ([0, 0, 0, 1, 0, 0, 0, 0], "constant", 0.0),
+        ([0, 0, 0, 0, -1, 1, 0, 0], "constant", 0.0),
+    ],
+)
+def test_other_padding_is_left(widths: list[int], mode: str, value: float) -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return op.nn.conv2d(op.nn.pad(x, widths, mode, value), w)
+
+    channels = 3 + widths[2] + widths[3]
+    mod = canonicalize(module(body, ((2, 3, 8, 7), "float32"), ((4, channels, 3, 3), "float32")))
+    assert operators(mod) == ["relax.nn.pad", "relax.nn.conv2d"]
 
 
 def test_reshapes_of_reshapes_become_one() -> None:

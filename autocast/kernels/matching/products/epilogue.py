@@ -9,11 +9,12 @@ from tvm import relax
 from autocast.ir import dims, is_op, number_of, op_name, same_shape, shape_of, storage
 from autocast.ir.rewriting import users_of
 from autocast.kernels.explain import explain
+from autocast.kernels.matching.functions import operation
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
 from autocast.kernels.matching.translate import is_rounded_load
 from autocast.kernels.specs.products import ACTIVATIONS, Epilogue
 from autocast.kernels.storage import LOW
-from autocast.operators import Kind, function_of, is_kind
+from autocast.operators import Kind, is_kind
 
 
 @dataclass
@@ -84,10 +85,12 @@ class EpilogueRewriter(KernelRewriter):
             return self.cast(chain, reader)
         if storage(chain.end) in LOW:
             return None  # what is stored low is computed from float32: a cast comes first
-        activation = function_of(value)
+        activation, operands = operation(value) or ("", ())
+        numbers = tuple(operand for operand in operands[1:] if isinstance(operand, float))
         may_end = epilogue.activation is None and (not epilogue.residual or epilogue.residual_first)
-        if activation in ACTIVATIONS and may_end:
-            return replace(chain, end=reader, epilogue=replace(epilogue, activation=activation))
+        if ACTIVATIONS.get(activation) == len(numbers) == len(operands) - 1 and may_end:
+            epilogue = replace(epilogue, activation=activation, activation_numbers=numbers)
+            return replace(chain, end=reader, epilogue=epilogue)
         if name in ("relax.multiply", "relax.divide"):
             factor = _scalar(value.args[1] if value.args[0].same_as(chain.end) else value.args[0])
             if (

@@ -17,6 +17,7 @@ from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.channels_last.phase import channels_last
 from autocast.kernels.phases.widen import compute_in_float32
 from autocast.kernels.targets import backend_of
+from autocast.operators import own
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 from tests.kernels.targets.cpu.products.cases import CPUS, has_pairs, runs_here
 
@@ -46,6 +47,33 @@ def test_bias_activation_and_cast_are_the_kernels(dtype: str) -> None:
     short = {"float32": "f32", "bfloat16": "bf16"}[dtype]
     calls = _lowered(body, *_each(dtype, IMAGE, WEIGHTS, BIAS))
     assert calls == [f"convolution0_2x9x7x5x6_k3x3_{short}_{short}_{short}_bias_silu"]
+
+
+@pytest.mark.parametrize(
+    ("activation", "name", "same"),
+    [
+        (lambda x: op.clip(x, 0, 6), "clip", F.relu6),
+        (lambda x: own.hardtanh(x, low=-1.0, high=1.0), "clip", F.hardtanh),
+        (lambda x: op.nn.leakyrelu(x, 0.2), "leakyrelu", lambda x: F.leaky_relu(x, 0.2)),
+    ],
+)
+def test_activations_with_numbers_are_the_kernels(activation: Callable, name: str, same: Callable) -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        return activation(op.nn.conv2d(x, w, padding=1))
+
+    arguments = _each("float32", IMAGE, WEIGHTS)
+    assert _lowered(body, *arguments) == [f"convolution0_2x9x7x5x6_k3x3_f32_f32_f32_{name}"]
+    arrays = [random(shape, dtype) for shape, dtype in arguments]
+    x, w = (torch.from_numpy(array).double() for array in arrays)
+    expected = same(F.conv2d(x, w, padding=1)).numpy()
+    assert error(run(module(body, *arguments), *arrays)[0], expected) < 4 * EPSILON["float32"]
+
+
+def test_an_activation_whose_bounds_are_tensors_is_not() -> None:
+    def body(x: relax.Expr, w: relax.Expr, low: relax.Expr) -> relax.Expr:
+        return op.maximum(op.nn.conv2d(x, w, padding=1), low)
+
+    assert len(_lowered(body, *_each("float32", IMAGE, WEIGHTS, (2, 6, 9, 7)))) == 2
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -281,5 +281,5 @@ def apply_epilogue(
             factor = epilogue.residual_scale
             value = value + (residual if factor is None else residual * unit.splat(factor))
         if step == "activation" and epilogue.activation is not None:
-            value = vector_math.call(epilogue.activation, value)
+            value = vector_math.call(epilogue.activation, value, *map(unit.splat, epilogue.activation_numbers))
     return T.bind(value)

@@ -16,7 +16,7 @@ from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.specs.products import Epilogue
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
 from tests.kernels.targets.cpu.convolutions.cases import Case, check, outputs
-from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, CPUS, DTYPES, runs_here, target_of
+from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, CPUS, DTYPES, activated, runs_here, target_of
 
 needs = {cpu: pytest.mark.skipif(not runs_here(cpu), reason=f"this machine cannot run {cpu} code") for cpu in CPUS}
 every_cpu = pytest.mark.parametrize("cpu", [pytest.param(cpu, marks=needs[cpu]) for cpu in CPUS])
@@ -63,7 +63,7 @@ def convolutions(draw: st.DrawFn) -> Case:
         epilogue=Epilogue(
             scale=draw(st.sampled_from([None, 0.5])),
             bias=draw(st.sampled_from([None, *DTYPES])),
-            activation=draw(st.sampled_from(list(ACTIVATIONS))),
+            **activated(draw(st.sampled_from(list(ACTIVATIONS)))),
             residual=draw(st.sampled_from([None, *DTYPES])),
             residual_first=draw(st.booleans()),
         ),
@@ -157,8 +157,8 @@ def test_windows_that_lie_beside_the_image_see_zeros(dtype: str) -> None:
 def test_every_epilogue() -> None:
     spec = Convolution(2, 7, 7, 16, 33, (3, 3), padding=ALL_AROUND, out_dtype="bfloat16")
     epilogues = [
-        Epilogue(0.5, "bfloat16", activation, "float16", residual_first=activation in (None, "relu"))
-        for activation in ACTIVATIONS
+        Epilogue(0.5, "bfloat16", residual="float16", residual_first=name in (None, "relu"), **activated(name))
+        for name in ACTIVATIONS
     ]
     check([Case(replace(spec, epilogue=epilogue)) for epilogue in epilogues], here)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -27,7 +29,10 @@ ACTIVATIONS = {
     "silu": lambda x: x * special.expit(x),
     "tanh": np.tanh,
     "sigmoid": special.expit,
+    "clip": lambda x: np.clip(x, -0.5, 0.75),
+    "leakyrelu": lambda x: np.where(x < 0, 0.1 * x, x),
 }
+NUMBERS = {"clip": (-0.5, 0.75), "leakyrelu": (0.1,)}
 #: The largest slope of any activation above; gelu's is 1.13.
 STEEPEST = 1.2
 
@@ -44,6 +49,11 @@ def runs_here(cpu: str) -> bool:
 
 
 has_pairs = pytest.mark.skipif(not runs_here("znver4"), reason="packing does not narrow where pairs are not multiplied")
+
+
+def activated(name: str | None) -> dict[str, Any]:
+    """What an epilogue says of one of the activations above."""
+    return {"activation": name, "activation_numbers": NUMBERS.get(name or "", ())}
 
 
 _COMPILED: dict[tuple[Product, str, bool], tvm.runtime.Executable] = {}

@@ -13,7 +13,7 @@ from tvm import relax
 from autocast.errors import UnsupportedError
 from autocast.kernels.specs.products import Epilogue, Product
 from autocast.kernels.targets.cpu.products.kernel import product
-from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, CPUS, DTYPES, Case, runs_here, target_of
+from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, CPUS, DTYPES, Case, activated, runs_here, target_of
 
 needs = {cpu: pytest.mark.skipif(not runs_here(cpu), reason=f"this machine cannot run {cpu} code") for cpu in CPUS}
 every_cpu = pytest.mark.parametrize("cpu", [pytest.param(cpu, marks=needs[cpu]) for cpu in CPUS])
@@ -37,7 +37,7 @@ def products(draw: st.DrawFn) -> tuple[Product, dict[str, int]]:
     epilogue = Epilogue(
         scale=draw(st.sampled_from([None, 0.125])),
         bias=draw(st.sampled_from([None, *DTYPES])),
-        activation=draw(st.sampled_from(list(ACTIVATIONS))),
+        **activated(draw(st.sampled_from(list(ACTIVATIONS)))),
         residual=draw(st.sampled_from([None, *DTYPES])),
         residual_scale=draw(st.sampled_from([None, 0.75])),
         residual_first=draw(st.booleans()),
@@ -216,3 +216,5 @@ def test_an_illegal_product_names_what_is_legal(arguments: dict, message: str) -
 def test_an_illegal_epilogue_names_what_is_legal() -> None:
     with pytest.raises(UnsupportedError, match=r"Epilogue\.activation: got 'swish', expected one of None, relu"):
         Epilogue(activation="swish")
+    with pytest.raises(UnsupportedError, match=r"Epilogue\.activation_numbers: got \(1\.0,\), expected 2 for clip"):
+        Epilogue(activation="clip", activation_numbers=(1.0,))
