@@ -119,8 +119,8 @@ class _Program:
     outputs : pytree.TreeSpec, optional
         How the module nests what it returns; None: one tensor.
     leaves : list
-        What is at the tree's leaves: None stands for a tensor, `torch.view_as_complex` for a complex one, of which the
-        model has pairs, and ("", value) for something else.
+        What is at the tree's leaves: None stands for a tensor, a function for what is made of one of the model's
+        results (`torch.view_as_complex`, of pairs), and ("", value) for something else.
     """
 
     model: Model
@@ -237,10 +237,7 @@ class _Compiled:
         if model.updated or self._assigns:
             return None
         model = amp.autocast(model, **self.options)
-        leaves = [
-            (torch.view_as_complex if leaf.is_complex() else None) if isinstance(leaf, torch.Tensor) else ("", leaf)
-            for leaf in leaves
-        ]
+        leaves = list(map(_kept, leaves))
         nested = None if leaves == [None] and outputs.is_leaf() else outputs
         return _Program(model, compile(model), self._versions(), nested, leaves)
 
@@ -292,6 +289,15 @@ def _of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     return FunctionType(call.__code__.replace(), globals(), call.__name__, None, call.__closure__)
+
+
+def _kept(leaf: Any) -> Any:
+    """How what the module returned at a leaf is made of the model's results: see `_Program.leaves`."""
+    if isinstance(leaf, torch.Tensor):
+        return torch.view_as_complex if leaf.is_complex() else None
+    if isinstance(leaf, int | float | torch.SymInt | torch.SymFloat):
+        return torch.Tensor.item
+    return "", leaf
 
 
 def _sorted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:

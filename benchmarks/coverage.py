@@ -147,6 +147,8 @@ def _difference(expected: Any, path: str, result: torch.Tensor) -> float:
     """How far a result is from the one at a path (`logits`, `hidden_states.0`; empty: there is but one)."""
     for key in filter(None, path.split(".")):
         expected = expected[int(key)] if key.isdigit() else expected[key]
+    if not isinstance(expected, torch.Tensor):
+        expected = torch.tensor(expected, dtype=torch.float64 if isinstance(expected, float) else None)
     return _apart(result, expected)
 
 

@@ -262,3 +262,17 @@ def test_a_size_for_which_it_cannot_be_imported_is_one_for_torch() -> None:
         assert [wrapped(torch.ones(n, 4)).shape for n in (3, 5)] == [(3, 4), (5, 4)]
     assert wrapped(torch.ones(1, 4)).shape == (4,)
     assert wrapped(torch.ones(0, 4)).shape == (0, 4)
+
+
+def test_numbers_that_a_module_returns_stay_numbers_and_follow_sizes(imports: list[Any]) -> None:
+    class Counted(nn.Module):
+        def forward(self, x: torch.Tensor) -> dict[str, Any]:
+            return {"sum": x.sum(0), "rows": x.shape[0], "share": x.shape[0] / 8, "aux": 0.1, "word": "x"}
+
+    wrapped = autocast.wrap(Counted())
+    wrapped(torch.randn(4, 3))
+    with pytest.warns(ReimportWarning):
+        got = wrapped(torch.randn(5, 3))
+    del got["sum"]
+    assert got == {"rows": 5, "share": 0.625, "aux": 0.1, "word": "x"}
+    assert len(imports) == 1

@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import fx
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument, TokenArgument
+from torch.export.graph_signature import (
+    ConstantArgument,
+    OutputKind,
+    SymFloatArgument,
+    SymIntArgument,
+    TensorArgument,
+    TokenArgument,
+)
 
 from autocast.errors import ImportModelError
 from autocast.frontend.nodes import module_path
@@ -158,11 +165,18 @@ def listed(left: Mapping[fx.Node, str]) -> str:
     return "\n".join(f"  {name}: {_where(places)}{why}" for (name, why), places in sorted(missing.items()))
 
 
+def is_result(arg: Any) -> bool:
+    """Whether an output of a program is one of the model: a tensor, a number or a size, not None nor a word."""
+    if isinstance(arg, ConstantArgument):
+        return isinstance(arg.value, int | float)
+    return isinstance(arg, TensorArgument | SymIntArgument | SymFloatArgument)
+
+
 def check_signature(program: ExportedProgram) -> None:
-    """ImportModelError if the program changes what is no state of the module, or returns what is not a tensor."""
+    """ImportModelError if the program changes what is no state of the module, or returns what is no number."""
     results = [spec.arg for spec in program.graph_signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]
     writes = any(spec.kind is OutputKind.USER_INPUT_MUTATION for spec in program.graph_signature.output_specs)
-    if not writes and all(isinstance(result, ConstantArgument) and result.value is None for result in results):
+    if not writes and not any(map(is_result, results)):
         raise ImportModelError("from_torch: the model returns nothing, expected a tensor or several. Return a result.")
     for spec in program.graph_signature.output_specs:
         if spec.kind in (OutputKind.USER_INPUT_MUTATION, OutputKind.TOKEN) or spec.kind.name in WRITTEN:
@@ -172,12 +186,10 @@ def check_signature(program: ExportedProgram) -> None:
                 f"from_torch: the model writes into {spec.target!r} when it runs ({spec.kind.name}); return the new "
                 "value instead."
             )
-        constant = spec.arg.value if isinstance(spec.arg, ConstantArgument) else None
-        if not isinstance(spec.arg, TensorArgument) and not (
-            isinstance(spec.arg, ConstantArgument) and constant is None
-        ):
+        if not is_result(spec.arg) and not isinstance(spec.arg, ConstantArgument):
             raise ImportModelError(
-                f"from_torch: an output is {constant!r} ({type(constant).__name__}), not a tensor; return tensors only."
+                f"from_torch: the output {spec.arg.name!r} is a {type(spec.arg).__name__}; expected tensors and numbers. "
+                "Compute it outside of the module."
             )
     for spec in program.graph_signature.input_specs:
         if not isinstance(spec.arg, TensorArgument | ConstantArgument | TokenArgument):

@@ -20,7 +20,7 @@ from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
-from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one
+from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one, is_result
 from autocast.frontend.conditions import COMBINATIONS, counterexample
 from autocast.frontend.decompose import decompose
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
@@ -113,7 +113,7 @@ class Exported:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """The paths of the outputs in what the module returns (`logits`, `0`), None outputs left out."""
+        """The paths of the outputs in what the module returns (`logits`, `0`), those left out that are no numbers."""
         spec = self.program.module_call_graph[0].signature.out_spec
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning)
@@ -123,10 +123,7 @@ class Exported:
             tree = pytree.tree_unflatten(list(range(len(outputs))), spec)
             paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
         names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) for path in paths]
-        tensors = {node.name for node in self.program.graph.nodes}
-        return tuple(
-            name for name, arg in zip(names, outputs, strict=True) if hasattr(arg, "name") and arg.name in tensors
-        )
+        return tuple(name for name, arg in zip(names, outputs, strict=True) if is_result(arg))
 
 
 def export(

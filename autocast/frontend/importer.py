@@ -315,16 +315,28 @@ class Importer(ExportedProgramImporter):
         return self.emit(relax.op.broadcast_to(literal, shape))
 
     def _outputs(self, node: fx.Node) -> list[relax.Expr]:
-        """The user's outputs that are tensors (torch's None: one that was not asked for), then what is written into
-        inputs, then the new buffers."""
+        """The user's outputs (torch's None: one that was not asked for), then what is written into inputs, then the new
+        buffers."""
         self.block_builder.place = Place()
         self._materialize(node, "")
         kinds = [spec.kind for spec in self.program.graph_signature.output_specs]
-        values = [v for v, kind in zip(node.args[0], kinds, strict=True) if kind is OutputKind.USER_OUTPUT]
+        values = [
+            v
+            for v, kind in zip(node.args[0], kinds, strict=True)
+            if kind is OutputKind.USER_OUTPUT and isinstance(v, fx.Node | int | float)
+        ]
         by_name = {value.name: value for value in node.args[0] if isinstance(value, fx.Node)}
         updates = [by_name[parameter.update] for parameter in self.parameters if parameter.update is not None]
         written = [by_name[spec.arg.name] for spec in self._writes()]
-        return [self.env[value] for value in [*values, *written, *updates] if isinstance(value, fx.Node)]
+        return [self._output(value) for value in [*values, *written, *updates]]
+
+    def _output(self, value: Any) -> relax.Expr:
+        """A result; a number is a 0-d tensor of as many bits as Python's: bool, int64 or float64."""
+        if not isinstance(value, fx.Node):
+            return as_constant(torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else None))
+        result = self.env[value]
+        is_known = isinstance(result, relax.Expr) and is_tensor(result)
+        return result if is_known else self.number(result, "int64")
 
     def _writes(self) -> list[OutputSpec]:
         """The outputs that are written into inputs."""

@@ -64,16 +64,17 @@ def from_torch(
     -------
     Model
         `main` takes the inputs, in the order in which they were given, then the parameters that it uses. Outputs are
-        the tensors that the module returns, flattened; `None` outputs are left out. Caches are not built: `use_cache`
-        is off in the configuration while a Hugging Face module is exported, unless `example_kwargs` sets it. What a
-        call changes (statistics of BatchNorm, the state of random numbers) are parameters with `updates`. Buffers and
-        parameters that need no gradient are `frozen`.
+        the tensors and numbers that the module returns, flattened (a number or a size without dimensions, of bool,
+        int64 or float64); None and words are left out. Caches are not built: `use_cache` is off in the configuration
+        while a Hugging Face module is exported, unless `example_kwargs` sets it. What a call changes (statistics of
+        BatchNorm, the state of random numbers) are parameters with `updates`. Buffers and parameters that need no
+        gradient are `frozen`.
 
     Raises
     ------
     ImportModelError
         The module cannot be exported, holds an operator that cannot be imported (all are listed, with where they come
-        from), or would not be imported faithfully (parameters that it changes, outputs that are not tensors), or
+        from), or would not be imported faithfully (parameters that it changes, outputs that are no numbers), or
         `dynamic` names what is not there.
 
     Warns
