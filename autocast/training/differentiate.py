@@ -112,6 +112,10 @@ def differentiate(
 def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -> None:
     """Pass the adjoints of results on to arguments, from the last binding to the first, each in its binding's place."""
     refused: list[str] = []
+
+    def wants(expr: relax.Expr) -> bool:
+        return not paths.wanted.isdisjoint(variables(expr))
+
     for binding in reversed(bindings):
         adjoint = adjoints.of(binding.var) if binding.var in paths.wanted else None
         if adjoint is None:
@@ -128,9 +132,9 @@ def _backward(bindings: list[relax.Binding], paths: Paths, adjoints: Adjoints) -
         if not isinstance(value, relax.Call):
             adjoints.add(value, adjoint)
             continue
-        needs = tuple(not paths.wanted.isdisjoint(variables(argument)) for argument in value.args)
+        needs = tuple(map(wants, value.args))
         try:
-            answers = paths.rules[name](Backward(value, binding.var, adjoint, needs, adjoints.builder.emit))
+            answers = paths.rules[name](Backward(value, binding.var, adjoint, needs, adjoints.builder.emit, wants))
         except GradientError as error:
             module = place_of(binding.var).module
             refused.append(f"  %{binding.var.name} = {name}{f' in {module}' if module else ''}: {error}")

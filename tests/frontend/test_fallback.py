@@ -139,6 +139,29 @@ def test_gradients_are_torchs() -> None:
     assert_close((gradient,), (module.weight.grad,))
 
 
+def test_only_what_is_trained_is_differentiated_by_torch() -> None:
+    """torch knows no derivative of this operator by its scales."""
+
+    class Quantized(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.linspace(-1, 1, 12).reshape(3, 4))
+            self.register_buffer("scale", torch.tensor([0.01, 0.02, 0.001]))
+            self.register_buffer("zero", torch.zeros(3, dtype=torch.int32))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weight = torch.fake_quantize_per_channel_affine(self.weight, self.scale, self.zero, 0, -64, 63)
+            return x @ weight.mT
+
+    module, labels = Quantized(), torch.zeros(3, 3)
+    step = autocast.training.training_step(imported(module, X), autocast.training.MSE(), autocast.training.SGD())
+    torch.nn.functional.mse_loss(module(X), labels).backward()
+    executable = vm.compile(step)
+    executable(X, labels, torch.tensor(1.0))
+    gradient = module.weight.detach() - torch.from_dlpack(executable.state["weight"])
+    assert_close((gradient,), (module.weight.grad,))
+
+
 def test_random_numbers_follow_the_seed_and_the_step() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return x + torch.poisson(x.abs() * 9) + torch.poisson(x.abs() * 9)

@@ -31,6 +31,8 @@ class Backward(NamedTuple):
         For each argument, whether its adjoint is wanted; a rule may answer None for the others.
     emit
         Binds an expression to a variable. Only what is used twice needs it: the rest may nest.
+    wants
+        Whether the adjoint of a field is wanted, where an argument is a tuple.
     """
 
     call: relax.Call
@@ -38,6 +40,7 @@ class Backward(NamedTuple):
     adjoint: Adjoint
     needs: tuple[bool, ...]
     emit: Callable[[relax.Expr], relax.Var]
+    wants: Callable[[relax.Expr], bool] = lambda field: True
 
 
 GradientRule = Callable[[Backward], Sequence[Adjoint]]

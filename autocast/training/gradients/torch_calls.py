@@ -18,7 +18,7 @@ _FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 
 def _call(b: Backward) -> list[Adjoint]:
-    """torch's autograd, of all floating-point tensors that the operator is given."""
+    """torch's autograd, by the tensors that are on the way to what is trained: of others it may know no derivative."""
     operator = torch_operator(b.call)
     if not operator:
         raise GradientError("foreign code; write the computation with Relax operators")
@@ -26,7 +26,11 @@ def _call(b: Backward) -> list[Adjoint]:
     given = b.call.args[1:] if returns else b.call.args[1].fields
     text, *passed = given
     request = Request.parse(str(text.value))
-    places = [place for place, tensor in enumerate(passed[: request.tensors]) if str(tensor.ty.dtype) in _FLOATS]
+    places = [
+        place
+        for place, tensor in enumerate(passed[: request.tensors])
+        if str(tensor.ty.dtype) in _FLOATS and b.wants(tensor)
+    ]
     adjoints = list(b.adjoint) if isinstance(b.adjoint, tuple | list) else [b.adjoint]
     known = [place for place, adjoint in enumerate(adjoints) if adjoint is not None]
     asked = replace(request, adjoints=known, wanted=places)
