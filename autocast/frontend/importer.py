@@ -146,8 +146,7 @@ class Importer(ExportedProgramImporter):
         for parameter in self.parameters:
             name = variable_name(parameter.name)
             name = f"p_{name}" if name in taken else name
-            dtype = self._convert_data_type(parameter.value.dtype)
-            weights.append(relax.Var(name, relax.TensorType(list(parameter.value.shape), dtype)))
+            weights.append(relax.Var(name, relax.TensorType(*self.type_of(parameter.value))))
         by_placeholder = {n: var for p, var in zip(self.parameters, weights, strict=True) for n in p.placeholders}
         by_placeholder |= {var.name: var for var in inputs}
         updates = [i for i, parameter in enumerate(self.parameters) if parameter.update is not None]

@@ -89,7 +89,7 @@ def other_names(program: ExportedProgram, kept: Mapping[str, torch.Tensor]) -> d
 def is_state(program: ExportedProgram, spec: InputSpec) -> bool:
     """Whether an input of the program is a buffer that a checkpoint holds or that a call changes.
 
-    Complex ones are constants: no parameter of a model is complex.
+    Complex ones that nothing changes are constants.
     """
     if spec.kind is not InputKind.BUFFER or spec.target in _written(program):
         return spec.kind is InputKind.BUFFER
@@ -109,8 +109,13 @@ def state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def share(value: torch.Tensor) -> tvm.runtime.Tensor:
-    """A TVM tensor on the memory of a torch tensor, or on a copy where that is not aligned as kernels presume."""
+    """A TVM tensor on the memory of a torch tensor, or on a copy where that is not aligned as kernels presume.
+
+    Complex numbers are pairs of real ones.
+    """
     value = value.detach()
+    if value.is_complex():
+        value = torch.view_as_real(value.resolve_conj())
     if value.layout is not torch.strided:
         value = value.to_dense()
     value = value.cpu().contiguous()

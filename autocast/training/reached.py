@@ -18,6 +18,8 @@ def copy_to(module: Any, learned: Mapping[str, tvm.runtime.Tensor]) -> None:
 
     check_kind("Trainer.to_torch", module, torch.nn.Module, InputError, "the torch module that was imported")
     tensors = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
+    # The model's are pairs of real numbers where torch's are complex.
+    tensors = {name: torch.view_as_real(t.detach()) if t.is_complex() else t for name, t in tensors.items()}
     wrong = [
         name
         for name, tensor in learned.items()

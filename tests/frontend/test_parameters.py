@@ -9,6 +9,7 @@ from torch import nn
 
 from autocast import vm
 from autocast.frontend import from_torch
+from autocast.training import MSE, SGD, Trainer
 from tests.architectures import ARCHITECTURES
 from tests.frontend.helpers import assert_close, runner
 
@@ -108,3 +109,35 @@ def test_a_module_made_in_inference_mode_is_imported() -> None:
         x = torch.randn(3, 6)
         expected = module(x)
     np.testing.assert_allclose(vm.compile(from_torch(module, (torch.zeros(3, 6),)))(x.numpy()), expected, atol=1e-6)
+
+
+class _Spectrum(nn.Module):
+    """Has complex parameters, as state-space models do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.factors = nn.Parameter(torch.randn(4, 3, dtype=torch.complex64, generator=generator))
+        self.shift = nn.Parameter(torch.tensor(0.5 + 0.25j))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return ((x.to(torch.complex64) @ self.factors).exp() * self.shift).real
+
+
+def test_complex_parameters_are_pairs_of_real_numbers() -> None:
+    module, x = _Spectrum(), torch.randn(2, 4)
+    model = from_torch(module.eval(), (x,))
+    assert {name: tuple(value.shape) for name, value in model.params.items()} == {"factors": (4, 3, 2), "shift": (2,)}
+    assert_close(runner(model)(x), (module(x).detach(),))
+
+
+def test_complex_parameters_are_trained_as_torch_trains_them() -> None:
+    module, x, labels = _Spectrum(), torch.randn(2, 4), torch.randn(2, 3)
+    trainer = Trainer(from_torch(module, (x,)), MSE(), SGD(), learning_rate=0.1)
+    trainer.step((x, labels))
+    nn.functional.mse_loss(module(x), labels).backward()
+    trained = _Spectrum()
+    trainer.to_torch(trained)
+    for (name, parameter), got in zip(module.named_parameters(), trained.parameters(), strict=True):
+        expected = parameter.detach() - 0.1 * parameter.grad
+        torch.testing.assert_close(got.detach(), expected, msg=lambda text, name=name: f"{name}: {text}")
