@@ -152,6 +152,27 @@ def test_operators_that_were_left_to_torch_are_these() -> None:
         torch.testing.assert_close(got, expected)
 
 
+@torch.library.custom_op("autocast_tests::scaled", mutates_args=())
+def _scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return x * factor
+
+
+@_scaled.register_fake
+def _(x: torch.Tensor, factor: float) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_operators_that_a_user_defined_in_torch_are_these() -> None:
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.autocast_tests.scaled(x, 2.5) + 1
+
+    x = torch.randn(3, 4)
+    with pytest.warns(FallbackWarning):
+        model = autocast.from_torch(Net(), (x,))
+    torch.testing.assert_close(autocast.to_torch(model)(x), Net()(x))
+
+
 def test_inputs_of_one_name_are_told_apart() -> None:
     builder = relax.BlockBuilder()
     both = [relax.Var("x", relax.TensorType((2,), "float32")) for _ in range(2)]

@@ -12,7 +12,7 @@ from tvm import relax
 from autocast.ir import is_op
 from autocast.ir.foreign import packed_function
 from autocast.runtime.found_sizes import CHECK, RELATIONS
-from autocast.runtime.torch_calls import FOUND, PREFIX, Request, operator_of
+from autocast.runtime.torch_calls import BACKWARD, PREFIX, Request, operator_of
 from autocast.torch_target.asked import Asked, Row, Value
 
 
@@ -22,7 +22,7 @@ def is_of_torch(call: relax.Call) -> bool:
     name = packed_function(call)
     if name == CHECK:
         return True
-    if not name.startswith((f"{PREFIX}aten.", f"{FOUND}aten.")):
+    if not name.startswith(PREFIX) or name.startswith(BACKWARD):
         return False
     given = call.args[1].fields if is_op(call, "relax.call_dps_packed") else call.args[1:]
     request = Request.parse(str(given[0].value))
