@@ -19,7 +19,7 @@ from torch.export.graph_signature import (
 )
 
 from autocast.errors import ImportModelError
-from autocast.frontend.nodes import module_path
+from autocast.frontend.nodes import module_path, operator_of
 from autocast.frontend.parameters import WRITTEN
 from autocast.runtime.tensors import kind_of_layout
 
@@ -161,7 +161,7 @@ def listed(left: Mapping[fx.Node, str]) -> str:
     missing: dict[tuple[str, str], list[str]] = {}
     for node, why in left.items():
         why = "" if why == NO_CONVERTER else f" ({why.partition(chr(10))[0]})"
-        missing.setdefault((str(node.target), why), []).append(call_place(node))
+        missing.setdefault((str(operator_of(node)), why), []).append(call_place(node))
     return "\n".join(f"  {name}: {_where(places)}{why}" for (name, why), places in sorted(missing.items()))
 
 

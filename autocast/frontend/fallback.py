@@ -21,7 +21,7 @@ from tvm.script import relax as R
 
 from autocast.errors import ImportModelError
 from autocast.frontend.importer import Importer
-from autocast.frontend.nodes import is_random
+from autocast.frontend.nodes import is_random, operator_of
 from autocast.frontend.rewritten import CALLED
 from autocast.frontend.strides import check_places
 from autocast.ir import is_tensor
@@ -36,9 +36,10 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
     ImportModelError
         It cannot be such a call: it is control flow, or it takes or returns what is no dense tensor on the CPU.
     """
-    if not isinstance(node.target, torch._ops.OpOverload):
+    operator = operator_of(node)
+    if not isinstance(operator, torch._ops.OpOverload):
         raise ImportModelError("it is no operator that torch could be asked to run")
-    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(node.target.name(), "CPU"):
+    if not torch._C._dispatch_has_computed_kernel_for_dispatch_key(operator.name(), "CPU"):
         raise ImportModelError(f"torch has no kernel of it for CPUs: {importer.left[node]}")
     check_places(node)
     value = node.meta["val"]
@@ -52,7 +53,8 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
         for part in results
     ]
     arguments = _Arguments(importer)
-    args = [arguments.encoded(value) for value in node.args]
+    writes = operator is not node.target
+    args = [] if writes else [arguments.encoded(value) for value in node.args]
     kwargs = {name: arguments.encoded(value) for name, value in node.kwargs.items()}
     fields = [*arguments.tensors, *([relax.ShapeExpr(arguments.sizes)] if arguments.sizes else [])]
     stream = None
@@ -60,8 +62,8 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
         stream = importer.next_stream()
         fields.append(importer.random_state)
     outputs = [part.is_complex() for part in results]
-    request = Request(args, kwargs, len(arguments.tensors), outputs, bool(arguments.sizes), stream)
-    text, single, name = R.str(request.text()), len(types) == 1, CALLED.get(str(node.target), str(node.target))
+    request = Request(args, kwargs, len(arguments.tensors), outputs, bool(arguments.sizes), stream, writes=writes)
+    text, single, name = R.str(request.text()), len(types) == 1, CALLED.get(str(operator), str(operator))
     if any(is_found):
         ty = types[0] if single else relax.TupleType(types)
         call = relax.op.call_pure_packed(f"{FOUND}{name}", text, *fields, ty_args=ty)

@@ -26,7 +26,15 @@ from autocast.frontend.constants import constants, smallest
 from autocast.frontend.found_sizes import FINDING, FoundSizes, takes_size
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
-from autocast.frontend.nodes import control_flow, has_complex, narrows, node_place, reads_converted, results_read
+from autocast.frontend.nodes import (
+    control_flow,
+    has_complex,
+    narrows,
+    node_place,
+    operator_of,
+    reads_converted,
+    results_read,
+)
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
@@ -239,6 +247,9 @@ class Importer(ExportedProgramImporter):
             return self.emit(number_of(node.target, [*map(self._float64, self.values(node.args))]))
         if node.target is with_effects and not node.args[1]._schema.returns:
             return [None]  # a check that raises, and orders itself after others by a token
+        if operator_of(node) is not node.target:
+            self.left[node] = "it writes into its arguments"
+            return self.otherwise(self, node)
         if not isinstance(node.target, torch._ops.OpOverload):
             converter = self.converter(node) or self.convert_map.get(node.target.__name__)
             if converter is None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
 from torch.export import ExportedProgram
 from torch.fx import traceback
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
@@ -52,6 +54,14 @@ def node_place(node: fx.Node) -> Place:
             "this version"
         )
     return Place(module_path(node), region or current_region())
+
+
+def operator_of(node: fx.Node) -> Any:
+    """The operator that a node runs.
+
+    torch.export has what writes into its arguments called by another, on copies, which it returns.
+    """
+    return node.args[0] if node.target is auto_functionalized_v2 else node.target
 
 
 def is_random(node: fx.Node) -> bool:

@@ -56,6 +56,8 @@ class Request:
         Of a gradient: the results whose adjoints are passed, by their places.
     wanted
         Of a gradient: the tensors whose adjoints are computed, by their places.
+    writes
+        Whether it writes into its arguments: copies of these are results of the call, after the operator's own.
     """
 
     args: Sequence[Any]
@@ -66,6 +68,7 @@ class Request:
     stream: int | None = None
     adjoints: Sequence[int] = ()
     wanted: Sequence[int] = ()
+    writes: bool = False
 
     def text(self) -> str:
         """As the packed function is given it."""
@@ -215,7 +218,16 @@ def _as_asked(operator: Any, request: Request, values: Sequence[Any]) -> Iterato
 def _called(operator: Any, request: Request, tensors: Sequence[Any], values: Sequence[Any]) -> Any:
     sizes = values[request.tensors] if request.sizes else ()
     args = [_value(argument, tensors, sizes) for argument in request.args]
-    return operator(*args, **{name: _value(value, tensors, sizes) for name, value in request.kwargs.items()})
+    return called(operator, request)(*args, **{k: _value(v, tensors, sizes) for k, v in request.kwargs.items()})
+
+
+def called(operator: Any, request: Request) -> Callable[..., Any]:
+    """What takes the arguments of a request: the operator, or what has it write into copies."""
+    if not request.writes:
+        return operator
+    from torch._higher_order_ops.auto_functionalize import auto_functionalized_v2
+
+    return functools.partial(auto_functionalized_v2, operator)
 
 
 def _value(argument: Any, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:

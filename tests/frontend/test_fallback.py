@@ -230,3 +230,46 @@ def test_checks_that_only_raise_are_left_out_with_what_they_alone_read() -> None
 
     x = torch.randn(2, 3)
     assert torch.equal(from_torch(Calls(checked), (x,), fallback="error")(x), x + 1)
+
+
+@torch.library.custom_op("autocast_tests::add_into", mutates_args=("total",))
+def _add_into(x: torch.Tensor, total: torch.Tensor, times: int) -> torch.Tensor:
+    total.add_(x, alpha=times)
+    return x.clone()
+
+
+@_add_into.register_fake
+def _(x: torch.Tensor, total: torch.Tensor, times: int) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("autocast_tests::negate", mutates_args=("x",))
+def _negate(x: torch.Tensor) -> None:
+    x.neg_()
+
+
+class _Summed(nn.Module):
+    """Operators of a user's write into a tensor, a part of one, and a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(3, 4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x * 2
+        kept = rows + 1
+        torch.ops.autocast_tests.negate(rows[:2])
+        return torch.ops.autocast_tests.add_into(rows, self.total, 3), self.total * kept, rows
+
+
+def test_operators_that_write_into_their_arguments_are_torchs() -> None:
+    module = _Summed()
+    model = imported(_Summed(), X)
+    assert model.fallbacks == {"autocast_tests.negate.default": 1, "autocast_tests.add_into.default": 1}
+    executable, called = vm.compile(model), autocast.to_torch(model)
+    for run in range(2):
+        expected = module(X)
+        assert_close(executable(X), expected)
+        if run == 0:
+            assert_close(called(X), expected)
+    assert_close((torch.from_dlpack(executable.state["total"]),), (module.total,))

@@ -12,7 +12,7 @@ from tvm import relax
 from autocast.ir import is_op
 from autocast.ir.foreign import packed_function
 from autocast.runtime.found_sizes import CHECK, RELATIONS
-from autocast.runtime.torch_calls import BACKWARD, PREFIX, Request, operator_of
+from autocast.runtime.torch_calls import BACKWARD, PREFIX, Request, called, operator_of
 from autocast.torch_target.asked import Asked, Row, Value
 
 
@@ -27,7 +27,7 @@ def is_of_torch(call: relax.Call) -> bool:
     given = call.args[1].fields if is_op(call, "relax.call_dps_packed") else call.args[1:]
     request = Request.parse(str(given[0].value))
     returns = _operator(name)._schema.returns
-    return request.stream is None and len(returns) == len(request.outputs)
+    return request.stream is None and (request.writes or len(returns) == len(request.outputs))
 
 
 def _operator(name: str) -> Any:
@@ -55,7 +55,10 @@ def _answer(name: str, text: str, *values: Value) -> Value:
     request = Request.parse(text)
     sizes = values[request.tensors] if request.sizes else ()
     args = [_argument(value, values, sizes) for value in request.args]
-    result = _operator(name)(*args, **{key: _argument(value, values, sizes) for key, value in request.kwargs.items()})
+    kwargs = {key: _argument(value, values, sizes) for key, value in request.kwargs.items()}
+    result = called(_operator(name), request)(*args, **kwargs)
+    if request.writes:  # None comes first where the operator returns nothing
+        result = result[-1] if len(request.outputs) == 1 else result[-len(request.outputs) :]
     if len(request.outputs) == 1:
         return _pairs(result) if request.outputs[0] else result
     return tuple(_pairs(result[i]) if is_complex else result[i] for i, is_complex in enumerate(request.outputs))
