@@ -38,10 +38,10 @@ from autocast.runtime.tensors import (
     from_tensor,
     is_array,
     kind_of,
-    outside_of,
     same_bits,
     to_argument,
     to_tensor,
+    within,
 )
 from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
 from autocast.runtime.writing import write_outputs
@@ -60,8 +60,9 @@ class Executable:
     its inputs is written into what was passed, when all else is computed.
 
     The executable of a model with updates has state: copies of the parameters that a call replaces, made when they are
-    first needed, and then changed in place by each call. Where a call reads some of it in low precision, the copies in
-    low precision are kept as well: calls change both, and `load_state` computes them again.
+    first needed (at once where their memory is `lent`), and then changed in place by each call. Where a call reads some
+    of it in low precision, the copies in low precision are kept as well: calls change both, and `load_state` computes
+    them again.
 
     Attributes
     ----------
@@ -98,7 +99,9 @@ class Executable:
         self.program, self.library = variant.program, variant.library
         torch_calls.provide(self.program.torch_calls)
         params = tuple(variant.params)
-        self.params = outside_of(lent, self._once(PREPARE, params, otherwise=params))
+        is_lent = within(lent)
+        params = self._once(PREPARE, params, otherwise=params)
+        self.params = tuple(copy(param) if is_lent(param) else param for param in params)
         # It takes as long as all else here; calls may come meanwhile, and read the pages that there are.
         threading.Thread(target=use_huge_pages, args=(self.params,), daemon=True).start()
         self.device = device
@@ -106,6 +109,8 @@ class Executable:
         self.origin = origin
         self.kernel_origins = dict(kernels or {})
         self._initial_state = dict(variant.state)
+        if any(map(is_lent, self._initial_state.values())):
+            self.adopt(self.state)  # copied now: somebody may write before the first call
         self._start()
 
     def _start(self) -> None:

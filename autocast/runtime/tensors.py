@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -104,15 +104,15 @@ def same_bits(one: tvm_ffi.Tensor, other: tvm_ffi.Tensor) -> bool:
     return bool(np.array_equal(left, right))
 
 
-def outside_of(lent: Iterable[tvm_ffi.Tensor], tensors: Iterable[tvm_ffi.Tensor]) -> tuple[tvm_ffi.Tensor, ...]:
-    """`tensors`, with copies of those that begin in memory of `lent` ones."""
+def within(lent: Iterable[tvm_ffi.Tensor]) -> Callable[[tvm_ffi.Tensor], bool]:
+    """Whether a tensor begins in memory of `lent` ones."""
     spans = sorted((tensor.data_ptr(), tensor.data_ptr() + bytes_of(tensor)) for tensor in lent)
 
     def is_lent(tensor: tvm_ffi.Tensor) -> bool:
         at = bisect_right(spans, (tensor.data_ptr(), sys.maxsize)) - 1
         return at >= 0 and tensor.data_ptr() < spans[at][1]
 
-    return tuple(copy(tensor) if is_lent(tensor) else tensor for tensor in tensors)
+    return is_lent
 
 
 def tensor_over(array: np.ndarray) -> tvm_ffi.Tensor:

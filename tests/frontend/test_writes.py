@@ -10,6 +10,7 @@ from torch import nn
 
 import autocast
 from autocast import amp, vm
+from autocast.errors import TrainingModeWarning
 from autocast.training import MSE, SGD, Trainer
 
 
@@ -44,6 +45,19 @@ def test_a_model_computes_with_what_torch_wrote_and_an_executable_with_what_it_w
     torch.testing.assert_close(executable(x), before, rtol=0, atol=0)
     torch.testing.assert_close(model(x), module(x))
     assert vm.compile(model) is vm.compile(model)
+
+
+def test_an_executable_starts_from_the_buffers_that_it_was_made_of() -> None:
+    """Somebody who compares them runs torch's module first, which moves its running statistics."""
+    module = nn.BatchNorm1d(4).train()
+    x = torch.randn(8, 4)
+    with pytest.warns(TrainingModeWarning):
+        executable = vm.compile(autocast.from_torch(module, (x,)))
+    for _ in range(2):
+        module(x)
+        executable(x)
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            torch.testing.assert_close(torch.from_dlpack(executable.state[name]), module.state_dict()[name])
 
 
 def test_writes_that_torch_does_not_count_change_nothing_by_half() -> None:
