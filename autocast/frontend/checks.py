@@ -188,8 +188,8 @@ def check_signature(program: ExportedProgram) -> None:
             )
         if not is_result(spec.arg) and not isinstance(spec.arg, ConstantArgument):
             raise ImportModelError(
-                f"from_torch: the output {spec.arg.name!r} is a {type(spec.arg).__name__}; expected tensors or numbers; "
-                "compute it outside of the module."
+                f"from_torch: the output {spec.arg.name!r} is a {type(spec.arg).__name__}, expected tensors or "
+                "numbers. Compute it outside of the module."
             )
     for spec in program.graph_signature.input_specs:
         if not isinstance(spec.arg, TensorArgument | ConstantArgument | TokenArgument):
