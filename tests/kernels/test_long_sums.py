@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -42,6 +43,14 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tenso
 
 def _scores(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
     return op.nn.attention(q, k, v, scale=0.01)
+
+
+def _low(x: np.ndarray) -> np.ndarray:
+    return (x + 4).astype(ml_dtypes.bfloat16)
+
+
+def _low_product(a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    return op.matmul(op.astype(a, "bfloat16"), op.astype(b, "bfloat16"), "float32")
 
 
 _LONG = 1 << 20
@@ -87,6 +96,7 @@ CASES = {
     ),
     "product of few rows": Case(((3, 1 << 16), (1 << 16, 5)), op.matmul, torch.matmul),
     "product of many rows": Case(((33, 1 << 16), (1 << 16, 17)), op.matmul, torch.matmul),
+    "product of bfloat16": Case(((33, 1 << 18), (1 << 18, 17)), _low_product, torch.matmul, _low),
     "product with a transposed matrix": Case(
         ((33, 1 << 16), (17, 1 << 16)), lambda a, b: op.matmul(a, op.permute_dims(b)), lambda a, b: a @ b.T
     ),

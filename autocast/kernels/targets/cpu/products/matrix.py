@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
@@ -26,6 +27,9 @@ from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either
 _WORD_BYTES, _LINE_BYTES = 4, 64
 #: Words along k of a tile of rows that stay in the first cache, beside what passes through it: half of it.
 PART_WORDS = 192
+#: Up to so many words along k, the sums of a block go on from those of the one before; more are added block by block,
+#: since the error of a running sum grows with its length.
+_RUNNING_WORDS = 4096
 
 
 @contextmanager
@@ -209,6 +213,7 @@ class MatrixWalk(PanelWalk):
         whole = isinstance(task.a.k, int) and task.a.k % (TILE * task.a.per_word) == 0
         super().__init__(unit, blocking, task if whole else replace(task, a_words=None))
         self.k_words = ceil_div(self.k_words, TILE) * TILE  # panels and packed rows end in zeros
+        self.runs_on = isinstance(self.k_words, int) and self.k_words <= _RUNNING_WORDS
 
     def emit(self) -> None:
         """All panels of the task."""
@@ -243,12 +248,18 @@ class MatrixWalk(PanelWalk):
         """One tile of rows, of which `valid` exist, times the panels of a block."""
         unit, blocking, output = self.unit, self.blocking, self.task.output
         height, own = blocking.tile_rows, T.bind(tile - self.task.first_tile)
-        sums = self.sums
+        of_blocks = None
         if block.partial is not None:
-            sums = Sums(block.partial, T.bind(own * (blocking.panels * height * blocking.panel)), blocking.panel)
+            of_blocks = Sums(block.partial, T.bind(own * (blocking.panels * height * blocking.panel)), blocking.panel)
+        runs_on = of_blocks is not None and self.runs_on
 
         def settle(panel: tirx.Expr, sums: Sums) -> None:
             column = T.bind((block.first_panel + panel) * blocking.panel)
+            if of_blocks is not None and not runs_on:
+                total = replace(of_blocks, offset=T.bind(of_blocks.offset + panel * (height * blocking.panel)))
+                add, copy = (partial(add_sums, unit, height, total, sums, copy=copy) for copy in (False, True))
+                either(block.follows, add, copy)
+                sums = total
             either(block.ends, lambda: finish_rows(unit, output, sums, valid, T.bind(tile * height), column))
 
         def panel_at(panel: tirx.Expr) -> tuple[tirx.Buffer, tirx.Expr]:
@@ -260,9 +271,9 @@ class MatrixWalk(PanelWalk):
             block.words,
             block.count,
             panel_at,
-            sums,
+            of_blocks if of_blocks is not None and runs_on else self.sums,
             settle,
-            follows=False if block.follows is None else block.follows,
+            follows=block.follows if block.follows is not None and runs_on else False,
             ahead=Ahead(blocking.fetched, self._distance(own, block) if blocking.fetched else 0),
         )
 
