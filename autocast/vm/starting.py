@@ -77,8 +77,9 @@ class StartingExecutable:
         deadline = time.monotonic() + _GRACE
         while not (self._called.is_set() or stopping.wait(_LOOK)) and time.monotonic() < deadline:
             pass
-        with self._turn:
-            pass
+        if not stopping.is_set():
+            with self._turn:
+                pass
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Run `main`, as `Executable` does."""

@@ -213,8 +213,8 @@ def canonicalize(mod: tvm.IRModule) -> tvm.IRModule:
 
     Batch normalization for inference becomes a factor and an offset for each channel, group normalization of data whose
     channels are last reductions over space, the product of two vectors a sum, and zeros around what a convolution reads
-    padding of its own. Chains are shortened before
-    common subexpressions are looked for, because that makes more of them equal.
+    padding of its own. Chains are shortened before common subexpressions are looked for, because that makes more of
+    them equal.
     """
     mod = rewrite_functions(mod, _Canonicalize)
     return tvm.transform.Sequential(

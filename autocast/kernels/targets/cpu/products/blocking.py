@@ -41,7 +41,7 @@ _MANY_ROWS_BYTES = 1 << 20
 #: With more tiles of rows, multiplying takes so much longer than reading that larger parts are better, not fetched;
 #: and how many share the fetching where their number is known at run time only.
 _FETCHING_TILES = {"most": 16, "unknown": 8}
-#: Words in a cache line, and their bytes.
+#: Words in a cache line, and bytes of a word.
 LINE, _WORD_BYTES = 16, 4
 #: Up to so many tiles of rows, packed B comes from memory as fast as it is multiplied. It is then read in the order in
 #: which it lies there, one panel at a time.

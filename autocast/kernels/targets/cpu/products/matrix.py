@@ -16,15 +16,15 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i32, i64, minimum
-from autocast.kernels.targets.cpu.products.blocking import Blocking
+from autocast.kernels.targets.cpu.products.blocking import LINE, Blocking
 from autocast.kernels.targets.cpu.products.pack import Source
 from autocast.kernels.targets.cpu.products.panels import Block, PanelWalk, Task
 from autocast.kernels.targets.cpu.products.tile import Sums, finish_rows
 from autocast.kernels.targets.cpu.vector.llvm_tiles import TILE
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either
 
-#: Bytes of a word, and of a cache line.
-_WORD_BYTES, _LINE_BYTES = 4, 64
+#: Bytes of a word.
+_WORD_BYTES = 4
 #: Words along k of a tile of rows that stay in the first cache, beside what passes through it: half of it.
 PART_WORDS = 192
 #: Up to so many words along k, the sums of a block go on from those of the one before; more are added block by block,
@@ -286,4 +286,4 @@ class MatrixWalk(PanelWalk):
         words = block.count * block.b_stride
         if block.ends is not None:  # the last words of some panels are followed by the first ones of others
             words = tirx.Select(block.ends, words - block.first * width, i64(block.words * width))
-        return T.bind(words * _WORD_BYTES + tile % -(-width // lines) * (lines * _LINE_BYTES))
+        return T.bind((words + tile % ceil_div(width, lines) * (lines * LINE)) * _WORD_BYTES)

@@ -32,6 +32,7 @@ ACTIVATIONS = {
     "clip": lambda x: np.clip(x, -0.5, 0.75),
     "leakyrelu": lambda x: np.where(x < 0, 0.1 * x, x),
 }
+#: The numbers that some of them have.
 NUMBERS = {"clip": (-0.5, 0.75), "leakyrelu": (0.1,)}
 #: The largest slope of any activation above; gelu's is 1.13.
 STEEPEST = 1.2
