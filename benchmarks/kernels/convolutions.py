@@ -89,7 +89,7 @@ def ours(shape: Shape, dtype: str) -> Call:
     import tvm
 
     from autocast.kernels.specs.convolutions import Convolution
-    from autocast.kernels.specs.products import Epilogue
+    from autocast.kernels.specs.epilogue import Epilogue, Operand
     from autocast.kernels.targets.cpu.convolutions.kernel import convolution
     from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
     from autocast.kernels.targets.cpu.instruction_sets import detect_target
@@ -110,7 +110,7 @@ def ours(shape: Shape, dtype: str) -> Call:
         data_dtype=dtype,
         weight_dtype=dtype,
         out_dtype=dtype,
-        epilogue=Epilogue(bias=dtype, activation="relu"),
+        epilogue=Epilogue((("sum",), ("load", 0), ("add", 0, 1), ("relu", 2)), (Operand(dtype, per_column=True),)),
     )
     functions = {"pack": pack_weights(spec, target, "pack"), "convolution": convolution(spec, target, "convolution")}
     module = tvm.compile(tvm.IRModule(functions), target=target)

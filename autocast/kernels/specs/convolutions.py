@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from autocast.errors import UnsupportedError
 from autocast.kernels.extents import Extent
-from autocast.kernels.specs.products import STORAGE_DTYPES, Epilogue, check_one_of
+from autocast.kernels.specs.checks import STORAGE_DTYPES, check_one_of
+from autocast.kernels.specs.epilogue import Epilogue
 
 Pair = tuple[int, int]
 
@@ -16,7 +17,7 @@ Pair = tuple[int, int]
 class Convolution:
     """`out = epilogue(data * weights)`: data (batch, height, width, channels), out (..., ..., ..., features).
 
-    A convolution along one axis has height 1. The epilogue's bias has shape (features,), its residual the output's.
+    A convolution along one axis has height 1. The columns of the epilogue are the features.
 
     Attributes
     ----------

@@ -5,63 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from autocast.errors import UnsupportedError
-
-#: Activations, with how many numbers each has: the bounds of `clip`, the slope of `leakyrelu`.
-ACTIVATIONS = {"relu": 0, "gelu": 0, "gelu_tanh": 0, "silu": 0, "tanh": 0, "sigmoid": 0, "clip": 2, "leakyrelu": 1}
-STORAGE_DTYPES = ("float32", "bfloat16", "float16")
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What is done to a product, in float32, before it is stored.
-
-        activation(scale * (A @ B) + bias) + residual_scale * residual
-
-    Attributes
-    ----------
-    scale
-        A factor of the product; None: no scaling.
-    bias
-        Dtype of a bias vector of shape (n,); None: no bias.
-    activation
-        None, or one of ACTIVATIONS; `gelu` is by erf.
-    activation_numbers
-        The numbers that it has beside its argument.
-    residual
-        Dtype of a tensor of the output's shape that is added; None: no residual.
-    residual_scale
-        A factor of the residual; None: no scaling.
-    residual_first
-        Add the residual before the activation instead of after it.
-    bias_rounding, residual_rounding
-        Dtypes that bias and residual are rounded to when they are loaded; None: they are read as they are.
-    roundings
-        Dtypes that the value is rounded to before the first and before the second of activation and residual; None:
-        it stays float32.
-    """
-
-    scale: float | None = None
-    bias: str | None = None
-    activation: str | None = None
-    activation_numbers: tuple[float, ...] = ()
-    residual: str | None = None
-    residual_scale: float | None = None
-    residual_first: bool = False
-    bias_rounding: str | None = None
-    residual_rounding: str | None = None
-    roundings: tuple[str | None, str | None] = (None, None)
-
-    def __post_init__(self) -> None:
-        check_one_of("Epilogue.bias", self.bias, (None, *STORAGE_DTYPES))
-        check_one_of("Epilogue.residual", self.residual, (None, *STORAGE_DTYPES))
-        check_one_of("Epilogue.activation", self.activation, (None, *ACTIVATIONS))
-        expected = ACTIVATIONS.get(self.activation or "", 0)
-        if len(self.activation_numbers) != expected:
-            raise UnsupportedError(
-                f"Epilogue.activation_numbers: got {self.activation_numbers}, expected {expected} for {self.activation}"
-            )
-        for dtype in (self.bias_rounding, self.residual_rounding, *self.roundings):
-            check_one_of("Epilogue.roundings", dtype, (None, *STORAGE_DTYPES[1:]))
+from autocast.kernels.specs.checks import STORAGE_DTYPES, check_one_of
+from autocast.kernels.specs.epilogue import Epilogue
 
 
 @dataclass(frozen=True)
@@ -172,9 +117,3 @@ class GroupedProduct:
         for name in ("m", "n", "k", "groups"):
             if (extent := getattr(self, name)) is not None and extent < 1:
                 raise UnsupportedError(f"GroupedProduct.{name}: got {extent}, expected at least 1")
-
-
-def check_one_of(where: str, got: object, legal: tuple) -> None:
-    """Raise an UnsupportedError where a field of a spec is none of its legal values."""
-    if got not in legal:
-        raise UnsupportedError(f"{where}: got {got!r}, expected one of {', '.join(map(str, legal))}")

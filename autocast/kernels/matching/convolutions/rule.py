@@ -35,9 +35,11 @@ class _Convolutions(EpilogueRewriter):
         packing = self.kernel(ConvolutionWeights(spec), lambda number: f"convolution{number}_{_describe(spec)}_pack")
         weights = viewed(self, self.new(weights), spec.weight_shape)
         packed = self.emit(relax.call_tir(packing, [weights], self.results[packing]))
-        arguments = [as_image(self, self.new(data)), packed]
-        arguments += [] if chain.bias is None else [viewed(self, self.new(chain.bias), dims(chain.call)[-1:])]
-        arguments += [] if chain.residual is None else [as_image(self, self.new(chain.residual))]
+        operands = [
+            viewed(self, self.new(x), dims(chain.call)[-1:]) if operand.per_column else as_image(self, self.new(x))
+            for x, operand in zip(chain.operands, chain.epilogue.operands, strict=True)
+        ]
+        arguments = [as_image(self, self.new(data)), packed, *operands]
         out_type = relax.TensorType(image(dims(chain.end)), storage(chain.end))
         return viewed(self, relax.call_tir(kernel, arguments, out_type), dims(chain.end))
 
@@ -86,7 +88,6 @@ def _describe(spec: Convolution) -> str:
     def product(*extents: int | None) -> str:
         return "x".join("any" if extent is None else str(extent) for extent in extents)
 
-    epilogue = spec.epilogue
     return "_".join(
         filter(
             None,
@@ -97,9 +98,7 @@ def _describe(spec: Convolution) -> str:
                 f"s{product(*spec.strides)}" if spec.strides != (1, 1) else "",
                 f"g{spec.groups}" if spec.groups > 1 else "",
                 *(_SHORT[dtype] for dtype in (spec.data_dtype, spec.weight_dtype, spec.out_dtype)),
-                "bias" if epilogue.bias else "",
-                epilogue.activation or "",
-                "residual" if epilogue.residual else "",
+                *spec.epilogue.words(),
             ],
         )
     )

@@ -1,36 +1,88 @@
-"""What is done to the results of products and convolutions: the chains of readers that their kernels compute too."""
+"""What is done to the results of products and convolutions: the readers that their kernels compute too."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import math
+from collections import Counter
+from dataclasses import dataclass, field
 
 from tvm import relax
 
-from autocast.ir import dims, is_op, number_of, op_name, same_shape, shape_of, storage
+from autocast.ir import dims, is_op, number_of, op_name, same_shape, storage
 from autocast.ir.rewriting import users_of
 from autocast.kernels.explain import explain
 from autocast.kernels.matching.functions import operation
 from autocast.kernels.matching.kernel_rewriter import KernelRewriter
-from autocast.kernels.matching.translate import is_rounded_load
-from autocast.kernels.specs.products import ACTIVATIONS, Epilogue
+from autocast.kernels.matching.translate import SEEDED, Translation, declined
+from autocast.kernels.specs.checks import STORAGE_DTYPES
+from autocast.kernels.specs.epilogue import Epilogue, Operand
 from autocast.kernels.storage import LOW
-from autocast.operators import Kind, is_kind
+
+#: The most readers of one product that its kernel computes.
+_MEMBERS = 24
 
 
 @dataclass
 class Chain:
-    """A product and the operators after it that its kernel computes too; `end` is what the kernel defines."""
+    """A product and the operators after it that its kernel computes too; `end` is what the kernel defines.
+
+    `operands` are what the epilogue reads.
+    """
 
     call: relax.Call
     end: relax.Var
     epilogue: Epilogue = field(default_factory=Epilogue)
-    bias: relax.Expr | None = None
-    residual: relax.Expr | None = None
+    operands: tuple[relax.Expr, ...] = ()
     members: frozenset[relax.Var] = frozenset()
 
 
+class _Steps(Translation):
+    """Collects the program of an epilogue: of the readers of one product, elements of the output's shape.
+
+    Vectors along the columns are read as vectors, whatever view of them is added; tensors as they are.
+    """
+
+    def __init__(self, bound: dict[relax.Var, relax.Expr], product: relax.Var) -> None:
+        self.readers = {product}
+        super().__init__(bound, self.readers, dims(product))
+        self.product, self.shape = product, dims(product)
+
+    def computed(self, var: relax.Var) -> int:
+        return self.step("sum") if var.same_as(self.product) else super().computed(var)
+
+    def is_vector(self, shape: tuple) -> bool:
+        """Whether a tensor of `shape` has one number for each column."""
+        rest = shape[:-1]
+        return bool(shape) and same_shape(shape[-1:], self.shape[-1:]) and same_shape(rest, (1,) * len(rest))
+
+    def sees_through(self, operand: relax.Expr, view: tuple) -> bool:
+        if self.is_vector(dims(operand)) or number_of(operand) is not None:
+            return True
+        return self.is_vector(view) and same_shape((math.prod(dims(operand)),), (math.prod(view),))
+
+    def reads(self, expr: relax.Expr) -> bool:
+        """Whether an epilogue can read what it does not compute."""
+        expr, view, _ = self.source(expr)
+        if number_of(expr) is not None:
+            return True
+        fits = same_shape(dims(expr), self.shape) or (self.is_vector(view) and len(view) <= len(self.shape))
+        return storage(expr) in STORAGE_DTYPES and fits
+
+    def load(self, expr: relax.Expr, view: tuple) -> int:
+        return self.step("load", self.argument(expr))
+
+    def epilogue(self, end: relax.Var) -> Epilogue:
+        """The program that computes `end`."""
+        self.output(end)
+        operands = (
+            Operand(storage(a), per_column=len(dims(a)) == 1 or not same_shape(dims(a), self.shape))
+            for a in self.arguments
+        )
+        return Epilogue(tuple(self.builder.steps), tuple(operands))
+
+
 class EpilogueRewriter(KernelRewriter):
-    """Rewrites products of a kind, each with the chain of its readers that an epilogue can hold.
+    """Rewrites products of a kind, each with those of its readers that an epilogue can hold.
 
     Subclasses say what the products are (`declined`) and what to write in a chain's place (`lowered`).
     """
@@ -51,6 +103,7 @@ class EpilogueRewriter(KernelRewriter):
     def enter(self, function: relax.Function) -> None:
         """Find the chains of `function`."""
         self.bound, self.users = users_of(function)
+        self.place = {var: place for place, var in enumerate(self.bound)}
         self.chains: dict[relax.Var, Chain] = {}
         self.taken: set[relax.Var] = set()
         for var, value in self.bound.items():
@@ -68,108 +121,53 @@ class EpilogueRewriter(KernelRewriter):
         return None if chain is None else self.lowered(chain)
 
     def chain(self, var: relax.Var, call: relax.Call) -> Chain:
-        """The longest run of readers of `var` that an epilogue can hold; it does not end with what widens again."""
-        chain = settled = Chain(call, var)
-        while (reader := self.only_user(chain.end)) is not None and reader not in self.taken:
-            longer = self.longer(chain, reader, self.bound[reader])
-            if longer is None:
+        """The most readers of `var` that an epilogue can hold, of which nobody else reads but the last.
+
+        So what it reads is computed without it. The last does not widen what was narrowed again.
+        """
+        steps, end, settled = _Steps(self.bound, var), var, {var}
+        readers = steps.readers
+        while len(readers) <= _MEMBERS:
+            missing = {user for reader in readers for user in self.users.get(reader, ())} - readers
+            known = sorted((user for user in missing if user in self.place), key=self.place.__getitem__)
+            if not known or not self.fits(steps, known[0]):
                 break
-            widens = is_op(self.bound[reader], "relax.astype") and storage(reader) == "float32"
-            chain = replace(longer, members=chain.members | {reader})
-            settled = settled if widens else chain
-        return settled
+            readers |= {known[0], *self.scaled(steps, known[0])}
+            inside = Counter(arg for reader in readers - {var} for arg in self.bound[reader].args)
+            read_elsewhere = [reader for reader in readers if self.uses[reader] > inside[reader]]
+            if read_elsewhere == [known[0]] and self.may_end(known[0]):
+                end, settled = known[0], set(readers)
+        readers.intersection_update(settled)
+        return Chain(call, end, steps.epilogue(end), tuple(steps.arguments), frozenset(settled - {var}))
 
-    def longer(self, chain: Chain, reader: relax.Var, value: relax.Expr) -> Chain | None:
-        epilogue, name = chain.epilogue, op_name(value)
-        if name == "relax.astype":
-            return self.cast(chain, reader)
-        if storage(chain.end) in LOW:
-            return None  # what is stored low is computed from float32: a cast comes first
-        activation, operands = operation(value) or ("", ())
-        numbers = tuple(operand for operand in operands[1:] if isinstance(operand, float))
-        may_end = epilogue.activation is None and (not epilogue.residual or epilogue.residual_first)
-        if ACTIVATIONS.get(activation) == len(numbers) == len(operands) - 1 and may_end:
-            epilogue = replace(epilogue, activation=activation, activation_numbers=numbers)
-            return replace(chain, end=reader, epilogue=epilogue)
-        if name in ("relax.multiply", "relax.divide"):
-            factor = _scalar(value.args[1] if value.args[0].same_as(chain.end) else value.args[0])
-            if (
-                factor is None
-                or epilogue != Epilogue()
-                or (name == "relax.divide" and not value.args[0].same_as(chain.end))
-            ):
-                return None
-            scale = 1 / factor if name == "relax.divide" else factor
-            return replace(chain, end=reader, epilogue=replace(epilogue, scale=scale))
-        if name == "relax.add" and epilogue.residual is None:
-            return self.added(chain, reader, value)
-        return None
+    def fits(self, steps: _Steps, reader: relax.Var) -> bool:
+        """Whether `reader` is an elementwise function of what an epilogue has computed, and of what it can read."""
+        value = self.bound[reader]
+        is_cast = is_op(value, "relax.astype")
+        known = ("", (value.args[0],)) if is_cast else operation(value)
+        if known is None or reader in self.taken or is_op(value, *SEEDED) or declined(reader, value):
+            return False
+        # What is stored low is computed from float32: a cast comes first.
+        operands = [operand for operand in known[1] if not isinstance(operand, float)]
+        return same_shape(dims(reader), steps.shape) and all(
+            is_cast or storage(operand) not in LOW if operand in steps.readers else steps.reads(operand)
+            for operand in operands
+        )
 
-    def cast(self, chain: Chain, reader: relax.Var) -> Chain | None:
-        """A result may be narrowed, and a product's sums are float32 still; what a cast has narrowed is rounded."""
-        before, after = storage(chain.end), storage(reader)
-        if before == "float32":
-            return replace(chain, end=reader) if after in LOW else None
-        if after != "float32":
-            return None
-        if self.bound[chain.end].same_as(chain.call):
-            return replace(chain, end=reader)
-        epilogue, (first, second) = chain.epilogue, chain.epilogue.roundings
-        steps = (epilogue.activation is not None) + (epilogue.residual is not None)
-        if steps == 2:
-            return None
-        roundings = (before, second) if steps == 0 else (first, before)
-        return replace(chain, end=reader, epilogue=replace(epilogue, roundings=roundings))
+    def scaled(self, steps: _Steps, reader: relax.Var) -> list[relax.Var]:
+        """The operands of `reader` that are multiples of what an epilogue can read, and that nobody else reads."""
+        return [
+            operand
+            for operand in self.bound[reader].args
+            if isinstance(operand, relax.Var)
+            and operand not in steps.readers
+            and is_op(self.value_of(operand), "relax.multiply")
+            and self.uses[operand] == 1
+            and any(number_of(factor) is not None for factor in self.bound[operand].args)
+            and self.fits(steps, operand)
+        ]
 
-    def added(self, chain: Chain, reader: relax.Var, value: relax.Call) -> Chain | None:
-        first, second = value.args
-        other = second if first.same_as(chain.end) else first
-        if other.same_as(chain.end):
-            return None
-        factor, other = self.unscaled(other) if same_shape(dims(other), dims(chain.end)) else (None, other)
-        epilogue, n = chain.epilogue, dims(chain.end)[-1]
-        is_bias = same_shape(dims(other), (n,)) and factor is None
-        stored, rounding = self.loaded(other, reshapes=is_bias)
-        if storage(stored) not in ("float32", *LOW):
-            return None
-        if is_bias and epilogue == replace(Epilogue(), scale=epilogue.scale):
-            epilogue = replace(epilogue, bias=storage(stored), bias_rounding=rounding)
-            return replace(chain, end=reader, bias=stored, epilogue=epilogue)
-        if same_shape(dims(other), dims(chain.end)):
-            epilogue = replace(
-                epilogue,
-                residual=storage(stored),
-                residual_rounding=rounding,
-                residual_scale=factor,
-                residual_first=epilogue.activation is None,
-            )
-            return replace(chain, end=reader, residual=stored, epilogue=epilogue)
-        return None
-
-    def unscaled(self, expr: relax.Expr) -> tuple[float | None, relax.Expr]:
-        """The factor and the tensor whose product `expr` is; None and `expr` where it is none, or others read it."""
-        value = self.value_of(expr)
-        if is_op(value, "relax.multiply") and self.uses[expr] == 1 and storage(expr) == "float32":
-            for number, data in (value.args, reversed(value.args)):
-                if (factor := _scalar(number)) is not None:
-                    return factor, data
-        return None, expr
-
-    def loaded(self, expr: relax.Expr, *, reshapes: bool) -> tuple[relax.Expr, str | None]:
-        """What a kernel loads for `expr`, and the dtype that it rounds that to: loads widen, and see other shapes."""
-        rounding = None
-        while (value := self.value_of(expr)) is not None:
-            if is_rounded_load(value, self.bound) and rounding is None:
-                rounding = storage(expr)
-            elif not (
-                (is_op(value, "relax.astype") and storage(value.args[0]) in LOW and storage(expr) == "float32")
-                or (reshapes and is_kind(value, Kind.VIEW))
-            ):
-                break
-            expr = value.args[0]
-        return expr, rounding
-
-
-def _scalar(expr: relax.Expr) -> float | None:
-    """The number that `expr` is; None where multiplying by it could change a shape."""
-    return number_of(expr) if shape_of(expr) == () else None
+    def may_end(self, reader: relax.Var) -> bool:
+        """Whether a kernel may store `reader`."""
+        widens = is_op(self.bound[reader], "relax.astype") and storage(reader) == "float32"
+        return storage(reader) in STORAGE_DTYPES and not widens

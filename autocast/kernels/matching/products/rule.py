@@ -133,13 +133,10 @@ class _Products(EpilogueRewriter):
         else:
             b, b_repeated = self.stored(right, batch)
             spec = replace(spec, b_batched=b_repeated is not None, b_repeated=b_repeated or ())
-        arguments = [a, b]
-        if chain.bias is not None:
-            arguments.append(self.viewed(self.new(chain.bias), (columns,)))
-        if chain.residual is not None:
-            arguments.append(self.viewed(self.new(chain.residual), shape))
+        shapes = ((columns,) if operand.per_column else shape for operand in chain.epilogue.operands)
+        operands = [self.viewed(self.new(x), wanted) for x, wanted in zip(chain.operands, shapes, strict=True)]
         kernel = self.kernel(spec, lambda number: f"product{number}_{_describe(spec)}")
-        result = relax.call_tir(kernel, arguments, relax.TensorType(shape, storage(chain.end)))
+        result = relax.call_tir(kernel, [a, b, *operands], relax.TensorType(shape, storage(chain.end)))
         wanted = dims(chain.end)
         return result if same_shape(shape, wanted) else relax.op.reshape(self.emit(result), relax.ShapeExpr(wanted))
 
@@ -219,16 +216,8 @@ def _describe(spec: Product) -> str:
     sizes = "x".join("any" if size is None else str(size) for size in (*spec.batch_dims, spec.m, spec.n, spec.k))
     short = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
     dtypes = "_".join(short[dtype] for dtype in (spec.a_dtype, spec.b_dtype, spec.out_dtype))
-    epilogue = spec.epilogue
-    extras = [
-        "scale" if epilogue.scale is not None else "",
-        "bias" if epilogue.bias else "",
-        epilogue.activation or "",
-        "residual" if epilogue.residual else "",
-        "scaled" if epilogue.residual_scale is not None else "",
-    ]
     layout = ("t" if spec.transpose_a else "n") + ("p" if spec.b_packed else "t" if spec.transpose_b else "n")
-    return "_".join([sizes, layout, dtypes, *filter(None, extras)])
+    return "_".join([sizes, layout, dtypes, *spec.epilogue.words()])
 
 
 def lower_products(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:

@@ -104,13 +104,78 @@ def test_equal_products_share_a_kernel() -> None:
     assert len(scheduled(lower_products(mod, backend_of(detect_target())))) == 1
 
 
-def test_a_result_with_two_readers_is_stored_before_its_activation() -> None:
+SQUARE = ((8, 8), "float32")
+
+
+@pytest.mark.parametrize(
+    ("finish", "name"),
+    [
+        (
+            lambda y, _: op.multiply(y, op.sigmoid(op.multiply(y, relax.const(1.7, "float32")))),
+            "multiply_sigmoid_multiply",
+        ),
+        (lambda y, other: op.multiply(op.nn.silu(y), other), "silu_multiply"),
+        (lambda y, other: op.add(op.multiply(other, relax.const(0.5, "float32")), op.tanh(y)), "multiply_tanh_add"),
+        (lambda y, other: op.where(op.greater(y, other), y, op.negative(y)), "greater_negative_where"),
+        (lambda y, other: op.subtract(other, op.multiply(y, y)), "multiply_subtract"),
+    ],
+)
+def test_what_only_readers_of_a_product_read_is_the_kernels(finish: Callable[..., relax.Expr], name: str) -> None:
+    def body(x: relax.Expr, w: relax.Expr, other: relax.Expr) -> relax.Expr:
+        return finish(op.matmul(x, w), other)
+
+    (call,) = _lowered(body, SQUARE, SQUARE, SQUARE)
+    assert sorted(call.removeprefix("product0_8x8x8_nn_f32_f32_f32_").split("_")) == sorted(name.split("_"))
+    x, w, other = (random((8, 8), "float32", seed) for seed in range(3))
+    (got,) = run(module(body, SQUARE, SQUARE, SQUARE), x, w, other)
+    (product,) = run(module(op.matmul, SQUARE, SQUARE), x, w)
+    (expected,) = run(module(finish, SQUARE, SQUARE), product, other)
+    assert error(got, expected.astype("float64")) < 1e-6
+
+
+def test_a_result_that_is_returned_too_is_stored_before_its_activation() -> None:
     def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
         product = op.matmul(x, w)
-        return op.multiply(product, op.sigmoid(product))
+        return relax.Tuple([op.nn.relu(product), product])
 
-    calls = _lowered(body, ((8, 8), "float32"), ((8, 8), "float32"))
-    assert calls == ["product0_8x8x8_nn_f32_f32_f32", "relax.sigmoid", "relax.multiply"]
+    assert _lowered(body, SQUARE, SQUARE) == ["product0_8x8x8_nn_f32_f32_f32", "relax.nn.relu"]
+
+
+def test_a_product_is_stored_for_what_is_computed_from_all_of_it() -> None:
+    def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+        product = op.matmul(x, w)
+        return op.multiply(product, op.nn.softmax(product))
+
+    assert _lowered(body, SQUARE, SQUARE) == ["product0_8x8x8_nn_f32_f32_f32", "relax.nn.softmax", "relax.multiply"]
+
+
+def test_one_number_for_each_row_is_read_by_another_kernel() -> None:
+    def body(x: relax.Expr, w: relax.Expr, rows: relax.Expr) -> relax.Expr:
+        return op.multiply(op.nn.relu(op.matmul(x, w)), rows)
+
+    calls = _lowered(body, ((5, 8), "float32"), ((8, 6), "float32"), ((5, 1), "float32"))
+    assert calls == ["product0_5x6x8_nn_f32_f32_f32_relu", "relax.multiply"]
+
+
+def test_a_vector_is_read_as_one_whatever_view_of_it_is_added() -> None:
+    def body(x: relax.Expr, w: relax.Expr, scale: relax.Expr) -> relax.Expr:
+        wide = op.broadcast_to(op.reshape(scale, (1, 6)), (5, 6))
+        return op.multiply(op.matmul(x, w), wide)
+
+    arguments = ((5, 8), "float32"), ((8, 6), "float32"), ((6,), "float32")
+    calls = _lowered(body, *arguments)
+    assert "product0_5x6x8_nn_f32_f32_f32_multiply" in calls and "relax.multiply" not in calls
+    x, w, scale = (random(shape, dtype, seed) for seed, (shape, dtype) in enumerate(arguments))
+    (got,) = run(module(body, *arguments), x, w, scale)
+    assert error(got, (x.astype("float64") @ w) * scale) < 1e-6
+
+
+def test_a_gate_that_is_a_product_too_is_stored_first() -> None:
+    def body(x: relax.Expr, gate: relax.Expr, up: relax.Expr) -> relax.Expr:
+        return op.multiply(op.nn.silu(op.matmul(x, gate)), op.matmul(x, up))
+
+    calls = _lowered(body, SQUARE, SQUARE, SQUARE)
+    assert calls == ["product0_8x8x8_nn_f32_f32_f32", "product1_8x8x8_nn_f32_f32_f32_silu_multiply"]
 
 
 def test_a_batch_of_one_needs_no_reshape() -> None:

@@ -14,9 +14,10 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64
 from autocast.kernels.specs.convolutions import Convolution
-from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
+from autocast.kernels.targets.cpu.convolutions.store import store_tile, where_whole
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet
 from autocast.kernels.targets.cpu.products.tile import Tile
+from autocast.kernels.targets.cpu.vector.finish import Finish
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: Pixels of a tile: enough sums to keep the vector unit busy, few enough to leave registers for data and weights.
@@ -44,10 +45,10 @@ class Depthwise:
         out_shape: list[Extent],
         data: tirx.Buffer,
         packed: tirx.Buffer,
-        output: Output,
+        finish: Finish,
     ) -> None:
         self.unit, self.spec, self.shape, self.out_shape = unit, spec, shape, out_shape
-        self.data, self.packed, self.output = data, packed, output
+        self.data, self.packed, self.finish = data, packed, finish
         vectors = 2 if unit.isa.registers >= 32 and spec.channels % (2 * unit.lanes) == 0 else 1
         self.block = vectors * unit.lanes
         self.row_of_weights = math.ceil(spec.channels / unit.lanes) * unit.lanes
@@ -95,7 +96,7 @@ class Depthwise:
         spec, unit = self.spec, self.unit
         (high, wide), (down, right), stride = spec.kernel, spec.dilation, spec.strides[1]
         tile = Tile(unit, pixels, self.block)
-        unit.fence(self.output.view)
+        unit.fence(self.finish.view)
         tile.clear()
         top = T.bind(row * spec.strides[0] - spec.padding[0])
         first_tap = T.bind(tirx.truncdiv(tirx.max(-top, i64(0)) + (down - 1), i64(down)))
@@ -121,5 +122,5 @@ class Depthwise:
                         tile[pixel, vector] = unit.multiply_add(value, weight, tile[pixel, vector])
         begin = T.bind(((image * self.out_shape[1] + row) * self.out_shape[2] + first) * i64(spec.channels))
         store_tile(
-            unit, self.output, tile, pixels, lambda p: begin + p * spec.channels, channel, None if whole else left
+            unit, self.finish, tile, pixels, lambda p: begin + p * spec.channels, channel, None if whole else left
         )

@@ -24,13 +24,14 @@ from autocast.kernels.targets.cpu.convolutions.cutting import cut_when_run
 from autocast.kernels.targets.cpu.convolutions.depthwise import Depthwise, is_depthwise
 from autocast.kernels.targets.cpu.convolutions.matrix import MatrixTile
 from autocast.kernels.targets.cpu.convolutions.runs import WORDS, RegisterTile
-from autocast.kernels.targets.cpu.convolutions.store import Output, store_tile, where_whole
+from autocast.kernels.targets.cpu.convolutions.store import store_tile, where_whole
 from autocast.kernels.targets.cpu.convolutions.taps import Taps, image_shapes
 from autocast.kernels.targets.cpu.convolutions.weights import PackedWeights
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.matrix import Rows, tile_registers
 from autocast.kernels.targets.cpu.products.tile import Sums, Tile, heights_down_from
-from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, llvm_tiles, vector_math
+from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, llvm_tiles
+from autocast.kernels.targets.cpu.vector.finish import Finish, declare, functions_ir
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either, flat, importing, kernel_function
 
 
@@ -86,13 +87,12 @@ class _Generator:
 
     def emit(self) -> None:
         """Emit the function's arguments and body."""
-        spec, given, epilogue = self.spec, self.given, self.given.epilogue
+        spec, given = self.spec, self.given
         shape, out_shape = image_shapes(given)
         data = T.arg("data", T.buffer((*shape, spec.channels), spec.data_dtype))
         packed = T.arg("packed", T.buffer(self.layout.shape, self.layout.word))
-        bias = T.arg("bias", T.buffer((spec.features,), epilogue.bias)) if epilogue.bias else None
         full = (*out_shape, spec.features)
-        residual = T.arg("residual", T.buffer(full, epilogue.residual)) if epilogue.residual else None
+        operands = declare(given.epilogue, full)
         out = T.arg("out", T.buffer(full, spec.out_dtype))
         seen = out_shape if not spec.transposed else shape
         self.flops = (
@@ -101,21 +101,18 @@ class _Generator:
         if spec is not given:
             shape = out_shape = [1, math.prod(shape[1:], start=shape[0]), 1]
         self.data, self.packed = flat(data), flat(packed)
-        extras = (None if extra is None else flat(extra) for extra in (bias, residual))
-        self.output = Output(flat(out), epilogue, *extras)
+        self.finish = Finish(self.unit, given.epilogue, flat(out), tuple(map(flat, operands)))
         with importing(self._llvm()):
             self.shape = [self.unit.opaque(extent) for extent in shape]
             self.out_shape = [self.unit.opaque(extent) for extent in out_shape]
             if is_depthwise(spec):
-                views = self.data, self.packed, self.output
+                views = self.data, self.packed, self.finish
                 Depthwise(self.unit, spec, self.shape, self.out_shape, *views).emit()
             else:
                 self._tasks()
 
     def _llvm(self) -> str:
-        activation = self.spec.epilogue.activation
-        math_ir = vector_math.math_ir(self.unit.lanes, (activation,)) if activation else ""
-        code = math_ir + llvm_ir.conversions_and_accesses(self.unit.isa) + WORDS
+        code = functions_ir(self.spec.epilogue, self.unit) + llvm_ir.conversions_and_accesses(self.unit.isa) + WORDS
         if self.blocking.tiles:
             code += llvm_pack.packing(self.unit.isa, "bfloat16", "bfloat16") + llvm_tiles.tiles_ir()
         return code
@@ -260,7 +257,7 @@ class _Generator:
     ) -> None:
         """A tile of pixels by one panel: sums in registers over all taps, then the epilogue."""
         place = self._place(chunk, panel)
-        self.unit.fence(self.output.view)
+        self.unit.fence(self.finish.view)
         taps = RegisterTile(
             self.unit, self.blocking, chunk.kind, chunk.band, self.spec.channels, self.layout.channels, self.packed
         )
@@ -286,7 +283,7 @@ class _Generator:
             self.layout.features % self.blocking.panel == 0 or place.left >= self.blocking.panel,
             lambda whole: store_tile(
                 self.unit,
-                self.output,
+                self.finish,
                 sums,
                 int(rows),
                 lambda row: places[row],

@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64
-from autocast.kernels.specs.products import Epilogue
-from autocast.kernels.targets.cpu.products.tile import Sums, Tile, apply_epilogue, load_rounded
+from autocast.kernels.targets.cpu.products.tile import Sums, Tile
+from autocast.kernels.targets.cpu.vector.finish import Finish
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit
-
-
-@dataclass(frozen=True)
-class Output:
-    """Flat views of the output, and of what its epilogue reads; the residual is laid out as the output."""
-
-    view: tirx.Buffer
-    epilogue: Epilogue
-    bias: tirx.Buffer | None
-    residual: tirx.Buffer | None
 
 
 def store_tile(
     unit: VectorUnit,
-    output: Output,
+    finish: Finish,
     tile: Tile | Sums,
     rows: int,
     place: Callable[[Extent], tirx.Expr],
@@ -45,24 +34,17 @@ def store_tile(
     valid
         How many features from there on exist; None: as many as the tile has.
     """
-    width, epilogue = tile.width, output.epilogue
+    width = tile.width
     skips = range(0, width, unit.lanes)
     counts: list[Extent | None] = [None if valid is None else T.bind(valid - skip) for skip in skips]
-    biases = [
-        None if output.bias is None else load_rounded(unit, output.bias, column + skip, count, epilogue.bias_rounding)
-        for skip, count in zip(skips, counts, strict=True)
-    ]
+    of_columns = [finish.of_columns(column + skip, count) for skip, count in zip(skips, counts, strict=True)]
 
     def store(row: Extent, values: Callable[[int], tirx.Expr]) -> None:
         start = T.bind(place(row) + column)
-        for vector, (skip, count, bias) in enumerate(zip(skips, counts, biases, strict=True)):
-            at = start + skip
-            residual = None
-            if output.residual is not None:
-                residual = load_rounded(unit, output.residual, at, count, epilogue.residual_rounding)
-            unit.store(output.view, at, apply_epilogue(unit, epilogue, values(vector), bias, residual), count)
+        for vector, (skip, count, known) in enumerate(zip(skips, counts, of_columns, strict=True)):
+            finish.store(values(vector), start + skip, count, known)
 
-    if isinstance(tile, Tile) and epilogue.activation in (None, "relu"):
+    if isinstance(tile, Tile) and finish.from_registers:
         for row in range(rows):
             store(row, partial(_sums_of, tile, row))
         return

@@ -14,7 +14,8 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i64
-from autocast.kernels.specs.products import Epilogue, GroupedProduct, Product
+from autocast.kernels.specs.epilogue import Epilogue
+from autocast.kernels.specs.products import GroupedProduct, Product
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.products.blocking import (
     Blocking,
@@ -29,6 +30,7 @@ from autocast.kernels.targets.cpu.products.matrix import MatrixWalk
 from autocast.kernels.targets.cpu.products.pack import Source
 from autocast.kernels.targets.cpu.products.panels import PanelWalk, Task
 from autocast.kernels.targets.cpu.products.tile import Output
+from autocast.kernels.targets.cpu.vector.finish import Finish
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 
@@ -105,7 +107,7 @@ class _Generator:
         task = Task(
             a=Source(a, a_base, rows, k, k, True, self.pairs),
             b=Source(b, T.bind(group * (n * k)), n, k, b_stride, spec.transpose_b, self.pairs),
-            output=Output(out, T.bind(first * n), n, Epilogue(), None, None),
+            output=Output(Finish(self.unit, Epilogue(), out), T.bind(first * n), n),
             a_words=words,
             a_words_base=T.bind(a_base // self.per_word),
             b_panels=None,

@@ -17,7 +17,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i64, quotient, remainder
-from autocast.kernels.specs.products import Epilogue, Product
+from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.instruction_sets import InstructionSet, cores, instruction_set
 from autocast.kernels.targets.cpu.products.blocking import (
     RULES,
@@ -34,18 +34,17 @@ from autocast.kernels.targets.cpu.products.pack import Source
 from autocast.kernels.targets.cpu.products.panels import PanelWalk, Task
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight
 from autocast.kernels.targets.cpu.products.tile import Output
-from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, llvm_tiles, vector_math
+from autocast.kernels.targets.cpu.vector import llvm_ir, llvm_pack, llvm_tiles
+from autocast.kernels.targets.cpu.vector.finish import Finish, declare, functions_ir
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
-
-__all__ = ["Epilogue", "Product", "product"]
 
 
 def product(spec: Product, target: tvm.target.Target, name: str, way: Way = RULES) -> tirx.PrimFunc:
-    """A destination-passing TIR function `name(A, B, [bias], [residual], out)` that computes `spec` on `target`.
+    """A destination-passing TIR function `name(A, B, *operands of the epilogue, out)` that computes `spec` on `target`.
 
     The function is fit for `relax.call_tir`. Its attribute `autocast.summed_axis` is A's axis of length k, which
-    profiles multiply by the output's size to count operations. The output may take the place of the residual, where
-    each element is computed once.
+    profiles multiply by the output's size to count operations. The output may take the place of a tensor that the
+    epilogue reads, where each element is computed once.
     """
     isa = instruction_set(target)
     with kernel_function(name) as finished:
@@ -59,10 +58,8 @@ def snippets(spec: Product, unit: VectorUnit, *, pairs: bool) -> str:
     """The LLVM functions that a kernel of `spec` calls."""
     compute = "bfloat16" if pairs else "float32"
     storages = sorted({spec.a_dtype, spec.b_dtype})
-    activation = spec.epilogue.activation
-    math_ir = vector_math.math_ir(unit.lanes, (activation,)) if activation else ""
     return (
-        math_ir
+        functions_ir(spec.epilogue, unit)
         + llvm_ir.conversions_and_accesses(unit.isa)
         + "".join(llvm_pack.packing(unit.isa, storage, compute) for storage in storages)
         + (llvm_tiles.tiles_ir() if pairs and unit.isa.tiles else "")
@@ -103,7 +100,7 @@ class _Problem:
     def swapped(self) -> _Problem:
         """A matrix times a column is a row times the transposed matrix, and few rows are what is fast."""
         spec = self.spec
-        if spec.n != 1 or spec.m == 1 or spec.b_packed or spec.epilogue.bias:
+        if spec.n != 1 or spec.m == 1 or spec.b_packed or spec.epilogue.reads_columns:
             return self
         swapped = replace(
             spec,
@@ -157,11 +154,11 @@ class _Generator:
         return problem
 
     def in_place(self, problem: _Problem) -> list[list[int]]:
-        """Which result may take which argument's place: that of the residual, unless some rows are computed twice."""
-        epilogue, rows = self.spec.epilogue, problem.spec.m
-        if not epilogue.residual or rows is None or has_few_rows(problem.spec, pairs=self.pairs):
+        """Which result may take which argument's place: a tensor of the epilogue's, unless rows are computed twice."""
+        if problem.spec.m is None or has_few_rows(problem.spec, pairs=self.pairs):
             return []
-        return [[0, 3 if epilogue.bias else 2]]
+        operands = enumerate(self.spec.epilogue.operands, start=2)
+        return [[0, number] for number, operand in operands if not operand.per_column]
 
     def _arguments(self) -> _Problem:
         spec = self.spec
@@ -185,15 +182,10 @@ class _Generator:
             b_shape, b_dtype = self.packed.shape, self.packed.packed_dtype
         a = T.arg("A", T.buffer(a_shape, spec.a_dtype))
         b = T.arg("B", T.buffer(b_shape, b_dtype))
-        bias = T.arg("bias", T.buffer((n,), spec.epilogue.bias)) if spec.epilogue.bias else None
-        residual = None
-        if spec.epilogue.residual:
-            residual = T.arg("residual", T.buffer((*batch, m, n), spec.epilogue.residual))
+        operands = declare(spec.epilogue, (*batch, m, n))
         out = T.arg("out", T.buffer((*batch, m, n), spec.out_dtype))
         problem = _Problem(spec, m, n, k, batch, flat(a), flat(b))
-        self.out = flat(out)
-        self.bias = None if bias is None else flat(bias)
-        self.residual = None if residual is None else flat(residual)
+        self.finish = Finish(self.unit, spec.epilogue, flat(out), tuple(map(flat, operands)))
         in_place = spec.a_dtype == ("bfloat16" if self.pairs else "float32") and not spec.transpose_a
         whole_words = spec.k is not None and spec.k % self.per_word == 0
         self.a_words = flat(a, self.word, self.per_word) if in_place and whole_words else None
@@ -231,7 +223,7 @@ class _Generator:
         return Task(
             a=Source(problem.a, a_base, m, k, a_stride, a_along_k, self.pairs),
             b=Source(problem.b, b_base, n, k, b_stride, spec.transpose_b, self.pairs),
-            output=Output(self.out, T.bind(matrix * i64(m * n)), n, spec.epilogue, self.bias, self.residual),
+            output=Output(self.finish, T.bind(matrix * i64(m * n)), n),
             a_words=self.a_words,
             a_words_base=T.bind(a_base // self.per_word),
             b_panels=self.b_panels,

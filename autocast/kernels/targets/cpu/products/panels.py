@@ -241,7 +241,7 @@ class PanelWalk:
             registers.store(sums)
             either(block.ends, lambda: finish_rows(unit, output, sums, valid, row, column))
 
-        if not output.from_registers:
+        if not output.finish.from_registers:
             through_memory()
             return
         inside = [] if block.ends is None else [block.ends]

@@ -9,8 +9,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64
-from autocast.kernels.specs.products import Epilogue
-from autocast.kernels.targets.cpu.vector import vector_math
+from autocast.kernels.targets.cpu.vector.finish import Finish
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: Words whose products are summed in registers alone, and those of a block where there are more.
@@ -176,27 +175,17 @@ def multiply_tile(
 
 @dataclass(frozen=True)
 class Output:
-    """Where sums go: one matrix of the output, and what its epilogue reads.
+    """Where sums go: one matrix of the output.
 
     Attributes
     ----------
-    view, base, columns
-        The output's memory (flat), where the matrix begins in it, and the length of its rows.
-    bias, residual
-        Flat views of the epilogue's operands; the residual is laid out as the output.
+    base, columns
+        Where the matrix begins in the output, and the length of its rows.
     """
 
-    view: tirx.Buffer
+    finish: Finish
     base: tirx.Expr
     columns: Extent
-    epilogue: Epilogue
-    bias: tirx.Buffer | None
-    residual: tirx.Buffer | None
-
-    @property
-    def from_registers(self) -> bool:
-        """Whether the epilogue is applied to sums in registers: not where it needs many registers itself."""
-        return self.epilogue.activation in (None, "relu")
 
 
 def finish_tile(unit: VectorUnit, output: Output, tile: Tile, starts: list[tirx.Expr], column: Extent) -> None:
@@ -207,15 +196,13 @@ def finish_tile(unit: VectorUnit, output: Output, tile: Tile, starts: list[tirx.
     starts
         For each row, the place in the output of its first element.
     column
-        The tile's first column, where its part of the bias begins.
+        The tile's first column.
     """
     skips = [vector * unit.lanes for vector in range(tile.vectors)]
-    biases = [_bias(unit, output, i64(column) + skip, None) for skip in skips]
+    of_columns = [output.finish.of_columns(i64(column) + skip, None) for skip in skips]
     for row, start in enumerate(starts):
-        for vector, (skip, bias) in enumerate(zip(skips, biases, strict=True)):
-            residual = _residual(unit, output, start + skip, None)
-            value = apply_epilogue(unit, output.epilogue, tile[row, vector], bias, residual)
-            unit.store(output.view, start + skip, value)
+        for vector, (skip, known) in enumerate(zip(skips, of_columns, strict=True)):
+            output.finish.store(tile[row, vector], start + skip, None, known)
 
 
 def finish_rows(unit: VectorUnit, output: Output, sums: Sums, rows: Extent, row: Extent, column: Extent) -> None:
@@ -228,10 +215,8 @@ def finish_rows(unit: VectorUnit, output: Output, sums: Sums, rows: Extent, row:
                 skip = vector * unit.lanes
                 count = T.bind(i64(output.columns) - i64(column) - skip) if partial else None
                 value = T.bind(sums.buffer[unit.ramp(i64(sums.offset) + r * sums.width + skip)])
-                bias = _bias(unit, output, i64(column) + skip, count)
-                residual = _residual(unit, output, start + skip, count)
-                value = apply_epilogue(unit, output.epilogue, value, bias, residual)
-                unit.store(output.view, start + skip, value, count)
+                known = output.finish.of_columns(i64(column) + skip, count)
+                output.finish.store(value, start + skip, count, known)
 
     if isinstance(output.columns, int) and output.columns % sums.width == 0:
         finish(partial=False)
@@ -241,45 +226,3 @@ def finish_rows(unit: VectorUnit, output: Output, sums: Sums, rows: Extent, row:
             finish(partial=False)
         with T.Else():
             finish(partial=True)
-
-
-def _bias(unit: VectorUnit, output: Output, column: tirx.Expr, count: tirx.Expr | None) -> tirx.Expr | None:
-    return (
-        None if output.bias is None else load_rounded(unit, output.bias, column, count, output.epilogue.bias_rounding)
-    )
-
-
-def _residual(unit: VectorUnit, output: Output, at: tirx.Expr, count: tirx.Expr | None) -> tirx.Expr | None:
-    if output.residual is None:
-        return None
-    return load_rounded(unit, output.residual, at, count, output.epilogue.residual_rounding)
-
-
-def load_rounded(
-    unit: VectorUnit, buffer: tirx.Buffer, at: tirx.Expr, count: tirx.Expr | None, dtype: str | None
-) -> tirx.Expr:
-    """A vector of a bias or a residual, rounded to `dtype` unless that is None."""
-    return T.bind(_rounded(unit, unit.load(buffer, at, count), dtype))
-
-
-def _rounded(unit: VectorUnit, value: tirx.Expr, dtype: str | None) -> tirx.Expr:
-    return value if dtype is None else tirx.call_pure_extern(unit.dtype, f"autocast_round_{dtype}", value)
-
-
-def apply_epilogue(
-    unit: VectorUnit, epilogue: Epilogue, value: tirx.Expr, bias: tirx.Expr | None, residual: tirx.Expr | None
-) -> tirx.Expr:
-    """The epilogue of one vector of sums, given those of the bias and the residual."""
-    if epilogue.scale is not None:
-        value = value * unit.splat(epilogue.scale)
-    if bias is not None:
-        value = value + bias
-    steps = ("residual", "activation") if epilogue.residual_first else ("activation", "residual")
-    for step, dtype in zip(steps, epilogue.roundings, strict=True):
-        value = _rounded(unit, value, dtype)
-        if step == "residual" and residual is not None:
-            factor = epilogue.residual_scale
-            value = value + (residual if factor is None else residual * unit.splat(factor))
-        if step == "activation" and epilogue.activation is not None:
-            value = vector_math.call(epilogue.activation, value, *map(unit.splat, epilogue.activation_numbers))
-    return T.bind(value)

@@ -23,7 +23,8 @@ from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, ceil_div, i64
 from autocast.kernels.specs.cells import Functions, backward_step, cell_step, forward_step
-from autocast.kernels.specs.products import Epilogue, Product
+from autocast.kernels.specs.epilogue import Epilogue
+from autocast.kernels.specs.products import Product
 from autocast.kernels.specs.recurrent import Recurrence
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.products.blocking import choose_blocking
@@ -34,6 +35,7 @@ from autocast.kernels.targets.cpu.products.tile import Output
 from autocast.kernels.targets.cpu.recurrent.weights import RecurrentWeight
 from autocast.kernels.targets.cpu.vector import vector_math
 from autocast.kernels.targets.cpu.vector.evaluator import Sizes
+from autocast.kernels.targets.cpu.vector.finish import Finish
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function
 
 #: From so many products at a step on, threads that share its units gain more than they lose by waiting for each other.
@@ -202,7 +204,7 @@ class _Generator:
         task = Task(
             a=Source(self.operand, base, self.rows, self.weight.k, width, True, self.weight.pairs),
             b=Source(self.operand, i64(0), self.weight.columns, self.weight.k, width, True, self.weight.pairs),
-            output=Output(self.sums, i64(0), self.weight.columns, Epilogue(), None, None),
+            output=Output(Finish(self.unit, Epilogue(), self.sums), i64(0), self.weight.columns),
             a_words=self.operands,
             a_words_base=T.bind(base // self.weight.per_word),
             b_panels=self.panels,

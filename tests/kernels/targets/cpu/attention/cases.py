@@ -8,7 +8,7 @@ import numpy as np
 
 from autocast.kernels.specs.attention import Attention, OperandView, Step
 from autocast.kernels.specs.sizes import Size, dimension, evaluated
-from tests.kernels.targets.cpu.products.cases import DTYPES, ROUNDING
+from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
 
 STORED = {**DTYPES, "bool": np.bool_}
 #: Relative error of the powers of two, for probabilities that are multiplied as bfloat16 and as float32.

@@ -10,7 +10,9 @@ import tvm
 from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
 from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
-from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, DTYPES, ROUNDING, STEEPEST, target_of
+from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING, SMALLEST
+from tests.kernels.targets.cpu.epilogues import evaluated
+from tests.kernels.targets.cpu.products.cases import target_of
 
 Extents = tuple[int, int, int]
 
@@ -34,9 +36,10 @@ class Case:
 
         self.data = random((batch, height, width, spec.channels), spec.data_dtype)
         self.weights = random(spec.weight_shape, spec.weight_dtype)
-        epilogue = spec.epilogue
-        self.bias = random((spec.features,), epilogue.bias) if epilogue.bias else None
-        self.residual = random(out_shape, epilogue.residual) if epilogue.residual else None
+        self.extras = [
+            random((spec.features,) if operand.per_column else out_shape, operand.dtype)
+            for operand in spec.epilogue.operands
+        ]
         self.out = np.full(out_shape, np.nan, DTYPES[spec.out_dtype])
 
     def sums(self, data: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -66,21 +69,13 @@ class Case:
 
     def expected(self) -> tuple[np.ndarray, np.ndarray]:
         """The output in float64, and how far from it each element may be: as for products, see there."""
-        spec, epilogue = self.spec, self.spec.epilogue
+        spec = self.spec
         data, weights = self.data.astype(np.float64), self.weights.astype(np.float64)
         length = spec.channels // spec.groups * spec.kernel[0] * spec.kernel[1]
         per_product = length * ROUNDING["float32"] + (2 * ROUNDING["bfloat16"] if spec.compute == "bfloat16" else 0)
         sums, error = self.sums(data, weights), per_product * self.sums(np.abs(data), np.abs(weights))
-        scale = 1.0 if epilogue.scale is None else epilogue.scale
-        sums, error = sums * scale, error * abs(scale)
-        if self.bias is not None:
-            sums = sums + self.bias.astype(np.float64)
-        residual = 0.0 if self.residual is None else self.residual.astype(np.float64)
-        activation = ACTIVATIONS[epilogue.activation]
-        exact = activation(sums + residual) if epilogue.residual_first else activation(sums) + residual
-        arithmetic = 8 * ROUNDING["float32"] * (np.abs(sums) + np.abs(residual) + np.abs(exact))
-        smallest = {"float32": 0.0, "bfloat16": 0.0, "float16": 2.0**-25}[spec.out_dtype]
-        return exact, STEEPEST * error + arithmetic + ROUNDING[spec.out_dtype] * np.abs(exact) * 1.01 + smallest + 1e-30
+        exact, error = evaluated(spec.epilogue, sums, error, self.extras)
+        return exact, error + ROUNDING[spec.out_dtype] * np.abs(exact) * 1.01 + SMALLEST[spec.out_dtype] + 1e-30
 
 
 def outputs(cases: list[Case], cpu: str, cores: int = 2) -> list[np.ndarray]:
@@ -100,7 +95,7 @@ def outputs(cases: list[Case], cpu: str, cores: int = 2) -> list[np.ndarray]:
             np.full([int(size) for size in written.shape], -1, str(written.dtype))
         )  # NaN, as pairs of bfloat16
         module[f"pack{i}"](tvm.runtime.tensor(case.weights), packed)
-        operands = [tvm.runtime.tensor(x) for x in (case.bias, case.residual, case.out) if x is not None]
+        operands = [tvm.runtime.tensor(x) for x in (*case.extras, case.out)]
         module[f"convolution{i}"](tvm.runtime.tensor(case.data), packed, *operands)
         results.append(operands[-1].numpy().astype(np.float64))
     return results

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from autocast.errors import UnsupportedError
 from autocast.kernels.specs.convolutions import Convolution
-from autocast.kernels.specs.products import Epilogue
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
 from tests.kernels.targets.cpu.convolutions.cases import Case, check, outputs
-from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, CPUS, DTYPES, activated, runs_here, target_of
+from tests.kernels.targets.cpu.dtypes import DTYPES
+from tests.kernels.targets.cpu.epilogues import ACTIVATIONS, epilogue
+from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 needs = {cpu: pytest.mark.skipif(not runs_here(cpu), reason=f"this machine cannot run {cpu} code") for cpu in CPUS}
 every_cpu = pytest.mark.parametrize("cpu", [pytest.param(cpu, marks=needs[cpu]) for cpu in CPUS])
@@ -24,7 +25,7 @@ here = next(cpu for cpu in CPUS if runs_here(cpu))
 other_cpus = pytest.mark.parametrize("cpu", [pytest.param(cpu, marks=needs[cpu]) for cpu in CPUS if cpu != here])
 
 ALL_AROUND = (1, 1, 1, 1)
-BIAS_RELU = Epilogue(bias="float32", activation="relu")
+BIAS_RELU = epilogue(bias="float32", activation="relu")
 
 
 def in_dtype(spec: Convolution, dtype: str) -> Convolution:
@@ -60,12 +61,13 @@ def convolutions(draw: st.DrawFn) -> Case:
         transposed=transposed,
         output_padding=(strides[0] - 1, 0) if transposed else (0, 0),
         compute=draw(st.sampled_from([None, "bfloat16"])) if "float16" not in (data, weight) else None,
-        epilogue=Epilogue(
+        epilogue=epilogue(
             scale=draw(st.sampled_from([None, 0.5])),
             bias=draw(st.sampled_from([None, *DTYPES])),
-            **activated(draw(st.sampled_from(list(ACTIVATIONS)))),
+            activation=draw(st.sampled_from(list(ACTIVATIONS))),
             residual=draw(st.sampled_from([None, *DTYPES])),
             residual_first=draw(st.booleans()),
+            gate=draw(st.sampled_from([None, None, *DTYPES])),
         ),
     )
     return Case(spec, extents)
@@ -156,11 +158,11 @@ def test_windows_that_lie_beside_the_image_see_zeros(dtype: str) -> None:
 
 def test_every_epilogue() -> None:
     spec = Convolution(2, 7, 7, 16, 33, (3, 3), padding=ALL_AROUND, out_dtype="bfloat16")
-    epilogues = [
-        Epilogue(0.5, "bfloat16", residual="float16", residual_first=name in (None, "relu"), **activated(name))
+    kinds = [
+        epilogue(scale=0.5, bias="bfloat16", activation=name, residual="float16", residual_first=name in (None, "relu"))
         for name in ACTIVATIONS
     ]
-    check([Case(replace(spec, epilogue=epilogue)) for epilogue in epilogues], here)
+    check([Case(replace(spec, epilogue=kind)) for kind in kinds], here)
 
 
 def test_a_nan_reaches_the_outputs_that_see_it_and_no_other() -> None:

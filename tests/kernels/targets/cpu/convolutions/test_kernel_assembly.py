@@ -9,8 +9,8 @@ import pytest
 import tvm
 
 from autocast.kernels.specs.convolutions import Convolution
-from autocast.kernels.specs.products import Epilogue
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
+from tests.kernels.targets.cpu.epilogues import epilogue
 from tests.kernels.targets.cpu.products.cases import target_of
 from tests.kernels.targets.cpu.products.test_assembly import MULTIPLY, straight_loops
 
@@ -28,8 +28,8 @@ SPECS = {
 def test_sums_stay_in_registers(cpu: str, dtype: str) -> None:
     target = target_of(cpu)
     for name, spec in SPECS.items():
-        epilogue = Epilogue(bias="float32", activation="relu", residual=dtype, residual_first=True)
-        spec = replace(spec, data_dtype=dtype, weight_dtype=dtype, out_dtype=dtype, epilogue=epilogue)
+        finish = epilogue(bias="float32", activation="relu", residual=dtype, residual_first=True)
+        spec = replace(spec, data_dtype=dtype, weight_dtype=dtype, out_dtype=dtype, epilogue=finish)
         module = tvm.compile(tvm.IRModule({"main": convolution(spec, target, "main")}), target=target).mod
         assembly = module.inspect_source("asm")
         # The depthwise kernel widens bfloat16 data and multiplies them in float32.

@@ -12,7 +12,8 @@ import tvm
 from autocast.errors import UnsupportedError
 from autocast.kernels.specs.convolutions import Pooling
 from autocast.kernels.targets.cpu.convolutions.pooling import pooling
-from tests.kernels.targets.cpu.products.cases import CPUS, DTYPES, ROUNDING, runs_here, target_of
+from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
+from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 needs = {cpu: pytest.mark.skipif(not runs_here(cpu), reason=f"this machine cannot run {cpu} code") for cpu in CPUS}
 every_cpu = pytest.mark.parametrize("cpu", [pytest.param(cpu, marks=needs[cpu]) for cpu in CPUS])

@@ -12,7 +12,8 @@ import tvm
 from autocast.kernels.specs.convolutions import Convolution, WeightGradient
 from autocast.kernels.targets.cpu.convolutions.weight_gradient import weight_gradient
 from tests.kernels.targets.cpu.convolutions.test_kernel import ALL_AROUND, here, other_cpus
-from tests.kernels.targets.cpu.products.cases import DTYPES, ROUNDING, target_of
+from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
+from tests.kernels.targets.cpu.products.cases import target_of
 from tests.kernels.targets.cpu.products.test_assembly import MULTIPLY, straight_loops
 
 KINDS = {

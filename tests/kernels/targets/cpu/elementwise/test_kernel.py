@@ -14,7 +14,8 @@ import tvm
 from autocast.kernels.specs.program import Program, ProgramBuilder
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.vector import streaming
-from tests.kernels.targets.cpu.products.cases import CPUS, DTYPES, ROUNDING, runs_here, target_of
+from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
+from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 every_cpu = pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
 NUMPY = {**DTYPES, "bool": np.bool_}

@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import ml_dtypes
 import numpy as np
 import pytest
 import tvm
-from scipy import special
 
 from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruction_set
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
+from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING, SMALLEST
+from tests.kernels.targets.cpu.epilogues import evaluated
 
-DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
-#: Half the distance between 1 and the next number: the relative error of one rounding.
-ROUNDING = {"float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
-#: The absolute error of a rounding to subnormal numbers.
-SMALLEST = {"float32": 0.0, "bfloat16": 0.0, "float16": 2.0**-25}
 CPUS = ("sapphirerapids", "znver4", "skylake-avx512", "x86-64-v3", "x86-64")
-ACTIVATIONS = {
-    None: lambda x: x,
-    "relu": lambda x: np.maximum(x, 0),
-    "gelu": lambda x: 0.5 * x * (1 + special.erf(x / np.sqrt(2))),
-    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
-    "silu": lambda x: x * special.expit(x),
-    "tanh": np.tanh,
-    "sigmoid": special.expit,
-    "clip": lambda x: np.clip(x, -0.5, 0.75),
-    "leakyrelu": lambda x: np.where(x < 0, 0.1 * x, x),
-}
-#: The numbers that some of them have.
-NUMBERS = {"clip": (-0.5, 0.75), "leakyrelu": (0.1,)}
-#: The largest slope of any activation above; gelu's is 1.13.
-STEEPEST = 1.2
 
 
 def target_of(cpu: str, cores: int = 2) -> tvm.target.Target:
@@ -50,11 +28,6 @@ def runs_here(cpu: str) -> bool:
 
 
 has_pairs = pytest.mark.skipif(not runs_here("znver4"), reason="packing does not narrow where pairs are not multiplied")
-
-
-def activated(name: str | None) -> dict[str, Any]:
-    """What an epilogue says of one of the activations above."""
-    return {"activation": name, "activation_numbers": NUMBERS.get(name or "", ())}
 
 
 _COMPILED: dict[tuple[Product, str, bool], tvm.runtime.Executable] = {}
@@ -82,15 +55,15 @@ class Case:
         a_batch, b_batch = leading(spec.a_batched, spec.a_repeated), leading(spec.b_batched, spec.b_repeated)
         self.a = random(a_batch + ((k, m) if spec.transpose_a else (m, k)), spec.a_dtype)
         self.b = random(b_batch + ((n, k) if spec.transpose_b else (k, n)), spec.b_dtype)
-        epilogue = spec.epilogue
-        self.bias = random((n,), epilogue.bias) if epilogue.bias else None
-        self.residual = random((*batch, m, n), epilogue.residual) if epilogue.residual else None
+        self.extras = [
+            random((n,) if operand.per_column else (*batch, m, n), operand.dtype) for operand in spec.epilogue.operands
+        ]
         self.layout = PackedWeight.of(spec, instruction_set(self.target)) if spec.b_packed else None
         self.out = np.full((*batch, m, n), np.nan, DTYPES[spec.out_dtype])
 
     def operands(self) -> list[np.ndarray]:
         """The arguments of the kernel, but its output."""
-        return [x for x in (self.a, self.b, self.bias, self.residual) if x is not None]
+        return [self.a, self.b, *self.extras]
 
     def compiled(self, in_place: bool) -> tvm.runtime.Executable:
         """The kernel, and what packs its weight; cases of one product whose sizes are known when it runs share it."""
@@ -98,7 +71,7 @@ class Case:
             return known
         function = product(self.spec, self.target, "main")
         if in_place:
-            ((result, argument),) = function.attrs["autocast.in_place"]
+            (result, argument), *_ = function.attrs["autocast.in_place"]
             operands = len(self.operands())
             function = function.specialize({function.params[operands + result]: function.params[argument]})
         functions = {"main": function}
@@ -126,9 +99,9 @@ class Case:
 
         A float32 sum of k products differs from the exact one by at most k roundings of the sum of their magnitudes
         (the kernels' blocks make it far fewer); operands rounded to bfloat16 add two of its roundings to each product;
-        the activation stretches an error by its steepest slope; storing rounds once more.
+        what the epilogue makes of an error see there; storing rounds once more.
         """
-        spec, epilogue = self.spec, self.spec.epilogue
+        spec = self.spec
         a, b = self.a.astype(np.float64), self.b.astype(np.float64)
         a = a.swapaxes(-1, -2) if spec.transpose_a else a
         b = b.swapaxes(-1, -2) if spec.transpose_b else b
@@ -136,24 +109,8 @@ class Case:
         if spec.compute == "bfloat16":
             per_product += 2 * ROUNDING["bfloat16"]
         sums, error = a @ b, per_product * (np.abs(a) @ np.abs(b))
-        scale = 1.0 if epilogue.scale is None else epilogue.scale
-        sums, error = sums * scale, error * abs(scale)
-        if self.bias is not None:
-            sums = sums + self.bias.astype(np.float64)
-        residual = 0.0 if self.residual is None else self.residual.astype(np.float64)
-        residual = residual * (1.0 if epilogue.residual_scale is None else epilogue.residual_scale)
-        activation = ACTIVATIONS[epilogue.activation]
-        exact = sums
-        for step, dtype in zip(
-            ("residual", "activation")[:: 1 if epilogue.residual_first else -1], epilogue.roundings, strict=True
-        ):
-            error = error + (0.0 if dtype is None else ROUNDING[dtype] * np.abs(exact) * 1.01 + SMALLEST[dtype])
-            exact = exact + residual if step == "residual" else activation(exact)
-        # A few roundings of the epilogue's own arithmetic, relative to what goes in and what comes out.
-        arithmetic = 8 * ROUNDING["float32"] * (np.abs(sums) + np.abs(residual) + np.abs(exact))
-        return exact, STEEPEST * error + arithmetic + ROUNDING[spec.out_dtype] * np.abs(exact) * 1.01 + SMALLEST[
-            spec.out_dtype
-        ] + 1e-30
+        exact, error = evaluated(spec.epilogue, sums, error, self.extras)
+        return exact, error + ROUNDING[spec.out_dtype] * np.abs(exact) * 1.01 + SMALLEST[spec.out_dtype] + 1e-30
 
     def check(self, *, in_place: bool = False) -> None:
         """Fail unless every element is where it may be; a NaN, or an element that was not written, is not."""

@@ -8,8 +8,9 @@ from itertools import pairwise
 import pytest
 import tvm
 
-from autocast.kernels.specs.products import Epilogue, Product
+from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.products.kernel import product
+from tests.kernels.targets.cpu.epilogues import epilogue
 from tests.kernels.targets.cpu.products.cases import CPUS, target_of
 
 #: The instruction that multiplies, by CPU and by dtype.
@@ -20,7 +21,7 @@ MULTIPLY = {
     ("x86-64-v3", "float32"): "vfmadd",
     ("x86-64", "float32"): "mulps",
 }
-GELU = Epilogue(bias="float32", activation="gelu")
+GELU = epilogue(bias="float32", activation="gelu")
 
 
 def compile_product(spec: Product, cpu: str) -> tvm.runtime.Module:
@@ -65,8 +66,8 @@ def test_sums_stay_in_registers(cpu: str, dtype: str, extents: tuple, transposes
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_sums_that_are_finished_in_registers_stay_there(dtype: str) -> None:
-    epilogue = Epilogue(scale=0.5, bias="float32", activation="relu", residual="bfloat16")
-    check_registers(Product(130, 100, 4096, dtype, dtype, "bfloat16", epilogue=epilogue, b_packed=True), "znver4")
+    finish = epilogue(scale=0.5, bias="float32", activation="relu", residual="bfloat16")
+    check_registers(Product(130, 100, 4096, dtype, dtype, "bfloat16", epilogue=finish, b_packed=True), "znver4")
 
 
 def check_registers(spec: Product, cpu: str) -> None:

@@ -10,7 +10,8 @@ import tvm
 
 from autocast.kernels.specs.products import GroupedProduct
 from autocast.kernels.targets.cpu.products.grouped import grouped_product
-from tests.kernels.targets.cpu.products.cases import CPUS, DTYPES, ROUNDING, runs_here, target_of
+from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
+from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 #: Where groups of 40 rows end: with none, one, few, many rows; with rows behind the last end; with ends that are wrong.
 ENDS = {"all": (0, 1, 4, 30, 40), "left": (5, 5, 5, 6, 21), "wrong": (-3, 9, 50, 99, 99)}

@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.kernels.specs.products import Epilogue, Product
+from autocast.kernels.specs.epilogue import Epilogue, Operand
+from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.products.kernel import product
-from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, CPUS, DTYPES, Case, activated, runs_here, target_of
+from tests.kernels.targets.cpu.dtypes import DTYPES
+from tests.kernels.targets.cpu.epilogues import ACTIVATIONS, epilogue
+from tests.kernels.targets.cpu.products.cases import CPUS, Case, runs_here, target_of
 
 needs = {cpu: pytest.mark.skipif(not runs_here(cpu), reason=f"this machine cannot run {cpu} code") for cpu in CPUS}
 every_cpu = pytest.mark.parametrize("cpu", [pytest.param(cpu, marks=needs[cpu]) for cpu in CPUS])
@@ -34,13 +37,14 @@ def products(draw: st.DrawFn) -> tuple[Product, dict[str, int]]:
     sizes |= {f"batch{i}": 5 for i, extent in enumerate(dims) if extent is None}
     a_dtype, b_dtype = draw(dtypes), draw(dtypes)
     compute = draw(st.sampled_from([None, "bfloat16"])) if "float16" not in (a_dtype, b_dtype) else None
-    epilogue = Epilogue(
+    finish = epilogue(
         scale=draw(st.sampled_from([None, 0.125])),
         bias=draw(st.sampled_from([None, *DTYPES])),
-        **activated(draw(st.sampled_from(list(ACTIVATIONS)))),
+        activation=draw(st.sampled_from(list(ACTIVATIONS))),
         residual=draw(st.sampled_from([None, *DTYPES])),
         residual_scale=draw(st.sampled_from([None, 0.75])),
         residual_first=draw(st.booleans()),
+        gate=draw(st.sampled_from([None, None, *DTYPES])),
         roundings=(draw(st.sampled_from(ROUNDED_TO)), draw(st.sampled_from(ROUNDED_TO))),
     )
     flags = [draw(st.booleans()) for _ in range(4)]
@@ -58,7 +62,7 @@ def products(draw: st.DrawFn) -> tuple[Product, dict[str, int]]:
         b_batched=flags[3],
         a_repeated=draw(st.sampled_from([(), tuple(range(len(dims) - 1))])),
         b_repeated=draw(st.sampled_from([(), (len(dims) - 1,)])),
-        epilogue=epilogue,
+        epilogue=finish,
         compute=compute,
     ), sizes
 
@@ -72,13 +76,13 @@ def test_any_product_equals_float64(cpu: str, case: tuple[Product, dict[str, int
 
 
 IN_PLACE = {
-    "whole tiles": Product(64, 96, 40, transpose_a=True, epilogue=Epilogue(residual="float32", residual_scale=0.9)),
-    "tails": Product(25, 97, 33, epilogue=Epilogue(residual="float32")),
-    "blocks of k": Product(64, 50, 9001, transpose_a=True, epilogue=Epilogue(residual="float32")),
+    "whole tiles": Product(64, 96, 40, transpose_a=True, epilogue=epilogue(residual="float32", residual_scale=0.9)),
+    "tails": Product(25, 97, 33, epilogue=epilogue(residual="float32")),
+    "blocks of k": Product(64, 50, 9001, transpose_a=True, epilogue=epilogue(residual="float32")),
     "an activation and a bias": Product(
-        33, 50, 20, out_dtype="bfloat16", epilogue=Epilogue(bias="float32", activation="gelu", residual="bfloat16")
+        33, 50, 20, out_dtype="bfloat16", epilogue=epilogue(bias="float32", activation="gelu", residual="bfloat16")
     ),
-    "a batch": Product(20, 50, 20, batch=3, a_batched=True, b_batched=True, epilogue=Epilogue(residual="float32")),
+    "a batch": Product(20, 50, 20, batch=3, a_batched=True, b_batched=True, epilogue=epilogue(residual="float32")),
 }
 
 
@@ -91,8 +95,8 @@ def test_a_product_may_be_written_over_its_residual(case: str) -> None:
     "spec",
     [
         Product(20, 20, 20),
-        Product(5, 100, 20, epilogue=Epilogue(residual="float32")),  # rows of an incomplete tile are computed twice
-        Product(None, 100, 20, epilogue=Epilogue(residual="float32")),
+        Product(5, 100, 20, epilogue=epilogue(residual="float32")),  # rows of an incomplete tile are computed twice
+        Product(None, 100, 20, epilogue=epilogue(residual="float32")),
     ],
 )
 def test_other_products_are_not(spec: Product) -> None:
@@ -112,7 +116,7 @@ def test_all_transposes_with_a_tail_of_one_everywhere(
 @pytest.mark.parametrize("transpose_a", [False, True])
 @pytest.mark.parametrize("k", [4095, 4096, None])
 def test_sums_too_long_for_one_block_go_through_partial_sums(dtype: str, transpose_a: bool, k: int | None) -> None:
-    spec = Product(19, 50, k, dtype, dtype, "float32", transpose_a, epilogue=Epilogue(bias="float32"))
+    spec = Product(19, 50, k, dtype, dtype, "float32", transpose_a, epilogue=epilogue(bias="float32"))
     Case(spec, cpu=here, k=4097).check()
 
 
@@ -140,8 +144,8 @@ def test_one_kernel_serves_any_number_of_rows(n: int, dtype: str, transpose_a: b
 @pytest.mark.parametrize("transpose_b", [False, True])
 @pytest.mark.parametrize(("dtype", "compute"), [("float32", None), ("bfloat16", None), ("float32", "bfloat16")])
 def test_few_rows(rows: int, transpose_b: bool, dtype: str, compute: str | None) -> None:
-    epilogue = Epilogue(bias="float32", activation="gelu", residual=dtype)
-    spec = Product(rows, 301, 515, dtype, dtype, dtype, transpose_b=transpose_b, epilogue=epilogue, compute=compute)
+    finish = epilogue(bias="float32", activation="gelu", residual=dtype)
+    spec = Product(rows, 301, 515, dtype, dtype, dtype, transpose_b=transpose_b, epilogue=finish, compute=compute)
     Case(spec, cpu=here).check()
 
 
@@ -169,7 +173,7 @@ def test_narrowing_while_packing_rounds_the_weight_to_bfloat16() -> None:
 
 
 def test_a_product_is_callable_from_relax_and_passes_its_pipeline() -> None:
-    spec = Product(None, 24, 32, epilogue=Epilogue(bias="float32", activation="relu"))
+    spec = Product(None, 24, 32, epilogue=epilogue(bias="float32", activation="relu"))
     builder = relax.BlockBuilder()
     kernel = builder.add_func(product(spec, target_of(here), "kernel"), "kernel")
     rows = tvm.tirx.Var("rows", "int64")
@@ -214,7 +218,9 @@ def test_an_illegal_product_names_what_is_legal(arguments: dict, message: str) -
 
 
 def test_an_illegal_epilogue_names_what_is_legal() -> None:
-    with pytest.raises(UnsupportedError, match=r"Epilogue\.activation: got 'swish', expected one of None, relu"):
-        Epilogue(activation="swish")
-    with pytest.raises(UnsupportedError, match=r"Epilogue\.activation_numbers: got \(1\.0,\), expected 2 for clip"):
-        Epilogue(activation="clip", activation_numbers=(1.0,))
+    with pytest.raises(UnsupportedError, match=r"Epilogue\.operands: got 'int8', expected one of float32, bfloat16"):
+        Epilogue(operands=(Operand("int8"),))
+    with pytest.raises(UnsupportedError, match=r"step 1 is \('relu', 1\), expected one of earlier steps"):
+        Epilogue((("sum",), ("relu", 1)))
+    with pytest.raises(UnsupportedError, match=r"step 0 is \('load', 0\), expected .* of the 0 operands"):
+        Epilogue((("load", 0),))

@@ -14,9 +14,10 @@ from autocast.kernels import detect_target
 from autocast.kernels.matching.products.rule import lower_products
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.widen import compute_in_float32
-from autocast.kernels.specs.products import Epilogue, Product
+from autocast.kernels.specs.products import Product
 from autocast.kernels.targets import backend_of
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
+from tests.kernels.targets.cpu.epilogues import epilogue
 from tests.kernels.targets.cpu.products.cases import CPUS, Case, has_pairs, runs_here
 
 op = relax.op
@@ -45,7 +46,7 @@ def test_any_packed_weight_equals_float64(
         n,
         k,
         transpose_b=transpose,
-        epilogue=Epilogue(bias="float32", activation=activation),
+        epilogue=epilogue(bias="float32", activation=activation),
         compute=compute,
         b_packed=True,
     )
@@ -57,16 +58,16 @@ def test_any_packed_weight_equals_float64(
 def test_a_packed_weight_multiplies_any_number_of_rows_while_more_of_it_is_fetched(
     rows: int, dtype: str, k: int
 ) -> None:
-    epilogue = Epilogue(bias="float32", residual="float32")
-    Case(Product(rows, 200, k, dtype, dtype, "float32", b_packed=True, epilogue=epilogue), cpu=here).check()
+    added = epilogue(bias="float32", residual="float32")
+    Case(Product(rows, 200, k, dtype, dtype, "float32", b_packed=True, epilogue=added), cpu=here).check()
 
 
 @pytest.mark.parametrize(("rows", "m"), [(300, 300), (None, 1), (None, 45), (None, 300)])
 @pytest.mark.parametrize("k", [3000, 3001])
 def test_blocks_of_a_packed_weight_are_fetched_while_many_rows_are_multiplied(rows: int | None, m: int, k: int) -> None:
-    epilogue = Epilogue(bias="float32", activation="gelu")
+    finish = epilogue(bias="float32", activation="gelu")
     Case(
-        Product(rows, 200, k, "bfloat16", "bfloat16", "float32", b_packed=True, epilogue=epilogue), cpu=here, m=m
+        Product(rows, 200, k, "bfloat16", "bfloat16", "float32", b_packed=True, epilogue=finish), cpu=here, m=m
     ).check()
 
 

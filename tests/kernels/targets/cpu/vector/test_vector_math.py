@@ -12,7 +12,8 @@ from autocast.kernels.extents import i64
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector import vector_math
 from autocast.kernels.targets.cpu.vector.unit import importing, kernel_function
-from tests.kernels.targets.cpu.products.cases import ACTIVATIONS, target_of
+from tests.kernels.targets.cpu.epilogues import ACTIVATIONS
+from tests.kernels.targets.cpu.products.cases import target_of
 from tests.kernels.targets.cpu.products.test_kernel import every_cpu, here
 
 
