@@ -43,12 +43,15 @@ class Finish:
     ----------
     view, operands
         Flat views of the output, and of what the epilogue reads: tensors are laid out as the output.
+    streamed
+        Whether whole vectors are stored past the caches, as `VectorUnit.store` says.
     """
 
     unit: VectorUnit
     epilogue: Epilogue
     view: tirx.Buffer
     operands: tuple[tirx.Buffer, ...] = ()
+    streamed: bool = False
 
     @property
     def from_registers(self) -> bool:
@@ -68,7 +71,7 @@ class Finish:
         for number, step in enumerate(self.epilogue.steps):
             if number not in values:
                 values[number] = sums if step == SUM else self._computed(step, values, at, count)
-        self.unit.store(self.view, at, values[len(values) - 1], count)
+        self.unit.store(self.view, at, values[len(values) - 1], count, streamed=self.streamed)
 
     def _computed(self, step: Step, values: Mapping[int, tirx.Expr], at: Extent, count: Extent | None) -> tirx.Expr:
         head, *operands = step

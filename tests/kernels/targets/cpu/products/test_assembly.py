@@ -70,6 +70,20 @@ def test_sums_that_are_finished_in_registers_stay_there(dtype: str) -> None:
     check_registers(Product(130, 100, 4096, dtype, dtype, "bfloat16", epilogue=finish, b_packed=True), "znver4")
 
 
+@pytest.mark.parametrize(
+    ("spec", "streams"),
+    [
+        (Product(400, 16384, 24), True),
+        (Product(400, 16383, 24), False),  # rows begin anywhere in a line
+        (Product(400, 8192, 24), False),
+        (Product(400, 16384, 24, epilogue=epilogue(residual="float32")), False),  # whose place it may take
+        (Product(None, 16384, 24), False),
+    ],
+)
+def test_only_far_outputs_are_stored_past_the_caches(spec: Product, streams: bool) -> None:
+    assert ("movnt" in compile_product(spec, "znver4").inspect_source("asm")) == streams
+
+
 def check_registers(spec: Product, cpu: str) -> None:
     """Fail where a loop that multiplies keeps vectors on the stack."""
     assembly = compile_product(spec, cpu).inspect_source("asm")

@@ -172,6 +172,11 @@ def test_narrowing_while_packing_rounds_the_weight_to_bfloat16() -> None:
     assert abs(got - exact).max() < 1e-4
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_far_output(dtype: str) -> None:
+    Case(Product(801, 16384, 24, dtype, dtype, dtype, epilogue=epilogue(bias=dtype)), cpu=here).check()
+
+
 def test_a_product_is_callable_from_relax_and_passes_its_pipeline() -> None:
     spec = Product(None, 24, 32, epilogue=epilogue(bias="float32", activation="relu"))
     builder = relax.BlockBuilder()
