@@ -199,7 +199,7 @@ class _Generator:
         return problem
 
     def _streams(self) -> bool:
-        """Whether the output is stored past the caches: it is far, and nothing that it may take the place of is read."""
+        """Whether the output is stored past the caches: it is far, and takes no operand's place."""
         spec, lanes = self.spec, self.unit.lanes
         known = all(isinstance(dim, int) for dim in (*spec.batch_dims, spec.m, spec.n))
         if not known or not spec.n or spec.n % lanes or not all(x.per_column for x in spec.epilogue.operands):
