@@ -39,8 +39,8 @@ from autocast.kernels.targets.cpu.vector.finish import Finish, declare, function
 from autocast.kernels.targets.cpu.vector.streaming import streamed
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat, importing, kernel_function, shared_loop
 
-#: The least output that is stored past the caches, such as the logits of a vocabulary. Those of 12 and 16 MiB were faster
-#: in them, those of 50 MiB took 0.93 of the time, of 75 MiB 0.80 (Granite Rapids).
+#: The least output that is stored past the caches, such as the logits of a vocabulary. Those of 12 and 16 MiB were
+#: faster in them, those of 50 MiB took 0.93 of the time, of 75 MiB 0.80 (Granite Rapids).
 _FAR_BYTES = 24 << 20
 
 
