@@ -15,16 +15,23 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Every kernel that a test runs gets NaN wherever it should write, and finds NaN wherever it should not read any more.
 os.environ.setdefault("AUTOCAST_DEBUG", "poison")
 
-# What one test compiled is no other's: tests of the cache have a folder of their own.
+# What one test imported or compiled is no other's, but for equal kernels: see `_equal_kernels_are_compiled_once`. Tests
+# of the cache have a folder of their own.
 os.environ["AUTOCAST_CACHE"] = "off"
 
 import gc  # noqa: E402
 import random  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
+from collections.abc import Iterator, Mapping  # noqa: E402
+from typing import Any  # noqa: E402
+from unittest.mock import patch  # noqa: E402
 
 import hypothesis  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+
+from autocast.cache.store import Found  # noqa: E402
+from autocast.container import Format  # noqa: E402
+from autocast.kernels import kernel_cache  # noqa: E402
 
 # Compiling makes the first example slow: no deadline. CI draws the same examples at every run, a developer fresh ones.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
@@ -42,6 +49,37 @@ def pytest_collection_finish() -> None:
 def _one_thread_makes_the_first_call_of_mkl() -> None:
     """Where two threads of a process made it at once, one was given an exp that is right to 1e-4 (once in 15,000)."""
     pytest.importorskip("torch", reason="the tests compare with torch").zeros(64).exp()
+
+
+class _Entries(dict[str, bytes]):
+    """A file of the cache, in memory."""
+
+    metadata: Mapping[str, Any]
+
+
+class _Memory:
+    """Files of the cache in memory."""
+
+    folders = ("memory",)
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Found] = {}
+
+    def find(self, kind: Format, key: str) -> Found | None:
+        return self.kept.get(key)
+
+    def add(self, kind: Format, key: str, entries: Mapping[str, bytes], facts: Mapping[str, Any]) -> None:
+        entry = _Entries(entries)
+        entry.metadata = facts
+        self.kept[key] = Found(entry, "process")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _equal_kernels_are_compiled_once() -> Iterator[None]:
+    """A third of the kernels that tests compile have the loops of others: their key is all that makes code of them."""
+    store, memory = kernel_cache.store, _Memory()
+    with patch.object(kernel_cache, "store", lambda: store() if store().folders else memory):
+        yield
 
 
 @pytest.fixture(autouse=True)

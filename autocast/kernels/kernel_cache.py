@@ -85,12 +85,13 @@ class KernelCache:
         unnamed = kernel.with_attr("global_symbol", _UNNAMED)
         structure = format(tvm_ffi.structural_hash(unnamed) % 2**64, "016x")
         try:
-            shown = unnamed.script()
+            text = unnamed.script()
         except TypeError:  # a function within an attribute, say
             return None
-        if set(_METADATA.findall(shown)) - {"ir.StringImm"}:
-            return None
-        text = unnamed.script(show_meta=True)
+        if metadata := set(_METADATA.findall(text)):
+            if metadata - {"ir.StringImm"}:
+                return None
+            text = unnamed.script(show_meta=True)
         return Identity(hashlib.sha256(repr((self.makers, text)).encode()).hexdigest(), structure)
 
     def find(self, identity: Identity) -> FoundKernel | None:
