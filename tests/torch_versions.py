@@ -41,7 +41,7 @@ _RAN = (0, 1)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one version: pytest's last line, the names of the tests that failed, and whether pytest is content."""
+    """What came of one version: pytest's last line, which tests failed, and whether pytest is content."""
 
     version: str
     summary: str

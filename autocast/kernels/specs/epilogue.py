@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,6 +14,9 @@ SUM: Step = ("sum",)
 
 #: Steps that are no function.
 _SOURCES = ("sum", "load", "constant")
+
+#: How many functions are in a kernel's name.
+_NAMED = 6
 
 
 class Operand(NamedTuple):
@@ -83,13 +85,13 @@ class Epilogue:
                 found.add(number)
         return tuple(sorted(found))
 
-    def words(self) -> Iterable[str]:
-        """Its functions as names of kernels have them; what is added is a bias or a residual."""
+    def words(self) -> list[str]:
+        """Its first functions as names of kernels have them; what is added is a bias or a residual."""
+        words = []
         for step in self.steps:
             if step[0] in _SOURCES or step[0].startswith("round_"):
                 continue
             loads = [self.steps[earlier] for earlier in operands_of(step) if self.steps[earlier][0] == "load"]
-            if step[0] == "add" and loads:
-                yield "bias" if self.operands[loads[0][1]].per_column else "residual"
-            else:
-                yield step[0]
+            is_added = step[0] == "add" and loads
+            words.append(("bias" if self.operands[loads[0][1]].per_column else "residual") if is_added else step[0])
+        return words[:_NAMED]
