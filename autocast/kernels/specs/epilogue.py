@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from autocast.errors import UnsupportedError
@@ -48,7 +48,7 @@ class Epilogue:
     """
 
     steps: tuple[Step, ...] = (SUM,)
-    operands: tuple[Operand, ...] = field(default=())
+    operands: tuple[Operand, ...] = ()
 
     def __post_init__(self) -> None:
         for operand in self.operands:
