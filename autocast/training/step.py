@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
-from itertools import chain, count
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tvm
@@ -17,25 +15,25 @@ from autocast.ir import with_functions
 from autocast.messages import check_value, is_count, is_number
 from autocast.model.step import STEP
 from autocast.model.value import IMPORTED_FROM, Model
-from autocast.operators.own import share
 from autocast.runtime import collectives
 from autocast.training import loss_scaling as scaling
 from autocast.training.accumulation import ACCUMULATED, OF_MODEL, add_accumulated, is_accumulator
 from autocast.training.append_loss import append_loss
 from autocast.training.building import emit_body, new_function, parameter, zeros
-from autocast.training.clipping import clip_factor, is_finite, squared_norm
 from autocast.training.differentiate import differentiate
 from autocast.training.losses import Loss
 from autocast.training.masters import with_masters
-from autocast.training.optimizers.functions import SCALAR, Guards, update_function, update_name
+from autocast.training.optimizers.functions import SCALAR
 from autocast.training.optimizers.optimizer import Optimizer
+from autocast.training.options import NO_OPTIONS, Options
 from autocast.training.parallel.average import average_over_ranks
 from autocast.training.parallel.options import DataParallel
 from autocast.training.parallel.options import parse as parse_parallel
 from autocast.training.parallel.synchronize import synchronize_batch_norm
-from autocast.training.parallel.zero import gathered, share_type, total_over_ranks
+from autocast.training.parallel.zero import share_type
 from autocast.training.paths import find_paths, inline_calls, straight_line
 from autocast.training.recompute import recompute as recompute_regions
+from autocast.training.updates import slot_name, update
 
 op = relax.op
 
@@ -146,24 +144,6 @@ def _are_globs(value: Any) -> bool:
     return not isinstance(value, str) and all(isinstance(glob, str) for glob in value)
 
 
-class Options(NamedTuple):
-    """How gradients are treated before they are used; see `training_step`."""
-
-    clip_norm: float | None = None
-    loss_scaling: scaling.LossScaling | None = None
-    recompute: tuple[str, ...] = ()
-    parallel: DataParallel | None = None
-    accumulate: int = 1
-
-    @property
-    def shares(self) -> int:
-        """Into how many parts the optimizer's state is divided, one for each process."""
-        return collectives.count() if self.parallel is not None and self.parallel.zero else 1
-
-
-NO_OPTIONS = Options()
-
-
 def join(
     forward: Model,
     optimizer: Optimizer,
@@ -218,7 +198,7 @@ def join(
     def build(builder: ir.PlacedBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, differentiated)
         kept, gradients = results[: -len(trained)], results[-len(trained) :]
-        updates = _update(builder, optimizer, trained, gradients, learning_rate, state.variables, options)
+        updates = update(builder, optimizer, trained, gradients, learning_rate, state.variables, options)
         for name, var in state.accumulators.items():
             updates[name] = op.zeros(var.ty.shape, "float32")
         if options.accumulate > 1:
@@ -266,11 +246,6 @@ class _State:
         self.updated = [name for name in (*trained, *self.values) if name not in constant]
 
 
-def slot_name(slot: str, name: str) -> str:
-    """What a training step calls the slot (such as `exp_avg`) of the parameter `name`."""
-    return f"{slot}/{name}"
-
-
 def _inlined(model: Model) -> Model:
     """The model without calls of private functions: gradients are those of operators."""
     mod = with_functions(model.mod, {"main": inline_calls(model.main, model.mod)})
@@ -308,74 +283,3 @@ def _trained(forward: Model) -> dict[str, relax.Var]:
             "they are by requires_grad_(False)"
         )
     return trained
-
-
-def _update(
-    builder: ir.PlacedBuilder,
-    optimizer: Optimizer,
-    trained: Mapping[str, relax.Var],
-    gradients: Sequence[relax.Expr],
-    learning_rate: relax.Expr,
-    state: Mapping[str, relax.Var],
-    options: Options,
-) -> dict[str, relax.Expr]:
-    """Emit the updates, in float32 whatever the policy; what replaces each parameter and each state, by name."""
-    builder.place = ir.Place("", "float32")
-    guards, new = _guards(builder, gradients, state, options)
-    step = builder.emit(state[STEP] + relax.const(1, "int64"), "step")
-    new[STEP] = step if guards.finite is None else op.where(guards.finite, step, state[STEP])
-    count_of_steps = builder.emit(op.astype(step, "float64"))
-    scalars: dict[str, dict[str, relax.Expr]] = {}
-    functions: dict[str, tvm.ir.GlobalVar] = {}
-    shares = options.shares
-    over_ranks = partial(total_over_ranks, shares=shares)
-    for (name, var), gradient in zip(trained.items(), gradients, strict=True):
-        rule = optimizer.of(name)
-        part, own = share_type(var.ty, shares), var
-        if repr(rule) not in scalars:
-            values = rule.scalars(count_of_steps)
-            scalars[repr(rule)] = {title: builder.emit(value, title) for title, value in values.items()}
-        shared = scalars[repr(rule)]
-        if shares > 1:
-            own = builder.emit(share(var, count=shares), f"{var.name}_share")
-        key = f"{rule!r} {part}"
-        if key not in functions:
-            function = update_function(rule, part, tuple(shared), guards, over_ranks)
-            functions[key] = builder.add_func(function, _unused(update_name(rule, part), functions.values()))
-        slots = [state[slot_name(slot, name)] for slot in rule.slots]
-        arguments = [own, gradient, *slots, learning_rate, *shared.values(), *guards.arguments]
-        result = builder.emit(relax.Call(functions[key], arguments), f"{var.name}_update")
-        for index, target in enumerate((name, *(slot_name(slot, name) for slot in rule.slots))):
-            new[target] = relax.TupleGetItem(result, index)
-    if options.parallel is not None and shares > 1:
-        new |= gathered(builder, new, trained, shares, options.parallel.bucket_mib)
-    return new
-
-
-def _unused(name: str, functions: Iterable[tvm.ir.GlobalVar]) -> str:
-    """`name`, with a number after it where another group's function has it: `adamw_768_1`."""
-    taken = {function.name_hint for function in functions}
-    numbered = (f"{name}_{number}" for number in count(1))
-    return next(each for each in chain([name], numbered) if each not in taken)
-
-
-def _guards(
-    builder: relax.BlockBuilder, gradients: Sequence[relax.Expr], state: Mapping[str, relax.Var], options: Options
-) -> tuple[Guards, dict[str, relax.Expr]]:
-    """What updates read besides their gradients, and what replaces the state of loss scaling."""
-    clip_norm, loss_scaling = options.clip_norm, options.loss_scaling
-    share = relax.const(1.0 / options.accumulate, "float32")
-    factor = None if options.accumulate == 1 else builder.emit(share, "share")
-    if clip_norm is None and loss_scaling is None:
-        return Guards(factor), {}
-    squared = total_over_ranks(builder, squared_norm(builder, gradients), options.shares)
-    if loss_scaling is not None:
-        factor = builder.emit(share / state["loss_scale"], "unscale")
-    if clip_norm is not None:
-        norm = op.sqrt(squared) if factor is None else op.sqrt(squared) * factor
-        clip = clip_factor(norm, clip_norm)
-        factor = builder.emit(clip if factor is None else factor * clip, "factor")
-    if loss_scaling is None:
-        return Guards(factor), {}
-    finite = builder.emit(is_finite(squared), "finite")
-    return Guards(factor, finite), loss_scaling.update(builder, dict(state), finite)

@@ -33,6 +33,7 @@ from autocast.training.evaluator import Evaluator, Metric
 from autocast.training.loss_scaling import DynamicLossScaling, LossScaling
 from autocast.training.losses import Loss
 from autocast.training.optimizers import Optimizer
+from autocast.training.options import Options
 from autocast.training.parallel.options import DataParallel, check_place
 from autocast.training.parallel.options import parse as parse_parallel
 from autocast.training.parallel.ranks import Ranks, ranks_of
@@ -42,7 +43,7 @@ from autocast.training.progress import divergence, progress_line
 from autocast.training.reached import copy_to, in_dtype_of, on_host
 from autocast.training.schedules import rate_at
 from autocast.training.state import TrainingState
-from autocast.training.step import Options, training_step
+from autocast.training.step import training_step
 from autocast.vm.signatures import signature_of
 from autocast.vm.torch_devices import checked_device
 
