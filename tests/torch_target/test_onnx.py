@@ -20,8 +20,8 @@ ort = pytest.importorskip("onnxruntime", reason="make test installs it")
 import autocast
 from autocast import amp
 from autocast.errors import ArtifactError, UnsupportedError
-from autocast.torch_target import onnx as target
-from autocast.torch_target.onnx import _rename
+from autocast.torch_target import onnx_file
+from autocast.torch_target.onnx_file import _rename
 from autocast.training import SGD, CrossEntropy, training_step
 from tests.architectures import ARCHITECTURES
 
@@ -121,7 +121,7 @@ def test_outputs_without_names_are_numbered(tmp_path: Path) -> None:
 
 
 def test_weights_beyond_what_one_file_can_have_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "LARGEST", 1000)
+    monkeypatch.setattr(onnx_file, "LARGEST", 1000)
     reshaping = nn.Sequential(nn.Linear(16, 32), nn.Unflatten(1, (4, 8)), nn.Linear(8, 64)).eval()
     model, x = autocast.from_torch(reshaping, (torch.randn(4, 16),), dynamic={"rows": ("input", 0)}), torch.randn(3, 16)
     for _ in range(2):  # the second replaces the first
@@ -135,14 +135,14 @@ def test_weights_beyond_what_one_file_can_have_are_beside_it(tmp_path: Path, mon
 
 
 def test_a_file_that_cannot_be_written_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "LARGEST", 1000)
+    monkeypatch.setattr(onnx_file, "LARGEST", 1000)
     path = autocast.to_onnx(small(), tmp_path / "model.onnx")
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
 
     def full(path: Path) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(target, "whole_file", full)
+    monkeypatch.setattr(onnx_file, "whole_file", full)
     with pytest.raises(ArtifactError, match=r"cannot be written: No space left.*nothing was changed"):
         autocast.to_onnx(small(), path)
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before

@@ -1,0 +1,100 @@
+"""What torch's exporter makes, as a file: tidied, and with the names that the model has."""
+
+from __future__ import annotations
+
+import secrets
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from autocast.container.whole_file import whole_file
+
+#: Bytes of weights that one file has; protobuf ends at 2 GiB, the graph included.
+LARGEST = 2_000_000_000
+
+#: Bytes of tensors that are never beside the file: whoever infers shapes has to read those that say them.
+SMALL = 1024
+
+
+def tidy(program: Any, parameters: set[str]) -> None:
+    """Compute what depends on constants alone, and leave parameters and their casts as they are, by their names."""
+    import onnx_ir.passes.common as passes
+    from onnxscript import rewriter
+    from onnxscript.optimizer import fold_constants
+    from onnxscript.rewriter.rules import common as rules
+
+    def should_fold(node: Any) -> bool | None:
+        return False if any(value is not None and value.name in parameters for value in node.inputs) else None
+
+    passes.InlinePass()(program)
+    _rename(program.graph, parameters)
+    fold_constants(program, onnx_shape_inference=True, should_fold=should_fold)
+    rewriter.rewrite(program, [rules.materialize_reshape_shape_rule, rules.squeeze_reshape_1d_rule])
+    for tidied in (
+        passes.IdentityEliminationPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.RemoveUnusedNodesPass(),
+        passes.RemoveUnusedFunctionsPass(),
+        passes.RemoveUnusedOpsetsPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.ClearMetadataAndDocStringPass(),  # the paths of this machine's files
+    ):
+        tidied(program)
+    _return_own_values(program.graph)
+    program.producer_name, program.producer_version = "relax-autocast", ""
+
+
+def _rename(graph: Any, parameters: set[str]) -> None:
+    """Rename what is computed under a parameter's name: files of torch's exporter have weights called `val_3`, as it
+    calls values, too."""
+    import onnx_ir as ir
+
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        for value in node.outputs:
+            if value.name in parameters:
+                value.name = next(name for i in count() if (name := f"{value.name}_{i}") not in parameters)
+
+
+def _return_own_values(graph: Any) -> None:
+    """Have branches return values of their own: those from outside, which ONNX forbids, by an Identity."""
+    import onnx_ir as ir
+
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        for attribute in node.attributes.values():
+            if attribute.type is not ir.AttributeType.GRAPH:
+                continue
+            branch = attribute.as_graph()
+            for position, output in enumerate(branch.outputs):
+                producer = output.producer()
+                if producer is None or producer.graph is not branch:
+                    own = ir.node("Identity", [output])
+                    branch.append(own)
+                    branch.outputs[position] = own.outputs[0]
+
+
+def write(program: Any, path: Path) -> None:
+    """Write the model, and its weights beside it where one file cannot have them: they first, under a new name."""
+    import onnx_ir as ir
+
+    held = [value for value in program.graph.initializers.values() if value.const_value is not None]
+    beside = ""
+    if sum(value.const_value.nbytes for value in held) > LARGEST:
+        held = [value for value in held if value.const_value.nbytes > SMALL]
+        beside = f"{path.name}.{secrets.token_hex(4)}.data"
+        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if beside:
+            tensors = [value.const_value for value in held]
+            outside = ir.external_data.convert_tensors_to_external(tensors, path.parent, beside)
+            for value, tensor in zip(held, outside, strict=True):
+                value.const_value = tensor
+        text = ir.to_proto(program).SerializeToString()
+        with whole_file(path) as file:
+            file.write(text)
+    except BaseException:
+        if beside:
+            (path.parent / beside).unlink(missing_ok=True)
+        raise
+    for old in path.parent.glob(f"{path.name}.????????.data"):
+        if old.name != beside:
+            old.unlink(missing_ok=True)
