@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import tvm
 
-from autocast.errors import AutocastError, InputError, PolicyWarning, SlowDtypeWarning
+from autocast.errors import AutocastError, CastingRuleError, InputError, PolicyWarning, SlowDtypeWarning
 from autocast.ir.failures import repeatable
 from autocast.kernels.cast_costs import KernelCosts
 from autocast.kernels.targets.cpu.instruction_sets import detect_target, slow_dtype
@@ -170,6 +170,12 @@ def apply_policy(subject: Subject, policy: Policy) -> Subject:
 
 
 def _apply(subject: Subject, policy: Policy, is_module: bool) -> Subject:
+    before = getattr(getattr(subject, "report", None), "dtype", policy.dtype)
+    if before != policy.dtype:
+        raise CastingRuleError(
+            f"AutoCast: the module was autocast with dtype={before!r}, and dtype={policy.dtype!r} was asked for. It "
+            f"cannot be autocast again; start from the float32 module, or use dtype={before!r}"
+        )
     target = detect_target()
     mod, params = (subject, {}) if is_module else (subject.mod, subject.params)
     result, report = auto_cast(mod, policy, KernelCosts(target), params)

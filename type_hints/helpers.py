@@ -163,14 +163,14 @@ _Tree: TypeAlias = "bool | list[_Tree]"
 
 
 def _votes(type: Any, amp_dtype: str) -> tuple[_Tree, int]:
-    """Where `type` has castable tensors, and how many more of them are in the AMP dtype than are not."""
+    """Where `type` has tensors in float32 or the AMP dtype, and how many more of them are in the latter."""
     if isinstance(type, _TupleType):
         branches = [_votes(field, amp_dtype) for field in type.fields]
         return [tree for tree, _ in branches], sum(votes for _, votes in branches)
     dtype = castable_dtype(type)
-    if dtype is None:
-        return False, 0
-    return True, 1 if dtype == amp_dtype else -1
+    if dtype == amp_dtype:
+        return True, 1
+    return dtype == "float32", -1 if dtype == "float32" else 0
 
 
 def _plant(tree: _Tree, hint: PrimType) -> Hint:

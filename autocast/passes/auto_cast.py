@@ -53,7 +53,7 @@ def auto_cast(
     Raises
     ------
     CastingRuleError
-        An operator has no casting rule (all are listed), a rule misbehaves, or the module holds another 16-bit dtype.
+        An operator has no casting rule (all are listed), or a rule misbehaves.
     IllFormedModuleError
         The module has no Relax function, or is not well formed.
     PolicyError

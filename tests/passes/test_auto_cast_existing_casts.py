@@ -286,3 +286,58 @@ def test_what_the_author_of_a_bfloat16_model_rounds_again_stays_rounded_when_aut
     x = np.random.default_rng(0).normal(size=(8, 8)).astype("bfloat16")
     (z,) = run(twice, x)
     np.testing.assert_array_equal(z, z.astype("bfloat16").astype("float32"))
+
+
+def test_a_part_in_other_sixteen_bits_stays_in_them():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float16")):
+            with R.dataflow():
+                a = R.matmul(x, x)
+                half = R.astype(a, "float16")
+                b = R.matmul(half, w)
+                wide = R.astype(b, "float32")
+                c = R.matmul(wide, wide)
+                R.output(c)
+            return c
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float16")):
+            with R.dataflow():
+                x_bfloat16 = R.astype(x, "bfloat16")
+                a = R.matmul(x_bfloat16, x_bfloat16, out_dtype="float32")
+                half = R.astype(a, "float16")
+                b = R.matmul(half, w)
+                wide = R.astype(b, "float32")
+                wide_bfloat16 = R.astype(wide, "bfloat16")
+                c = R.matmul(wide_bfloat16, wide_bfloat16, out_dtype="float32")
+                R.output(c)
+            return c
+
+    check(Before, Expected)
+
+
+def test_a_call_of_two_floats_is_asked_about_the_one_that_may_be_cast():
+    @I.ir_module
+    class Before:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float16")):
+            with R.dataflow():
+                y = R.matmul(x, w, out_dtype="float32")
+                R.output(y)
+            return y
+
+    @I.ir_module
+    class Expected:
+        @R.function
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float16")):
+            with R.dataflow():
+                x_bfloat16 = R.astype(x, "bfloat16")
+                y = R.matmul(x_bfloat16, w, out_dtype="float32")
+                R.output(y)
+            return y
+
+    check(Before, Expected)

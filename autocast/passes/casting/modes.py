@@ -21,6 +21,7 @@ from autocast.errors import CastingRuleError
 from autocast.passes.casting.leaves import Tree, leaves, retype
 from autocast.passes.casting.results import has_out_dtype, inferred_dtypes
 from autocast.passes.casting.solver import FULL, LOW
+from type_hints.helpers import castable_dtype
 
 #: Dtypes of the castable tensors among the arguments of a call, in the order of a left-to-right walk.
 Dtypes = tuple[str, ...]
@@ -165,8 +166,8 @@ class RuleQuery:
             )
         answer = [
             dtype
-            for at, (hint, (_, tree)) in enumerate(zip(hints, arguments, strict=False))
-            for dtype in self._read(hint, tree, at)
+            for at, (hint, (expr, tree)) in enumerate(zip(hints, arguments, strict=False))
+            for dtype in self._read(hint, tree, expr.ty, at)
         ]
         if len(hints) == len(arguments):
             return tuple(answer), None
@@ -176,20 +177,20 @@ class RuleQuery:
             )
         return tuple(answer), hints[-1].dtype
 
-    def _read(self, hint: Any, tree: Tree, at: int) -> Iterator[str]:
-        """The dtypes that a hint asks of the leaves of one argument."""
+    def _read(self, hint: Any, tree: Tree, type: Any, at: int) -> Iterator[str]:
+        """The dtypes that a hint asks of the leaves of one argument, of this type."""
         if isinstance(tree, list):
             if isinstance(hint, type_hints.TupleType) and len(hint.fields) == len(tree):
-                for field, branch in zip(hint.fields, tree, strict=True):
-                    yield from self._read(field, branch, at)
+                for field, branch, part in zip(hint.fields, tree, type.fields, strict=True):
+                    yield from self._read(field, branch, part, at)
                 return
             if hint == _UNTOUCHED:
                 yield from (leaf.dtype for leaf in leaves(tree))
                 return
             self._fail(f"answered {hint!r} for argument {at} of {{}}, expected a TupleType of {len(tree)} hints")
         allowed = (None, "float32", self.amp) if tree is not None else (None,)
-        if tree is None and (isinstance(hint, type_hints.TupleType) or _is_no_float(hint)):
-            return
+        if tree is None and (isinstance(hint, type_hints.TupleType) or _is_no_float(hint) or castable_dtype(type)):
+            return  # a float that has no tree is in the 16 bits that its author chose
         if not isinstance(hint, type_hints.PrimType) or hint.dtype not in allowed:
             expected = " or ".join(f"{type_hints.PrimType(dtype)!r}" for dtype in allowed)
             what = "" if tree is not None else ", which is not a floating-point tensor to cast"

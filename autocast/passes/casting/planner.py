@@ -52,13 +52,6 @@ class Planner:
             self._function(global_var, function, None if global_var in called else self.out_dtype)
         if self.missing:
             raise CastingRuleError(missing_rules(self.missing))
-        if self.tensors.foreign is not None:
-            dtype, where = self.tensors.foreign
-            raise CastingRuleError(
-                f"AutoCast: the module holds {dtype} tensors (first: {where}) and dtype={self.amp!r} was asked for. "
-                "A module that was autocast with another dtype cannot be autocast again; start from the float32 "
-                f"module, or use dtype={dtype!r}"
-            )
         return self.plan
 
     # -- functions and sequences -------------------------------------------------------------------

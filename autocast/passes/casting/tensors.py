@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax
 
-from autocast.ir import FLOATS, fits, identity, is_constant
+from autocast.ir import fits, identity, is_constant
 from autocast.passes.casting.costs import CastCost, CostModel, cast_weight
 from autocast.passes.casting.leaves import Leaf, Tree, element_count, signature
 from autocast.passes.casting.plan import END, ModulePlan
@@ -18,7 +18,7 @@ class Tensors:
     """The tensors of `plan`, while the planner reads the module.
 
     `stack` has the sequences that are being read, outermost first: [scope, block, the plan of the If being read].
-    `foreign` is the first tensor of another 16-bit dtype: its dtype, and where it is.
+    What is in another 16-bit dtype has no tree: its author asked for it, and it stays.
     """
 
     def __init__(self, plan: ModulePlan, objective: str, costs: CostModel) -> None:
@@ -27,7 +27,6 @@ class Tensors:
         self.signatures = Signatures(self.types)
         self.stack: list[list] = []
         self.function = ""
-        self.foreign: tuple[str, str] | None = None
         self._upper_bounds: dict[str, int] = {}
         self._elements: dict[TypeFacts, int] = {}
         self._costs: dict[tuple, tuple[CastCost, CastCost]] = {}
@@ -69,8 +68,6 @@ class Tensors:
             return leaf
         if facts.fields is not None:
             return [self.grow(part, scope, f"{name}[{at}]", register) for at, part in enumerate(facts.fields)]
-        if dtype in FLOATS and self.foreign is None:
-            self.foreign = (str(dtype), f"%{name} in @{self.function}")
         return None
 
     def _count(self, facts: TypeFacts) -> int:
