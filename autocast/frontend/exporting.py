@@ -23,10 +23,12 @@ from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one, is_result
 from autocast.frontend.conditions import COMBINATIONS, counterexample
 from autocast.frontend.decompose import decompose
+from autocast.frontend.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.nodes import mark_conversions
 from autocast.frontend.recurrent_layers import whole_recurrences
 from autocast.frontend.rewritten import rewritten_functions
+from autocast.frontend.rewritten_layers import rewritten_layers
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
 from autocast.runtime.tensors import kind_of_layout
 
@@ -59,11 +61,14 @@ class Exported:
         Its inputs.
     axes : sequence of DynamicAxis
         Which of their axes vary.
+    derivatives : tuple of str
+        The functions of torch with which it differentiates while it runs; where gradients stop is not known then.
     """
 
     program: torch.export.ExportedProgram
     leaves: Sequence[Leaf]
     axes: Sequence[DynamicAxis]
+    derivatives: tuple[str, ...] = ()
 
     @property
     def symbols(self) -> dict[str, str]:
@@ -146,26 +151,35 @@ def export(
     leaves = input_leaves(module, args, kwargs)
     _check_inputs(module, args, kwargs, leaves)
     axes = parse(dynamic, leaves)
+    derivatives = Derivatives()
+    written_out: tuple[str, ...] = ()
     try:
         try:
-            program = _traced(module, args, kwargs, leaves, axes)
+            with derivatives:
+                program = _traced(module, args, kwargs, leaves, axes)
         except Exception as error:
             tried = _to_be_tried(axes)
-            if _UNPROVEN not in str(error) or not tried:
+            is_unproven = _UNPROVEN in str(error) and tried
+            if not is_unproven and (axes or not derivatives.names):
                 raise
             try:
-                program = _traced(module, args, kwargs, leaves, tried)
+                if is_unproven:
+                    program = _traced(module, args, kwargs, leaves, tried)
+                    axes = tried
+                else:
+                    with traced_below_autograd(module, args, kwargs):
+                        program = _traced(module, args, kwargs, leaves, axes)
+                    written_out = tuple(sorted(derivatives.names))
             except Exception:
                 raise error from None
-            axes = tried
     except Exception as error:
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
         raise ImportModelError(
             f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
-            f"{_remedy(text, axes)}{_static(module, args, kwargs, axes)}"
+            f"{_remedy(text, axes)}{_static(module, args, kwargs, axes, differentiates=bool(derivatives.names))}"
         ) from error
     with _no_gradients(module):
-        exported = _decomposed(program, leaves, axes)
+        exported = replace(_decomposed(program, leaves, axes), derivatives=written_out)
     _check_conditions(exported, program, module, (args, kwargs))
     exported.allow_one(dropped_where_one(program))
     return exported
@@ -187,7 +201,7 @@ def _traced(
         # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
         warnings.simplefilter("ignore")
         examples, named = grown(axes, leaves, _apart(module, (args, kwargs)))
-        with whole_recurrences(), rewritten_functions(), marking_stops():
+        with marking_stops(), rewritten_layers(), whole_recurrences(), rewritten_functions():
             return torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
 
 
@@ -305,14 +319,17 @@ def _remedy(text: str, axes: Sequence[DynamicAxis]) -> str:
     )
 
 
-def _static(module: torch.nn.Module, args: Any, kwargs: Any, axes: Sequence[DynamicAxis]) -> str:
+def _static(
+    module: torch.nn.Module, args: Any, kwargs: Any, axes: Sequence[DynamicAxis], *, differentiates: bool
+) -> str:
     """That a module which is refused with dynamic dimensions is not without them, where that is so."""
     if not axes:
         return ""
+    written_out = traced_below_autograd(module, args, kwargs) if differentiates else contextlib.nullcontext()
     try:
         with _no_gradients(module), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with whole_recurrences():
+            with written_out, whole_recurrences():
                 torch.export.export(module, args, kwargs, strict=False)
     except Exception:
         return ""

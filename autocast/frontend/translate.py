@@ -25,6 +25,7 @@ from autocast.frontend.parameters import other_names, parameters, state_of
 from autocast.frontend.randomness import RANDOM_STATE
 from autocast.frontend.writes import Writes
 from autocast.messages import warn
+from autocast.model.value import CONTROL_FLOW as FLOW
 from autocast.model.value import OTHER_NAMES, Model
 
 
@@ -68,6 +69,9 @@ def translate(
             f"{listed(importer.left)}\nModel.fallbacks lists it; fallback='error' refuses it.",
             FallbackWarning,
         )
+    if exported.derivatives:
+        named = [str(name) for name in (mod["main"].attrs or {}).get(FLOW, ())]
+        mod["main"] = mod["main"].with_attr(FLOW, [*named, *exported.derivatives])
     mod, used = normalize(mod)
     values = importer.parameters
     kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}

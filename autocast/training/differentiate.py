@@ -190,10 +190,15 @@ def _check_control_flow(function: relax.Function) -> None:
     """GradientError where the source's `detach` and `no_grad` are lost: their gradients would be wrong silently."""
     names = [str(name) for name in (function.attrs or {}).get(CONTROL_FLOW, ())]
     if names:
+        is_derivative = any(name in ("torch.autograd.grad", "torch.func") for name in names)
+        remedy = (
+            "Train it in torch, and import what was trained"
+            if is_derivative
+            else "Choose by torch.where, or train by torch.compile(module, backend='autocast')"
+        )
         raise GradientError(
             f"differentiate: the torch module computes by {', '.join(names)}, and torch.export does not tell where "
-            "gradients stop (detach, no_grad) in the functions that these call; expected a module without. Choose by "
-            "torch.where, or train by torch.compile(module, backend='autocast')"
+            f"gradients stop (detach, no_grad) in the functions that these call; expected a module without. {remedy}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -55,6 +56,17 @@ def test_a_model_says_that_it_is_in_training_mode_and_warns_once() -> None:
     model(x)  # warnings are errors
     vm.compile(training_step(model, MSE(), SGD()))
     assert "training" not in repr(from_torch(module.eval(), (x,)))
+
+
+def test_statistics_may_be_the_means_of_all_batches() -> None:
+    module = nn.BatchNorm1d(3, momentum=None).train()
+    step = runner(model := from_torch(copy.deepcopy(module), (torch.randn(8, 3),)))
+    assert model.updated == ("running_mean", "running_var", "num_batches_tracked")
+    x = torch.randn(8, 3)
+    assert_close(step(x), [module(x).detach(), module.running_mean, module.running_var, module.num_batches_tracked])
+    again = runner(from_torch(copy.deepcopy(module), (x,)))
+    y = torch.randn(8, 3) + 1
+    assert_close(again(y), [module(y).detach(), module.running_mean, module.running_var, module.num_batches_tracked])
 
 
 def test_equal_dropouts_of_one_tensor_stay_two() -> None:
