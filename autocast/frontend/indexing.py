@@ -93,13 +93,16 @@ def _masked_index(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _slice_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
-    """`x[start:end] = source`: what is before, the source, and what comes after."""
     x, source = importer.arg(node, 0, "self"), importer.arg(node, 1, "src")
+    axis = axis_of(x, importer.arg(node, 2, "dim", 0))
+    return with_slice(importer, node, x, cast(importer, source, importer.dtype(node)), axis)
+
+
+def with_slice(importer: Importer, node: fx.Node, x: relax.Expr, source: relax.Expr, axis: int) -> relax.Expr:
+    """`x[start:end:step] = source` of a `slice_scatter`: what is before, the source, and what comes after."""
     start, end = importer.arg(node, 3, "start"), importer.arg(node, 4, "end")
-    axis, step = axis_of(x, importer.arg(node, 2, "dim", 0)), importer.arg(node, 5, "step", 1)
-    size = dims(x)[axis]
+    size, step = dims(x)[axis], importer.arg(node, 5, "step", 1)
     start, end = bound(start, size, 0), bound(end, size, size)
-    source = cast(importer, source, importer.dtype(node))
     if step != 1:
         if not all(isinstance(value, int) for value in (start, end, size)):
             raise ImportModelError("writing with steps into a dimension that is known only at run time")

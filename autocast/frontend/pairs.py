@@ -14,6 +14,7 @@ from autocast.frontend.arithmetic import hypotenuse
 from autocast.frontend.fourier import FOURIER
 from autocast.frontend.helpers import Converter, cast, dims
 from autocast.frontend.importer import Importer
+from autocast.frontend.indexing import with_slice
 from autocast.frontend.movement import MOVEMENT, bound
 
 op = relax.op
@@ -162,6 +163,17 @@ def _slice(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(op.strided_slice(x, [axis], [begin], [end], [step], assume_inbound=True))
 
 
+def _slice_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
+    x, source = (_pair(importer, value, importer.dtype(node)) for value in node.args[:2])
+    return with_slice(importer, node, x, source, int(importer.arg(node, 2, "dim", 0)) % node.meta["val"].dim())
+
+
+def _spread(importer: Importer, node: fx.Node) -> relax.Expr:
+    """What `x.copy_(source)` leaves in x, and `full_like(x, number)`."""
+    x = _pair(importer, node.args[1], importer.dtype(node))
+    return importer.emit(op.broadcast_to(x, importer.shape(node)))
+
+
 def _padded(importer: Importer, node: fx.Node) -> relax.Expr:
     """Zeros around, or less than there was."""
     x, widths = importer.arg(node, 0, "self"), list(node.args[1])
@@ -230,8 +242,10 @@ PAIRS: dict[str, Converter] = {
     "cat.default": _cat,
     "complex.default": _complex,
     "constant_pad_nd.default": _padded,
+    "copy.default": _spread,
     "div.Tensor": _divide,
     "exp.default": _exponential,
+    "full_like.default": _spread,
     "matmul.default": _matmul,
     "mm.default": _matmul,
     "mul.Tensor": _multiply,
@@ -240,6 +254,7 @@ PAIRS: dict[str, Converter] = {
     "polar.default": _polar,
     "select.int": _select,
     "slice.Tensor": _slice,
+    "slice_scatter.default": _slice_scatter,
     "squeeze.dims": _squeeze,
     "sub.Tensor": _sum,
     "sum.dim_IntList": _total,
