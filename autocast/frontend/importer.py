@@ -29,6 +29,7 @@ from autocast.frontend.names import variable_name
 from autocast.frontend.nodes import (
     control_flow,
     has_complex,
+    makes_floats,
     narrows,
     node_place,
     operator_of,
@@ -97,7 +98,20 @@ class Importer(ExportedProgramImporter):
             return partial(self.pairs[name], self) if name in self.pairs else None
         if name in self.converters:
             return partial(self.converters[name], self)
-        return self.convert_map[name] if name in self.trusted else None
+        if name not in self.trusted:
+            return None
+        converter = self.convert_map[name]
+        return partial(self._of_floats, converter) if makes_floats(node) else converter
+
+    def _of_floats(self, converter: Callable[[fx.Node], Any], node: fx.Node) -> Any:
+        """What a converter of TVM's makes of a function of whole numbers, which it would leave whole."""
+        (source,) = node.all_input_nodes
+        whole = self.env[source]
+        self.env[source] = self.emit(relax.op.astype(whole, self.dtype(node)))
+        try:
+            return converter(node)
+        finally:
+            self.env[source] = whole
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Bind `expr` to a new variable."""

@@ -105,6 +105,14 @@ def narrows(node: fx.Node) -> bool:
     return node.target is torch.ops.aten._to_copy.default and node.kwargs.get("dtype") in _LOW
 
 
+def makes_floats(node: fx.Node) -> bool:
+    """Whether a node computes floats of one tensor of whole numbers or truth values."""
+    given = node.all_input_nodes[0].meta.get("val") if len(node.all_input_nodes) == 1 else None
+    if not isinstance(given, torch.Tensor) or given.is_floating_point():
+        return False
+    return isinstance(node.meta["val"], torch.Tensor) and node.meta["val"].is_floating_point()
+
+
 def _changes_nothing(node: fx.Node) -> bool:
     """Whether a node converts a float32 tensor to float32, because its author wrote so."""
     if node.target not in _CONVERSIONS:

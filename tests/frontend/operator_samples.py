@@ -40,6 +40,14 @@ def _with_nan(x: torch.Tensor) -> torch.Tensor:
     return torch.where(x > 1, float("nan"), x)
 
 
+def _written(x: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """Complex numbers, with others and real ones written into parts."""
+    result = torch.zeros_like(x)
+    result[:, :1, -2:] = x[:, 1:2, :2]
+    result[..., 1::2] = real[..., 1::2]
+    return result
+
+
 def _unary(name: str, positive: bool = False) -> Sample:
     operator = getattr(torch, name)
     return lambda x, p, i: operator(p if positive else x)
@@ -51,6 +59,8 @@ NUMBERS: dict[str, dict[str, Sample]] = {
         **{name: _unary(name) for name in _ANYWHERE},
         **{name: _unary(name, positive=True) for name in _POSITIVE},
         "acosh": lambda x, p, i: torch.acosh(p + 1),
+        "functions of integers": lambda x, p, i: torch.sin(i) + torch.exp(i) + torch.sigmoid(i) + 1 / (i.abs() + 1),
+        "functions of booleans": lambda x, p, i: torch.cos(i > 0) + torch.erf(i > 1),
         "gelu": lambda x, p, i: F.gelu(x),
         "gelu tanh": lambda x, p, i: F.gelu(x, approximate="tanh"),
         "silu": lambda x, p, i: F.silu(x),
@@ -159,6 +169,7 @@ NUMBERS: dict[str, dict[str, Sample]] = {
         "polar": lambda x, p, i: torch.view_as_real(torch.polar(p, x)),
         "from real numbers": lambda x, p, i: torch.view_as_real(i.to(torch.complex64)),
         "slices": lambda x, p, i: torch.view_as_real(torch.complex(x, p)[:, 1:, -3:]),
+        "written slices": lambda x, p, i: torch.view_as_real(_written(torch.complex(x, p), p)),
         "sums with real numbers and others": lambda x, p, i: torch.view_as_real(
             torch.sub(torch.complex(x, p)[:, :1] + p + 2j, torch.complex(p, x), alpha=2) - 1.5
         ),
