@@ -85,7 +85,7 @@ ROWS: Rows = {
     ("AutoCast", CastingRuleError): {
         "autocast twice with other dtype": (
             lambda: amp.autocast(amp.autocast(M), dtype="float16"),
-            r"the module holds bfloat16 tensors \(first:",
+            r"the module was autocast with dtype='bfloat16'",
         ),
         "CustomTypeHint low(1) for layer_norm": (
             lambda: a_with({"nn.layer_norm": low(1)}),
