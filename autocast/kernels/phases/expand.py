@@ -50,6 +50,16 @@ def _quantize(_: Emit, call: relax.Call, x: relax.Expr, scale: relax.Expr, zero:
     return op.astype(op.clip(op.add(steps, along_axis(zero)), int(bounds.min), int(bounds.max)), dtype)
 
 
+def _matmul(_: Emit, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
+    """Truth values are counted, as TVM adds none; a sum in float64 is one of numbers in float64."""
+    dtype = dtype_of(call)
+    wide = {"bool": "int32", "float64": "float64"}.get(str(dtype))
+    if wide is None or wide == dtype_of(x):
+        return None
+    product = relax.op.matmul(relax.op.astype(x, wide), relax.op.astype(y, wide))
+    return relax.op.astype(product, dtype) if dtype != wide else product
+
+
 def _view(_: Emit, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None:
     """A view that kernels take: they expect tensors to begin where their memory does."""
     offset = call.args[3]
@@ -60,6 +70,7 @@ def _view(_: Emit, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None
 
 #: Operators that TVM has a type for, but nothing that computes them rightly, or not all of them.
 _UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr | None]] = {
+    "relax.matmul": _matmul,
     "relax.memory.view": _view,
     "relax.ewise_fma": lambda _, call, x, y, z: relax.op.add(relax.op.multiply(x, y), z),
     "relax.nn.prelu": _prelu,
