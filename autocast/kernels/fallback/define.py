@@ -140,6 +140,14 @@ def _bucketize(rewriter: _Define, call: relax.Call, x: relax.Expr, boundaries: r
     return op.where(rewriter.emit(op.isnan(x)), last, place)
 
 
+def _mean_of_windows(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
+    """Of integers in their dtype: TVM divides by an int64, and returns one."""
+    if "int" not in str(dtype_of(x)) or dtype_of(x) == "int64":
+        return None
+    wide = rewriter.emit(op.astype(x, "int64"))
+    return op.astype(rewriter.emit(relax.Call(call.op, [wide], call.attrs)), dtype_of(call))
+
+
 def _conversion(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
     """Numbers that no small integer is equal to: the low bits of the int32, however many are converted at once.
 
@@ -202,6 +210,7 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **{f"relax.{name}": _division for name in ("divide", "floor_divide", "mod", "floor_mod")},
     **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "clip", "nn.relu")},
     **{f"relax.{name}": _comparison_with_itself for name in ("equal", "not_equal", "less_equal", "greater_equal")},
+    **{f"relax.nn.{kind}avg_pool{rank}d": _mean_of_windows for kind in ("", "adaptive_") for rank in (1, 2, 3)},
     "relax.bucketize": _bucketize,
     "relax.multiply": _floats,
     "relax.negative": _negative,
