@@ -21,6 +21,7 @@ from autocast.ir import (
     shape_of,
     static_shape,
     with_inferred_types,
+    with_plain_layouts,
 )
 from autocast.ir.failures import in_phase, repeatable
 from autocast.ir.rewriting import replace_variables
@@ -82,6 +83,8 @@ def from_relax(
             mod = _with_named_sizes(with_tensor_inputs(mod))
         with in_phase("with_inferred_types", mod, with_inferred_types):
             mod = with_inferred_types(mod)
+        with in_phase("with_plain_layouts", mod, with_plain_layouts):
+            mod = with_plain_layouts(mod)
         with in_phase("first_order", mod, _first_order):
             mod = _first_order(mod)
     main = mod["main"]

@@ -5,6 +5,7 @@ from autocast.ir.failures import in_phase
 from autocast.ir.first_order import first_order
 from autocast.ir.groups import is_tir_group
 from autocast.ir.inferred import hides_dtype, lacks_dtype, with_inferred_types
+from autocast.ir.layouts import with_plain_layouts
 from autocast.ir.literals import fits, out_of_range
 from autocast.ir.places import Place, PlacedBuilder, place_of, whereabouts
 from autocast.ir.reading import Bound, Reading
@@ -80,5 +81,6 @@ __all__ = [
     "with_functions",
     "with_inferred_types",
     "with_new_variables",
+    "with_plain_layouts",
     "write_out_literals",
 ]

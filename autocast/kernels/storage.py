@@ -41,7 +41,7 @@ def is_narrow(dtype: str | None) -> bool:
 
 def compared_as(call: relax.Expr) -> str | None:
     """The dtype that the operand of an operator which compares elements has to be widened to, if it has to."""
-    if is_kind(call, Kind.SORT) or is_op(call, "relax.median"):
+    if is_kind(call, Kind.SORT):
         return SORTED_AS.get(dtype_of(call.args[0]) or "")
     return "int32" if is_op(call, *_EXTREMES) and dtype_of(call.args[0]) == "bool" else None
 

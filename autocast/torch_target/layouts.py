@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autocast.errors import UnsupportedError
 from autocast.torch_target.asked import Value
 
 
@@ -14,6 +15,11 @@ def to_layout(x: Value, layout: str, wanted: str) -> Value:
     """A tensor in another layout."""
     if not wanted or layout == wanted:
         return x
+    if sorted(layout) != sorted(wanted):
+        raise UnsupportedError(
+            f"to_torch: the layout {layout} is not one of torch's, expected one such as {wanted}, in any order. "
+            "Transform the data, by R.layout_transform, to one without blocks"
+        )
     return x.permute([layout.index(letter) for letter in wanted])
 
 

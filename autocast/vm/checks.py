@@ -24,6 +24,7 @@ from autocast.ir import (
     whereabouts,
     with_functions,
     with_inferred_types,
+    with_plain_layouts,
 )
 from autocast.ir.matched import with_equal_sizes
 from autocast.runtime import torch_calls
@@ -81,7 +82,7 @@ def check_module(mod: tvm.IRModule) -> tvm.IRModule:
             "function in main, or make it the main of a module of its own"
         )
     _check_devices(mod)
-    mod = with_equal_sizes(with_inferred_types(mod))
+    mod = with_equal_sizes(with_plain_layouts(with_inferred_types(mod)))
     _check_types(mod)
     _check_packed_functions(mod)
     _check_python_functions(mod)

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, is_constant, number_of, op_name, shape_of
+from autocast.ir import dims, dtype_of, is_constant, number_of, op_name, shape_of
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.storage import is_narrow
 
@@ -126,6 +126,28 @@ def _comparison_with_itself(rewriter: _Define, call: relax.Call, x: relax.Expr, 
     return is_nan if op_name(call) == "relax.not_equal" else op.logical_not(rewriter.emit(is_nan))
 
 
+def _bucketize(rewriter: _Define, call: relax.Call, x: relax.Expr, boundaries: relax.Expr) -> relax.Expr | None:
+    """NaN is after all boundaries, as it is in a sort; TVM finds it before the first."""
+    if dtype_of(x) not in _FLOATS:
+        return None
+    place, count = rewriter.emit(relax.Call(call.op, [x, boundaries], call.attrs)), dims(boundaries)[0]
+    dtype = dtype_of(call)
+    if isinstance(count, int | tirx.IntImm):
+        last = relax.const(int(count), dtype)
+    else:
+        size = rewriter.emit(op.shape_to_tensor(relax.ShapeExpr([count])))
+        last = rewriter.emit(op.astype(rewriter.emit(op.reshape(size, [])), dtype))
+    return op.where(rewriter.emit(op.isnan(x)), last, place)
+
+
+def _mean_of_windows(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
+    """Of integers in their dtype: TVM divides by an int64, and returns one."""
+    if "int" not in str(dtype_of(x)) or dtype_of(x) == "int64":
+        return None
+    wide = rewriter.emit(op.astype(x, "int64"))
+    return op.astype(rewriter.emit(relax.Call(call.op, [wide], call.attrs)), dtype_of(call))
+
+
 def _conversion(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
     """Numbers that no small integer is equal to: the low bits of the int32, however many are converted at once.
 
@@ -188,6 +210,8 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **{f"relax.{name}": _division for name in ("divide", "floor_divide", "mod", "floor_mod")},
     **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "clip", "nn.relu")},
     **{f"relax.{name}": _comparison_with_itself for name in ("equal", "not_equal", "less_equal", "greater_equal")},
+    **{f"relax.nn.{kind}avg_pool{rank}d": _mean_of_windows for kind in ("", "adaptive_") for rank in (1, 2, 3)},
+    "relax.bucketize": _bucketize,
     "relax.multiply": _floats,
     "relax.negative": _negative,
     "relax.astype": _conversion,

@@ -108,8 +108,11 @@ def _along_each_axis(rewriter: _WithinTensors, call: relax.Call, *operands: rela
 
 
 def _lookup(rewriter: _WithinTensors, call: relax.Call, x: relax.Expr, places: relax.Expr) -> relax.Expr | None:
-    """take, where it promises nothing of places that are out of range: the nearest."""
-    return op.take(x, places, call.attrs.axis, "clip") if str(call.attrs.mode) == "fast" else None
+    """take, where it promises nothing of places that are out of range: the nearest. NaN there needs an axis in TVM."""
+    mode = str(call.attrs.mode)
+    if mode == "nan" and call.attrs.axis is None:
+        return op.take(x, places, 0, mode)
+    return op.take(x, places, call.attrs.axis, "clip") if mode == "fast" else None
 
 
 def _loss(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:

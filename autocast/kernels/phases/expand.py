@@ -11,11 +11,13 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dims, dtype_of, op_name
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.phases import searching
+from autocast.kernels.phases.searching import Emit
 from autocast.kernels.storage import LOW
 from autocast.operators.own import OPERATORS, Expansion
 
 
-def _pixel_shuffle(call: relax.Call, x: relax.Expr) -> relax.Expr:
+def _pixel_shuffle(_: Emit, call: relax.Call, x: relax.Expr) -> relax.Expr:
     factor, (*batch, channels, height, width) = int(call.attrs.upscale_factor), dims(x)
     first = len(batch)
     parts = relax.op.reshape(x, [*batch, channels // factor**2, factor, factor, height, width])
@@ -25,14 +27,14 @@ def _pixel_shuffle(call: relax.Call, x: relax.Expr) -> relax.Expr:
     )
 
 
-def _prelu(call: relax.Call, x: relax.Expr, alpha: relax.Expr) -> relax.Expr:
+def _prelu(_: Emit, call: relax.Call, x: relax.Expr, alpha: relax.Expr) -> relax.Expr:
     axis = int(call.attrs.axis) % len(dims(x))
     factor = relax.op.reshape(alpha, [dims(alpha)[0] if i == axis else 1 for i in range(len(dims(x)))])
     positive = relax.op.greater(x, relax.const(0, dtype_of(x)))
     return relax.op.where(positive, x, relax.op.multiply(x, factor))
 
 
-def _quantize(call: relax.Call, x: relax.Expr, scale: relax.Expr, zero: relax.Expr) -> relax.Expr | None:
+def _quantize(_: Emit, call: relax.Call, x: relax.Expr, scale: relax.Expr, zero: relax.Expr) -> relax.Expr | None:
     op, dtype, axis = relax.op, str(call.attrs.out_dtype), int(call.attrs.axis) % len(dims(x))
     if "int" not in dtype:
         return None
@@ -48,7 +50,17 @@ def _quantize(call: relax.Call, x: relax.Expr, scale: relax.Expr, zero: relax.Ex
     return op.astype(op.clip(op.add(steps, along_axis(zero)), int(bounds.min), int(bounds.max)), dtype)
 
 
-def _view(call: relax.Call, *_: relax.Expr) -> relax.Expr | None:
+def _matmul(_: Emit, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
+    """Truth values are counted, as TVM adds none; a sum in float64 is one of numbers in float64."""
+    dtype = dtype_of(call)
+    wide = {"bool": "int32", "float64": "float64"}.get(str(dtype))
+    if wide is None or wide == dtype_of(x):
+        return None
+    product = relax.op.matmul(relax.op.astype(x, wide), relax.op.astype(y, wide))
+    return relax.op.astype(product, dtype) if dtype != wide else product
+
+
+def _view(_: Emit, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None:
     """A view that kernels take: they expect tensors to begin where their memory does."""
     offset = call.args[3]
     if isinstance(offset, relax.Tuple) or (isinstance(offset, tirx.IntImm) and int(offset) == 0):
@@ -56,16 +68,22 @@ def _view(call: relax.Call, *_: relax.Expr) -> relax.Expr | None:
     return relax.op.memory.ensure_zero_offset(call)
 
 
-#: Operators that TVM has a type for, but nothing that computes them, along an axis of run-time size or of NaN.
+#: Operators that TVM has a type for, but nothing that computes them rightly, or not all of them.
 _UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr | None]] = {
+    "relax.matmul": _matmul,
     "relax.memory.view": _view,
-    "relax.ewise_fma": lambda _, x, y, z: relax.op.add(relax.op.multiply(x, y), z),
+    "relax.ewise_fma": lambda _, call, x, y, z: relax.op.add(relax.op.multiply(x, y), z),
     "relax.nn.prelu": _prelu,
     "relax.nn.pixel_shuffle": _pixel_shuffle,
     "relax.quantize": _quantize,
-    "relax.wrap_param": lambda call, x: relax.op.astype(x, call.attrs.dtype),
-    "relax.hint_on_device": lambda _, x: x,
-    "relax.builtin.stop_lift_params": lambda _, x: x,
+    "relax.wrap_param": lambda _, call, x: relax.op.astype(x, call.attrs.dtype),
+    "relax.hint_on_device": lambda _, call, x: x,
+    "relax.builtin.stop_lift_params": lambda _, call, x: x,
+    "relax.sort": searching.sort,
+    "relax.argsort": searching.argsort,
+    "relax.median": searching.median,
+    "relax.scatter_elements": searching.scatter,
+    "relax.scatter_nd": searching.scatter,
 }
 
 
@@ -80,7 +98,7 @@ class _Expand(BindingRewriter):
         if name is None or self.keep(binding.value):
             return None
         if name in _UNKNOWN_TO_TVM:
-            return _UNKNOWN_TO_TVM[name](binding.value, *map(self.new, binding.value.args))
+            return _UNKNOWN_TO_TVM[name](self.emit, binding.value, *map(self.new, binding.value.args))
         operator = OPERATORS.get(name)
         if operator is None or operator.expand is None:
             return None

@@ -11,11 +11,11 @@ from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
 
 
 def _within(indices: Value, size: Value, mode: str) -> Value:
-    """Indices as torch takes them: not below 0, and where `mode` says so, within the tensor."""
+    """Indices as torch takes them: not below 0, and where there is a mode of `take`, within the tensor."""
     indices = indices.to(torch.int64)
     if mode == "wrap":
         return torch.remainder(indices, size)
-    if mode == "clip":
+    if mode:
         return torch.clamp(indices, 0, size - 1)
     return torch.where(indices < 0, indices + size, indices)
 
@@ -28,12 +28,14 @@ def _take(asked: Asked) -> Value:
     else:
         axis = asked.axis()
         size = asked.shape_of(0)[axis]
-    places = _within(indices, size, str(asked.attrs.mode))
+    mode = str(asked.attrs.mode)
+    places = _within(indices, size, mode)
     rank = asked.call.args[1].ty.ndim if hasattr(asked.call.args[1].ty, "ndim") else 0
-    if rank == 1:
-        return torch.index_select(x, axis, places)
-    flat = torch.index_select(x, axis, places.reshape(-1))
-    return flat.reshape(asked.shape)
+    found = torch.index_select(x, axis, places.reshape(-1) if rank != 1 else places)
+    if mode == "nan":
+        inside = (places == indices).reshape([-1 if i == axis else 1 for i in range(max(asked.rank(), 1))])
+        found = torch.where(inside, found, math.nan)
+    return found if rank == 1 else found.reshape(asked.shape)
 
 
 def _gather_elements(asked: Asked) -> Value:
@@ -54,7 +56,7 @@ def _gather_nd(asked: Asked) -> Value:
     return x[(*grids, *places)]
 
 
-_REDUCE = {"add": "sum", "mul": "prod", "min": "amin", "max": "amax"}
+_REDUCE = {"add": "sum", "mul": "prod", "mean": "mean", "min": "amin", "max": "amax"}
 
 
 def _scatter_elements(asked: Asked) -> Value:
@@ -84,8 +86,7 @@ def _scatter_nd(asked: Asked) -> Value:
     updates = updates.reshape((count, width))
     if reduction == "update":
         return asked.stored(torch.scatter(flat, 0, places, updates).reshape(asked.shape_of(0)))
-    how = {**_REDUCE, "max": "amax"}[reduction]
-    return asked.stored(torch.scatter_reduce(flat, 0, places, updates, how).reshape(asked.shape_of(0)))
+    return asked.stored(torch.scatter_reduce(flat, 0, places, updates, _REDUCE[reduction]).reshape(asked.shape_of(0)))
 
 
 def _reverse_sequence(asked: Asked) -> Value:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from autocast.errors import UnsupportedError
 from autocast.torch_target.asked import Asked, Row, Value
 from autocast.torch_target.layouts import channels_first, spatial, to_layout
 
@@ -17,8 +18,20 @@ def _windows(asked: Asked) -> tuple[Value, str, tuple[int, ...]]:
     return channels_first(asked.wide(0), layout), spatial(layout), asked.integers("padding")
 
 
+def _finished(asked: Asked, x: Value, axes: str) -> Value:
+    """A result with channels first, in the layout and the dtype that it shall have."""
+    x = to_layout(x, f"NC{axes}", str(asked.attrs.out_layout))
+    return asked.stored(x) if asked.dtype.is_floating_point else x.to(asked.dtype)
+
+
+def _divisible(asked: Asked, x: Value) -> Value:
+    """Numbers whose means torch computes: of no integers."""
+    return x if asked.dtype.is_floating_point else x.to(torch.float64)
+
+
 def _max_pool(asked: Asked) -> Value:
     x, axes, widths = _windows(asked)
+    x = x if asked.dtype.is_floating_point else x.to(torch.int64)  # torch has them for no other integers
     function: Any = getattr(F, f"max_pool{len(axes)}d")
     rank = len(axes)
     padding: Any = widths[:rank]
@@ -28,7 +41,7 @@ def _max_pool(asked: Asked) -> Value:
         x, padding = _surrounded(x, widths, float("-inf")), 0
     size, strides, dilation = (asked.integers(name) for name in ("pool_size", "strides", "dilation"))
     result = function(x, size, strides, padding, dilation, ceil_mode=bool(asked.attrs.ceil_mode))
-    return asked.stored(to_layout(result, f"NC{axes}", str(asked.attrs.out_layout)))
+    return _finished(asked, result, axes)
 
 
 def _surrounded(x: Value, widths: tuple[int, ...], value: float) -> Value:
@@ -38,7 +51,13 @@ def _surrounded(x: Value, widths: tuple[int, ...], value: float) -> Value:
 
 
 def _avg_pool(asked: Asked) -> Value:
+    if any(step != 1 for step in asked.integers("dilation")):
+        raise UnsupportedError(
+            f"to_torch: relax.{asked.name} has dilation={asked.integers('dilation')}, expected 1: torch has no means "
+            "of elements that lie apart. autocast.compile runs the model with kernels of its own"
+        )
     x, axes, widths = _windows(asked)
+    x = _divisible(asked, x)
     rank, counted = len(axes), bool(asked.attrs.count_include_pad)
     function: Any = getattr(F, f"avg_pool{rank}d")
     size, strides = asked.integers("pool_size"), asked.integers("strides")
@@ -52,18 +71,18 @@ def _avg_pool(asked: Asked) -> Value:
         ones = _surrounded(ones, widths, 1.0 if counted else 0.0)
         sums, counts = (function(part, size, strides, 0, ceil, True) for part in (_surrounded(x, widths, 0.0), ones))
         result = sums / counts
-    return asked.stored(to_layout(result, f"NC{axes}", str(asked.attrs.out_layout)))
+    return _finished(asked, result, axes)
 
 
 def _adaptive(asked: Asked) -> Value:
     layout = str(asked.attrs.layout)
-    x, axes = channels_first(asked.wide(0), layout), spatial(layout)
+    x, axes = channels_first(_divisible(asked, asked.wide(0)), layout), spatial(layout)
     size = (
         [x.size(2 + i) for i in range(len(axes))] if asked.attrs.output_size is None else asked.integers("output_size")
     )
     size = list(size) * len(axes) if len(size) == 1 else list(size)
     function: Any = getattr(F, f"adaptive_avg_pool{len(axes)}d")
-    return asked.stored(to_layout(function(x, size), f"NC{axes}", str(asked.attrs.out_layout)))
+    return _finished(asked, function(x, size), axes)
 
 
 ROWS: dict[str, Row] = {

@@ -12,6 +12,9 @@ from autocast.torch_target.layouts import channels_first, spatial, to_layout
 
 
 def _matmul(asked: Asked) -> Value:
+    if asked.dtype is torch.bool:
+        x, y = (operand.to(torch.int32) for operand in asked.args)
+        return torch.matmul(x, y).to(torch.bool)
     return _widened(asked, torch.matmul(*_operands(asked)))
 
 
@@ -73,6 +76,8 @@ def _causal(asked: Asked, kind: str) -> Value:
 
 
 def _convolution(asked: Asked) -> Value:
+    if any(isinstance(size, int) and size == 0 for size in (*asked.shape_of(0), *asked.shape_of(1), *asked.shape)):
+        return torch.zeros(asked.shape, dtype=asked.dtype)  # torch refuses most of them, and forgets features
     attrs, (x, weight) = asked.attrs, _operands(asked)
     axes = spatial(str(attrs.data_layout))
     x = channels_first(x, str(attrs.data_layout))

@@ -73,12 +73,16 @@ def _index(function: Callable[..., Any]) -> Row:
 
 
 def _median(asked: Asked) -> Value:
-    x, keep = asked.args[0], bool(asked.attrs.keepdims)
-    if asked.attrs.axis is None or not len(asked.attrs.axis):
-        return torch.median(x).reshape([1] * asked.rank() if keep else [])
-    # Of a tensor that is expanded along the axis, torch 2.13 reads what is beyond its memory.
-    found = torch.median(x.contiguous(), int(asked.attrs.axis[0]), keepdim=keep)
-    return found[0], found[1]
+    x, axes = asked.args[0], asked.axes() if asked.attrs.axis else [*range(asked.rank())]
+    if len(axes) == 1 and asked.attrs.axis:
+        # Of a tensor that is expanded along the axis, torch 2.13 reads what is beyond its memory.
+        found = torch.median(x.contiguous(), axes[0], keepdim=bool(asked.attrs.keepdims))
+        return found[0], found[1]
+    if len(axes) == asked.rank():
+        return torch.median(x).reshape(asked.shape)
+    rest = [i for i in range(asked.rank()) if i not in axes]
+    rows = torch.permute(x, (*rest, *axes)).flatten(len(rest)).contiguous()
+    return torch.median(rows, -1)[0].reshape(asked.shape)
 
 
 def _cross_entropy(asked: Asked) -> Value:

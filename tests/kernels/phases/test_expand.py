@@ -10,6 +10,8 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+import autocast
+from autocast import vm
 from autocast.ir import op_name
 from autocast.kernels.matching.convolutions.declined import has_kernel
 from autocast.kernels.phases.expand import expand_operators
@@ -161,3 +163,15 @@ def test_a_view_may_begin_anywhere(start: int) -> None:
     values = np.linspace(-1, 1, 64, dtype="float32")
     (found,) = run(builder.get(), values)
     np.testing.assert_allclose(found, -np.exp(values)[start // 4 :][:15].reshape(3, 5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("by", ["kernels", "torch"])
+@pytest.mark.parametrize(("dtype", "out_dtype"), [("bool", None), ("float32", "float64"), ("float16", "float64")])
+def test_products_in_dtypes_that_tvm_has_no_sums_for(dtype: str, out_dtype: str | None, by: str) -> None:
+    x, y = (torch.arange(count, dtype=torch.float64).sin().reshape(-1, 4) for count in (8, 12))
+    x, y = ((value > 0.5 if dtype == "bool" else value.to(getattr(torch, dtype))) for value in (x, y.T))
+    body = lambda a, b: relax.op.matmul(a, b, out_dtype)  # noqa: E731
+    model = autocast.from_relax(module(body, ((2, 4), dtype), ((4, 3), dtype)))
+    run = vm.compile(model) if by == "kernels" else autocast.to_torch(model)
+    expected = (x.double() @ y.double()).to(torch.bool if dtype == "bool" else torch.float64)
+    torch.testing.assert_close(run(x, y.contiguous()), expected)
