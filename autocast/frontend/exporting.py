@@ -9,8 +9,8 @@ import math
 import re
 import traceback
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,12 @@ from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
-from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one, is_result
+from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one
 from autocast.frontend.conditions import COMBINATIONS, counterexample
 from autocast.frontend.decompose import decompose
 from autocast.frontend.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
+from autocast.frontend.exported import Exported
 from autocast.frontend.nodes import mark_conversions
 from autocast.frontend.recurrent_layers import whole_recurrences
 from autocast.frontend.rewritten import rewritten_functions
@@ -47,88 +48,6 @@ _REMEDIES = (
         "Example inputs are tensors, plain Python values, and tuples and dictionaries of them.",
     ),
 )
-
-
-@dataclass(frozen=True)
-class Exported:
-    """A module as torch exports it.
-
-    Attributes
-    ----------
-    program : torch.export.ExportedProgram
-        Decomposed as far as the importer needs it.
-    leaves : sequence of Leaf
-        Its inputs.
-    axes : sequence of DynamicAxis
-        Which of their axes vary.
-    derivatives : tuple of str
-        The functions of torch with which it differentiates while it runs; where gradients stop is not known then.
-    """
-
-    program: torch.export.ExportedProgram
-    leaves: Sequence[Leaf]
-    axes: Sequence[DynamicAxis]
-    derivatives: tuple[str, ...] = ()
-
-    @property
-    def symbols(self) -> dict[str, str]:
-        """torch's symbols (`s72`) -> the names that the user gave the dimensions."""
-        specs = [spec for spec in self.program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
-        nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
-        names: dict[str, str] = {}
-        for axis in self.axes:
-            size = nodes[specs[axis.leaf].arg.name].meta["val"].shape[axis.axis]
-            if isinstance(size, int):
-                if axis.dim is torch.export.Dim.AUTO:
-                    continue
-                raise ImportModelError(
-                    f"from_torch: the model works for size {size} of {self.leaves[axis.leaf].name!r}, axis {axis.axis} "
-                    f"only, so it cannot be the dynamic dimension {axis.name!r}."
-                )
-            if not size.node.expr.is_symbol:
-                continue
-            other = names.setdefault(str(size.node.expr), axis.name)
-            if other != axis.name and axis.dim is not torch.export.Dim.AUTO:
-                raise ImportModelError(
-                    f"from_torch: {other} and {axis.name} are the same size wherever the model works, so they cannot "
-                    f"be two dynamic dimensions; expected one name for both: dynamic={{{other!r}: [...]}}."
-                )
-        return names
-
-    def allow_one(self, dropped: Collection[str]) -> None:
-        """Lower the least size, where torch infers it, from 2 to the 1 that a `Dim` with its own bounds has.
-
-        Raises
-        ------
-        ImportModelError
-            The module drops an axis where a symbol of `dropped` is 1, which the bounds of its `Dim` allow.
-        """
-        names = {name for symbol, name in self.symbols.items() if symbol in dropped}
-        bounded = {axis.name: getattr(axis.dim, "min", 2) for axis in self.axes if hasattr(axis.dim, "__name__")}
-        if wrong := [name for name in sorted(names) if bounded.get(name, 2) < 2]:
-            raise ImportModelError(
-                f"from_torch: the module drops an axis (squeeze) where {' or '.join(wrong)} is 1, and its tensors have "
-                "another rank then. Expected a least size of 2, or squeeze of axes that are always 1: x.squeeze(-1)"
-            )
-        inferred = {axis.name for axis in self.axes} - bounded.keys() - names
-        for symbol, name in self.symbols.items():
-            for known, values in self.program.range_constraints.items():
-                if str(known) == symbol and name in inferred and values.lower == 2:
-                    self.program.range_constraints[known] = type(values)(1, values.upper)
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """The paths of the outputs in what the module returns (`logits`, `0`), those left out that are no numbers."""
-        spec = self.program.module_call_graph[0].signature.out_spec
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", category=FutureWarning)
-            outputs = [s.arg for s in self.program.graph_signature.output_specs if s.kind.name == "USER_OUTPUT"]
-            if spec.is_leaf() or len(outputs) != spec.num_leaves:
-                return ()
-            tree = pytree.tree_unflatten(list(range(len(outputs))), spec)
-            paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
-        names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) for path in paths]
-        return tuple(name for name, arg in zip(names, outputs, strict=True) if is_result(arg))
 
 
 def export(

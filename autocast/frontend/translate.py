@@ -15,7 +15,8 @@ from autocast.frontend.checks import check_supported, listed
 from autocast.frontend.control_flow import CONTROL_FLOW
 from autocast.frontend.converters import CONVERTERS, TRUSTED
 from autocast.frontend.decompose import Call, split
-from autocast.frontend.exporting import Exported, export, exported_already
+from autocast.frontend.exported import Exported
+from autocast.frontend.exporting import export, exported_already
 from autocast.frontend.fallback import call_torch
 from autocast.frontend.helpers import Converter
 from autocast.frontend.importer import Importer
