@@ -235,7 +235,7 @@ ROWS: Rows = {
     ("AutoCast", CastingRuleError): {
         "a compiled half model": (
             lambda: Trainer(amp.autocast(M), MSE(), SGD(), learning_rate=0.1, amp="float16"),
-            r"the casting rule low\(2\) answered",
+            "the module was autocast with dtype='bfloat16'",
         ),
     },
     ("main", InputError): {
