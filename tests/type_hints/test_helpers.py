@@ -158,7 +158,11 @@ def test_an_inferring_rule_follows_the_majority_and_ties_are_float32():
 def test_an_inferring_rule_counts_the_fields_of_tuples():
     fields = tvm.ir.TupleType([BFLOAT16, FLOAT32, BFLOAT16])
     assert follow(1)(arguments(fields), None, "bfloat16") == [TupleType(prims(*["bfloat16"] * 3))]
-    assert follow(1)(arguments(fields), None, "float16") == [TupleType(prims(*["float32"] * 3))]
+
+
+def test_an_inferring_rule_leaves_fields_in_other_16_bits_as_they_are():
+    fields = tvm.ir.TupleType([BFLOAT16, FLOAT32, BFLOAT16])
+    assert follow(1)(arguments(fields), None, "float16") == [TupleType(prims(None, "float32", None))]
 
 
 def test_a_leader_decides_alone():

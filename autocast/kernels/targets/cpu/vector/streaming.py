@@ -24,14 +24,14 @@ FAR_BYTES = 3 << 22
 WIDE_BYTES = 32
 
 
-def streamed(results: Sequence[tuple[Sequence[Dim], str]], lanes: int, least: int = FAR_BYTES) -> frozenset[int]:
+def streamed(results: Sequence[tuple[Sequence[Dim], str]], lanes: int, least: int = 0) -> frozenset[int]:
     """Which of a kernel's results, given as (shape, dtype), are stored past the caches in whole vectors of `lanes`.
 
-    All that are wide enough, if together they have `least` bytes: what is known at run time only counts as 1.
+    All that are wide enough, if together they are far, and have `least` bytes: what is known at run time counts as 1.
     """
     widths = [tvm.DataType(dtype).itemsize for _, dtype in results]
     sizes = [math.prod(dim for dim in shape if isinstance(dim, int)) for shape, _ in results]
-    far = sum(map(operator.mul, sizes, widths)) >= least
+    far = sum(map(operator.mul, sizes, widths)) >= max(least, FAR_BYTES)
     return frozenset(i for i, width in enumerate(widths) if far and width * lanes >= WIDE_BYTES)
 
 
