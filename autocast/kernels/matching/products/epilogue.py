@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tvm import relax
 
-from autocast.ir import dims, is_op, number_of, op_name, same_shape, storage
+from autocast.ir import dims, is_op, is_tensor, number_of, op_name, same_shape, storage
 from autocast.ir.rewriting import users_of
 from autocast.kernels.explain import explain
 from autocast.kernels.matching.functions import operation
@@ -149,10 +149,24 @@ class EpilogueRewriter(KernelRewriter):
             return False
         # What is stored low is computed from float32: a cast comes first.
         operands = [operand for operand in known[1] if not isinstance(operand, float)]
+        others = [operand for operand in operands if operand not in steps.readers]
+        # Of a sum of products each adds itself to those before it, so that one tensor holds them all.
+        if any(map(self.is_product, others)) and self.reads_tensors(steps):
+            return False
         return same_shape(dims(reader), steps.shape) and all(
             is_cast or storage(operand) not in LOW if operand in steps.readers else steps.reads(operand)
             for operand in operands
         )
+
+    def is_product(self, expr: relax.Expr) -> bool:
+        """Whether a kernel of this kind computes `expr`, before it may be cast."""
+        value = self.value_of(expr)
+        return op_name(self.value_of(value.args[0]) if is_op(value, "relax.astype") else value) in self.operators
+
+    def reads_tensors(self, steps: _Steps) -> bool:
+        """Whether an epilogue reads more than vectors and numbers already."""
+        read = (arg for reader in steps.readers for arg in self.bound[reader].args if not reader.same_as(steps.product))
+        return any(same_shape(dims(arg), steps.shape) for arg in read if is_tensor(arg) and arg not in steps.readers)
 
     def scaled(self, steps: _Steps, reader: relax.Var) -> list[relax.Var]:
         """The operands of `reader` that are multiples of what an epilogue can read, and that nobody else reads."""
