@@ -178,6 +178,13 @@ def test_a_gate_that_is_a_product_too_is_stored_first() -> None:
     assert calls == ["product0_8x8x8_nn_f32_f32_f32", "product1_8x8x8_nn_f32_f32_f32_silu_multiply"]
 
 
+def test_of_a_sum_of_products_each_adds_itself_to_those_before_it() -> None:
+    def body(x: relax.Expr, w: relax.Expr, momentum: relax.Expr) -> relax.Expr:
+        return op.add(op.add(op.add(momentum, op.matmul(x, w)), op.matmul(w, x)), op.matmul(x, x))
+
+    assert _lowered(body, SQUARE, SQUARE, SQUARE) == ["product0_8x8x8_nn_f32_f32_f32_residual"] * 3
+
+
 def test_a_batch_of_one_needs_no_reshape() -> None:
     assert _lowered(op.matmul, ((1, 5, 8), "float32"), ((8, 6), "float32")) == ["product0_1x5x6x8_nn_f32_f32_f32"]
 

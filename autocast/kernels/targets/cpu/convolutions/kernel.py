@@ -38,7 +38,7 @@ from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either, flat, i
 def convolution(
     spec: Convolution, target: tvm.target.Target, name: str, blocking: Blocking | None = None
 ) -> tirx.PrimFunc:
-    """A destination-passing TIR function `name(data, packed, [bias], [residual], out)` that computes `spec`.
+    """A destination-passing TIR function `name(data, packed, *operands of the epilogue, out)` that computes `spec`.
 
     `packed` are the weights as `pack_weights` leaves them. The function is fit for `relax.call_tir`, and its attribute
     `autocast.flops` says how many operations a call takes.
