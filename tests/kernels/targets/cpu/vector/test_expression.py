@@ -18,8 +18,8 @@ from autocast.kernels.matching.functions import operation
 from autocast.kernels.specs.program import ProgramBuilder
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.vector.expression import FUNCTIONS
-from tests.kernels.targets.cpu.epilogues import ACTIVATIONS
-from tests.kernels.targets.cpu.products.cases import CPUS, NUMBERS, runs_here, target_of
+from tests.kernels.targets.cpu.epilogues import ACTIVATIONS, NUMBERS
+from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 from tests.kernels.targets.cpu.vector.test_vector_math import selu
 
 SIZE = 1003
