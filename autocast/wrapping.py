@@ -155,8 +155,11 @@ class _Compiled:
         self.dynamic, self.options = dynamic, options
         #: None where torch's compiler runs it: a call changes more than its results, or cannot be imported.
         self._programs: dict[Any, _Program | None] = {}
-        #: Where modules find parameters, buffers and submodules, under which names, and what they found.
-        self._found: tuple[list[Any], list[str], list[Any]] = ([], [], [])
+        #: Where modules find parameters, buffers and submodules, and what they found there.
+        self._owners: list[dict[str, Any]] = []
+        self._contents: list[dict[str, Any]] = []
+        #: Those of one number, by their owners and names: equal ones are not the same.
+        self._numbers: list[tuple[dict[str, Any], str, torch.Tensor]] = []
         self._weights: list[torch.Tensor] = []
         self._counted: list[torch.Tensor] = []
         self._memory: list[int] = []
@@ -210,8 +213,13 @@ class _Compiled:
 
     def _is_same(self) -> bool:
         """Whether the module has the tensors and submodules, in the memory, that it was imported with."""
-        owners, names, values = self._found
-        return all(map(operator.is_, map(dict.get, owners, names), values)) and self._memory == self._addresses()
+        try:  # one comparison in C, which looks at identities first: a third of the time of asking for each by name
+            if self._owners != self._contents:
+                return False
+        except RuntimeError:  # a tensor that took another's place was compared with it, number by number
+            return False
+        same = all(owner[name] is value for owner, name, value in self._numbers)
+        return same and self._memory == self._addresses()
 
     def _addresses(self) -> list[int]:
         """Where the weights are: somebody may exchange their memory (`parameter.data = ...`, `module.to(...)`)."""
@@ -242,15 +250,17 @@ class _Compiled:
         return _Program(model, compile(model), self._versions(), nested, leaves)
 
     def _remember(self, module: nn.Module) -> None:
-        owners, names, values = [], [], []
-        for part in module.modules():
-            for owner in (part._parameters, part._buffers, part._modules):
-                for name, value in owner.items():
-                    owners.append(owner)
-                    names.append(name)
-                    values.append(value)
-        self._found = owners, names, values
-        self._weights = [value for value in values if isinstance(value, torch.Tensor)]
+        kinds = operator.attrgetter("_parameters", "_buffers", "_modules")
+        self._owners = [owner for part in module.modules() for owner in kinds(part) if owner]
+        self._contents = list(map(dict, self._owners))
+        tensors = [
+            (owner, name, value)
+            for owner in self._owners
+            for name, value in owner.items()
+            if isinstance(value, torch.Tensor)
+        ]
+        self._numbers = [one for one in tensors if one[2].numel() == 1]
+        self._weights = [weight for _, _, weight in tensors]
         self._counted = [weight for weight in self._weights if not weight.is_inference()]
         self._memory = self._addresses()
 

@@ -146,6 +146,25 @@ def test_weights_that_change_are_read_again(change: Any) -> None:
     assert not torch.equal(wrapped(x), before)
 
 
+def test_a_parameter_of_one_number_that_takes_the_place_of_an_equal_one_is_read_when_it_changes() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.factor
+
+    module, x = Scaled(), torch.randn(4)
+    wrapped = autocast.wrap(module)
+    wrapped(x)
+    wrapped.factor = nn.Parameter(torch.ones(1))
+    torch.testing.assert_close(wrapped(x), x)
+    with torch.no_grad():
+        wrapped.factor.mul_(3)
+    torch.testing.assert_close(wrapped(x), 3 * x)
+
+
 def test_hooks_of_the_module_are_called_once() -> None:
     module, x = _network(), torch.randn(4, 16)
     module.register_forward_hook(lambda module, args, output: output * 2)
