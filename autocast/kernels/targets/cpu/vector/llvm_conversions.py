@@ -147,10 +147,15 @@ define linkonce_odr <L x float> @autocast_widen_DTYPE(<L x iBITS> %x) alwaysinli
   ret <L x float> %f
 }
 define linkonce_odr <L x iBITS> @autocast_narrow_DTYPE(<L x float> %x) alwaysinline {
-  %y = fptoSIGNi <L x float> %x to <L x iBITS>
+NARROW
   ret <L x iBITS> %y
 }
 """
+
+# Of a number that a byte does not hold, the low bits of its int32: which other bits come of it would be a processor's.
+_TO_WORD = "  %y = fptosi <L x float> %x to <L x iBITS>"
+_TO_BYTE = """  %w = fptosi <L x float> %x to <L x i32>
+  %y = trunc <L x i32> %w to <L x i8>"""
 
 # What is left of a number after it was stored.
 _ROUND = """
@@ -182,4 +187,5 @@ def _exactly(narrow: str) -> str:
 
 def _integer(dtype: str) -> str:
     text = _INTEGER.replace("SIGN", "u" if dtype.startswith("u") else "s")
+    text = text.replace("NARROW", _TO_BYTE if BITS[dtype] == 8 else _TO_WORD)
     return text.replace("DTYPE", dtype).replace("BITS", str(BITS[dtype]))

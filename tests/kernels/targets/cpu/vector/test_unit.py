@@ -83,3 +83,14 @@ def test_narrowing_rounds_to_nearest_even_and_keeps_what_is_not_finite(cpu: str,
         got, expected = y.numpy()[1 : 1 + lanes], x.astype(DTYPES[dtype])[1 : 1 + lanes]
         np.testing.assert_array_equal(got.astype("float32"), expected.astype("float32"))
         assert np.signbit(got[3])
+
+
+@every_cpu
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_of_a_number_that_a_byte_does_not_hold_it_keeps_the_low_bits_of_the_integer(cpu: str, dtype: str) -> None:
+    x = np.float32([np.nan, np.inf, -np.inf, 1e30, 300, -1, -200.5, 65537])
+    y = tvm.runtime.tensor(np.zeros(SIZE, dtype))
+    copies(cpu)[f"float32_{dtype}_None"](tvm.runtime.tensor(np.resize(x, SIZE)), y)
+    expected = np.array([0, 0, 0, 0, 44, -1, 56, 1]).astype(dtype)
+    lanes = instruction_set(target_of(cpu)).lanes
+    np.testing.assert_array_equal(y.numpy()[1 : 1 + lanes], np.resize(expected, SIZE)[1 : 1 + lanes])
