@@ -123,7 +123,10 @@ def test_the_error_of_a_sum_does_not_grow_with_its_length(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 200_003), (1, 1 << 20), (1000, 400)])
 def test_a_normalization_is_as_exact_as_its_data_however_long_its_rows_are(shape: tuple[int, int]) -> None:
-    """Numbers around 1000 are known to half a unit in their last place, and so their distance from the mean is."""
+    """Numbers around 1000 are known to half a unit in their last place, and so their distance from the mean is.
+
+    The mean itself is off by as many roundings as a lane's chain of sums has, twice as many with 8 lanes as with 16.
+    """
     x = (np.random.default_rng(0).standard_normal(shape) + 1000).astype("float32")
     ones = np.ones(shape[-1:], "float32")
     (got,) = run(
@@ -131,7 +134,7 @@ def test_a_normalization_is_as_exact_as_its_data_however_long_its_rows_are(shape
         *(x, ones, 0 * ones),
     )
     exact = functional.layer_norm(torch.from_numpy(x).double(), shape[-1:])
-    assert np.abs(got - exact.numpy()).max() < 1000 * EPSILON["float32"] * 2
+    assert np.abs(got - exact.numpy()).max() < 1000 * EPSILON["float32"] * 3
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
