@@ -53,6 +53,7 @@ from autocast.kernels.phases.checkpoints import remove_checkpoints
 from autocast.kernels.phases.empty import remove_empty
 from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.fold_scales import fold_scales
+from autocast.kernels.phases.fold_signs import fold_signs
 from autocast.kernels.phases.leftovers import remove_leftovers
 from autocast.kernels.phases.order_floats import order_floats
 from autocast.kernels.phases.outline import outline_branches
@@ -147,6 +148,7 @@ LOWERING = (
     Phase("expand_operators", _expand_operators),
     _phase(canonicalize),
     _phase(fold_scales),
+    _phase(fold_signs),
     Phase("channels_last", _channels_last),
     _phase(canonicalize, "canonicalize_channels_last"),
     Phase("write_recurrences", _write_recurrences),
