@@ -28,6 +28,7 @@ from autocast.runtime.huge_pages import use_huge_pages
 from autocast.runtime.machine import VirtualMachine
 from autocast.runtime.mismatch import mismatch
 from autocast.runtime.pool import Storages, varying_blocks
+from autocast.runtime.processors import check_runs_here
 from autocast.runtime.program import CARRY, PREPARE
 from autocast.runtime.signature import Input, Signature, described
 from autocast.runtime.status import Status
@@ -97,6 +98,7 @@ class Executable:
         lent: Iterable[tvm_ffi.Tensor] = (),
     ) -> None:
         self.program, self.library = variant.program, variant.library
+        check_runs_here(self.program.architecture, self.program.features)
         torch_calls.provide(self.program.torch_calls)
         params = tuple(variant.params)
         is_lent = within(lent)

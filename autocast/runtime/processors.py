@@ -8,6 +8,8 @@ import platform
 from collections.abc import Collection
 from pathlib import Path
 
+from autocast.errors import UnsupportedError
+
 #: The features of LLVM with whose instructions it makes code of its own accord, by what Linux calls them. Others, for
 #: pages, keys or clocks, do not matter to a kernel.
 FEATURES = {
@@ -85,6 +87,17 @@ def missing(architecture: str, features: Collection[str]) -> tuple[str, ...]:
     if architecture != platform.machine():
         return (architecture,)
     return tuple(feature for feature in features if FEATURES.get(feature, feature) not in own_flags())
+
+
+def check_runs_here(architecture: str, features: Collection[str]) -> None:
+    """UnsupportedError where the process would end at an instruction that this processor, as Linux says, lacks."""
+    lacking = missing(architecture, features)
+    if lacking and own_flags():
+        raise UnsupportedError(
+            f"the compiled code is for another processor: it needs {', '.join(lacking)}, expected what this one has. "
+            "Leave out the target (and the setting AUTOCAST_TARGET) to run it here; "
+            "autocast.vm.export(model, path, targets=[...]) writes a file for other processors"
+        )
 
 
 def corrections(features: Collection[str]) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from autocast import amp, from_torch, runtime, vm
+from autocast.errors import UnsupportedError
 from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruction_set
 from autocast.runtime import processors
 
@@ -49,6 +50,14 @@ def test_the_matrix_unit_is_not_used_where_linux_does_not_lend_it(monkeypatch: p
         assert not any(flag.startswith("amx") for flag in processors.own_flags())
     finally:
         processors.own_flags.cache_clear()
+
+
+def test_code_for_another_processor_is_refused_before_it_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags, target = processors.own_flags(), detect_target()
+    model = from_torch(torch.nn.Linear(4, 3), (torch.randn(2, 4),))
+    monkeypatch.setattr(processors, "own_flags", lambda: flags - {"avx2", "asimd"})
+    with pytest.raises(UnsupportedError, match=r"needs (avx2|neon), expected .*AUTOCAST_TARGET.*targets="):
+        vm.compile(model, target=target)
 
 
 @has_tiles

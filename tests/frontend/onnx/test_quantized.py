@@ -67,6 +67,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+# Of weights of 8 bits onnxruntime's sums saturate in 16 bits on a processor without VNNI; those of 7 bits do nowhere.
 @pytest.mark.parametrize("kind", ["QDQ", "QOperator", "dynamic"])
 def test_what_onnxruntime_quantizes_computes_the_same_integers(kind: str, exported: Path) -> None:
     from onnxruntime.quantization import (
@@ -86,10 +87,12 @@ def test_what_onnxruntime_quantizes_computes_the_same_integers(kind: str, export
 
     path = exported.parent / f"{kind}.onnx"
     if kind == "dynamic":
-        quantize_dynamic(exported, path)
+        quantize_dynamic(exported, path, reduce_range=True)
     else:
         form = QuantFormat[kind]
-        quantize_static(exported, path, Batches(), form, per_channel=True, activation_type=QuantType.QUInt8)
+        quantize_static(
+            *(exported, path, Batches(), form), per_channel=True, activation_type=QuantType.QUInt8, reduce_range=True
+        )
     x = random(2, 3, 12, 12, seed=7)
     (expected,) = by_onnxruntime(onnx.load(path), {"x": x})
     np.testing.assert_allclose(autocast.from_onnx(path)(x), expected, rtol=1e-5, atol=1e-5)
@@ -120,6 +123,8 @@ def one_node(
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 
+#: Weights of 7 bits, whose sums onnxruntime computes rightly on every processor.
+_WEIGHTS = random(7, 4, dtype="int8") // 2
 _SCALE, _ZERO = np.array(0.02, "float32"), np.array(120, "uint8")
 _MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], "int32")
 _IDS = np.array([[1, 2, 3, 0, 5], [4, 3, 2, 1, 0]], "int32")
@@ -185,14 +190,14 @@ _NODES: list[tuple[str, dict[str, np.ndarray | None], dict[str, Any]]] = [
     ),
     (
         "DynamicQuantizeMatMul",
-        {"a": random(3, 7), "b": random(7, 4, dtype="int8"), "s": abs(random(4)), "z": None, "bias": random(4)},
+        {"a": random(3, 7), "b": _WEIGHTS, "s": abs(random(4)), "z": None, "bias": random(4)},
         {},
     ),
     (
         "MatMulIntegerToFloat",
         {
             "a": random(3, 7, dtype="uint8"),
-            "b": random(7, 4, dtype="int8"),
+            "b": _WEIGHTS,
             "as": _SCALE,
             "bs": abs(random(4)),
             "az": _ZERO,
