@@ -29,6 +29,7 @@ from autocast.runtime.machine import VirtualMachine
 from autocast.runtime.mismatch import mismatch
 from autocast.runtime.pool import Storages, varying_blocks
 from autocast.runtime.program import CARRY, PREPARE
+from autocast.runtime.results import check_outputs
 from autocast.runtime.signature import Input, Signature, described
 from autocast.runtime.status import Status
 from autocast.runtime.tensors import (
@@ -140,12 +141,14 @@ class Executable:
         if named:
             inputs = self.signature.in_places(inputs, named)
         taken = list(map(described, inputs))
-        if taken != self._taken:
-            self.signature.bind(inputs)
+        sizes = None if taken == self._taken else self.signature.bind(inputs)
+        if sizes is not None:
             self._taken = taken
             varying_blocks.hold(self._storages.blocks(value.shape for value in inputs))
-        arguments = (*map(to_argument, inputs), *self._bound())
-        outputs = from_tensor(self.run(arguments), kind_of(inputs))
+        returned = self.run((*map(to_argument, inputs), *self._bound()))
+        if sizes is not None:
+            check_outputs(self.signature.outputs, returned, sizes)
+        outputs = from_tensor(returned, kind_of(inputs))
         written = self.signature.written
         return write_outputs(outputs, [inputs[i] for i in written]) if written else outputs
 

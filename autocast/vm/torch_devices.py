@@ -13,6 +13,7 @@ from autocast.errors import UnsupportedError
 from autocast.messages import shown
 from autocast.model.value import Model
 from autocast.runtime.executable import checked_state
+from autocast.runtime.results import Outputs, check_outputs
 from autocast.runtime.signature import Signature
 from autocast.runtime.tensors import from_tensor, is_torch, kind_of, to_tensor
 from autocast.runtime.writing import write_back
@@ -125,9 +126,11 @@ class TorchExecutable:
         """
         if named:
             inputs = self.signature.in_places(inputs, named)
-        self.signature.bind(inputs)
+        sizes = self.signature.bind(inputs)
         arguments = self.arguments(inputs)
-        outputs = _of_kind(self.run(arguments), kind_of(inputs))
+        returned = self.run(arguments)
+        check_outputs(_results(self.signature), returned, sizes)
+        outputs = _of_kind(returned, kind_of(inputs))
         write_back(self.signature.written, arguments, inputs)
         return outputs
 
@@ -181,6 +184,15 @@ class TorchExecutable:
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
         return f"TorchExecutable({inputs}; {self.mode}; {self.device})"
+
+
+def _results(signature: Signature) -> Outputs:
+    """What is returned: what is written into inputs is not."""
+    if not signature.written:
+        return signature.outputs
+    outputs = signature.outputs if isinstance(signature.outputs, tuple) else (signature.outputs,)
+    results = outputs[: len(outputs) - len(signature.written)]
+    return results[0] if len(results) == 1 else results
 
 
 def _of_kind(value: Any, kind: str) -> Any:

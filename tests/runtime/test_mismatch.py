@@ -82,7 +82,7 @@ class OfAKernel:
             Distinct,
             np.arange(4, dtype="float32"),
             np.ones(4, "float32"),
-            r"%v in @main, which a match_cast declares to be R.Tensor\(\(4,\).*, has size 1 along axis 0, exp.* 4\.",
+            r"%v in @main, which the module declares to be R.Tensor\(\(4,\).*, has size 1 along axis 0, exp.* 4\.",
         ),
         (Twice, np.array([2, 2]), np.array([2, 3]), r"%\w+ in @main, .* has size 3 along axis 1, expected 2\. "),
         (Axes, np.array([2, 3]), np.array([2, 3, 4]), r"%shape in @main, .*: expect Shape with ndim 2 but get 3\."),
