@@ -162,6 +162,11 @@ def _bits_of_floats() -> tvm.IRModule:
     return _returns(relax.op.bitwise_and(x, x), x)
 
 
+def _nan_of_integers() -> tvm.IRModule:
+    x = relax.Var("x", relax.TensorType([4], "int32"))
+    return _returns(relax.op.take(x, relax.const([0, 7], "int64"), 0, "nan"), x)
+
+
 REFUSED = {
     "no module": (3, IllFormedModuleError, r"got a int, expected a Model or a tvm\.IRModule"),
     "no main": (tvm.IRModule(), IllFormedModuleError, "expected a Relax function 'main'"),
@@ -194,6 +199,7 @@ REFUSED = {
     ),
     "a size that there is not": (_shape_of_shape(), UnsupportedError, r"%gv in @main is a R\.Tensor\(\(-1,\).*ndim=2"),
     "bits of floats": (_bits_of_floats(), UnsupportedError, "%gv in @main is relax.bitwise_and of numbers of float32"),
+    "NaN of integers": (_nan_of_integers(), UnsupportedError, r"%gv in @main is relax.take\(mode='nan'\) of .* int32"),
     "unknown sizes": (
         _unknown_sizes(),
         UnsupportedError,
