@@ -14,7 +14,7 @@ from autocast.ir import all_bindings, in_phase, is_op, relax_functions
 from autocast.ir.agreeing import Differ, disagree, never_equal, not_always_equal, sizes_in
 from autocast.ir.private import is_private
 from autocast.ir.well_formed import BOUNDS
-from autocast.model.value import without_updates
+from autocast.model.value import updates_of, without_updates
 
 
 class Results:
@@ -43,7 +43,8 @@ class Results:
                 continue
             before = self._functions[name]
             declared = without_updates(before, before.body.ty) if without_state else before.body.ty
-            if disagree(declared, found, not_always_equal(_names(before, function), _bounds(before))):
+            returned = found if without_state or not updates_of(before) else _first(found, len(declared.fields))
+            if disagree(declared, returned, not_always_equal(_names(before, function), _bounds(before))):
                 failure = CompileError(
                     f"the phase {phase!r} made @{name} return {found}, where its module has {declared}"
                 )
@@ -55,23 +56,24 @@ class Results:
 def check_types(mod: tvm.IRModule) -> None:
     """Raise CompileError unless functions return what they are declared to, and kernels write what calls expect.
 
-    It is asked once, after all phases: those between may leave a type that the next one mends. TVM asks the variables
-    by which functions are called, which know what a function was when it was added.
+    It is asked once, after all phases: those between may leave a type that the next one mends. TVM's own check believes
+    the variables by which functions are called, which know what a function was when it was added.
     """
     with in_phase("check_types", mod, check_types):
-        relax.analysis.well_formed(mod)
         known: dict[tirx.PrimFunc, tvm.ir.TupleType] = {}
         for var, function in relax_functions(mod):
             _check("returns", var, function.body.ty, "it is declared to return", function.ret_ty, never_equal)
             for binding in all_bindings(function.body):
                 call = binding.value
-                if not isinstance(call, relax.Call):
+                if not isinstance(call, relax.Call) or isinstance(binding, relax.MatchCast):
                     continue
+                if disagree(binding.var.ty, call.ty, never_equal):
+                    raise TypeError(f"%{binding.var.name} is declared as {binding.var.ty}, and is {call.ty}")
                 if is_op(call, "relax.call_tir") and isinstance(call.args[1], relax.Tuple):
                     taken = _taken(mod[call.args[0]], known)
                     given = tvm.ir.TupleType([*_tensors(call.args[1].ty), *_tensors(call.ty)])
                     _check("takes", call.args[0], taken, f"%{binding.var.name} passes", given, _are_others)
-                elif isinstance(call.op, tvm.ir.GlobalVar):
+                elif isinstance(call.op, tvm.ir.GlobalVar) and isinstance(mod[call.op], relax.Function):
                     returned = mod[call.op].ret_ty
                     _check("returns", call.op, returned, f"%{binding.var.name} expects", call.ty, _are_others)
 
@@ -100,6 +102,11 @@ def _tensors(type: tvm.ir.Type) -> list[relax.TensorType]:
 def _are_others(one: Any, other: Any) -> bool:
     """Whether two sizes, of a function and its caller, are other numbers: each has names of its own."""
     return isinstance(one, int) and isinstance(other, int) and one != other
+
+
+def _first(found: tvm.ir.Type, count: int) -> tvm.ir.Type:
+    """The first fields of a tuple: copies of the state in low precision are returned after it."""
+    return tvm.ir.TupleType(found.fields[:count]) if isinstance(found, tvm.ir.TupleType) else found
 
 
 def _names(before: relax.Function, after: relax.Function) -> dict[tirx.Var, Any]:

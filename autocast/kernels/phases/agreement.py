@@ -60,7 +60,10 @@ def compared_sizes(binding: relax.Binding) -> Compared | None:
 
 
 def _reshape(call: relax.Call, new: Shape, old: Shape) -> Iterator[Pair]:
-    yield math.prod(new), math.prod(old), False
+    yield (elements := (math.prod(new), math.prod(old), False))
+    open_sizes = [size for size in new if not isinstance(size, int)]
+    if len(open_sizes) > 1 and not _fits(*elements):
+        yield from ((0, size, True) for size in open_sizes)  # two below 0 would make as many elements
 
 
 def _broadcast(call: relax.Call, new: Shape, old: Shape) -> Iterator[Pair]:

@@ -82,6 +82,7 @@ _CASES: dict[str, tuple[Callable[..., relax.Expr], tuple[torch.Tensor, ...], Cal
         (_CUBE,),
         lambda x: x.sort(-1, descending=True).values,
     ),
+    "a number below 0 is all": (lambda x: op.topk(x, -3, 0, "values"), (_CUBE,), lambda x: x.sort(0, True).values),
     "more of the smallest than there are": (
         lambda x: op.topk(x, 4, 1, largest=False, dtype="int64"),
         (_CUBE,),
