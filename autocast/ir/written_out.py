@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir.rewriting import reads_of
+from autocast.ir.rewriting import reads_of, replace_variables
 from autocast.ir.views import all_bindings, is_tensor, op_name, relax_functions, with_functions
 
 
@@ -110,3 +110,30 @@ def write_out_literals(mod: tvm.IRModule) -> tvm.IRModule:
     """
     functions = {var: _Literals(mod, function).visit_expr(function) for var, function in relax_functions(mod)}
     return relax.transform.DeadCodeElimination()(with_functions(mod, functions))
+
+
+def with_named_sizes(function: relax.Function) -> relax.Function:
+    """`function`, in which all sizes of shapes whose number is known have names: `function` itself where they have.
+
+    Before::                                    After::
+
+        def main(x, s: R.Shape(ndim=2)):            def main(x, s: R.Shape(ndim=2)):
+            y: R.Tensor(s) = R.reshape(x, s)            named = R.match_cast(s, R.Shape([s_0, s_1]))
+                                                        y: R.Tensor((s_0, s_1)) = R.reshape(x, R.shape([s_0, s_1]))
+    """
+    vague = [param for param in function.params if _is_vague(param.ty)]
+    if not vague and not _finds_shapes(function):
+        return function
+    named = [_named(param) for param in vague]
+    replaced = dict(zip(vague, (binding.var for binding in named), strict=True))
+    body = replace_variables(function.body, replaced) if named else function.body
+    body = relax.SeqExpr([relax.BindingBlock(named), *body.blocks], body.body) if named else body
+    body = relax.BlockBuilder().normalize(body)
+    whole = relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs, function.span)
+    (written,) = write_out_literals(tvm.IRModule({"main": whole})).functions.values()
+    return written
+
+
+def _named(param: relax.Var) -> relax.MatchCast:
+    type = relax.ShapeType([tirx.Var(f"{param.name}_{i}", "int64") for i in range(param.ty.ndim)])
+    return relax.MatchCast(relax.Var(param.name, type), param, type)

@@ -109,7 +109,7 @@ class Given:
             np.ones(3, "float32"),
             r"calls its kernel next\(x: Tensor\(\[4\].* \(Invalid x\.shape\[0\], expected 4\)",
         ),
-        (Given, np.array([2, 3]), np.array([-2, -3]), "%y in @main needs 0 to be at most [bc]; it is [23] more"),
+        (Given, np.array([2, 3]), np.array([-2, -3]), r"%y\d? in @main needs 0 to be at most [bc]; it is [23] more"),
         (Axes, np.array([0, 3]), np.array([-1, 3]), "main: there is no memory for a tensor .* it may be below 0"),
     ],
 )
