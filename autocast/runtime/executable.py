@@ -45,7 +45,7 @@ from autocast.runtime.tensors import (
     within,
 )
 from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
-from autocast.runtime.writing import write_outputs
+from autocast.runtime.writing import check_writable, write_outputs
 
 #: What compiles the model in a file that has no code for this processor: the runtime knows nothing more of it.
 _COMPILER = "autocast.vm.export"
@@ -145,12 +145,13 @@ class Executable:
         if sizes is not None:
             self._taken = taken
             varying_blocks.hold(self._storages.blocks(value.shape for value in inputs))
+        written = [inputs[i] for i in self.signature.written]
+        check_writable(written)
         returned = self.run((*map(to_argument, inputs), *self._bound()))
         if sizes is not None:
             check_outputs(self.signature.outputs, returned, sizes)
         outputs = from_tensor(returned, kind_of(inputs))
-        written = self.signature.written
-        return write_outputs(outputs, [inputs[i] for i in written]) if written else outputs
+        return write_outputs(outputs, written) if written else outputs
 
     @cached_property
     def _storages(self) -> Storages:

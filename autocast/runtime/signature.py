@@ -180,11 +180,12 @@ class Signature:
 def _shape_of(spec: Input, arg: Any) -> tuple[int, ...]:
     if not is_array(arg):
         kind = kind_of_layout(arg)
-        got = f"a {kind} torch tensor" if kind else f"a {type(arg).__name__}"
+        got = f"a {kind} {'torch tensor' if is_torch(arg) else 'array'}" if kind else f"a {type(arg).__name__}"
         remedies = {
             "sparse": f"{spec.name}.to_dense()",
             "quantized": f"{spec.name}.dequantize()",
             "nested": "padding it",
+            "masked": f"{spec.name}.filled(0)",
         }
         raise InputError(
             f"main: input {spec.name} is {got}, expected a torch tensor, numpy array or TVM tensor of {spec}. Try "
