@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -41,7 +42,8 @@ def add_to(commands: Any) -> None:
     part("verify", _verify, "check every byte of every file; what was damaged is removed from the user's folder")
     prune = part("prune", _prune, "remove the least recently used files of the user's folder")
     prune.add_argument("--size", type=at_least(0), metavar="MIB", help="what may stay (default: AUTOCAST_CACHE_SIZE)")
-    part("clear", _clear, "remove all files of the user's folder")
+    clear = part("clear", _clear, "remove all files of the user's folder; at a terminal it asks before")
+    clear.add_argument("--yes", action="store_true", help="do not ask")
     pack = part("pack", _pack, "write all files into one, to be unpacked on other machines")
     pack.add_argument("file", type=Path)
     pack.add_argument("--target", default="", help="only what was compiled for targets with this in their names")
@@ -132,6 +134,13 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _clear(options: argparse.Namespace) -> int:
+    if not options.yes and sys.stdin.isatty():
+        files = list(Store(tuple(folder for folder in store().folders if folder.writable)).files())
+        size = sum(file.size for file in files) / _MIB
+        answer = input(f"Remove {len(files)} files ({size:.2f} MiB), with all that was measured? [y/N] ")
+        if answer.strip().lower() not in ("y", "yes"):
+            output().print("nothing removed", highlight=False)
+            return 1
     output().print(f"{store().prune(0)} files removed", highlight=False)
     return 0
 

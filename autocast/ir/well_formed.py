@@ -6,11 +6,12 @@ import tvm
 from tvm import relax, tirx
 
 from autocast.errors import AutocastError
+from autocast.ir.agreeing import disagree, never_equal
 from autocast.ir.views import relax_functions
 from autocast.messages import reason
 
 #: Attributes of functions that say how small or large their symbolic sizes may be.
-_BOUNDS = ("tir_var_lower_bound", "tir_var_upper_bound")
+BOUNDS = ("tir_var_lower_bound", "tir_var_upper_bound")
 
 
 def check_well_formed(entry: str, mod: tvm.IRModule, error: type[AutocastError], *, types: bool = True) -> None:
@@ -21,7 +22,7 @@ def check_well_formed(entry: str, mod: tvm.IRModule, error: type[AutocastError],
     entry
         The function of this project that was given the module: the message begins with it.
     types
-        Whether the types are checked, too: TVM infers that of every call again.
+        Whether those of all variables are checked, too: TVM infers that of every call again.
     """
     try:
         relax.analysis.well_formed(mod, types)
@@ -32,7 +33,12 @@ def check_well_formed(entry: str, mod: tvm.IRModule, error: type[AutocastError],
             "relax.transform.Normalize()(mod) mends nested calls and missing types"
         ) from found
     for var, function in relax_functions(mod):
-        for name in _BOUNDS:
+        if disagree(function.ret_ty, function.body.ty, never_equal):
+            raise error(
+                f"{entry}: @{var.name_hint} returns {function.body.ty} and declares {function.ret_ty}, expected one "
+                "type. Convert the result, with R.astype or R.reshape, or leave the type out: TVM infers it"
+            )
+        for name in BOUNDS:
             bounds = (function.attrs or {}).get(name) or {}
             if not all(isinstance(bound, int | tirx.IntImm) for bound in bounds.values()):
                 raise error(

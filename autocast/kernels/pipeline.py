@@ -57,12 +57,14 @@ from autocast.kernels.phases.fold_signs import fold_signs
 from autocast.kernels.phases.leftovers import remove_leftovers
 from autocast.kernels.phases.order_floats import order_floats
 from autocast.kernels.phases.outline import outline_branches
+from autocast.kernels.phases.packed import match_packed
 from autocast.kernels.phases.prepare import prepare_parameters
 from autocast.kernels.phases.recursion import check_recursion
 from autocast.kernels.phases.repeat import repeat_cheap
 from autocast.kernels.phases.slices import keep_sizes_of_slices
 from autocast.kernels.phases.widen import accumulate_wide, compute_in_float32
 from autocast.kernels.poison import PoisonMemory
+from autocast.kernels.results import Results, check_types
 from autocast.kernels.specs.convolutions import Convolution, WeightGradient
 from autocast.kernels.specs.layout import RowWrites
 from autocast.kernels.specs.products import GroupedProduct
@@ -136,6 +138,7 @@ LOWERING = (
     _phase(first_order),
     _phase(check_recursion),
     _phase(remove_leftovers),
+    _phase(match_packed),
     _phase(check_operands),
     Phase("fuse_existing", fuse_existing),
     _phase(keep_sizes_of_slices),
@@ -269,11 +272,14 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
         Fit for `tvm.compile(lowered, target)`; `build` also skips the passes that have nothing left to do.
     """
     backend = backend_of(target)
+    results = Results(mod)
     for phase in LOWERING:
         started = time.perf_counter()
         with in_phase(phase.name, mod, partial(_run, phase.run, backend)):
             mod = phase.run(mod, backend)
+        results.check(phase.name, mod)
         _report(phase.name, mod, time.perf_counter() - started)
+    check_types(mod)
     summarize(mod)
     return mod
 
@@ -281,7 +287,9 @@ def lower(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
 def plan(mod: tvm.IRModule, target: tvm.target.Target) -> Plan:
     """Lower `mod` and plan its memory."""
     lowered = lower(mod, target)
-    return Plan(lowered, _one_by_one(PLANNING, lowered, target))
+    planned = _one_by_one(PLANNING, lowered, target)
+    Results(mod).check("plan", planned, without_state=True)
+    return Plan(lowered, planned)
 
 
 def finish(

@@ -332,6 +332,13 @@ def written_of(main: relax.Function) -> tuple[int, ...]:
     return tuple(int(position) for position in (main.attrs or {}).get("written", ()))
 
 
+def without_updates(main: relax.Function, result: tvm.ir.Type) -> tvm.ir.Type:
+    """The type of what a call of `main` returns, which makes `result`: its last results replace parameters."""
+    count = len(updates_of(main))
+    fields = result.fields[: len(result.fields) - count] if count else [result]
+    return fields[0] if len(fields) == 1 else tvm.ir.TupleType(fields)
+
+
 def _outputs(main: relax.Function) -> tuple[tvm.ir.Type, ...]:
     """The type of each tensor that `main` returns."""
     return tuple(main.ret_ty.fields) if isinstance(main.ret_ty, tvm.ir.TupleType) else (main.ret_ty,)

@@ -30,6 +30,7 @@ from autocast.runtime.mismatch import mismatch
 from autocast.runtime.pool import Storages, varying_blocks
 from autocast.runtime.processors import check_runs_here
 from autocast.runtime.program import CARRY, PREPARE
+from autocast.runtime.results import check_outputs
 from autocast.runtime.signature import Input, Signature, described
 from autocast.runtime.status import Status
 from autocast.runtime.tensors import (
@@ -45,7 +46,7 @@ from autocast.runtime.tensors import (
     within,
 )
 from autocast.runtime.variant import ARTIFACT, MODEL, Variant, entries_of, lacking, variant_in
-from autocast.runtime.writing import write_outputs
+from autocast.runtime.writing import check_writable, write_outputs
 
 #: What compiles the model in a file that has no code for this processor: the runtime knows nothing more of it.
 _COMPILER = "autocast.vm.export"
@@ -142,14 +143,17 @@ class Executable:
         if named:
             inputs = self.signature.in_places(inputs, named)
         taken = list(map(described, inputs))
-        if taken != self._taken:
-            self.signature.bind(inputs)
+        sizes = None if taken == self._taken else self.signature.bind(inputs)
+        if sizes is not None:
             self._taken = taken
             varying_blocks.hold(self._storages.blocks(value.shape for value in inputs))
-        arguments = (*map(to_argument, inputs), *self._bound())
-        outputs = from_tensor(self.run(arguments), kind_of(inputs))
-        written = self.signature.written
-        return write_outputs(outputs, [inputs[i] for i in written]) if written else outputs
+        written = [inputs[i] for i in self.signature.written]
+        check_writable(written)
+        returned = self.run((*map(to_argument, inputs), *self._bound()))
+        if sizes is not None:
+            check_outputs(self.signature.outputs, returned, sizes)
+        outputs = from_tensor(returned, kind_of(inputs))
+        return write_outputs(outputs, written) if written else outputs
 
     @cached_property
     def _storages(self) -> Storages:

@@ -62,7 +62,7 @@ def mismatch(error: Exception, names: Mismatches) -> InputError | None:
         where = f"{found['function']}: the argument {found['param']}, declared as {found['taken']}"
     else:
         value = " or ".join(names.declared.get(found["type"], ())) or "a value"
-        where = f"main: {value}, which a match_cast declares to be {found['type']}"
+        where = f"main: {value}, which the module declares to be {found['type']}"
     return InputError(
         f"{where}{what}. Call the model with inputs of which that is true, or declare less: a size under a name of its "
         "own may be any"

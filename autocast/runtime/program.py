@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from autocast.runtime.results import Output, Outputs
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.sizes import Size, as_size
 
@@ -193,4 +194,11 @@ def _signature(facts: Mapping[str, Any]) -> Signature:
     inputs = tuple(map(_input, facts["inputs"]))
     fitted = {name: _shape(shape) for name, shape in facts["fitted"].items()}
     written = tuple(facts.get("written", ()))
-    return Signature(**{**facts, "inputs": inputs, "fitted": fitted, "written": written})
+    outputs = _outputs(facts.get("outputs"))
+    return Signature(**{**facts, "inputs": inputs, "fitted": fitted, "written": written, "outputs": outputs})
+
+
+def _outputs(facts: Any) -> Outputs:
+    if isinstance(facts, Mapping):
+        return Output(facts["dtype"], None if facts["shape"] is None else _shape(facts["shape"]))
+    return facts if facts is None else tuple(map(_outputs, facts))

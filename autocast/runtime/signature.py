@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autocast.errors import InputError
+from autocast.runtime.results import Outputs
 from autocast.runtime.sizes import Size, evaluate, text_of
 from autocast.runtime.tensors import dtype_name, is_array, is_torch, kind_of_layout
 
@@ -48,6 +49,7 @@ class Signature:
     `fitted` has the shapes that `main` asserts of inputs, in terms of their dimensions. `from_torch` says whether
     examples and `dynamic=` made the shapes what they are; otherwise somebody wrote them in main's types. `written` are
     the positions of the inputs that a call writes into, in the order of main's last results, which are written.
+    `outputs` are all that is returned, those among it.
     """
 
     inputs: tuple[Input, ...]
@@ -57,6 +59,7 @@ class Signature:
     fitted: dict[str, tuple[Size, ...]]
     from_torch: bool
     written: tuple[int, ...] = ()
+    outputs: Outputs = None
 
     def bind(self, args: Sequence[Any]) -> dict[str, int]:
         """Check `args` against the inputs; the values of the symbolic dimensions.
@@ -177,11 +180,12 @@ class Signature:
 def _shape_of(spec: Input, arg: Any) -> tuple[int, ...]:
     if not is_array(arg):
         kind = kind_of_layout(arg)
-        got = f"a {kind} torch tensor" if kind else f"a {type(arg).__name__}"
+        got = f"a {kind} {'torch tensor' if is_torch(arg) else 'array'}" if kind else f"a {type(arg).__name__}"
         remedies = {
             "sparse": f"{spec.name}.to_dense()",
             "quantized": f"{spec.name}.dequantize()",
             "nested": "padding it",
+            "masked": f"{spec.name}.filled(0)",
         }
         raise InputError(
             f"main: input {spec.name} is {got}, expected a torch tensor, numpy array or TVM tensor of {spec}. Try "

@@ -32,13 +32,15 @@ def is_torch(value: Any) -> bool:
 
 def is_array(value: Any) -> bool:
     """Whether `value` is a tensor of any library that speaks DLPack, whose elements lie in memory one by one."""
-    if is_torch(value):
+    if is_torch(value) or isinstance(value, np.ma.MaskedArray):
         return not kind_of_layout(value)
     return hasattr(value, "__dlpack_device__") and hasattr(value, "shape") and hasattr(value, "dtype")
 
 
 def kind_of_layout(value: Any) -> str:
-    """What makes a torch tensor's elements no array: "sparse", "nested" or "quantized"; empty where nothing does."""
+    """What makes a tensor's elements no array: "sparse", "nested", "quantized", "masked"; empty where nothing does."""
+    if isinstance(value, np.ma.MaskedArray):
+        return "masked"
     if not is_torch(value) or (value.layout is sys.modules["torch"].strided and not value.is_nested):
         return "quantized" if is_torch(value) and value.is_quantized else ""
     return "nested" if value.is_nested else "sparse"

@@ -13,14 +13,26 @@ from autocast.errors import InputError
 from autocast.runtime.tensors import bytes_of, copy, copy_into, is_torch, to_numpy, to_tensor
 
 
-def write_outputs(outputs: Any, inputs: Sequence[Any]) -> Any:
-    """Write the last of a call's outputs into these inputs; what is left of the outputs, one or a tuple of them.
+def check_writable(inputs: Sequence[Any]) -> None:
+    """Raise InputError unless these inputs can be written into, each element by itself."""
+    for target in inputs:
+        if is_torch(target):
+            sizes = zip(target.shape, target.stride(), strict=True)
+            can_be_written = not any(size > 1 and not stride for size, stride in sizes)
+        elif isinstance(target, np.ndarray):
+            can_be_written = target.flags.writeable
+        else:
+            can_be_written = isinstance(target, tvm_ffi.Tensor) and target.is_contiguous()
+        if not can_be_written:
+            raise InputError(
+                f"main: the model writes into an input, which is a {type(target).__name__} that cannot be written; "
+                "expected a torch tensor whose elements lie apart, a numpy array or a dense TVM tensor of one's own. "
+                "Pass a copy: value.clone() or numpy.array(value)"
+            )
 
-    Raises
-    ------
-    InputError
-        An input cannot be written into.
-    """
+
+def write_outputs(outputs: Any, inputs: Sequence[Any]) -> Any:
+    """Write the last of a call's outputs into these inputs; what is left of the outputs, one or a tuple of them."""
     values = outputs if isinstance(outputs, tuple) else (outputs,)
     values = tuple(_apart(value, inputs) for value in values)
     results = values[: len(values) - len(inputs)]
@@ -35,15 +47,10 @@ def write_one(value: Any, target: Any) -> None:
         torch = sys.modules["torch"]
         with torch.no_grad():
             target.copy_(value if is_torch(value) else torch.from_dlpack(to_tensor(value)))
-    elif isinstance(target, np.ndarray) and target.flags.writeable:
+    elif isinstance(target, np.ndarray):
         np.copyto(target, to_numpy(to_tensor(value)))
-    elif isinstance(target, tvm_ffi.Tensor) and target.is_contiguous():
-        copy_into(target, to_tensor(value))
     else:
-        raise InputError(
-            f"main: the model writes into an input, which is a {type(target).__name__} that cannot be written; "
-            "expected a torch tensor, a numpy array or a dense TVM tensor of one's own. Pass a copy: numpy.array(value)"
-        )
+        copy_into(target, to_tensor(value))
 
 
 def write_back(written: Sequence[int], arguments: Sequence[Any], inputs: Sequence[Any]) -> None:

@@ -12,7 +12,7 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.ir import all_bindings, first_order, op_name, relax_functions
+from autocast.ir import all_bindings, first_order, op_name, relax_functions, with_functions
 from autocast.kernels.phases.expand import expand_operators
 from autocast.model.value import OTHER_NAMES, Model, updates_of, written_of
 from autocast.runtime.tensors import from_tensor
@@ -23,6 +23,9 @@ from autocast.torch_target.other_names import know
 from autocast.torch_target.rows import ROWS
 from autocast.torch_target.rows.torch_calls import is_of_torch
 from autocast.torch_target.scope import Scope
+
+#: The attribute by which a function is known outside its module.
+SYMBOL = "global_symbol"
 
 
 def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
@@ -51,9 +54,15 @@ def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
         Some of the model's operators have no row in `autocast.torch_target.rows`: all of them, with counts.
     """
     check_model("to_torch", model)
-    mod = expand_operators(first_order(model.mod, inline_private=True), _has_row)
+    mod = expand_operators(first_order(_with_private(model.mod), inline_private=True), _has_row)
     _check(mod)
     return _Converter(mod, model, exact).module()
+
+
+def _with_private(mod: tvm.IRModule) -> tvm.IRModule:
+    """The functions beside main as private ones, which are written out where they are called: none is called alone."""
+    others = {var: f for var, f in relax_functions(mod) if var.name_hint != "main" and SYMBOL in (f.attrs or {})}
+    return with_functions(mod, {var: function.without_attr(SYMBOL) for var, function in others.items()})
 
 
 def _has_row(call: relax.Call) -> bool:
@@ -90,7 +99,7 @@ def _name(call: relax.Call) -> str:
     """What a call calls: of foreign code, its name, too."""
     name = op_name(call)
     if name is None:
-        return f"a call of the function {getattr(call.op, 'name_hint', call.op)}"
+        return f"a call of the function {getattr(call.op, 'name_hint', call.op)}, a loop if it calls itself"
     callee = call.args[0] if call.args else None
     foreign = getattr(callee, "global_symbol", None) or getattr(callee, "name_hint", None)
     return f"{name} of {foreign}" if foreign and name.startswith("relax.call_") else name

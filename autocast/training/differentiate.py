@@ -18,6 +18,7 @@ from tvm import relax
 from autocast.errors import GradientError, OwnBackwardWarning
 from autocast.ir import PlacedBuilder, dtype_of, op_name, place_of, shape_of
 from autocast.ir.places import canonicalize_bindings
+from autocast.ir.written_out import with_named_sizes
 from autocast.messages import check_kind, check_value, is_whole, warn
 from autocast.model.value import CONTROL_FLOW, OWN_BACKWARD
 from autocast.training.adjoints import Adjoints
@@ -87,6 +88,7 @@ def differentiate(
     _warn_of_backwards(function)
     if mod is not None:
         function = inline_calls(function, mod)
+    function = with_named_sizes(function)
     bindings, results = straight_line(function)
     loss = _checked_target(results, target)
     _check_wrt(wrt)

@@ -121,7 +121,7 @@ _OF_BITS = {f"relax.bitwise_{name}" for name in ("and", "not", "or", "xor")} | {
 
 
 def _check_types(mod: tvm.IRModule) -> None:
-    """UnsupportedError unless each tensor says its dtype, and no size that there is not, and bits are of integers."""
+    """UnsupportedError unless each tensor says its dtype, and no size that there is not, and operators suit dtypes."""
     for var, function in relax_functions(mod):
         bindings = tuple(all_bindings(function.body))
         for binding in bindings:
@@ -129,6 +129,12 @@ def _check_types(mod: tvm.IRModule) -> None:
                 raise UnsupportedError(
                     f"compile: {whereabouts(binding.var, var.name_hint)} is {op_name(binding.value)} of numbers of "
                     f"{dtype_of(binding.var)}, expected integers or truth values; R.astype(x, 'int32') converts to them"
+                )
+            if _lacks_nan(binding.value):
+                raise UnsupportedError(
+                    f"compile: {whereabouts(binding.var, var.name_hint)} is relax.take(mode='nan') of numbers of "
+                    f"{dtype_of(binding.var)}, which have no NaN; expected floating-point numbers, or the mode 'clip' "
+                    "or 'wrap'"
                 )
         below_0 = {*filter(_is_below_0, function.params), *(b.var for b in bindings if _makes_sizes_below_0(b.value))}
         for value in (*function.params, *(binding.var for binding in bindings)):
@@ -144,6 +150,11 @@ def _check_types(mod: tvm.IRModule) -> None:
                     "names of them. TVM says -1 where the number of sizes of a shape is not known: declare it, "
                     "R.Shape(ndim=2)"
                 )
+
+
+def _lacks_nan(value: relax.Expr) -> bool:
+    """Whether NaN is looked up, where an index is out of range, among numbers that have none."""
+    return is_op(value, "relax.take") and str(value.attrs.mode) == "nan" and "float" not in str(dtype_of(value))
 
 
 def _check_kernels(mod: tvm.IRModule) -> None:

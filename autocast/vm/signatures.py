@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tvm
 from tvm import relax, tirx
 
 from autocast import ir
 from autocast.errors import UnsupportedError
-from autocast.model.value import IMPORTED_FROM, written_of
+from autocast.model.value import IMPORTED_FROM, without_updates, written_of
+from autocast.runtime.results import Output, Outputs
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.sizes import Size
 from autocast.vm.dimensions import Dimensions
@@ -44,7 +47,18 @@ def signature_of(main: relax.Function, count: int, dimensions: Dimensions | None
         _fitted(main, dimensions),
         (main.attrs or {}).get(IMPORTED_FROM) == "torch",
         written_of(main),
+        _outputs(without_updates(main, main.ret_ty), dimensions),
     )
+
+
+def _outputs(type: tvm.ir.Type, dimensions: Dimensions) -> Outputs:
+    if isinstance(type, tvm.ir.TupleType):
+        return tuple(_outputs(field, dimensions) for field in type.fields)
+    if not isinstance(type, relax.TensorType):
+        return None
+    shape: tuple[Any, ...] | None = ir.shape_in(type) or ((None,) * type.ndim if type.ndim > 0 else None)
+    sizes = shape and tuple(None if size is None else dimensions.size(size) for size in shape)
+    return Output(None if type.dtype is None else str(type.dtype), () if type.ndim == 0 else sizes)
 
 
 def _instead_of(type: tvm.ir.Type) -> str:

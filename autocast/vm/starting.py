@@ -18,7 +18,7 @@ from autocast.runtime.signature import Signature
 from autocast.runtime.status import Status
 from autocast.runtime.tensors import from_tensor, kind_of, to_tensor
 from autocast.runtime.workers import Worker
-from autocast.runtime.writing import write_back
+from autocast.runtime.writing import check_writable, write_back
 from autocast.vm.generic import Generic
 
 #: Seconds that the compiler waits for a first call to begin: its start, an import of TVM, would take half of the cores.
@@ -89,6 +89,7 @@ class StartingExecutable:
             executable = self._now()
             if executable is None:
                 self.signature.bind(inputs)
+                check_writable([inputs[i] for i in self.signature.written])
                 arguments = [to_tensor(value) for value in inputs]
                 assert self._generic is not None
                 outputs = from_tensor(self._generic(*arguments), kind_of(inputs))

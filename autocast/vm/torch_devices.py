@@ -9,13 +9,14 @@ from typing import Any
 
 import tvm_ffi
 
-from autocast.errors import UnsupportedError
+from autocast.errors import InputError, UnsupportedError
 from autocast.messages import shown
 from autocast.model.value import Model
 from autocast.runtime.executable import checked_state
+from autocast.runtime.results import Outputs, check_outputs
 from autocast.runtime.signature import Signature
 from autocast.runtime.tensors import from_tensor, is_torch, kind_of, to_tensor
-from autocast.runtime.writing import write_back
+from autocast.runtime.writing import check_writable, write_back
 from autocast.vm.signatures import signature_of
 
 #: How torch runs a model: its kernels one by one, or what its compiler makes of them.
@@ -125,9 +126,12 @@ class TorchExecutable:
         """
         if named:
             inputs = self.signature.in_places(inputs, named)
-        self.signature.bind(inputs)
+        sizes = self.signature.bind(inputs)
+        check_writable([inputs[i] for i in self.signature.written])
         arguments = self.arguments(inputs)
-        outputs = _of_kind(self.run(arguments), kind_of(inputs))
+        returned = self.run(arguments)
+        check_outputs(_results(self.signature), returned, sizes)
+        outputs = _of_kind(returned, kind_of(inputs))
         write_back(self.signature.written, arguments, inputs)
         return outputs
 
@@ -135,6 +139,8 @@ class TorchExecutable:
         """Checked `inputs` as torch tensors on the device."""
         import torch
 
+        if any(is_torch(value) and value.is_meta for value in inputs):
+            raise InputError("main: an input is on meta, expected one with values, on any device")
         tensors = (value if is_torch(value) else torch.from_dlpack(to_tensor(value)) for value in inputs)
         return tuple(value.to(self.torch_device) for value in tensors)
 
@@ -181,6 +187,15 @@ class TorchExecutable:
     def __repr__(self) -> str:
         inputs = ", ".join(f"{spec.name}: {spec}" for spec in self.signature.inputs)
         return f"TorchExecutable({inputs}; {self.mode}; {self.device})"
+
+
+def _results(signature: Signature) -> Outputs:
+    """What is returned: what is written into inputs is not."""
+    if not signature.written:
+        return signature.outputs
+    outputs = signature.outputs if isinstance(signature.outputs, tuple) else (signature.outputs,)
+    results = outputs[: len(outputs) - len(signature.written)]
+    return results[0] if len(results) == 1 else results
 
 
 def _of_kind(value: Any, kind: str) -> Any:

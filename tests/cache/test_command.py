@@ -57,6 +57,19 @@ def test_prune_and_clear_remove_files(capsys) -> None:
     assert said(capsys, "clear") == "1 files removed"
 
 
+@pytest.mark.parametrize(
+    ("answer", "options", "left"), [("", (), 3), ("no", (), 3), ("y", (), 0), ("Yes ", (), 0), (None, ("--yes",), 0)]
+)
+def test_clear_asks_at_a_terminal(answer: str | None, options, left: int, capsys, monkeypatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or answer)
+    text = said(capsys, "clear", *options, status=1 if left else 0)
+    assert text == ("nothing removed" if left else "3 files removed")
+    assert len(list(store().files())) == left
+    assert asked == ([] if options else ["Remove 3 files (3.01 MiB), with all that was measured? [y/N] "])
+
+
 def test_a_packed_cache_is_unpacked_elsewhere(capsys, tmp_path: Path, monkeypatch) -> None:
     said(capsys, "pack", str(tmp_path / "all.pack"), "--target", "znver4")
     monkeypatch.setenv("AUTOCAST_CACHE_DIR", str(tmp_path / "other"))

@@ -184,6 +184,10 @@ ROWS: Rows = {
         "executable size": (lambda: E(torch.ones(5, 3)), r"input input is float32\[5, 3\]"),
         "executable sparse": (lambda: E(X.to_sparse()), "input input is a sparse torch tensor"),
         "executable csr": (lambda: E(X.to_sparse_csr()), "input input is a sparse torch tensor"),
+        "executable masked": (
+            lambda: E(np.ma.masked_array(X.numpy(), X.numpy() > 0)),
+            r"input input is a masked array, .* Try input\.filled\(0\)",
+        ),
         "executable quantized": (
             lambda: E(torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)),
             "input input is a quantized torch tensor",

@@ -72,8 +72,11 @@ def test_numpy_arrays_are_written_and_those_that_cannot_be_are_refused(model: Mo
     np.testing.assert_array_equal(before, _inputs()[1].numpy())
     np.testing.assert_allclose(total[1:], (_inputs()[1] + _inputs()[0]).numpy()[1:], rtol=1e-6)
     total.flags.writeable = False
-    with pytest.raises(InputError, match="cannot be written"):
-        executable(x, total)
+    one_row = torch.zeros(1, 4).expand(3, 4)
+    for run in (executable, vm.compile(model, device="torch:cpu", mode="eager")):
+        for refused in (total, one_row):
+            with pytest.raises(InputError, match="cannot be written"):
+                run(x, refused)
 
 
 def test_casts_files_and_torch_write_into_inputs(model: Model, module: nn.Module, tmp_path: Any) -> None:

@@ -74,6 +74,17 @@ class OfAKernel:
         return y
 
 
+@I.ir_module
+class Given:
+    @R.function
+    def main(sizes: R.Tensor((2,), "int64")):
+        b = T.int64()
+        c = T.int64()
+        shape = R.match_cast(R.tensor_to_shape(sizes), R.Shape([b, c]))
+        y = R.reshape(R.arange(R.prim_value(0), R.prim_value(6), R.prim_value(1), dtype="float32"), shape)
+        return y
+
+
 @pytest.mark.parametrize("way", [lambda mod: mod, from_relax], ids=["as it is", "as a model"])
 @pytest.mark.parametrize(
     ("mod", "right", "wrong", "message"),
@@ -82,9 +93,9 @@ class OfAKernel:
             Distinct,
             np.arange(4, dtype="float32"),
             np.ones(4, "float32"),
-            r"%v in @main, which a match_cast declares to be R.Tensor\(\(4,\).*, has size 1 along axis 0, exp.* 4\.",
+            r"%v in @main, which the module declares to be R.Tensor\(\(4,\).*, has size 1 along axis 0, exp.* 4\.",
         ),
-        (Twice, np.array([2, 2]), np.array([2, 3]), r"%\w+ in @main, .* has size 3 along axis 1, expected 2\. "),
+        (Twice, np.array([2, 2]), np.array([2, 3]), r"%square in @main, .* R.Shape\(\[k, k\]\), has size 3 along"),
         (Axes, np.array([2, 3]), np.array([2, 3, 4]), r"%shape in @main, .*: expect Shape with ndim 2 but get 3\."),
         (
             Square,
@@ -98,6 +109,7 @@ class OfAKernel:
             np.ones(3, "float32"),
             r"calls its kernel next\(x: Tensor\(\[4\].* \(Invalid x\.shape\[0\], expected 4\)",
         ),
+        (Given, np.array([2, 3]), np.array([-2, -3]), r"%y\d? in @main needs 0 to be at most [bc]; it is [23] more"),
         (Axes, np.array([0, 3]), np.array([-1, 3]), "main: there is no memory for a tensor .* it may be below 0"),
     ],
 )

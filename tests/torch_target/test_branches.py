@@ -212,3 +212,55 @@ def test_a_branch_that_returns_sizes_is_refused() -> None:
 
     with pytest.raises(UnsupportedError, match=r"a branch returns .*R\.Shape.*expected tensors"):
         autocast.to_torch(autocast.from_relax(Module))
+
+
+def test_functions_that_others_may_call_are_written_out_where_main_calls_them() -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def inner(x: R.Tensor(("k", 4), "float32")) -> R.Tensor(("k", 4), "float32"):
+            y = R.exp(x)
+            return y
+
+        @R.function
+        def outer(x: R.Tensor(("k", 4), "float32")) -> R.Tensor(("k", 4), "float32"):
+            y = Module.inner(x)
+            z = R.add(y, x)
+            return z
+
+        @R.function
+        def main(x: R.Tensor(("n", 4), "float32"), flag: R.Tensor((), "bool")) -> R.Tensor(("n", 4), "float32"):
+            a = Module.outer(x)
+            if flag:
+                b = Module.inner(a)
+            else:
+                b = Module.outer(a)
+            return b
+
+    module = autocast.to_torch(autocast.from_relax(Module))
+    x = torch.linspace(-2, 0, 12).reshape(3, 4)
+    a = x.exp() + x
+    torch.testing.assert_close(module(x, torch.tensor(True)), a.exp())
+    torch.testing.assert_close(module(x, torch.tensor(False)), a.exp() + a)
+
+
+def test_a_function_that_calls_itself_is_refused() -> None:
+    @I.ir_module
+    class Module:
+        @R.function(private=True)
+        def loop(x: R.Tensor((), "float32")) -> R.Tensor((), "float32"):
+            again = R.less(x, R.const(8.0))
+            if again:
+                y = R.add(x, x)
+                z = Module.loop(y)
+            else:
+                z = x
+            return z
+
+        @R.function
+        def main(x: R.Tensor((), "float32")) -> R.Tensor((), "float32"):
+            y = Module.loop(x)
+            return y
+
+    with pytest.raises(UnsupportedError, match="a call of the function loop, a loop if it calls itself"):
+        autocast.to_torch(autocast.from_relax(Module))

@@ -13,6 +13,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
+from autocast import from_relax, vm
 from autocast.errors import GradientError
 from autocast.training import differentiate
 from tests.training.gradients.checking import compiled
@@ -270,3 +271,25 @@ def test_gradients_cast_nothing_to_the_dtype_that_it_has():
 
     main = Written["main"]
     assert differentiate(main, list(main.params[1:])).script().count("R.astype") == 1  # the author's own
+
+
+def test_shapes_whose_sizes_have_no_names_get_some() -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor(("n",), "float32"), s: R.Shape(ndim=2), sizes: R.Tensor((2,), "int64")) -> R.Tensor(
+            (), "float32"
+        ):
+            y = R.reshape(x, s)
+            z = R.reshape(R.multiply(y, y), R.tensor_to_shape(sizes))
+            w = R.multiply(z, z)
+            loss = R.sum(w)
+            return loss
+
+    main = Module["main"]
+    mod = tvm.IRModule({"main": differentiate(main, [main.params[0]])})
+    relax.analysis.well_formed(mod)
+    x = np.arange(6, dtype="float32")
+    loss, gradient = vm.compile(from_relax(mod))(x, np.array([2, 3]), np.array([3, 2]))
+    np.testing.assert_allclose(loss, np.sum(x**4))
+    np.testing.assert_allclose(gradient, 4 * x**3)

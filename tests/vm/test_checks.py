@@ -112,6 +112,16 @@ def _same_symbols() -> tvm.IRModule:
     return mod
 
 
+def _declared(shape: list[int], dtype: str) -> tvm.IRModule:
+    """A function that returns what it takes, (2, 3) of float32, and says that it returns something else."""
+    main = _identity(_F32)["main"]
+    type = relax.TensorType(shape, dtype)
+    return tvm.IRModule({"main": relax.Function(main.params, main.body, type, True, main.attrs)})
+
+
+_DECLARED = r"@main returns R.Tensor\(\(2, 3\), dtype=\"float32\"\) and declares R.Tensor\(\(.*"
+
+
 def _unbound() -> tvm.IRModule:
     x, y = relax.Var("x", _F32), relax.Var("y", _F32)
     return tvm.IRModule({"main": relax.Function([x], relax.SeqExpr([], y), _F32).with_attr("global_symbol", "main")})
@@ -152,10 +162,17 @@ def _bits_of_floats() -> tvm.IRModule:
     return _returns(relax.op.bitwise_and(x, x), x)
 
 
+def _nan_of_integers() -> tvm.IRModule:
+    x = relax.Var("x", relax.TensorType([4], "int32"))
+    return _returns(relax.op.take(x, relax.const([0, 7], "int64"), 0, "nan"), x)
+
+
 REFUSED = {
     "no module": (3, IllFormedModuleError, r"got a int, expected a Model or a tvm\.IRModule"),
     "no main": (tvm.IRModule(), IllFormedModuleError, "expected a Relax function 'main'"),
     "ill-formed": (_unbound(), IllFormedModuleError, "not well formed: Var y is not defined"),
+    "another dtype than declared": (_declared([2, 3], "float16"), IllFormedModuleError, _DECLARED + '"float16"'),
+    "another shape than declared": (_declared([6], "float32"), IllFormedModuleError, _DECLARED),
     "one symbol twice": (_same_symbols(), IllFormedModuleError, "several functions have the global_symbol 'main'"),
     "a function as result": (_function(), UnsupportedError, r"main returns R\.Callable.*Call the function in main"),
     "another device": (_on_cuda(), UnsupportedError, "places values on cuda"),
@@ -182,6 +199,7 @@ REFUSED = {
     ),
     "a size that there is not": (_shape_of_shape(), UnsupportedError, r"%gv in @main is a R\.Tensor\(\(-1,\).*ndim=2"),
     "bits of floats": (_bits_of_floats(), UnsupportedError, "%gv in @main is relax.bitwise_and of numbers of float32"),
+    "NaN of integers": (_nan_of_integers(), UnsupportedError, r"%gv in @main is relax.take\(mode='nan'\) of .* int32"),
     "unknown sizes": (
         _unknown_sizes(),
         UnsupportedError,

@@ -151,3 +151,9 @@ def test_a_gpu_computes_times_and_counts_memory() -> None:
     report = vm.profile_vm_model(executable, "cuda", [X], warmup=1, number=2, repeat=3)
     assert report.minimum > 0 and len(report.operators) > 1
     assert vm.get_peak_memory(executable, "cuda", [X]) > 0
+
+
+def test_an_input_without_values_is_refused() -> None:
+    executable = vm.compile(autocast.from_torch(nn.Linear(4, 3), (torch.zeros(2, 4),)), device="torch:cpu", mode="eager")
+    with pytest.raises(InputError, match="an input is on meta, expected one with values"):
+        executable(torch.zeros(2, 4, device="meta"))

@@ -60,7 +60,10 @@ def compared_sizes(binding: relax.Binding) -> Compared | None:
 
 
 def _reshape(call: relax.Call, new: Shape, old: Shape) -> Iterator[Pair]:
-    yield math.prod(new), math.prod(old), False
+    yield (elements := (math.prod(new), math.prod(old), False))
+    open_sizes = [size for size in new if not isinstance(size, int)]
+    if len(open_sizes) > 1 and not _fits(*elements):
+        yield from ((0, size, True) for size in open_sizes)  # two below 0 would make as many elements
 
 
 def _broadcast(call: relax.Call, new: Shape, old: Shape) -> Iterator[Pair]:
@@ -120,6 +123,10 @@ def _elements(call: relax.Call, result: Shape, data: Shape, indices: Shape, *upd
     yield from ((*sizes, True) for update in updates for sizes in zip(indices, update, strict=True))
 
 
+def _topk(call: relax.Call, result: Shape, data: Shape) -> Iterator[Pair]:
+    yield int(call.attrs.k), data[int(call.attrs.axis)], True
+
+
 #: What has to fit, by operator. Where operands of other operators might not, TVM does not know the result's shape, and
 #: there is no kernel.
 _PAIRS: dict[str, Callable[..., Iterator[Pair]]] = {
@@ -138,6 +145,7 @@ _PAIRS: dict[str, Callable[..., Iterator[Pair]]] = {
     "relax.scatter_elements": _elements,
     "relax.gather_nd": _gather_nd,
     "relax.image.grid_sample": _batch,
+    "relax.topk": _topk,
 }
 
 
@@ -148,7 +156,7 @@ def _open_pairs(value: relax.Expr) -> list[Pair]:
         return []
     types = [type for argument in value.args for type in getattr(argument.ty, "fields", (argument.ty,))]
     shapes = [shape_in(type) for type in types if isinstance(type, relax.TensorType)]
-    result = shape_of(value)
+    result = () if isinstance(value.ty, tvm.ir.TupleType) else shape_of(value)
     if result is None or None in shapes:
         return []
     return [pair for pair in pairs(value, result, *shapes) if not _fits(*pair)]

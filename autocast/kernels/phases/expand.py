@@ -82,6 +82,7 @@ _UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.sort": searching.sort,
     "relax.argsort": searching.argsort,
     "relax.median": searching.median,
+    "relax.topk": searching.topk,
     "relax.scatter_elements": searching.scatter,
     "relax.scatter_nd": searching.scatter,
 }

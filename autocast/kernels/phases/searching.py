@@ -26,6 +26,16 @@ def argsort(_: Emit, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
     return None if dims(x) else relax.const(0, dtype_of(call))
 
 
+def topk(_: Emit, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
+    """Of fewer elements than are asked for, all: TVM's kernel writes as many as are asked for, whatever it finds, and
+    takes no number below 0, which stands for all."""
+    size, asked = dims(x)[int(call.attrs.axis)], call.attrs
+    count = max(0, min(int(asked.k), size) if isinstance(size, int) else int(asked.k))
+    if count == int(asked.k):
+        return None
+    return op.topk(x, count, int(asked.axis), str(asked.ret_type), bool(asked.largest), str(asked.dtype))
+
+
 def median(emit: Emit, call: relax.Call, x: relax.Expr) -> relax.Expr:
     """The lower of two in the middle, and where along its axis the first such is: NaN where there is one.
 

@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from autocast.errors import UnsupportedError
 from autocast.ir import dtype_of
 from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
 
@@ -29,6 +30,11 @@ def _take(asked: Asked) -> Value:
         axis = asked.axis()
         size = asked.shape_of(0)[axis]
     mode = str(asked.attrs.mode)
+    if mode == "nan" and not asked.dtype.is_floating_point:
+        raise UnsupportedError(
+            f"to_torch: relax.take(mode='nan') of numbers of {asked.dtype}, which have no NaN; expected floating-point "
+            "numbers, or the mode 'clip' or 'wrap'"
+        )
     places = _within(indices, size, mode)
     rank = asked.call.args[1].ty.ndim if hasattr(asked.call.args[1].ty, "ndim") else 0
     found = torch.index_select(x, axis, places.reshape(-1) if rank != 1 else places)
@@ -157,7 +163,8 @@ def _argsort(asked: Asked) -> Value:
 def _topk(asked: Asked) -> Value:
     axis, k = asked.axis(), int(asked.attrs.k)
     found = torch.sort(asked.args[0], dim=axis, descending=bool(asked.attrs.largest), stable=True)
-    count = k if k > 0 else asked.shape_of(0)[axis]
+    size = asked.shape_of(0)[axis]
+    count = size if k < 1 or (isinstance(size, int) and k > size) else k
     values = torch.narrow(found[0], axis, 0, count)
     places = torch.narrow(found[1], axis, 0, count).to(torch_dtype(str(asked.attrs.dtype)))
     return {"both": (values, places), "values": values, "indices": places}[str(asked.attrs.ret_type)]

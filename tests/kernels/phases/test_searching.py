@@ -11,6 +11,7 @@ from tvm import relax
 
 import autocast
 from autocast import vm
+from autocast.errors import InputError, UnsupportedError
 from tests.kernels.modules import module
 
 op = relax.op
@@ -76,6 +77,17 @@ _CASES: dict[str, tuple[Callable[..., relax.Expr], tuple[torch.Tensor, ...], Cal
         (_CUBE, torch.tensor([-1, 1, 7])),
         lambda x, i: x[[0, 1, 1]],
     ),
+    "more of the largest than there are": (
+        lambda x: op.topk(x, 7, -1, "values"),
+        (_CUBE,),
+        lambda x: x.sort(-1, descending=True).values,
+    ),
+    "a number below 0 is all": (lambda x: op.topk(x, -3, 0, "values"), (_CUBE,), lambda x: x.sort(0, True).values),
+    "more of the smallest than there are": (
+        lambda x: op.topk(x, 4, 1, largest=False, dtype="int64"),
+        (_CUBE,),
+        lambda x: tuple(x.sort(1)),
+    ),
     "NaN is after all boundaries": (
         lambda x, y: op.bucketize(x, y),
         (_ROWS, torch.tensor([1.0, 4.0, 8.0])),
@@ -101,6 +113,24 @@ def test_the_median_of_as_many_elements_as_a_call_has() -> None:
     both = vm.compile(module(lambda x: op.median(x, [0, 2]), (("n", 3, "m"), "float32")))
     x = np.arange(30, dtype="float32").reshape(5, 3, 2)
     np.testing.assert_array_equal(both(x), np.sort(x.transpose(1, 0, 2).reshape(3, 10))[:, 4])
+
+
+def test_more_than_there_are_in_a_call_is_an_error() -> None:
+    executable = vm.compile(module(lambda x: op.topk(x, 3, 0, "values"), (("n",), "float32")))
+    assert executable(np.array([1.0, 4.0, 2.0, 3.0], "float32")).tolist() == [4, 3, 2]
+    with pytest.raises(InputError, match="needs 3 to be at most n"):
+        executable(np.array([1.0, 2.0], "float32"))
+
+
+def test_no_integer_is_nan() -> None:
+    model = autocast.from_relax(
+        module(lambda x, i: op.take(x, i, 0, "nan"), ((4,), "int64"), ((2,), "int64")),
+    )
+    for call in (vm.compile, autocast.to_torch):
+        with pytest.raises(
+            UnsupportedError, match=r"relax.take\(mode='nan'\) of numbers of .*int64, which have no NaN"
+        ):
+            call(model)
 
 
 @pytest.mark.parametrize("count", [3, 5])
