@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import FLOATS, dims, dtype_of, is_op, shape_of
+from autocast.ir import FLOATS, dtype_of, is_op, shape_of
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions, users_of
 from autocast.kernels.explain import explain
 
@@ -24,7 +23,6 @@ class _FoldSigns(BindingRewriter):
         self.joined: set[relax.Var] = set()
         #: For the products of what is joined: their other factor, and its signs.
         self.products: dict[relax.Var, tuple[relax.Expr, np.ndarray]] = {}
-        self.signed: dict[Any, relax.Expr] = {}
         for var, value in self.bound.items():
             if is_op(value, *_JOINS) and any(map(self.is_negated, value.args[0].fields)):
                 self.fold(var, value)
@@ -46,7 +44,7 @@ class _FoldSigns(BindingRewriter):
         if product is None or not is_op(self.bound[product], "relax.multiply") or dtype_of(whole) not in FLOATS:
             return
         factor = next(operand for operand in self.bound[product].args if not operand.same_as(whole))
-        signs = self.signs(call, dims(join), shape_of(whole) or (), shape_of(factor) or ())
+        signs = self.signs(call, shape_of(join) or (), shape_of(whole) or (), shape_of(factor) or ())
         if signs is not None:
             self.joined.add(join)
             self.products[product] = factor, signs
@@ -54,13 +52,17 @@ class _FoldSigns(BindingRewriter):
 
     def signs(self, call: relax.Call, joined: tuple, whole: tuple, factor: tuple) -> np.ndarray | None:
         """The sign of each element of the last dimensions of `whole`, if these are known, and `factor` has them."""
-        axis = int(call.attrs.axis or 0) % len(joined)
-        extents = [1 if is_op(call, "relax.stack") else dims(field)[axis] for field in call.args[0].fields]
+        axis = int(call.attrs.axis or 0) % max(len(joined), 1)
+        extents = [
+            1 if is_op(call, "relax.stack") else (shape_of(field) or joined)[axis] for field in call.args[0].fields
+        ]
+        if not all(isinstance(extent, int) for extent in extents):
+            return None
         for first in range(axis, -1, -1):
             inner = joined[first:]
-            if not all(isinstance(dim, int) for dim in inner):
+            if (count := _count(inner)) is None:
                 return None
-            last = next((n for n in range(1, len(whole) + 1) if _count(whole[-n:]) == math.prod(inner)), None)
+            last = next((n for n in range(1, len(whole) + 1) if _count(whole[-n:]) == count), None)
             if last is not None and tuple(factor[-last:]) == tuple(whole[-last:]):
                 break
         else:
@@ -81,17 +83,15 @@ class _FoldSigns(BindingRewriter):
         return relax.op.multiply(left, right)
 
     def with_signs(self, factor: relax.Expr, signs: np.ndarray) -> relax.Expr:
-        """`factor` times its signs: once for all products that have both."""
-        key = factor, signs.shape, signs.tobytes()
-        if key not in self.signed:
-            literal = relax.const(signs.astype("float32"), "float32")
-            if dtype_of(factor) != "float32":
-                literal = self.emit(relax.op.astype(literal, dtype_of(factor)))
-            self.signed[key] = self.emit(relax.op.multiply(self.new(factor), literal))
-        return self.signed[key]
+        """`factor` times its signs; where several products have both, common subexpressions are found later."""
+        literal = relax.const(signs.astype("float32"), "float32")
+        if dtype_of(factor) != "float32":
+            literal = self.emit(relax.op.astype(literal, dtype_of(factor)))
+        return self.emit(relax.op.multiply(self.new(factor), literal))
 
 
 def _count(shape: tuple) -> int | None:
+    """How many elements a shape has, if that is known."""
     return math.prod(shape) if all(isinstance(dim, int) for dim in shape) else None
 
 
