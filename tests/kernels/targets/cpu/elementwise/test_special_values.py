@@ -17,7 +17,9 @@ from tests.special_values import pairs, values, wrong
 
 op, nn = relax.op, relax.op.nn
 
-_SAME = "abs ceil cos cosh erf exp floor isfinite isinf isnan negative round rsqrt sigmoid sign sin sqrt square tan"
+_SAME = (
+    "abs ceil cos cosh erf exp floor isfinite isinf isnan negative round rsqrt sigmoid sign sin sinh sqrt square tan"
+)
 _SAME += " tanh trunc acos acosh asin asinh atan atanh log"
 
 
@@ -30,8 +32,6 @@ UNARY: dict[str, tuple[Callable, Callable]] = {
     **{name: (getattr(nn, name), getattr(torch, name)) for name in ("expm1", "log1p")},
     **{name: (getattr(nn, name), getattr(F, name)) for name in ("gelu", "relu", "selu", "silu", "softplus")},
     "gelu_tanh": (nn.gelu_tanh, lambda x: F.gelu(x, approximate="tanh")),
-    # torch's vectors of 8 give infinity from 88 on, which is 0.7 too early.
-    "sinh": (op.sinh, lambda x: x.double().sinh().to(x.dtype)),
     "softplus of beta": (lambda x: nn.softplus(x, 2.0, 20.0), lambda x: F.softplus(x, 2.0, 20.0)),
     "leakyrelu": (lambda x: nn.leakyrelu(x, 0.25), lambda x: F.leaky_relu(x, 0.25)),
     "clip": (lambda x: op.clip(x, -1.5, 2.0), lambda x: x.clamp(-1.5, 2.0)),
