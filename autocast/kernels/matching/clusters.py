@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 
+import numpy as np
 from tvm import relax
 
 from autocast.ir.rewriting import users_of
+
+
+def _ones(mask: int) -> list[int]:
+    """The places of the bits of a number that are 1."""
+    octets = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), np.uint8)
+    places: list[int] = np.flatnonzero(np.unpackbits(octets, bitorder="little")).tolist()
+    return places
 
 
 class Clusters:
@@ -58,7 +66,7 @@ class Clusters:
         members = set(members)
         near = {user for member in members for user in self.users.get(member, ())}
         near |= {operand for member in members for operand in self.operands[member]}
-        return sorted(near - members - set(self.settled), key=self.position.__getitem__)
+        return sorted((var for var in near - members if var not in self.settled), key=self.position.__getitem__)
 
     def is_convex(self, members: Iterable[relax.Var]) -> bool:
         """Whether one kernel may compute `members`: all of one number in `block`, and no path leaves and returns."""
@@ -84,13 +92,13 @@ class Clusters:
         """Make a kernel of `members`."""
         group = frozenset(members)
         self.settled.update(dict.fromkeys(group, group))
+        if len(group) == 1:  # who comes after it comes after all that it comes after as it is
+            return
         mask, before, after = self._masks(group)
-        for position in range(len(self.variables)):
-            bit = 1 << position
-            if bit & (after | mask):
-                self._before[position] |= before | mask
-            if bit & (before | mask):
-                self._after[position] |= after | mask
+        for position in _ones(after | mask):
+            self._before[position] |= before | mask
+        for position in _ones(before | mask):
+            self._after[position] |= after | mask
 
     def _masks(self, members: Iterable[relax.Var]) -> tuple[int, int, int]:
         mask = before = after = 0

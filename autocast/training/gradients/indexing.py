@@ -18,7 +18,7 @@ from autocast.training.gradients.registry import (
     not_differentiable,
     zero_gradient,
 )
-from autocast.training.gradients.shapes import known_shape, number, rank, unbroadcast
+from autocast.training.gradients.shapes import known_shape, number, rank, same_shape, unbroadcast
 
 _TAKE_BACKWARD = tvm.ir.Op.get("relax.grad.take_backward")
 
@@ -57,15 +57,23 @@ def _gather_nd(b: Backward) -> list[Adjoint]:
 
 
 def _index_tensor(b: Backward) -> list[Adjoint]:
-    """Where each element along the first axes has an index, `index_put`; where whole rows have, `scatter_nd`."""
+    """Where each element along the first axes has an index, `index_put`; where whole rows have, `scatter_nd`.
+
+    `index_put` gets vectors: of other indices TVM prints warnings, each time that it asks for a type.
+    """
     x, indices = b.call.args
-    if len(indices.ty.fields) == rank(x):
-        return [op.index_put(zeros_like(x), indices, b.adjoint, accumulate=True), None]
     shape = known_shape(b.result)
-    shape = relax.ShapeExpr(shape[: len(shape) - rank(x) + len(indices.ty.fields)])
+    shape = shape[: len(shape) - rank(x) + len(indices.ty.fields)]
+    columns = [b.emit(relax.TupleGetItem(indices, i)) for i in range(len(indices.ty.fields))]
     columns = [
-        b.emit(op.broadcast_to(b.emit(relax.TupleGetItem(indices, i)), shape)) for i in range(len(indices.ty.fields))
+        column if same_shape(known_shape(column), shape) else b.emit(op.broadcast_to(column, relax.ShapeExpr(shape)))
+        for column in columns
     ]
+    if len(columns) == rank(x):
+        count = relax.ShapeExpr([math.prod(shape)])
+        columns = [b.emit(op.reshape(column, count)) for column in columns]
+        adjoint = b.emit(op.reshape(b.adjoint, count))
+        return [op.index_put(zeros_like(x), relax.Tuple(columns), adjoint, accumulate=True), None]
     columns = [b.emit(op.expand_dims(op.astype(column, "int64"), -1)) for column in columns]
     return [op.scatter_nd(zeros_like(x), b.emit(op.concat(columns, -1)), b.adjoint, "add"), None]
 

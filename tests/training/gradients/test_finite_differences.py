@@ -168,6 +168,9 @@ INDEXING = {
     "index_tensor": Case(
         lambda x, i, j: op.index_tensor(x, [i, j]), ((3, 4),), indices=(_index(0, 2, 0), _index(1, 3, 1))
     ),
+    "index_tensor of two axes": Case(
+        lambda x, i, j: op.index_tensor(x, [i, j]), ((3, 4),), indices=(_index([0], [2]), _index([1, 3, 1]))
+    ),
     "index_tensor of rows": Case(
         lambda x, i, j: op.index_tensor(x, [i, j]), ((3, 4, 2),), indices=(_index([0], [2]), _index(1, 3, 1))
     ),

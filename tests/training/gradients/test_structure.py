@@ -56,6 +56,16 @@ def test_a_lookup_scatters_all_rows_by_one_operator() -> None:
     assert static_shape(scatter.args[2]) == (6,)
 
 
+def test_elements_are_put_back_by_vectors_of_indices_of_which_tvm_prints_no_warnings(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    indices = [tensor(2, 1, dtype="int64", name="i"), tensor(2, 3, dtype="int64", name="j")]
+    function = differentiated(lambda x, i, j: op.index_tensor(x, [i, j]), tensor(9, 4), *indices)
+    (put,) = calls(function, "index_put")
+    assert [static_shape(value) for value in (*put.args[1].fields, put.args[2])] == [(6,), (6,), (6,)]
+    assert "IndexPut" not in capfd.readouterr().err
+
+
 def test_tensors_are_joined_along_an_axis_whose_size_is_known_at_run_time() -> None:
     rows = tirx.Var("n", "int64")
     x, y = (relax.Var(name, relax.TensorType((rows, 3), "float32")) for name in "xy")
