@@ -76,6 +76,10 @@ class Backend:
         """
         return None
 
+    def widens_rows(self, product: Any) -> bool:
+        """Whether a product is worth a kernel before it that stores its first operand in float32."""
+        return False
+
     def packed_recurrent(self, spec: Any, stored: str) -> Any:
         """The spec of the kernel that packs the weight of a recurrence, which reads no other; it is `stored` so."""
         raise NotImplementedError(f"{type(self).__name__} has no kernels of recurrences")

@@ -33,6 +33,15 @@ class _Operand:
 class _Products(EpilogueRewriter):
     rule, operators = "products", frozenset({"relax.matmul"})
 
+    def enter(self, function: relax.Function) -> None:
+        super().enter(function)
+        self.wide: dict[relax.Expr, relax.Expr] = {}
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+        result = super().visit_dataflow_block_(block)
+        self.wide.clear()  # a block's inner variables are not known outside
+        return result
+
     def declined(self, call: relax.Call) -> str | None:
         return _declined(call)
 
@@ -127,6 +136,8 @@ class _Products(EpilogueRewriter):
             epilogue=chain.epilogue,
             compute="bfloat16" if narrows else None,
         )
+        if self.backend.widens_rows(spec):
+            a, spec = self.widened(a), replace(spec, a_dtype="float32")
         b = self.packed(right, spec)
         if b is not None:
             spec = replace(spec, b_packed=True, transpose_b=False)
@@ -139,6 +150,12 @@ class _Products(EpilogueRewriter):
         result = relax.call_tir(kernel, [a, b, *operands], relax.TensorType(shape, storage(chain.end)))
         wanted = dims(chain.end)
         return result if same_shape(shape, wanted) else relax.op.reshape(self.emit(result), relax.ShapeExpr(wanted))
+
+    def widened(self, a: relax.Expr) -> relax.Expr:
+        """`a` in float32: once for all the products of a block that read it."""
+        if a not in self.wide:
+            self.wide[a] = self.emit(relax.op.astype(a, "float32"))
+        return self.wide[a]
 
     def packed(self, right: _Operand, spec: Product) -> relax.Expr | None:
         """The constant weight `right` as `spec` reads it fastest, to be computed once; None where it is read as it is.

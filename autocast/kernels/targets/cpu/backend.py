@@ -37,6 +37,7 @@ from autocast.kernels.targets.cpu.layout.kernel import move
 from autocast.kernels.targets.cpu.layout.lookup import lookup
 from autocast.kernels.targets.cpu.layout.row_writes import row_writes
 from autocast.kernels.targets.cpu.products import blocking as products
+from autocast.kernels.targets.cpu.products.blocking import packs_rows_again
 from autocast.kernels.targets.cpu.products.grouped import grouped_product
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
@@ -94,6 +95,9 @@ class Cpu(Backend):
 
     def prepacked(self, product: Product) -> PackedWeight | None:
         return PackedWeight.of(product, instruction_set(self.target))
+
+    def widens_rows(self, product: Product) -> bool:
+        return packs_rows_again(product, instruction_set(self.target), cores(self.target))
 
     def packed_recurrent(self, spec: Recurrence, stored: str) -> RecurrentWeight:
         return replace(RecurrentWeight.of(spec, instruction_set(self.target)), dtype=stored)
