@@ -86,6 +86,20 @@ def test_a_narrowed_weight_is_rounded_on_every_target(cpu: str, rows: int, monke
     assert error(got, x.astype("float64") @ w.astype(x.dtype).astype("float64").T) < 1e-6
 
 
+def test_rows_that_nothing_multiplies_as_they_are_stored_are_widened_once_for_all_their_readers() -> None:
+    def body(x: relax.Expr, *weights: relax.Expr) -> relax.Expr:
+        return relax.Tuple([op.matmul(x, w) for w in weights])
+
+    rows, wide, narrow = ((64, 512), "float16"), ((512, 4096), "float16"), ((512, 16), "float16")
+    products = ["product0_64x4096x512_nn_f32_f16_f16", "product0_64x4096x512_nn_f32_f16_f16"]
+    assert _lowered(body, rows, wide, wide) == ["relax.astype", *products]
+    assert _lowered(body, rows, narrow) == ["product0_64x16x512_nn_f16_f16_f16"]  # packed, and widened, once
+    assert _lowered(body, ((1, 512), "float16"), wide) == ["product0_1x4096x512_nn_f16_f16_f16"]
+    x, w = random((64, 512), "float16"), random((512, 4096), "float16", 1)
+    (got,) = run(module(op.matmul, rows, wide), x, w)
+    assert error(got, x.astype("float64") @ w.astype("float64")) < EPSILON["float16"]
+
+
 @has_pairs
 def test_both_readers_of_a_narrowed_argument_narrow_it_as_they_pack() -> None:
     def body(x: relax.Expr, w: relax.Expr) -> relax.Expr:
