@@ -144,7 +144,7 @@ def _forward(operator: Any, text: str, *values: Any) -> None:
     request = Request.parse(str(text))
     with torch.no_grad(), _as_asked(operator, request, values) as (given, rest):
         tensors = [torch.from_dlpack(value) for value in given]
-        results = _results(_called(operator, request, tensors, values))
+        results = _results(_called(operator, request, tensors, _sizes(request, values)))
         _write(operator, results, rest, request.outputs)
 
 
@@ -155,7 +155,7 @@ def _found(operator: Any, text: str, *values: Any) -> Any:
     request = Request.parse(str(text))
     with torch.no_grad(), _as_asked(operator, request, values) as (given, _):
         tensors = [torch.from_dlpack(value) for value in given]
-        results = _results(_called(operator, request, tensors, values))
+        results = _results(_called(operator, request, tensors, _sizes(request, values)))
         returned = [
             tvm_ffi.from_dlpack(_real(result, is_pairs).clone(memory_format=torch.contiguous_format))
             for result, is_pairs in zip(results, request.outputs, strict=True)
@@ -168,23 +168,34 @@ def _gradient(operator: Any, text: str, *values: Any) -> None:
     import torch
 
     request = Request.parse(str(text))
-    with torch.enable_grad(), _as_asked(operator, request, values) as (given, rest):
-        tensors = [torch.from_dlpack(value) for value in given]
-        tensors = [t.requires_grad_() if place in request.wanted else t for place, t in enumerate(tensors)]
-        results = _results(_called(operator, request, tensors, values))
+    with _as_asked(operator, request, values) as (given, rest):
         adjoints = [torch.from_dlpack(value) for value in rest[: len(request.adjoints)]]
-        adjoints = [
+        tensors = [torch.from_dlpack(value) for value in given]
+        computed = adjoints_of(operator, request, tensors, _sizes(request, values), adjoints)
+        _write(operator, computed, rest[len(request.adjoints) :], [False] * len(computed))
+
+
+def adjoints_of(
+    operator: Any, request: Request, tensors: Sequence[Any], sizes: Sequence[int], adjoints: Sequence[Any]
+) -> Sequence[Any]:
+    """The adjoints of those tensors that a request wants, by torch's autograd, of those of results."""
+    import torch
+
+    with torch.enable_grad():
+        tensors = [t.detach().requires_grad_(place in request.wanted) for place, t in enumerate(tensors)]
+        results = _results(_called(operator, request, tensors, sizes))
+        given = [
             torch.view_as_complex(adjoint) if request.outputs[place] else adjoint
             for place, adjoint in zip(request.adjoints, adjoints, strict=True)
         ]
-        computed = torch.autograd.grad(
+        found: Sequence[Any] = torch.autograd.grad(
             [results[place] for place in request.adjoints],
             [tensors[place] for place in request.wanted],
-            adjoints,
+            given,
             allow_unused=True,
             materialize_grads=True,
         )
-        _write(operator, computed, rest[len(request.adjoints) :], [False] * len(computed))
+    return found
 
 
 @contextlib.contextmanager
@@ -215,8 +226,12 @@ def _as_asked(operator: Any, request: Request, values: Sequence[Any]) -> Iterato
             ) from error
 
 
-def _called(operator: Any, request: Request, tensors: Sequence[Any], values: Sequence[Any]) -> Any:
-    sizes = values[request.tensors] if request.sizes else ()
+def _sizes(request: Request, values: Sequence[Any]) -> Sequence[int]:
+    """The sizes among what is passed."""
+    return values[request.tensors] if request.sizes else ()
+
+
+def _called(operator: Any, request: Request, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
     args = [_value(argument, tensors, sizes) for argument in request.args]
     return called(operator, request)(*args, **{k: _value(v, tensors, sizes) for k, v in request.kwargs.items()})
 

@@ -9,6 +9,7 @@ from tvm import relax, tirx
 
 from autocast import ir
 from autocast.errors import UnsupportedError
+from autocast.kernels.phases.slices import may_end_before
 from autocast.model.value import IMPORTED_FROM, without_updates, written_of
 from autocast.runtime.results import Output, Outputs
 from autocast.runtime.signature import Input, Signature
@@ -47,7 +48,7 @@ def signature_of(main: relax.Function, count: int, dimensions: Dimensions | None
         _fitted(main, dimensions),
         (main.attrs or {}).get(IMPORTED_FROM) == "torch",
         written_of(main),
-        _outputs(without_updates(main, main.ret_ty), dimensions),
+        None if may_end_before(main) else _outputs(without_updates(main, main.ret_ty), dimensions),
     )
 
 

@@ -52,5 +52,13 @@ def test_sizes_that_are_not_always_equal_differ_where_names_are_known() -> None:
     assert not disagree(_TENSOR, named, not_always_equal({n: n}, {}))  # whatever m is
 
 
+def test_a_size_below_0_is_that_of_an_empty_slice() -> None:
+    said = TensorType([tvm.tirx.min(n, 100) - tvm.tirx.max(n - 5, 0)])
+    mended = TensorType([tvm.tirx.max(tvm.tirx.min(n, 100) - tvm.tirx.max(n - 5, 0), 0)])
+    wrong = TensorType([tvm.tirx.max(tvm.tirx.min(n, 100) - tvm.tirx.max(n - 5, 0), 0) + 1])
+    assert not disagree(said, mended, not_always_equal({n: n}, {}))
+    assert disagree(said, wrong, not_always_equal({n: n}, {}))
+
+
 def test_functions_are_not_compared() -> None:
     assert not disagree(relax.FuncType([], _TENSOR), relax.FuncType([], AnyType()), never_equal)

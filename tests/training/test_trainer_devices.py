@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from autocast.errors import TrainingError, UnsupportedError
+import autocast
+from autocast.errors import FallbackWarning, TrainingError, UnsupportedError
+from autocast.training import MSE, SGD, Trainer
 from autocast.training.optimizers import AdamW
 from autocast.training.parallel.ranks import Ranks
 from tests.training.trainers import batch, make_trainer, small_module
@@ -76,3 +78,23 @@ def test_several_processes_on_a_device_that_nobody_tried_that_on_are_an_error(mo
     monkeypatch.setattr("autocast.training.trainer.checked_device", lambda device: device)  # as if there were one
     with pytest.raises(TrainingError, match="2 processes train on the device 'cuda', expected 'cpu' or 'torch:cpu'"):
         make_trainer(parallel="data", device="cuda")
+
+
+class _Cumulated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumprod(self.linear(x), 1)
+
+
+def test_gradients_that_are_left_to_torch_are_computed_by_torch() -> None:
+    torch.manual_seed(0)
+    module, x, labels = _Cumulated(), torch.randn(3, 4), torch.zeros(3, 4)
+    with pytest.warns(FallbackWarning, match="cumprod"):
+        model = autocast.from_torch(module, (x,))
+    trainers = [Trainer(model, MSE(), SGD(), learning_rate=0.1, **options) for options in ({}, _TORCH)]
+    for _ in range(2):
+        ours, torchs = (trainer.step((x, labels)) for trainer in trainers)
+        assert torchs == pytest.approx(ours, rel=1e-5)

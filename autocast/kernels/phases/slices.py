@@ -29,6 +29,11 @@ def keep_sizes_of_slices(mod: tvm.IRModule) -> tvm.IRModule:
     return rewrite_functions(mod, _EndsAfterBegins) if any(map(_may_end_before, values)) else mod
 
 
+def may_end_before(function: relax.Function) -> bool:
+    """Whether a function has slices that might end before they begin: TVM's types of what follows may be wrong."""
+    return any(_may_end_before(binding.value) for binding in all_bindings(function.body))
+
+
 def _may_end_before(value: relax.Expr) -> bool:
     """Whether `value` is a slice whose size TVM cannot prove to be no less than 0."""
     if not is_op(value, "relax.strided_slice") or value.attrs.assume_inbound:
