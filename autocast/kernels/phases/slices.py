@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import all_bindings, dims, is_op, relax_functions
+from autocast.ir import all_bindings, dims, is_op, relax_functions, shape_of
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 
 #: A place or an extent: known now, or at run time.
@@ -36,7 +36,7 @@ def may_end_before(function: relax.Function) -> bool:
 
 def _may_end_before(value: relax.Expr) -> bool:
     """Whether `value` is a slice whose size TVM cannot prove to be no less than 0."""
-    if not is_op(value, "relax.strided_slice") or value.attrs.assume_inbound:
+    if not is_op(value, "relax.strided_slice") or value.attrs.assume_inbound or shape_of(value) is None:
         return False
     if not all(isinstance(argument, relax.Tuple) for argument in value.args[1:]):
         return False
