@@ -114,7 +114,7 @@ def test_a_result_whose_type_leaves_out_the_dtype_keeps_it():
     @I.ir_module
     class Before:
         @R.function
-        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32")) -> R.Tensor:
+        def main(x: R.Tensor((4, 4), "float32"), w: R.Tensor((4, 4), "float32")) -> R.Tuple(R.Tensor, R.Tensor):
             y: R.Tensor = R.matmul(x, w)
             t = (y, x)
             u: R.Tuple(R.Tensor, R.Tensor) = t
