@@ -63,23 +63,28 @@ def check_types(mod: tvm.IRModule) -> None:
     It is asked once, after all phases: those between may leave a type that the next one mends. TVM's own check believes
     the variables by which functions are called, which know what a function was when it was added.
     """
-    with in_phase("check_types", mod, check_types):
-        known: dict[tirx.PrimFunc, tvm.ir.TupleType] = {}
-        for var, function in relax_functions(mod):
-            _check("returns", var, function.body.ty, "it is declared to return", function.ret_ty, _of_any_size)
-            for binding in all_bindings(function.body):
-                call = binding.value
-                if not isinstance(call, relax.Call) or isinstance(binding, relax.MatchCast):
-                    continue
-                if disagree(binding.var.ty, call.ty, never_equal):
-                    raise TypeError(f"%{binding.var.name} is declared as {binding.var.ty}, and is {call.ty}")
-                if is_op(call, "relax.call_tir") and isinstance(call.args[1], relax.Tuple):
-                    taken = _taken(mod[call.args[0]], known)
-                    given = tvm.ir.TupleType([*_tensors(call.args[1].ty), *_tensors(call.ty)])
-                    _check("takes", call.args[0], taken, f"%{binding.var.name} passes", given, _are_others)
-                elif isinstance(call.op, tvm.ir.GlobalVar) and isinstance(mod[call.op], relax.Function):
-                    returned = mod[call.op].ret_ty
-                    _check("returns", call.op, returned, f"%{binding.var.name} expects", call.ty, _are_others)
+    with in_phase("check_types", mod, _check_types):
+        _check_types(mod)
+
+
+def _check_types(mod: tvm.IRModule) -> None:
+    """Raise TypeError; apart, because who looks for the function that is wrong asks again for parts of the module."""
+    known: dict[tirx.PrimFunc, tvm.ir.TupleType] = {}
+    for var, function in relax_functions(mod):
+        _check("returns", var, function.body.ty, "it is declared to return", function.ret_ty, _of_any_size)
+        for binding in all_bindings(function.body):
+            call = binding.value
+            if not isinstance(call, relax.Call) or isinstance(binding, relax.MatchCast):
+                continue
+            if disagree(binding.var.ty, call.ty, never_equal):
+                raise TypeError(f"%{binding.var.name} is declared as {binding.var.ty}, and is {call.ty}")
+            if is_op(call, "relax.call_tir") and isinstance(call.args[1], relax.Tuple):
+                taken = _taken(mod[call.args[0]], known)
+                given = tvm.ir.TupleType([*_tensors(call.args[1].ty), *_tensors(call.ty)])
+                _check("takes", call.args[0], taken, f"%{binding.var.name} passes", given, _are_others)
+            elif isinstance(call.op, tvm.ir.GlobalVar) and isinstance(mod[call.op], relax.Function):
+                returned = mod[call.op].ret_ty
+                _check("returns", call.op, returned, f"%{binding.var.name} expects", call.ty, _are_others)
 
 
 def _taken(kernel: tirx.PrimFunc, known: dict[tirx.PrimFunc, tvm.ir.TupleType]) -> tvm.ir.TupleType:
