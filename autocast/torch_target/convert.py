@@ -24,9 +24,6 @@ from autocast.torch_target.rows import ROWS
 from autocast.torch_target.rows.torch_calls import is_of_torch
 from autocast.torch_target.scope import Scope
 
-#: The attribute by which a function is known outside its module.
-SYMBOL = "global_symbol"
-
 
 def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
     """A torch module that computes what a model does, by torch's operators.
@@ -61,8 +58,10 @@ def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
 
 def _with_private(mod: tvm.IRModule) -> tvm.IRModule:
     """The functions beside main as private ones, which are written out where they are called: none is called alone."""
-    others = {var: f for var, f in relax_functions(mod) if var.name_hint != "main" and SYMBOL in (f.attrs or {})}
-    return with_functions(mod, {var: function.without_attr(SYMBOL) for var, function in others.items()})
+    others = {
+        var: f for var, f in relax_functions(mod) if var.name_hint != "main" and "global_symbol" in (f.attrs or {})
+    }
+    return with_functions(mod, {var: function.without_attr("global_symbol") for var, function in others.items()})
 
 
 def _has_row(call: relax.Call) -> bool:
