@@ -14,6 +14,7 @@ from tvm import relax
 from autocast.errors import UnsupportedError
 from autocast.ir import all_bindings, first_order, op_name, relax_functions, with_functions
 from autocast.kernels.phases.expand import expand_operators
+from autocast.kernels.phases.widen import multiply_in_float32
 from autocast.model.value import OTHER_NAMES, Model, updates_of, written_of
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Value
@@ -25,7 +26,7 @@ from autocast.torch_target.rows.torch_calls import is_of_torch
 from autocast.torch_target.scope import Scope
 
 
-def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
+def to_torch(model: Model, *, exact: bool = True, widened: Collection[str] = ()) -> fx.GraphModule:
     """A torch module that computes what a model does, by torch's operators.
 
     Parameters
@@ -35,6 +36,9 @@ def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
     exact : bool
         Products of 16 bits whose result is float32 are computed in float32, which takes twice as long: torch's for CPUs
         answer in 16 bits. False rounds them so, as `torch.autocast` does.
+    widened : collection of str
+        Dtypes whose products, attention and recurrences are computed in float32, and rounded: those of
+        `multiplied_slowly(device)`, say.
 
     Returns
     -------
@@ -53,7 +57,24 @@ def to_torch(model: Model, *, exact: bool = True) -> fx.GraphModule:
     check_model("to_torch", model)
     mod = expand_operators(first_order(_with_private(model.mod), inline_private=True), _has_row)
     _check(mod)
+    if widened:
+        mod = multiply_in_float32(mod, widened)
     return _Converter(mod, model, exact).module()
+
+
+def multiplied_slowly(device: torch.device) -> frozenset[str]:
+    """The dtypes of 16 bits that torch multiplies far more slowly than float32 on a device.
+
+    On CPUs without instructions for them: there a convolution takes 30 to 40 times as long, a product of 1,024 rows 6
+    to 9 times (Zen 3).
+    """
+    if device.type != "cpu":
+        return frozenset()
+    supported = {
+        "bfloat16": torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+        "float16": torch.ops.mkldnn._is_mkldnn_fp16_supported(),
+    }
+    return frozenset(name for name, is_supported in supported.items() if not is_supported)
 
 
 def _with_private(mod: tvm.IRModule) -> tvm.IRModule:

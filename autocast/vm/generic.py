@@ -39,12 +39,14 @@ class Generic:
                 "compile: mode='dynamic_hybrid' runs models by torch's kernels until they are compiled, and torch is "
                 "not installed. Try mode='fast'"
             )
-        from autocast.torch_target import to_torch
+        import torch
+
+        from autocast.torch_target import multiplied_slowly, to_torch
         from autocast.torch_target.folding import fold
 
         heap.keep()
         weakref.finalize(self, heap.give_back).atexit = False
-        self._module = to_torch(model, exact=False)
+        self._module = to_torch(model, exact=False, widened=multiplied_slowly(torch.device("cpu")))
         self._updated = model.updated
         if not self._updated:
             fold(self._module)

@@ -100,12 +100,12 @@ class TorchExecutable:
     def __init__(self, model: Model, name: str, device: Any, mode: str) -> None:
         import torch
 
-        from autocast.torch_target import to_torch
+        from autocast.torch_target import multiplied_slowly, to_torch
         from autocast.torch_target.folding import drop_unused, fold
 
         self.signature: Signature = signature_of(model.main, model.num_input)
         self.device, self.torch_device, self.mode = name, device, mode
-        module: Any = to_torch(model, exact=False).to(device)
+        module: Any = to_torch(model, exact=False, widened=multiplied_slowly(device)).to(device)
         if not model.updated:
             fold(module)
             drop_unused(module)

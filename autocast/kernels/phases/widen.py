@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 
 import tvm
 from tvm import relax
@@ -34,29 +35,9 @@ def with_operands(call: relax.Call, operands: list[relax.Expr]) -> relax.Call:
     return relax.Call(call.op, operands, call.attrs, call.ty_args)
 
 
-@mutator
-class _Widen(BindingRewriter):
+class _InFloat32(BindingRewriter):
     def enter(self, function: relax.Function) -> None:
         self.wide: dict[relax.Var, relax.Var] = {}
-
-    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
-        call, var = binding.value, binding.var
-        if is_op(call, "relax.astype") and call.args[0] in self.wide and not self.ends_product(call.args[0]):
-            return self.narrowed(self.wide[call.args[0]], call.ty)
-        if compared_as(call) is not None:
-            operand = self.emit(relax.op.astype(self.new(call.args[0]), compared_as(call)))
-            return self.narrowed(self.emit(with_operands(call, [operand])), call.ty)
-        if not computes(call) or is_kind(call, *_WHOLE) or not any(map(_is_low, call.args)):
-            return None
-        result = self.emit(with_operands(call, [self.widened(operand) for operand in call.args]))
-        stays_wide = is_kind(call, Kind.ELEMENTWISE, Kind.REDUCTION)
-        if stays_wide and self.uses[var] == 1 and isinstance(var, relax.DataflowVar):
-            self.wide[var] = result
-        return self.narrowed(result, call.ty)
-
-    def ends_product(self, var: relax.Var) -> bool:
-        """Whether `var` is computed from a product: its kernel stores it, in the dtype that was decided on."""
-        return any(is_kind(self.values.get(operand), *MULTIPLYING) for operand in self.values[var].args)
 
     def widened(self, operand: relax.Expr) -> relax.Expr:
         """`operand` in float32: what it was before it was narrowed, if nothing else reads it."""
@@ -86,6 +67,28 @@ class _Widen(BindingRewriter):
         return relax.op.astype(result, str(ty.dtype))
 
 
+@mutator
+class _Widen(_InFloat32):
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        call, var = binding.value, binding.var
+        if is_op(call, "relax.astype") and call.args[0] in self.wide and not self.ends_product(call.args[0]):
+            return self.narrowed(self.wide[call.args[0]], call.ty)
+        if compared_as(call) is not None:
+            operand = self.emit(relax.op.astype(self.new(call.args[0]), compared_as(call)))
+            return self.narrowed(self.emit(with_operands(call, [operand])), call.ty)
+        if not computes(call) or is_kind(call, *_WHOLE) or not any(map(_is_low, call.args)):
+            return None
+        result = self.emit(with_operands(call, [self.widened(operand) for operand in call.args]))
+        stays_wide = is_kind(call, Kind.ELEMENTWISE, Kind.REDUCTION)
+        if stays_wide and self.uses[var] == 1 and isinstance(var, relax.DataflowVar):
+            self.wide[var] = result
+        return self.narrowed(result, call.ty)
+
+    def ends_product(self, var: relax.Var) -> bool:
+        """Whether `var` is computed from a product: its kernel stores it, in the dtype that was decided on."""
+        return any(is_kind(self.values.get(operand), *MULTIPLYING) for operand in self.values[var].args)
+
+
 def _is_low(expr: relax.Expr) -> bool:
     def low(ty: tvm.ir.Type) -> bool:
         if isinstance(ty, tvm.ir.TupleType):
@@ -111,6 +114,40 @@ def compute_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
     kernels, which multiply low operands as they are and accumulate in float32.
     """
     return rewrite_functions(mod, _Widen)
+
+
+@mutator
+class _WidenProducts(_InFloat32):
+    def __init__(self, mod: tvm.IRModule, dtypes: Collection[str]) -> None:
+        super().__init__(mod)
+        self.dtypes = dtypes
+
+    def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        call = binding.value
+        if not is_kind(call, *_WHOLE) or not any(dtype_of(operand) in self.dtypes for operand in call.args):
+            return None
+        result = self.emit(with_operands(call, [self.widened(operand) for operand in call.args]))
+        return self.narrowed(result, call.ty)
+
+    def widened(self, operand: relax.Expr) -> relax.Expr:
+        """`operand` in float32, once for all products of a block."""
+        wide = super().widened(operand)
+        if isinstance(operand, relax.DataflowVar) and _is_low(operand):
+            self.wide[operand] = wide
+        return wide
+
+
+def multiply_in_float32(mod: tvm.IRModule, dtypes: Collection[str]) -> tvm.IRModule:
+    """Rewrite products, attention and recurrences of `dtypes` to load low, compute in float32 and store low.
+
+    Before::                       After::
+
+        c: bf16 = R.matmul(b, w)       b1: f32 = R.astype(b, "float32")
+                                       w1: f32 = R.astype(w, "float32")
+                                       p: f32 = R.matmul(b1, w1)
+                                       c: bf16 = R.astype(p, "bfloat16")
+    """
+    return rewrite_functions(mod, _WidenProducts, dtypes)
 
 
 @mutator
