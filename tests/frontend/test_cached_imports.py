@@ -59,6 +59,22 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOCAST_CACHE_DIR", str(tmp_path / "cache"))
 
 
+@pytest.fixture(scope="module")
+def net_is_known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that has `Net`, imported with X."""
+    path = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOCAST_CACHE", "on")
+        patch.setenv("AUTOCAST_CACHE_DIR", str(path))
+        from_torch(Net().eval(), X, cached=True)
+    return path
+
+
+@pytest.fixture
+def _cache_of_net(net_is_known: Path, monkeypatch: pytest.MonkeyPatch, _cache: None) -> None:
+    monkeypatch.setenv("AUTOCAST_CACHE_DIR", str(net_is_known))
+
+
 @pytest.fixture
 def exports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """One entry for each module that is exported."""
@@ -88,7 +104,7 @@ def test_it_is_exported_once_and_takes_the_parameters_of_each_module(exports: li
     assert exports == 4 * ["Net"]  # one, and three to compare with
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ["llama", "t5", "resnet", "lstm"])
 def test_architectures_are_the_same_as_imported(name: str, exports: list[str]) -> None:
     module, args, kwargs, dynamic = ARCHITECTURES[name]()
     first, second = (from_torch(module, args, example_kwargs=kwargs, dynamic=dynamic, cached=True) for _ in range(2))
@@ -147,14 +163,19 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_it_is_exported_again_after_a_change(name: str, exports: list[str]) -> None:
+@pytest.mark.usefixtures("_cache_of_net")
+def test_it_is_not_exported_again_without_a_change(exports: list[str]) -> None:
     from_torch(Net().eval(), X, cached=True)
+    assert not exports
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.usefixtures("_cache_of_net")
+def test_it_is_exported_again_after_a_change(name: str, exports: list[str]) -> None:
     module = Net().eval()
     CHANGES[name](module)
-    inputs = tuple(x.to(next(module.parameters()).dtype) for x in X)
-    _same(from_torch(module, inputs, cached=True), from_torch(module, inputs))
-    assert len(exports) == 3
+    from_torch(module, tuple(x.to(next(module.parameters()).dtype) for x in X), cached=True)
+    assert exports == ["Net"]
 
 
 def test_what_a_function_holds_is_compared(exports: list[str]) -> None:
@@ -177,12 +198,10 @@ def test_what_a_function_holds_is_compared(exports: list[str]) -> None:
     ],
     ids=["sizes", "strides", "by name", "dynamic", "bounds", "names"],
 )
+@pytest.mark.usefixtures("_cache_of_net")
 def test_it_is_exported_again_with_other_inputs(given: dict[str, Any], exports: list[str]) -> None:
-    module = Net().eval()
-    from_torch(module, X, cached=True)
-    again = from_torch(module, **{"example_args": X, **given}, cached=True)
-    assert len(exports) == 2
-    _same(again, from_torch(module, **{"example_args": X, **given}))
+    from_torch(Net().eval(), **{"example_args": X, **given}, cached=True)
+    assert exports == ["Net"]
 
 
 def test_it_is_exported_again_when_a_file_of_its_code_changed(

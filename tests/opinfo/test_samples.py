@@ -28,7 +28,7 @@ nn.functional.scaled_dot_product_attention new_full prod sort split take tile un
 """
 
 
-@pytest.mark.parametrize("name", ["matmul", "softmax", "sort", "var"])
+@pytest.mark.parametrize("name", ["matmul", "var"])
 def test_gradients_of_samples_are_those_of_torch(name: str, worker: Worker) -> None:
     verdicts = worker.run(Task(name, 1, check="gradients"))
     assert [verdict for verdict in verdicts if verdict.status in (Status.WRONG, Status.CRASHED)] == []
@@ -42,8 +42,17 @@ def test_samples_of_torch_are_right_or_refused(name: str, worker: Worker) -> Non
     assert any(verdict.status is Status.RIGHT for verdict in verdicts), verdicts
 
 
-@pytest.mark.parametrize("check", ["results", "gradients", "training", "mixed"])
-@pytest.mark.parametrize("name", ["nn.GRUCell", "nn.HuberLoss", "nn.BatchNorm1d.training", "nn.Conv2d"])
+@pytest.mark.parametrize(
+    ("name", "check"),
+    [
+        ("nn.GRUCell", "results"),
+        ("nn.GRUCell", "mixed"),
+        ("nn.HuberLoss", "gradients"),
+        ("nn.BatchNorm1d.training", "training"),
+        ("nn.Conv2d", "training"),
+        ("nn.Conv2d", "mixed"),
+    ],
+)
 def test_modules_of_torch_are_right(name: str, check: str, worker: Worker) -> None:
     verdicts = worker.run(Task(name, 2, check=check))
     assert [verdict for verdict in verdicts if verdict.status in (Status.WRONG, Status.CRASHED)] == []
