@@ -90,7 +90,9 @@ def test_what_values_decide_has_any_size(name: str) -> None:
 @pytest.mark.parametrize("name", COUNTED)
 def test_numbers_are_sizes(name: str) -> None:
     module, x = Calls(COUNTED[name]), torch.randn(ROWS, COLUMNS)
-    run = vm.compile(from_torch(module, (x, COUNT)))
+    model = from_torch(module, (x, COUNT))
+    assert not model.fallbacks
+    run = vm.compile(model)
     for count in (3, 0, 1, ROWS):
         _same(run(x, torch.tensor(count)), module(x, torch.tensor(count)))
 
