@@ -33,6 +33,9 @@ _Type: TypeAlias = Callable[[], tvm.ir.Type]
 #: How torch writes the types of sizes and places in an operator's signature.
 _SIZES = ("int", "Optional[int]", "List[int]", "Optional[List[int]]")
 
+#: Operators whose results have as many elements as their numbers say.
+_COUNTING = ("arange.start_step",)
+
 #: Operators whose converters take a number that values decide for a tensor, although torch calls it a place.
 _BY_TENSOR = ("select.int",)
 
@@ -159,7 +162,8 @@ def takes_size(node: fx.Node, number: fx.Node) -> bool:
         return False
     arguments = node.target._schema.arguments
     given = {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
-    return any(str(a.type) in _SIZES and number in _nodes(given.get(a.name)) for a in arguments)
+    kinds = (*_SIZES, "number") if node.target.__name__ in _COUNTING else _SIZES
+    return any(str(a.type) in kinds and number in _nodes(given.get(a.name)) for a in arguments)
 
 
 def _read(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:

@@ -30,8 +30,10 @@ from autocast.operators import MOVING, is_kind
 
 _NOTHING: frozenset[str] = frozenset()
 
-#: Operators in whose results a literal stays what it is, or as large: masks of attention are written with these.
-_KEEPING = frozenset(("relax.where", "relax.add", "relax.subtract", "relax.maximum", "relax.minimum"))
+#: Operators in whose results a number stays as large as it is: masks of attention are written with these.
+_KEEPING = frozenset(
+    ("relax.where", "relax.add", "relax.subtract", "relax.multiply", "relax.negative", "relax.maximum", "relax.minimum")
+)
 
 
 def parameter_names(reading: Reading, params: Sequence[str] = ()) -> dict[int, frozenset[str]]:
@@ -73,10 +75,18 @@ def parameters_out_of_range(params: Mapping[str, tvm.runtime.Tensor], dtype: str
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
+def overflowing(params: Mapping[str, tvm.runtime.Tensor], lost: Collection[str], dtype: str) -> frozenset[str]:
+    """Those of the `lost` parameters of which numbers become infinite in `dtype`, as a mask's do."""
+    return frozenset(name for name in lost if rounding(np.from_dlpack(params[name]), dtype).overflowed)
+
+
 def unholdable(
-    reading: Reading, params: Sequence[str], lost: Collection[str], dtype: str, results: bool = False
+    reading: Reading, params: Sequence[str], lost: Collection[str], dtype: str, overflowing: Collection[str] = ()
 ) -> dict[int, str | None]:
-    """What `dtype` cannot hold, by `identity`: parameters, with their names, and float32 literals, as `fits` says.
+    """What `dtype` cannot hold, by `identity`: parameters, with their names, literals, and what is made of them.
+
+    Where a number overflows, so does what it is chosen into, added to, or multiplied with: rounded, a row of a mask's
+    lowest numbers is a row of -inf, whose softmax is NaN.
 
     Parameters
     ----------
@@ -88,9 +98,8 @@ def unholdable(
         Those that `dtype` cannot hold. Under another name, in another layout or in another function they are the same.
     dtype
         The low dtype.
-    results
-        Whether to find as well what literals that overflow are chosen into, or added to: rounded, a row of a mask's
-        lowest numbers is a row of -inf, whose softmax is NaN.
+    overflowing
+        Those of `lost` of which numbers become infinite in it.
     """
     mod = reading.mod
     found: dict[int, str | None] = {}
@@ -99,7 +108,7 @@ def unholdable(
         if name in lost:
             found[identity(variable)] = name
     functions = [function for _, function in relax_functions(mod)]
-    large: set[int] = set()
+    large = {at for at, name in found.items() if name in overflowing}
     for function in functions:
         literals: dict[int, relax.Expr] = {}
         for _, _, key, value, _, args, keys in reading.all_bindings(function.body):
@@ -110,32 +119,35 @@ def unholdable(
         for at, literal in literals.items():
             if dtype_of(literal) == "float32" and not fits(number := literal.value.numpy(), dtype):
                 found[at] = None
-                large.update((at,) if results and rounding(number, dtype).overflowed else ())
+                large.update((at,) if rounding(number, dtype).overflowed else ())
     before = -1
-    while len(found) > before and found:  # calls of functions may reach one that was visited before
-        before = len(found)
+    while len(found) + len(large) > before and found:  # calls of functions may reach one that was visited before
+        before = len(found) + len(large)
         for function in functions:
             for _, _, key, value, _, args, keys in reading.all_bindings(function.body):
                 if not found.keys().isdisjoint(keys) and isinstance(value.op, tvm.ir.GlobalVar):
-                    found.update(_passed_on(mod, value.op, keys, found))
+                    for param, given in _passed_on(mod, value.op, keys):
+                        if given in found:
+                            found[param] = found[given]
+                        if given in large:
+                            large.add(param)
                 source = keys[0] if args and keys[0] in found and moves_data(value) else identity(value)
                 if source in found:
                     found[key] = found[source]
-                if source in large or (not large.isdisjoint(keys) and op_name(value) in _KEEPING):
-                    found.setdefault(key, None)
+                if source in large:
+                    large.add(key)
+                elif op_name(value) in _KEEPING and (read := large.intersection(keys)):
+                    found.setdefault(key, next(filter(None, map(found.get, read)), None))
                     large.add(key)
     return found
 
 
-def _passed_on(
-    mod: tvm.IRModule, called: tvm.ir.GlobalVar, keys: Sequence[int], found: Mapping[int, str | None]
-) -> dict[int, str | None]:
-    """Parameters of a function of the module that are given what was `found`."""
+def _passed_on(mod: tvm.IRModule, called: tvm.ir.GlobalVar, keys: Sequence[int]) -> Sequence[tuple[int, int]]:
+    """The parameters of a function of the module, each with what it is given."""
     function = mod[called]
     if not isinstance(function, relax.Function):
-        return {}
-    pairs = zip(function.params, keys, strict=True)
-    return {identity(param): found[key] for param, key in pairs if key in found}
+        return []
+    return list(zip(map(identity, items(function.params)), keys, strict=True))
 
 
 def after_float_conversions(reading: Reading) -> frozenset[int]:

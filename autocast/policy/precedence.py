@@ -17,7 +17,7 @@ gradient this is in float32, so is this.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -29,7 +29,13 @@ from autocast.errors import PolicyError
 from autocast.ir import Bound, Place, Reading, identity, op_name, place_of
 from autocast.messages import nearest
 from autocast.policy.choices import rule_for
-from autocast.policy.facts import after_float_conversions, parameter_names, parameters_out_of_range, unholdable
+from autocast.policy.facts import (
+    after_float_conversions,
+    overflowing,
+    parameter_names,
+    parameters_out_of_range,
+    unholdable,
+)
 from autocast.policy.lists import OperatorLists, Said
 from autocast.policy.patterns import Patterns, with_parents
 from autocast.policy.policy import Policy
@@ -58,7 +64,7 @@ class Decisions:
     params
         Main's last parameters by the names that they have in their torch module. A call that reads one of which the
         low dtype cannot hold the value, or such a literal, is float32 unless a region, a name pattern, a custom hint
-        or an operator list says otherwise.
+        or an operator list says otherwise. A custom hint that follows says nothing of it.
     """
 
     def __init__(
@@ -71,7 +77,8 @@ class Decisions:
         self._lists = OperatorLists(policy)
         self._parameters = parameter_names(reading, tuple(params)) if self._low_names or self._float32_names else {}
         self._lost = parameters_out_of_range(params, policy.dtype)
-        self._unholdable = unholdable(reading, tuple(params), self._lost, policy.dtype, self._preset.is_low)
+        infinite = overflowing(params, self._lost, policy.dtype)
+        self._unholdable = unholdable(reading, tuple(params), self._lost, policy.dtype, infinite)
         #: Parameters that the low dtype cannot hold, and why, of which some call is therefore float32.
         self.out_of_range: dict[str, str] = {}
         self._after = after_float_conversions(reading) if self._preset.ends_at_float_conversions else frozenset()
@@ -121,6 +128,9 @@ class Decisions:
         if by_name is not None:
             return self._noted(name, operator, var, place, by_name, "name pattern")
         if custom := _custom(name):
+            if custom.row.label == "follow" and (read := self._read_unholdable(name, operator, call, custom.row)):
+                lost = f"{self._of_unholdable(read)}, which CustomTypeHint's {custom.row.rule!r} does not change"
+                return _ruled(name, Said("float32", lost), "custom hint")
             if custom.row.label == "low":
                 self._noted(name, operator, var, place, Said("low", custom.row.why), "custom hint")
             return custom
@@ -168,15 +178,22 @@ class Decisions:
         choice = self._preset.choose(row)
         if choice in ("leave", "float32") or (choice == "rule" and row.label == "full"):
             return None
-        which = getattr(row.rule, "which", None) if name == operator else None
-        concerned = [arg for index, arg in enumerate(call.args) if which is None or index in which]
-        read = [self._unholdable[key] for key in map(identity, concerned) if key in self._unholdable]
+        read = self._read_unholdable(name, operator, call, row)
         if not read:
             return None
-        parameters = [parameter for parameter in read if parameter is not None]
         if row.family != "layout":  # what moves a parameter leaves it to others
-            self.out_of_range.update((parameter, self._lost[parameter]) for parameter in parameters)
-        what = f"the parameter {parameters[0]}, which" if parameters else "a literal that"
+            self.out_of_range.update((parameter, self._lost[parameter]) for parameter in read if parameter is not None)
+        return self._of_unholdable(read)
+
+    def _read_unholdable(self, name: str, operator: str, call: relax.Call, row: Row) -> list[str | None]:
+        """Of the arguments that a rule concerns, what the low dtype cannot hold: parameters' names, None for others."""
+        which = getattr(row.rule, "which", None) if name == operator else None
+        concerned = [arg for index, arg in enumerate(call.args) if which is None or index in which]
+        return [self._unholdable[key] for key in map(identity, concerned) if key in self._unholdable]
+
+    def _of_unholdable(self, read: Sequence[str | None]) -> str:
+        parameter = next((parameter for parameter in read if parameter is not None), None)
+        what = f"the parameter {parameter}, which" if parameter is not None else "a literal that"
         return f"{what} {self.policy.dtype} cannot hold"
 
     def unused(self) -> tuple[Unused, ...]:

@@ -40,8 +40,6 @@ class Preset:
         `why` is the reason that reports repeat.
     choose
         What the preset makes of the operator of a row of the tables.
-    is_low
-        Whether it makes operators low that their rules do not.
     ends_at_float_conversions
         Whether what is computed from the result of an author's conversion to float32 is float32.
     parameters
@@ -51,7 +49,6 @@ class Preset:
     name: str
     why: str
     choose: Callable[[Row], Choice]
-    is_low: bool = False
     ends_at_float_conversions: bool = False
     parameters: str = "float32"
 
@@ -74,15 +71,14 @@ PRESETS = {
     for preset in (
         Preset("mp0", "nothing changes", lambda row: "leave"),
         Preset("mp1", "products take low operands and give float32; all else is float32", _products),
-        Preset("mp4", "everything that has a low-precision form is low", _low, True),
+        Preset("mp4", "everything that has a low-precision form is low", _low),
         Preset(
             "default",
             "low until the author's conversion to float32",
             _low_or_moved,
-            True,
             ends_at_float_conversions=True,
         ),
         Preset("rules", "what each operator's rule says", lambda row: "rule"),
-        Preset("pure", "everything that has a low-precision form is low", _low, True, parameters="offline"),
+        Preset("pure", "everything that has a low-precision form is low", _low, parameters="offline"),
     )
 }

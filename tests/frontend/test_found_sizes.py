@@ -65,6 +65,7 @@ COUNTED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "a slice": lambda x, n: x[: _counted(n)] * 2,
     "a new tensor": lambda x, n: torch.zeros(_counted(n), COLUMNS) + x[:1],
     "a range": lambda x, n: torch.arange(_counted(n)),
+    "ranges alone": lambda x, n: (torch.arange(n.item()), torch.arange(0, n.item() + 1, 2, dtype=torch.float32)),
     "a size and a factor": lambda x, n: (x * n.item(), torch.ones(_counted(n))),
     "parts": _parted,
     "two sizes": lambda x, n: torch.ones(_counted(n), _counted(n + 1, ROWS + 1)) * x[0, 0],
@@ -89,7 +90,9 @@ def test_what_values_decide_has_any_size(name: str) -> None:
 @pytest.mark.parametrize("name", COUNTED)
 def test_numbers_are_sizes(name: str) -> None:
     module, x = Calls(COUNTED[name]), torch.randn(ROWS, COLUMNS)
-    run = vm.compile(from_torch(module, (x, COUNT)))
+    model = from_torch(module, (x, COUNT))
+    assert not model.fallbacks
+    run = vm.compile(model)
     for count in (3, 0, 1, ROWS):
         _same(run(x, torch.tensor(count)), module(x, torch.tensor(count)))
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 import autocast
 import type_hints
 from autocast import amp
+from autocast.errors import PolicyWarning
 from autocast.policy import PRESETS, UNSUPPORTED, Policy, operator_rules
 from autocast.policy.choices import UNDECIDED
 from tests.type_hints.samples import SAMPLES, float_dtypes, infer, retype
@@ -140,7 +143,7 @@ def test_a_literal_that_is_out_of_range_keeps_its_operator_in_float32(dtype, exp
 
 @I.ir_module
 class MaskedScores:
-    """Scores that are masked by the lowest number: chosen, or added."""
+    """Scores that are masked by the lowest number: chosen, or added, or what it is multiplied with."""
 
     @R.function
     def main(scores: R.Tensor((4, 8), "float32"), mask: R.Tensor((4, 8), "bool"), values: R.Tensor((8, 2), "float32")):
@@ -148,16 +151,43 @@ class MaskedScores:
         chosen = R.nn.softmax(R.where(mask, scores, lowest))
         bias = R.reshape(R.where(mask, R.const(0.0, "float32"), lowest), (4, 8))
         added = R.nn.softmax(R.add(scores, bias))
-        return R.matmul(R.add(chosen, added), values)
+        hidden = R.astype(R.logical_not(mask), "float32")
+        scaled = R.nn.softmax(R.subtract(scores, R.negative(R.multiply(hidden, lowest))))
+        return R.matmul(R.add(R.add(chosen, added), scaled), values)
 
 
-@pytest.mark.parametrize("policy", ["mp4", "pure", "mp4, float16", "default"])
-def test_a_row_of_which_all_is_masked_has_equal_weights_and_none_that_is_nan(policy):
-    mixed = amp.autocast(MaskedScores, policy=policy)
+@pytest.mark.parametrize("policy", ["mp4", "pure", "mp4, float16", "default", "rules", "rules, float16"])
+@pytest.mark.parametrize("hints", [{}, {"nn.softmax": type_hints.follow(1)}], ids=["tables", "softmax follows"])
+def test_a_row_of_which_all_is_masked_has_equal_weights_and_none_that_is_nan(policy, hints):
+    with type_hints.CustomTypeHint(hints):
+        mixed = amp.autocast(MaskedScores, policy=policy)
     modes = {decision.operator: decision.mode for decision in mixed.report.decisions}
     assert modes["relax.nn.softmax"] == FULL and modes["relax.matmul"] != FULL
     weights = autocast.from_relax(mixed)(np.ones((4, 8), "f4"), np.zeros((4, 8), bool), np.ones((8, 2), "f4"))
-    np.testing.assert_allclose(weights, 2.0, rtol=1e-2)
+    np.testing.assert_allclose(weights, 3.0, rtol=1e-2)
+
+
+def test_a_parameter_that_overflows_masks_what_it_is_added_to():
+    module = nn.Module()
+    module.register_buffer("mask", torch.full((8,), -3.4e38))
+    module.forward = lambda scores: (scores + module.mask).softmax(-1)
+    model = autocast.from_torch(module, (torch.ones(4, 8),))
+    with pytest.warns(PolicyWarning, match="mask stays float32"):
+        mixed = amp.autocast(model, policy="mp4, float16")
+    np.testing.assert_allclose(mixed(torch.ones(4, 8)), 1 / 8, rtol=1e-3)
+
+
+def test_a_custom_hint_that_follows_says_nothing_of_what_the_low_dtype_cannot_hold_and_one_that_is_low_does():
+    with type_hints.CustomTypeHint({"nn.softmax": type_hints.follow(1)}):
+        report = amp.autocast(MaskedScores, policy="rules, float16").report
+    softmax = [decision for decision in report.decisions if decision.operator == "relax.nn.softmax"]
+    assert {(d.mode, d.level) for d in softmax} == {(FULL, "custom hint")}
+    assert softmax[0].why == "a literal that float16 cannot hold, which CustomTypeHint's follow(1) does not change"
+    with type_hints.CustomTypeHint({"nn.softmax": type_hints.low(1)}):
+        report = amp.autocast(MaskedScores, policy="rules, float16").report
+    assert {d.mode for d in report.decisions if d.operator == "relax.nn.softmax"} == {"float16"}, (
+        "who says low means it"
+    )
 
 
 @I.ir_module

@@ -65,3 +65,18 @@ def test_whole_numbers_are_divided_by_0_and_minus_1_as_by_our_kernels(operator: 
     )
     for got, expected in zip(autocast.to_torch(model)(x, y), vm.compile(model)(x, y), strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_a_row_of_the_lowest_numbers_of_float32_has_equal_weights_in_low_precision() -> None:
+    def attend(query: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        mask = hidden * torch.finfo(torch.float32).min
+        return torch.nn.functional.scaled_dot_product_attention(query, query, query, mask)
+
+    class Attention(torch.nn.Module):
+        forward = staticmethod(attend)
+
+    query, hidden = torch.randn(1, 1, 4, 4), torch.zeros(1, 1, 4, 4)
+    hidden[..., 1, :] = hidden[..., 2, 0] = 1
+    mixed = autocast.amp.autocast(autocast.from_torch(Attention(), (query, hidden)), dtype="bfloat16")
+    for run in (vm.compile(mixed), autocast.to_torch(mixed)):
+        torch.testing.assert_close(run(query, hidden), attend(query, hidden), rtol=0.02, atol=0.02)

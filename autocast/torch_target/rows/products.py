@@ -55,7 +55,9 @@ def _attention(asked: Asked) -> Value:
     query, key, value = (torch.transpose(x, 1, 2) for x in asked.args[:3])
     bias = asked.args[3] if len(asked.args) > 3 else None
     if bias is not None and asked.call.args[3].ty.dtype != asked.call.args[0].ty.dtype:
-        bias = bias.to(asked.dtype)
+        # A row of the lowest numbers of float32 has equal weights, and one of -inf none.
+        limits = torch.finfo(asked.dtype)
+        bias = torch.where(torch.isinf(bias), bias, torch.clamp(bias, limits.min, limits.max)).to(asked.dtype)
     scale = None if asked.attrs.scale is None else float(asked.attrs.scale)
     causal = asked.attrs.causal_mask
     if causal is not None and (str(causal) == "BottomRight" or bias is not None):
