@@ -75,7 +75,8 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         raise InputError(
             f"wrap: the module is {what}, expected one whose code is Python. Wrap the module it was made of"
         )
-    kind, own = type(module), module.__dict__.get("forward")
+    kind: Any = type(module)
+    own = module.__dict__.get("forward")
     made = _class_of(kind) if own is None else _class_with(kind, _method(module, own), own)
     wrapped = cast(Module, object.__new__(made))
     kept = {name: value for name, value in module.__dict__.items() if name not in _REPLACED}
@@ -99,7 +100,7 @@ def _no_python(module: nn.Module) -> str | None:
 def _method(module: nn.Module, own: Callable[..., Any]) -> Callable[..., Any]:
     """A forward that was assigned to a module, as a method of its class."""
     if getattr(own, "__self__", None) is module:
-        return cast(Any, own).__func__  # type: ignore[no-any-return]
+        return cast(Any, own).__func__
     signature = inspect.signature(own)
 
     @functools.wraps(own)
