@@ -71,35 +71,82 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         In a call: what `from_torch` raises where `dynamic` says of which sizes the module is.
     """
     check_kind("wrap", module, nn.Module, InputError, "a torch.nn.Module")
-    if isinstance(module, torch.jit.ScriptModule) or _COMPILED in module.__dict__:
-        what = "wrapped already" if _COMPILED in module.__dict__ else "a ScriptModule"
+    if (what := _no_python(module)) is not None:
         raise InputError(
             f"wrap: the module is {what}, expected one whose code is Python. Wrap the module it was made of"
         )
     kind: Any = type(module)
-    wrapped = cast(Module, object.__new__(_class_of(kind)))
-    wrapped.__dict__.update(module.__dict__)
-    wrapped.__dict__[_COMPILED] = _Compiled(dynamic, options)
+    own = module.__dict__.get("forward")
+    made = _class_of(kind) if own is None else _class_with(kind, _method(module, own), own)
+    wrapped = cast(Module, object.__new__(made))
+    kept = {name: value for name, value in module.__dict__.items() if name not in _REPLACED}
+    wrapped.__dict__.update(kept, **{_COMPILED: _Compiled(dynamic, options)})
     return wrapped
+
+
+#: What a module may have of its own for its calls: another forward, and `module.compile()`, of torch's compiler.
+_REPLACED = ("forward", "_compiled_call_impl")
+
+
+def _no_python(module: nn.Module) -> str | None:
+    """What a module is that cannot be wrapped; None where it can."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "a ScriptModule"
+    if "_orig_mod" in module._modules:  # torch.compile's, whose class takes seconds to import
+        return "what torch.compile returned"
+    return "wrapped already" if _COMPILED in module.__dict__ else None
+
+
+def _method(module: nn.Module, own: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward that was assigned to a module, as a method of its class."""
+    if getattr(own, "__self__", None) is module:
+        return cast(Any, own).__func__
+    signature = inspect.signature(own)
+
+    @functools.wraps(own)
+    def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return own(*args, **kwargs)
+
+    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+    method.__dict__["__signature__"] = signature.replace(parameters=[itself, *signature.parameters.values()])
+    return method
 
 
 @functools.cache
 def _class_of(kind: type[nn.Module]) -> type[nn.Module]:
     """The class of what a module of this class is wrapped to."""
+    return _class_with(kind, kind.forward)
 
-    @functools.wraps(kind.forward)
+
+def _class_with(kind: type[nn.Module], function: Callable[..., Any], own: Any = None) -> type[nn.Module]:
+    """As `_class_of`, for what computes a call, and the forward of its own that a module has."""
+
+    @functools.wraps(function)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        inner = partial(kind.forward, self, **self.__dict__.get(_OPTIONS, {}))
-        return self.__dict__[_COMPILED](self, inner, args, kwargs)
+        inner = partial(function, self, **self.__dict__.get(_OPTIONS, {}))
+        call = self.__dict__[_COMPILED]
+        if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
+            call = _unseen(call)
+        return call(self, inner, args, kwargs)
 
     def reduce(self: nn.Module, protocol: Any) -> Any:
         plain = object.__new__(kind)
         plain.__dict__.update({name: value for name, value in self.__dict__.items() if name != _COMPILED})
+        if own is not None:
+            plain.__dict__["forward"] = own
         compiled = self.__dict__[_COMPILED]
         return _wrapped_again, (plain, compiled.dynamic, compiled.options)
 
     members = {"forward": forward, "__reduce_ex__": reduce, "__module__": kind.__module__, "__doc__": kind.__doc__}
     return type(kind.__name__, (kind,), members)
+
+
+def _unseen(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call as it is where Dynamo compiles what calls it: it imports, compiles and reads addresses, none of it torch.
+
+    Outside of Dynamo the call is made as it is, as torch's mark costs some microseconds each time.
+    """
+    return torch.compiler.disable(call, reason="autocast.wrap: our kernels compute this module")
 
 
 def _wrapped_again(module: nn.Module, dynamic: Any, options: Mapping[str, Any]) -> nn.Module:

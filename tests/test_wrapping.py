@@ -217,8 +217,56 @@ def test_inputs_that_are_no_values_are_an_error() -> None:
 def test_a_wrapped_module_is_not_wrapped_again() -> None:
     with pytest.raises(InputError, match="wrapped already"):
         autocast.wrap(autocast.wrap(_network()))
+    with pytest.raises(InputError, match=r"what torch\.compile returned, expected one whose code is Python"):
+        autocast.wrap(torch.compile(_network(), backend="eager"))  # type: ignore[type-var]
     with pytest.raises(InputError, match=r"wrap: got a function, expected a torch\.nn\.Module"):
         autocast.wrap(lambda x: x)  # type: ignore[type-var]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # torch's own
+@pytest.mark.parametrize("wants_gradients", [False, True])
+def test_torchs_compiler_sees_what_is_around_a_wrapped_module(wants_gradients: bool) -> None:
+    class Around(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = autocast.wrap(_network())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.inner(torch.relu(x)))
+
+    graphs: list[torch.fx.GraphModule] = []
+
+    def compiler(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    network, x = Around(), torch.randn(4, 16)
+    compiled = torch.compile(network, backend=compiler)
+    with torch.set_grad_enabled(wants_gradients):
+        torch.testing.assert_close(compiled(x), network(x), **_LOW)
+        torch.testing.assert_close(compiled(-x), network(-x), **_LOW)
+    called = [[node.op for node in graph.graph.nodes if node.op.startswith("call")] for graph in graphs]
+    assert called == [["call_function"], ["call_function"]]
+
+
+def _with_another_forward(module: nn.Module) -> None:
+    before = module.forward
+    module.forward = lambda numbers: 2 * before(numbers)  # type: ignore[method-assign]
+
+
+def _with_torchs_compiler(module: nn.Module) -> None:
+    module.compile(backend="eager")
+
+
+@pytest.mark.parametrize("change", [_with_another_forward, _with_torchs_compiler])
+def test_what_a_module_has_of_its_own_for_its_calls_is_imported(change: Any, imports: list[Any]) -> None:
+    module, x = _network(), torch.randn(4, 16)
+    change(module)
+    wrapped = autocast.wrap(module)
+    for made in (wrapped, copy.deepcopy(wrapped)):
+        torch.testing.assert_close(made(x), module(x), **_LOW)
+    assert len(imports) == 2
+    assert inspect.signature(wrapped.forward) == inspect.signature(module.forward)
 
 
 def test_a_module_without_inputs_returns_a_torch_tensor() -> None:

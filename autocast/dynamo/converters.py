@@ -138,12 +138,16 @@ def _group_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
 
 
 def _batch_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
-    grad, x, weight, mean, variance = (importer.arg(node, i, "") for i in range(5))
+    grad, data, weight, mean, variance = (importer.arg(node, i, "") for i in range(5))
+    wide = dtype_of(data if weight is None else weight)  # of data that torch.autocast cast, torch scales in float32
+    grad, x = (importer.emit(op.astype(value, wide)) if dtype_of(value) != wide else value for value in (grad, data))
     affine = _scale(importer, weight, dims(x)[1:2], x)
     training = mean is None
     running = [*reversed(affine)] if training else [mean, variance]
     norm = op.nn.batch_norm(x, *affine, *running, axis=1, epsilon=float(node.args[5]), training=training)
-    return adjoints(importer, norm, [grad, None, None], (True, True, True, False, False))[:3]
+    of_data, *others = adjoints(importer, norm, [grad, None, None], (True, True, True, False, False))[:3]
+    of_data = importer.emit(op.astype(of_data, dtype_of(data))) if dtype_of(data) != wide else of_data
+    return [of_data, *others]
 
 
 #: Converters by the name of the overload: torch's operators, and those of `statistics` and `attention`.

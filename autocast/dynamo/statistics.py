@@ -54,7 +54,10 @@ GROUP_NORM = define(
 BATCH_NORM = define(
     "batch_norm_backward(Tensor grad, Tensor input, Tensor? weight, Tensor? mean, Tensor? variance, float eps)"
     " -> (Tensor, Tensor, Tensor)",
-    lambda grad, x, weight, mean, variance, eps: _of_norm(grad, x, [x.shape[1]]),
+    lambda grad, x, weight, mean, variance, eps: (
+        x.new_empty(x.shape),
+        *_of_norm(grad if weight is None else weight, x, [x.shape[1]])[1:],
+    ),
 )
 
 MAX_POOL = define(

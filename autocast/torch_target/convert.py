@@ -175,13 +175,17 @@ class _Converter(Scope):
     def updated(self, outputs: list[Value], replaced: Sequence[Value]) -> Value:
         """The results, after the rest of what main returns was written into inputs, or has replaced the state.
 
-        What could be a view of what is about to change is copied first.
+        What could be a view of what is about to change is copied first. State is no way for gradients, which a call
+        would otherwise take back through all calls before it.
         """
         changed = {value.node for value in replaced}
         results = [self.own(value, changed) for value in outputs[: len(outputs) - len(replaced)]]
         news = [self.own(value, changed) for value in outputs[len(results) :]]
-        for old, value in zip(replaced, news, strict=True):
+        count = len(replaced) - len(self.model.updated)
+        for old, value in zip(replaced[:count], news, strict=False):
             old.copy_(value)
+        for old, value in zip(replaced[count:], news[count:], strict=True):
+            old.copy_(value.detach())
         return results[0] if len(results) == 1 else tuple(results)
 
     def own(self, value: Value, changed: Collection[fx.Node]) -> Value:

@@ -230,3 +230,14 @@ def test_wrapped_modules_of_one_class_are_compiled_apart() -> None:
 def test_an_option_that_autocast_lacks_is_an_error_that_names_it() -> None:
     with pytest.raises(Exception, match="sharpness"):
         _compiled(nn.Linear(4, 4), sharpness=3)(torch.randn(2, 4))
+
+
+def test_norms_of_batches_that_torch_cast_have_gradients() -> None:
+    module, x = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh()), torch.randn(32, 8)
+    expected = copy.deepcopy(module)
+    for computed in (torch.compile(module, backend="autocast"), expected):
+        with torch.autocast("cpu", torch.bfloat16):
+            computed(x).float().square().mean().backward()
+    for name in ("0.weight", "1.weight", "1.bias"):
+        got, wanted = (one.get_parameter(name).grad for one in (module, expected))
+        torch.testing.assert_close(got, wanted, rtol=0.05, atol=0.05 * float(wanted.abs().max()))

@@ -78,3 +78,13 @@ def test_a_pruned_weight_is_read() -> None:
     module: Any = copy.deepcopy(_converted())
     prune.l1_unstructured(module.get_submodule("3"), "weight", amount=1.0)
     torch.testing.assert_close(module(X), module.get_parameter("3.bias").expand(3, 2))
+
+
+def test_statistics_of_batches_that_a_call_replaces_hold_no_graph() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 2)).train()
+    ours = autocast.to_torch(autocast.from_torch(copy.deepcopy(module), (X,)))
+    assert _losses(DistributedDataParallel(ours)) == pytest.approx(_losses(module))
+    for name, buffer in module.named_buffers():
+        torch.testing.assert_close(copy.deepcopy(ours).get_buffer(name), buffer)

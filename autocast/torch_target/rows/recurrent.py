@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from autocast.errors import UnsupportedError
 from autocast.frontend.recurrent import GRU, LSTM, RNN, define, product
 from autocast.torch_target.asked import Asked, Row, Value
 
@@ -94,6 +97,71 @@ RNN_BACKWARD = define(
     ),
     _run_rnn_backward,
 )
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    """Keep the tensors and the hidden states of all steps; the rest are attributes."""
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+    ctx.attributes = inputs[len(tensors) :]
+    ctx.save_for_backward(*tensors, output[0])
+
+
+def _previous(hiddens: torch.Tensor, first: torch.Tensor, reverse: bool) -> torch.Tensor:
+    """The hidden state that each step began with, as it was multiplied: in the dtype of the weight."""
+    begin = first.to(hiddens.dtype).unsqueeze(0)
+    return torch.cat([hiddens[1:], begin] if reverse else [begin, hiddens[:-1]])
+
+
+def _of_weight(of_products: torch.Tensor, previous: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """One product that sums over all steps and the batch."""
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    return (of_products.flatten(0, 1).t().to(wide) @ previous.flatten(0, 1).to(wide)).to(weight.dtype)
+
+
+def _lstm_adjoints(ctx: Any, g: torch.Tensor, g_hidden: torch.Tensor, g_cell: torch.Tensor) -> tuple[Any, ...]:
+    gates, weight, hidden, cell, hiddens = ctx.saved_tensors
+    (reverse,) = ctx.attributes
+    previous = _previous(hiddens, hidden, reverse)
+    sums = gates.to(cell.dtype) + product(previous.to(cell.dtype), weight.t())
+    of_sums, of_hidden, of_cell = LSTM_BACKWARD(sums, weight, cell, g, g_hidden, g_cell, reverse)
+    return of_sums.to(gates.dtype), _of_weight(of_sums, previous, weight), of_hidden, of_cell, None
+
+
+def _gru_adjoints(ctx: Any, g: torch.Tensor, g_hidden: torch.Tensor) -> tuple[Any, ...]:
+    gates, weight, bias, hidden, hiddens = ctx.saved_tensors
+    (reverse,) = ctx.attributes
+    previous = _previous(hiddens, hidden, reverse)
+    wide, units = hidden.dtype, hidden.shape[-1]
+    products = product(previous.to(wide), weight.t())
+    of_gates = gates.to(wide)
+    both = of_gates[..., : 2 * units] + products[..., : 2 * units]
+    sums = torch.cat([both, of_gates[..., 2 * units :], products[..., 2 * units :] + bias.to(wide)], 2)
+    of_sums, of_hidden = GRU_BACKWARD(sums, weight, previous, g, g_hidden, reverse)
+    of_recurrent = of_sums[..., 3 * units :]
+    of_weight = _of_weight(torch.cat([of_sums[..., : 2 * units], of_recurrent], 2), previous, weight)
+    of_bias = of_recurrent.sum((0, 1), dtype=wide).to(bias.dtype)
+    return of_sums[..., : 3 * units].to(gates.dtype), of_weight, of_bias, of_hidden, None
+
+
+def _rnn_adjoints(ctx: Any, g: torch.Tensor, g_hidden: torch.Tensor) -> tuple[Any, ...]:
+    gates, weight, hidden, hiddens = ctx.saved_tensors
+    reverse, activation = ctx.attributes
+    of_sums, of_hidden = RNN_BACKWARD(hiddens, weight, g, g_hidden, reverse, activation)
+    of_weight = _of_weight(of_sums, _previous(hiddens, hidden, reverse), weight)
+    return of_sums.to(gates.dtype), of_weight, of_hidden, None, None
+
+
+def _refuse(ctx: Any, *adjoints: Any) -> Any:
+    raise UnsupportedError(
+        "to_torch: gradients of gradients of an LSTM, GRU or RNN were asked for, expected gradients alone. "
+        "Differentiate the module that the model was imported from"
+    )
+
+
+for _operator, _adjoints in ((LSTM, _lstm_adjoints), (GRU, _gru_adjoints), (RNN, _rnn_adjoints)):
+    torch.library.register_autograd(_operator._schema.name, _adjoints, setup_context=_keep)
+for _operator in (LSTM_BACKWARD, GRU_BACKWARD, RNN_BACKWARD):
+    torch.library.register_autograd(_operator._schema.name, _refuse)
 
 
 def _row(operator: torch._ops.OpOverload) -> Row:
