@@ -18,9 +18,9 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from autocast import amp
-from autocast.errors import ImportModelError, InputError
+from autocast.errors import FallbackWarning, ImportModelError, InputError
 from autocast.frontend import from_torch
-from autocast.messages import check_kind
+from autocast.messages import check_kind, warn
 from autocast.model.value import Model
 from autocast.runtime.tensors import from_tensor
 from autocast.vm.compile import compile
@@ -64,6 +64,11 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         call is compiled by `torch.compile(backend="autocast")`, forward and backward: gradients come as from `module`.
         So is one that changes buffers (BatchNorm in training mode) or other attributes, that draws random numbers, and
         one that `from_torch` refuses (the module decides by values, or returns what is no tensor in an object).
+
+    Warns
+    -----
+    FallbackWarning
+        In a call with gradients: torch's compiler does not take a recurrent layer, which torch runs then.
 
     Raises
     ------
@@ -227,7 +232,7 @@ class _Compiled:
             self._assigns = not _are_same(before, _attributes(module))
             return outputs
         if torch.is_grad_enabled() and _wants_gradients(module, args, kwargs):
-            return self._traced(forward)(module, *args, **kwargs)
+            return self._traced(module, forward)(module, *args, **kwargs)
         kind, tensors = _sorted(args, kwargs)
         key = (module.training, kind, torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
         with self._turn:
@@ -239,20 +244,21 @@ class _Compiled:
             if program is not None and program.versions != (versions := self._versions()):
                 program.executable, program.versions = compile(program.model), versions
         if program is None:
-            return self._traced(forward)(module, *args, **kwargs)
+            return self._traced(module, forward)(module, *args, **kwargs)
         try:
             return program.results(program.computed(tensors))
         except InputError:  # of sizes for which it cannot be imported: 0, or 1 where that is another program
             if self.dynamic != "auto":
                 raise
-            return self._traced(forward)(module, *args, **kwargs)
+            return self._traced(module, forward)(module, *args, **kwargs)
 
-    def _traced(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _traced(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The module's forward as torch's compiler runs it, which knows when to compile it again."""
         from autocast.dynamo import backend  # takes seconds to import, which most inference does not need
 
         with self._turn:
             if self._by_torch is None:
+                _warn_of_recurrences(module)
                 compiled = partial(backend, options=self.options)
                 whole = _of_its_own(forward.func)  # type: ignore[attr-defined]
                 self._by_torch = torch.compile(whole, backend=compiled, dynamic=None if self.dynamic else False)
@@ -312,6 +318,17 @@ class _Compiled:
         self._memory = self._addresses()
 
 
+def _warn_of_recurrences(module: nn.Module) -> None:
+    """A FallbackWarning where torch's compiler passes over functions that call a recurrent layer, without a word."""
+    layers = [name or "the module" for name, part in module.named_modules() if isinstance(part, nn.RNNBase)]
+    if layers and not torch._dynamo.config.allow_rnn:
+        warn(
+            f"wrap: {', '.join(layers)}: torch's compiler takes no recurrent layers, so calls with gradients are "
+            "torch's own where one is called, without casts. Try autocast.training.Trainer, whose kernels train them",
+            FallbackWarning,
+        )
+
+
 def _without_hooks(module: nn.Module) -> nn.Module:
     """The module without the hooks of its own, which torch calls around each call of what was compiled."""
     bare = object.__new__(type(module))
@@ -321,10 +338,20 @@ def _without_hooks(module: nn.Module) -> nn.Module:
     return bare
 
 
+#: Attributes in which torch keeps the parameters of a recurrent layer once more: its calls bring them up to date.
+_PARAMETERS_AGAIN = ("_flat_weights", "_flat_weight_refs")
+
+
 def _attributes(module: nn.Module) -> list[Any]:
     """What is in the attributes of a module and its parts, but for buffers."""
-    values = [value for part in module.modules() for value in part.__dict__.values() if value is not part._buffers]
-    return pytree.tree_leaves(values)
+    return pytree.tree_leaves(
+        [
+            value
+            for part in module.modules()
+            for name, value in part.__dict__.items()
+            if value is not part._buffers and not (isinstance(part, nn.RNNBase) and name in _PARAMETERS_AGAIN)
+        ]
+    )
 
 
 def _are_same(before: list[Any], after: list[Any]) -> bool:

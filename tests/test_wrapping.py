@@ -15,7 +15,7 @@ from torch import nn
 
 import autocast
 from autocast import wrapping
-from autocast.errors import InputError, ReimportWarning
+from autocast.errors import FallbackWarning, InputError, ReimportWarning
 from tests.architectures import ARCHITECTURES
 
 #: Of bfloat16 products of a hundred terms of order 1.
@@ -79,6 +79,29 @@ def test_a_model_of_transformers_returns_its_own_kind_of_output() -> None:
     got, expected = autocast.wrap(architecture.module)(*architecture.args), architecture.module(*architecture.args)
     assert type(got) is type(expected)
     torch.testing.assert_close(got.logits, expected.logits, **_LOW)
+
+
+@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM, nn.RNN])
+def test_a_recurrent_layer_is_a_program_and_reads_weights_again(layer: type[nn.RNNBase], imports: list[Any]) -> None:
+    module, x = nn.Sequential(nn.Linear(4, 6), layer(6, 5)), torch.randn(3, 2, 4)
+    wrapped = autocast.wrap(module)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(wrapped(x)[0], module(x)[0], **_LOW)
+            module[1].weight_hh_l0.mul_(-2)
+    assert len(imports) == 1
+
+
+@torch.enable_grad()
+def test_a_recurrent_layer_is_trained_by_torch_and_that_is_said() -> None:
+    module, x = nn.GRU(6, 5), torch.randn(3, 2, 6)
+    wrapped = autocast.wrap(module)
+    with pytest.warns(FallbackWarning, match="wrap: the module: torch's compiler takes no recurrent layers") as caught:
+        outputs = [wrapped(x)[0] for _ in range(2)]
+    assert len(caught) == 1
+    assert torch.equal(outputs[1], module(x)[0])
+    outputs[1].sum().backward()
+    assert module.weight_hh_l0.grad is not None
 
 
 def test_signature_class_attributes_and_state_dict_are_those_of_the_module() -> None:
