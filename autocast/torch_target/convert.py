@@ -15,6 +15,7 @@ from autocast.errors import UnsupportedError
 from autocast.ir import all_bindings, first_order, op_name, relax_functions, with_functions
 from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.widen import multiply_in_float32
+from autocast.kernels.storage import LOW
 from autocast.model.value import OTHER_NAMES, Model, updates_of, written_of
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Value
@@ -65,11 +66,13 @@ def to_torch(model: Model, *, exact: bool = True, widened: Collection[str] = ())
 def multiplied_slowly(device: torch.device) -> frozenset[str]:
     """The dtypes of 16 bits that torch multiplies far more slowly than float32 on a device.
 
-    On CPUs without instructions for them: there a convolution takes 30 to 40 times as long, a product of 1,024 rows 6
-    to 9 times (Zen 3).
+    On CPUs without instructions for them, or where torch is built without oneDNN: on a Zen 3 a convolution takes 30 to
+    40 times as long, a product of 1,024 rows 6 to 9 times.
     """
     if device.type != "cpu":
         return frozenset()
+    if not torch.backends.mkldnn.is_available():
+        return frozenset(LOW)
     supported = {
         "bfloat16": torch.ops.mkldnn._is_mkldnn_bf16_supported(),
         "float16": torch.ops.mkldnn._is_mkldnn_fp16_supported(),

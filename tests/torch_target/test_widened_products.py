@@ -91,3 +91,8 @@ def test_models_that_torch_runs_multiply_as_is_fast_on_this_processor(dtype: tor
 
 def test_accelerators_multiply_16_bits() -> None:
     assert multiplied_slowly(torch.device("cuda")) == frozenset()
+
+
+def test_a_torch_without_onednn_multiplies_16_bits_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert multiplied_slowly(torch.device("cpu")) == {"bfloat16", "float16"}
