@@ -68,7 +68,7 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
     Warns
     -----
     FallbackWarning
-        In a call with gradients: torch's compiler does not take a recurrent layer, which torch runs then.
+        In the first call that torch's compiler runs, of a module with recurrent layers: it leaves them to torch.
 
     Raises
     ------
@@ -323,8 +323,9 @@ def _warn_of_recurrences(module: nn.Module) -> None:
     layers = [name or "the module" for name, part in module.named_modules() if isinstance(part, nn.RNNBase)]
     if layers and not torch._dynamo.config.allow_rnn:
         warn(
-            f"wrap: {', '.join(layers)}: torch's compiler takes no recurrent layers, so calls with gradients are "
-            "torch's own where one is called, without casts. Try autocast.training.Trainer, whose kernels train them",
+            f"wrap: {', '.join(layers)}: torch's compiler, which runs calls with gradients and those that change "
+            "state, takes no recurrent layers: torch runs what calls one, without casts. Try "
+            "autocast.training.Trainer, whose kernels train them",
             FallbackWarning,
         )
 

@@ -96,7 +96,7 @@ def test_a_recurrent_layer_is_a_program_and_reads_weights_again(layer: type[nn.R
 def test_a_recurrent_layer_is_trained_by_torch_and_that_is_said() -> None:
     module, x = nn.GRU(6, 5), torch.randn(3, 2, 6)
     wrapped = autocast.wrap(module)
-    with pytest.warns(FallbackWarning, match="wrap: the module: torch's compiler takes no recurrent layers") as caught:
+    with pytest.warns(FallbackWarning, match="wrap: the module: .* takes no recurrent layers") as caught:
         outputs = [wrapped(x)[0] for _ in range(2)]
     assert len(caught) == 1
     assert torch.equal(outputs[1], module(x)[0])

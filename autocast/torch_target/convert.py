@@ -184,11 +184,9 @@ class _Converter(Scope):
         changed = {value.node for value in replaced}
         results = [self.own(value, changed) for value in outputs[: len(outputs) - len(replaced)]]
         news = [self.own(value, changed) for value in outputs[len(results) :]]
-        count = len(replaced) - len(self.model.updated)
-        for old, value in zip(replaced[:count], news, strict=False):
-            old.copy_(value)
-        for old, value in zip(replaced[count:], news[count:], strict=True):
-            old.copy_(value.detach())
+        written = len(replaced) - len(self.model.updated)
+        for number, (old, value) in enumerate(zip(replaced, news, strict=True)):
+            old.copy_(value if number < written else value.detach())
         return results[0] if len(results) == 1 else tuple(results)
 
     def own(self, value: Value, changed: Collection[fx.Node]) -> Value:

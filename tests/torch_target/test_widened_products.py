@@ -20,7 +20,8 @@ from autocast.vm.torch_devices import TorchExecutable
 
 LOW = (torch.bfloat16, torch.float16)
 
-MULTIPLYING = ("mm", "bmm", "addmm", "convolution", "convolution_backward", "attention")
+#: Parts of the names of torch's products.
+MULTIPLYING = ("mm", "convolution", "attention")
 
 
 class _Multiplied(TorchDispatchMode):

@@ -36,6 +36,8 @@ def with_operands(call: relax.Call, operands: list[relax.Expr]) -> relax.Call:
 
 
 class _InFloat32(BindingRewriter):
+    """Gives operands in float32, and results in the dtypes that they had."""
+
     def enter(self, function: relax.Function) -> None:
         self.wide: dict[relax.Var, relax.Var] = {}
 
