@@ -80,3 +80,11 @@ def test_a_row_of_the_lowest_numbers_of_float32_has_equal_weights_in_low_precisi
     mixed = autocast.amp.autocast(autocast.from_torch(Attention(), (query, hidden)), dtype="bfloat16")
     for run in (vm.compile(mixed), autocast.to_torch(mixed)):
         torch.testing.assert_close(run(query, hidden), attend(query, hidden), rtol=0.02, atol=0.02)
+
+
+def test_an_output_that_is_nothing_is_none() -> None:
+    model, operands = _module("(R.exp(x), R.null_value())", {"x": (2, 3)})
+    computed, nothing = autocast.to_torch(model)(*operands)
+    assert torch.equal(computed, operands[0].exp())
+    assert nothing is None
+    assert model(*operands)[1] is None

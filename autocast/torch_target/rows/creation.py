@@ -44,7 +44,7 @@ def _hamming_window(asked: Asked) -> Value:
 
 
 ROWS: dict[str, Row] = {
-    "null_value": lambda asked: (),  # as arguments that are left out are written
+    "null_value": lambda asked: None,
     "zeros": _filled(0),
     "ones": _filled(1),
     "zeros_like": _filled(0),

@@ -20,7 +20,7 @@ def _reshape(asked: Asked) -> Value:
 def _view(asked: Asked) -> Value:
     """The same bytes as a tensor of another shape and dtype."""
     data, _, _, offset = asked.args
-    first = 0 if offset == () else offset
+    first = 0 if offset in (None, ()) else offset
     count = math.prod(asked.shape) * asked.dtype.itemsize
     return data.reshape(-1).view(torch.uint8)[first : first + count].view(asked.dtype).reshape(asked.shape)
 
