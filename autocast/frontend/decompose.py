@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
+from autocast.frontend.flex_attention import written_flex_attention
 from autocast.frontend.nodes import has_complex, is_random
 
 aten = torch.ops.aten
@@ -97,8 +98,8 @@ _BY_VALUES = (
     "numbers."
 )
 _IN_A_PART = (
-    "A function that torch.cond or a loop calls may make a tensor by torch.tensor(...): make it by torch.zeros or "
-    "torch.full, or before."
+    "A function that torch.cond, a loop or flex_attention calls may make a tensor by torch.tensor(...): make it by "
+    "torch.zeros or torch.full, or before."
 )
 
 #: An operator, and what it is given, in words.
@@ -197,11 +198,11 @@ def _run(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) 
         # torch 2.13 copies its own pytrees through a deprecated test.
         warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*", category=FutureWarning)
         try:
-            with _unguarded(program):
+            with _unguarded(program), written_flex_attention(program):
                 return program.run_decompositions(table)
         except Exception as error:
             cause = str(error).strip().partition("\n")[0]
-            remedy = _IN_A_PART if "FunctionalTensor" in cause else _BY_VALUES
+            remedy = _IN_A_PART if "FunctionalTensor" in cause or "_tensor_constant" in cause else _BY_VALUES
             raise ImportModelError(
                 f"from_torch: torch cannot split the model into its core operators: {cause}. {remedy}"
             ) from error
