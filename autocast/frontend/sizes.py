@@ -52,7 +52,7 @@ def size_of(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
         return _scaled(expr, symbols)
     combine = _ARITHMETIC.get(type(expr))
     if combine is None:
-        raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
+        raise _unknown(expr)
     parts = [size_of(part, symbols) for part in expr.args]
     result = parts[0]
     for part in parts[1:]:
@@ -67,8 +67,22 @@ def _scaled(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
     numbers = [float(part) for part in parts if part.is_number]
     above, below = math.prod(numbers).as_integer_ratio()
     if len(sizes) != 1 or len(numbers) + 1 != len(parts) or above < 0 or max(above, below) > _EXACT:
-        raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
+        raise _unknown(expr)
     return tvm.sym.Analyzer().simplify(tirx.floordiv(size_of(sizes[0], symbols) * above, below))
+
+
+def _unknown(expr: sympy.Expr) -> ImportModelError:
+    """The error for a size that is computed in a way that is not known here."""
+    numbers = [symbol for symbol in expr.free_symbols if not symbol.is_integer]
+    if numbers:
+        return ImportModelError(
+            f"from_torch: a size is computed from a floating-point number that values decide ({expr}); expected one of "
+            "whole numbers. Try to make it whole first, as in torch.arange(x.max().ceil().long())"
+        )
+    return ImportModelError(
+        f"from_torch: the dimension {expr} is computed with {type(expr).__name__}; expected sums, products, quotients, "
+        "remainders, the larger and the smaller of sizes. Try to write it with these"
+    )
 
 
 def number_of(operation: Any, values: Sequence[relax.Expr]) -> relax.Expr:
