@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 
@@ -107,15 +108,18 @@ class _LeastSquares:
     def __init__(self, solution: torch.Tensor) -> None:
         self.solution = solution
 
-    def __getitem__(self, place: int) -> torch.Tensor:
-        found: torch.Tensor = getattr(self, torch.return_types.linalg_lstsq.__match_args__[place])
-        return found
+    def __getitem__(self, place: Any) -> Any:
+        names = torch.return_types.linalg_lstsq.__match_args__[place]
+        return tuple(getattr(self, name) for name in names) if isinstance(names, tuple) else getattr(self, names)
 
     def __getattr__(self, name: str) -> torch.Tensor:
         raise ImportModelError(
             f"from_torch: the module reads {name} of torch.linalg.lstsq, whose sizes the rank decides; expected its "
             "solution alone. Try torch.linalg.matrix_rank, torch.linalg.svdvals or the residuals by hand"
         )
+
+
+pytree.register_pytree_node(_LeastSquares, lambda found: (list(found[:]), None), lambda fields, _: tuple(fields))
 
 
 def _lstsq(
@@ -170,7 +174,7 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.combinations: _combinations,
     torch.linalg.lstsq: _lstsq,
-    torch.Tensor.resize_as_: _resize_as,
+    **dict.fromkeys((torch.resize_as_, torch.Tensor.resize_as_), _resize_as),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _corrcoef),
 }

@@ -50,6 +50,10 @@ def size_of(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
         return tirx.IntImm("int64", int(expr))
     if isinstance(expr, sympy_functions.TruncToInt | sympy_functions.FloorToInt):
         return _scaled(expr, symbols)
+    if isinstance(expr, sympy_functions.FloorDiv) and (exact := _quotient(*expr.args)) is not None:
+        return size_of(exact, symbols)
+    if isinstance(expr, sympy.Pow) and isinstance(expr.exp, sympy.Integer) and expr.exp > 0:
+        return tvm.sym.Analyzer().simplify(math.prod([size_of(expr.base, symbols)] * int(expr.exp)))
     combine = _ARITHMETIC.get(type(expr))
     if combine is None:
         raise _unknown(expr)
@@ -58,6 +62,15 @@ def size_of(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
     for part in parts[1:]:
         result = combine(result, part)
     return tvm.sym.Analyzer().simplify(result)  # TVM's fusion takes `2 * n` for another size than its own `n * 2`
+
+
+def _quotient(above: sympy.Expr, below: sympy.Expr) -> sympy.Expr | None:
+    """The polynomial of sizes that is the quotient of two, as n of n * n and n; None where it is not one."""
+    exact = sympy.cancel(above / below)
+    symbols = above.free_symbols
+    if not symbols or not exact.is_polynomial(*symbols):
+        return None
+    return exact if all(number.is_Integer for number in sympy.Poly(exact, *symbols).coeffs()) else None
 
 
 def _scaled(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:

@@ -83,6 +83,13 @@ def test_results_are_those_of_torch(name: str) -> None:
     torch.testing.assert_close(got, RESULTS[name](x), equal_nan=True)
 
 
+@pytest.mark.parametrize("size", [1, 3, 4, 9])
+def test_channels_are_normalized_across_maps_as_torch_does(size: int) -> None:
+    torch.manual_seed(0)
+    module, x = nn.CrossMapLRN2d(size, alpha=0.1, beta=0.6, k=0.7), torch.randn(2, 7, 4, 3)
+    torch.testing.assert_close(vm.compile(from_torch(module, (x,), fallback="error"))(x), module(x))
+
+
 SYSTEMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "more equations": lambda x: torch.linalg.lstsq(x.t(), x.exp().t()).solution,
     "fewer equations": lambda x: torch.linalg.lstsq(x, x.exp(), driver="gels")[0],
@@ -98,6 +105,7 @@ def test_least_squares_are_solved_whatever_the_rank(name: str) -> None:
     torch.testing.assert_close(got, SYSTEMS[name](x), rtol=1e-4, atol=1e-4)
 
 
-def test_what_a_rank_gives_its_size_is_refused() -> None:
+@pytest.mark.parametrize("read", [lambda found: found.residuals, lambda found: found[:2], lambda found: found])
+def test_what_a_rank_gives_its_size_is_refused(read: Callable[..., object]) -> None:
     with pytest.raises(ImportModelError, match=r"reads residuals of torch\.linalg\.lstsq.*expected its solution alone"):
-        from_torch(Calls(lambda x: torch.linalg.lstsq(x, x).residuals), (torch.randn(4, 3),))
+        from_torch(Calls(lambda x: read(torch.linalg.lstsq(x, x))), (torch.randn(4, 3),))
