@@ -149,6 +149,10 @@ class Decisions:
             self._rulings[key] = self._operator(name, why)
         return self._rulings[key]
 
+    def overflows(self, var: relax.Var) -> bool:
+        """Whether the low dtype cannot hold what a variable may be."""
+        return identity(var) in self._unholdable
+
     def _reads_unholdable(self, bound: Bound) -> bool:
         return bool(self._unholdable) and not self._unholdable.keys().isdisjoint((identity(bound.value), *bound.keys))
 

@@ -192,6 +192,7 @@ MASKS = {
     "reduced": lambda seen: -_hidden(seen).abs().amax(-1, keepdim=True).expand(2, 6),
     "summed": lambda seen: ((1 - seen) * -1e9).sum(-1, keepdim=True) + torch.zeros(2, 6),
     "pooled": lambda seen: -F.max_pool1d(F.relu(-_hidden(seen)), 3, 1, 1),
+    "chosen by a branch": lambda seen: torch.cond(seen.sum() > 0, _hidden, torch.zeros_like, (seen,)),
     "sorted": lambda seen: torch.sort(_hidden(seen), -1).values,
 }
 
