@@ -109,6 +109,12 @@ _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
         )
         for name in ("resize_as_", "set_")
     ),
+    (
+        "aten.resize_",
+        lambda node: node.meta["val"].numel() > node.args[0].meta["val"].numel(),
+        "a tensor that is made larger in place, by elements that nothing has written",
+        "make one of its size: x.new_empty(size)",
+    ),
     *(
         (f"aten.{name}", _drops_between_layers, "dropout inside a recurrent module", _SPLIT)
         for name in ("gru", "lstm", "rnn_relu", "rnn_tanh")

@@ -1,7 +1,7 @@
 """Modules that differentiate while they run: forces as gradients of an energy, Jacobians, `torch.func`.
 
 torch.export traces above autograd, and cannot write down what autograd does there. So the operators below it are traced
-first, and those are exported. What is traced is the numbers alone: where gradients stop is lost.
+while it runs, and those are what it exports. What is traced is the numbers alone: where gradients stop is lost.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from unittest import mock
 
 import torch
 from torch import nn
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 class Derivatives(TorchFunctionMode):
@@ -36,8 +38,11 @@ class Derivatives(TorchFunctionMode):
 
 
 @contextlib.contextmanager
-def traced_below_autograd(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-    """While this is active, `module` computes what it does with inputs like these, derivatives written out.
+def traced_below_autograd(module: nn.Module) -> Iterator[None]:
+    """While this is active, torch.export finds `module` to compute what it does, derivatives written out.
+
+    Each call of its `forward` is traced by itself, with the tensors that torch.export calls it with: sizes that vary
+    are the same symbols, and what is found to hold of them is noted with them.
 
     Raises
     ------
@@ -46,27 +51,42 @@ def traced_below_autograd(module: nn.Module, args: tuple[Any, ...], kwargs: dict
     Exception
         Whatever torch raises where it cannot trace the module.
     """
-    values, nesting = pytree.tree_flatten((args, kwargs))
-    places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
+    original = module.forward
 
-    def compute(state: dict[str, torch.Tensor], tensors: list[torch.Tensor]) -> Any:
-        given = list(values)
-        for place, tensor in zip(places, tensors, strict=True):
-            given[place] = tensor
-        args, kwargs = pytree.tree_unflatten(given, nesting)
-        return functional_call(_Forward(module), {f"module.{name}": state[name] for name in state}, args, kwargs)
-
-    with _unchanged(module), _exporting(), torch.enable_grad():
-        trace: Callable[..., Any] = make_fx(compute, tracing_mode="fake", _allow_non_fake_inputs=True)
-        graph = trace(_state(module), [values[place] for place in places])
-
-    @functools.wraps(module.forward)
+    @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        given = pytree.tree_leaves((args, kwargs))
-        return graph(_state(module), [value for value in given if isinstance(value, torch.Tensor)])
+        values, nesting = pytree.tree_flatten((args, kwargs))
+        places = [place for place, value in enumerate(values) if isinstance(value, torch.Tensor)]
+        state, tensors = _state(module), [values[place] for place in places]
+
+        def compute(state: dict[str, torch.Tensor], tensors: list[torch.Tensor]) -> Any:
+            given = list(values)
+            for place, tensor in zip(places, tensors, strict=True):
+                given[place] = tensor
+            args, kwargs = pytree.tree_unflatten(given, nesting)
+            return functional_call(_Forward(module), {f"module.{name}": state[name] for name in state}, args, kwargs)
+
+        trace: Callable[..., Any] = make_fx(compute, tracing_mode="symbolic", _allow_non_fake_inputs=True)
+        with (
+            mock.patch.object(module, "forward", original),
+            _unchanged(module),
+            _exporting(),
+            torch.enable_grad(),
+            _disable_current_modes(),
+            torch._C.DisableTorchFunction(),
+        ):
+            graph = trace(*pytree.tree_map_only(torch.Tensor, _innermost, (state, tensors)))
+        return graph(state, tensors)
 
     with mock.patch.object(module, "forward", forward):
         yield
+
+
+def _innermost(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor without values that torch.export's own tracing wraps, as a leaf of autograd."""
+    inner = tensor.elem if isinstance(tensor, FunctionalTensor) else tensor
+    inner = torch._from_functional_tensor(inner) if torch._is_functional_tensor(inner) else inner
+    return inner.detach().requires_grad_(tensor.requires_grad)
 
 
 class _Forward(nn.Module):

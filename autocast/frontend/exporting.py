@@ -71,34 +71,27 @@ def export(
     _check_inputs(module, args, kwargs, leaves)
     axes = parse(dynamic, leaves)
     derivatives = Derivatives()
-    written_out: tuple[str, ...] = ()
     try:
         try:
             with derivatives:
-                program = _traced(module, args, kwargs, leaves, axes)
+                exported, program = _exported(module, args, kwargs, leaves, axes)
         except Exception as error:
-            tried = _to_be_tried(axes)
-            is_unproven = _UNPROVEN in str(error) and tried
-            if not is_unproven and (axes or not derivatives.names):
+            if not derivatives.names:
                 raise
             try:
-                if is_unproven:
-                    program = _traced(module, args, kwargs, leaves, tried)
-                    axes = tried
-                else:
-                    with traced_below_autograd(module, args, kwargs):
-                        program = _traced(module, args, kwargs, leaves, axes)
-                    written_out = tuple(sorted(derivatives.names))
-            except Exception:
-                raise error from None
+                with traced_below_autograd(module):
+                    exported, program = _exported(module, args, kwargs, leaves, axes)
+                exported = replace(exported, derivatives=tuple(sorted(derivatives.names)))
+            except Exception as of_derivatives:
+                raise (of_derivatives if axes else error) from None
+    except ImportModelError:
+        raise
     except Exception as error:
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
         raise ImportModelError(
             f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
             f"{_remedy(text, axes)}{_static(module, args, kwargs, axes, differentiates=bool(derivatives.names))}"
         ) from error
-    with _no_gradients(module):
-        exported = replace(_decomposed(program, leaves, axes), derivatives=written_out)
     _check_conditions(exported, program, module, (args, kwargs))
     exported.allow_one(dropped_where_one(program))
     return exported
@@ -106,6 +99,29 @@ def export(
 
 #: torch could not prove a condition for all sizes of a dimension.
 _UNPROVEN = "satisfy the generated guard"
+
+
+def _exported(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Leaf],
+    axes: Sequence[DynamicAxis],
+) -> tuple[Exported, torch.export.ExportedProgram]:
+    """What is imported of a module, and the program that torch exported; where torch could not prove what it assumes of
+    the sizes along `axes`, one of which it proves nothing."""
+    try:
+        program = _traced(module, args, kwargs, leaves, axes)
+    except Exception as error:
+        tried = _to_be_tried(axes)
+        if _UNPROVEN not in str(error) or not tried:
+            raise
+        try:
+            program, axes = _traced(module, args, kwargs, leaves, tried), tried
+        except Exception:
+            raise error from None
+    with _no_gradients(module):
+        return _decomposed(program, leaves, axes), program
 
 
 def _traced(
@@ -244,7 +260,7 @@ def _static(
     """That a module which is refused with dynamic dimensions is not without them, where that is so."""
     if not axes:
         return ""
-    written_out = traced_below_autograd(module, args, kwargs) if differentiates else contextlib.nullcontext()
+    written_out = traced_below_autograd(module) if differentiates else contextlib.nullcontext()
     try:
         with _no_gradients(module), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

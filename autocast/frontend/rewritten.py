@@ -16,6 +16,9 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from autocast.errors import ImportModelError
 
 #: What selu approaches.
 _SELU_LIMIT = -1.7580993408473766
@@ -93,6 +96,41 @@ def _gaussian_nll_loss(
     return {"mean": torch.mean, "sum": torch.sum, "none": torch.Tensor.clone}[reduction](loss)
 
 
+def _resize_as(
+    input: torch.Tensor, template: torch.Tensor, *, memory_format: torch.memory_format | None = None
+) -> torch.Tensor:
+    return input.resize_(template.shape, **({} if memory_format is None else {"memory_format": memory_format}))
+
+
+class _LeastSquares:
+    """What `torch.linalg.lstsq` returns: of the rest torch.export knows no sizes, which the rank decides."""
+
+    def __init__(self, solution: torch.Tensor) -> None:
+        self.solution = solution
+
+    def __getitem__(self, place: Any) -> Any:
+        names = torch.return_types.linalg_lstsq.__match_args__[place]
+        return tuple(getattr(self, name) for name in names) if isinstance(names, tuple) else getattr(self, names)
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        raise ImportModelError(
+            f"from_torch: the module reads {name} of torch.linalg.lstsq, whose sizes the rank decides; expected its "
+            "solution alone. Try torch.linalg.matrix_rank, torch.linalg.svdvals or the residuals by hand"
+        )
+
+
+pytree.register_pytree_node(_LeastSquares, lambda found: (list(found[:]), None), lambda fields, _: tuple(fields))
+
+
+def _lstsq(
+    input: torch.Tensor, b: torch.Tensor, rcond: float | None = None, *, driver: str | None = None
+) -> _LeastSquares:
+    """By the pseudo-inverse, which answers what each of the drivers does: the smallest solution, of any rank."""
+    is_vector = b.dim() == 1 or (b.dim() == input.dim() - 1 and b.shape == input.shape[:-1])
+    solution = torch.linalg.pinv(input, rtol=rcond) @ (b.unsqueeze(-1) if is_vector else b)
+    return _LeastSquares(solution.squeeze(-1) if is_vector else solution)
+
+
 _Lengths: TypeAlias = torch.Tensor | Sequence[int]
 
 
@@ -129,12 +167,14 @@ torch.library.register_fake(
 CALLED = {"autocast.ctc_loss.default": "aten.ctc_loss.Tensor"}
 
 #: Functions, as a module calls them, and what is called instead.
-_FUNCTIONS: Mapping[Any, Callable[..., torch.Tensor]] = {
+_FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     F.alpha_dropout: partial(_alpha_dropout, of_features=False),
     F.feature_alpha_dropout: partial(_alpha_dropout, of_features=True),
     F.ctc_loss: _ctc_loss,
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.combinations: _combinations,
+    torch.linalg.lstsq: _lstsq,
+    **dict.fromkeys((torch.resize_as_, torch.Tensor.resize_as_), _resize_as),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _corrcoef),
 }

@@ -1,4 +1,7 @@
-"""Layers of torch whose `forward` decides by values, which torch's export refuses, as tensors of the same values."""
+"""Layers of torch that its export does not do justice to, as tensors of the same values.
+
+Their `forward` decides by values, or writes into memory that it makes larger.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 _batch_norm = _BatchNorm.forward
@@ -29,8 +33,23 @@ def _cumulative_batch_norm(self: _BatchNorm, input: torch.Tensor) -> torch.Tenso
     return result
 
 
+def _cross_map_norm(self: nn.CrossMapLRN2d, input: torch.Tensor) -> torch.Tensor:
+    """Each channel over a power of the squares near it.
+
+    torch keeps the first channel's in all sums, and of an even size sums those of a channel less.
+    """
+    reach, squares = (self.size - 1) // 2, input.square()
+    near = F.pad(squares, (0, 0, 0, 0, reach, reach)).unfold(1, 2 * reach + 1, 1).sum(-1)
+    is_beyond = torch.arange(input.shape[1], device=input.device)[:, None, None] > reach
+    sums = near + torch.where(is_beyond, squares[:, :1], 0.0)
+    return input * (sums * (self.alpha / self.size) + self.k) ** -self.beta
+
+
 @contextlib.contextmanager
 def rewritten_layers() -> Iterator[None]:
     """While this is active, layers are computed by tensors alone."""
-    with mock.patch.object(_BatchNorm, "forward", _cumulative_batch_norm):
+    with (
+        mock.patch.object(_BatchNorm, "forward", _cumulative_batch_norm),
+        mock.patch.object(nn.CrossMapLRN2d, "forward", _cross_map_norm),
+    ):
         yield

@@ -50,14 +50,27 @@ def size_of(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
         return tirx.IntImm("int64", int(expr))
     if isinstance(expr, sympy_functions.TruncToInt | sympy_functions.FloorToInt):
         return _scaled(expr, symbols)
+    if isinstance(expr, sympy_functions.FloorDiv) and (exact := _quotient(*expr.args)) is not None:
+        return size_of(exact, symbols)
+    if isinstance(expr, sympy.Pow) and isinstance(expr.exp, sympy.Integer) and expr.exp > 0:
+        return tvm.sym.Analyzer().simplify(math.prod([size_of(expr.base, symbols)] * int(expr.exp)))
     combine = _ARITHMETIC.get(type(expr))
     if combine is None:
-        raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
+        raise _unknown(expr)
     parts = [size_of(part, symbols) for part in expr.args]
     result = parts[0]
     for part in parts[1:]:
         result = combine(result, part)
     return tvm.sym.Analyzer().simplify(result)  # TVM's fusion takes `2 * n` for another size than its own `n * 2`
+
+
+def _quotient(above: sympy.Expr, below: sympy.Expr) -> sympy.Expr | None:
+    """The polynomial of sizes that is the quotient of two, as n of n * n and n; None where it is not one."""
+    exact = sympy.cancel(above / below)
+    symbols = above.free_symbols
+    if not symbols or not exact.is_polynomial(*symbols):
+        return None
+    return exact if all(number.is_Integer for number in sympy.Poly(exact, *symbols).coeffs()) else None
 
 
 def _scaled(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
@@ -67,8 +80,22 @@ def _scaled(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
     numbers = [float(part) for part in parts if part.is_number]
     above, below = math.prod(numbers).as_integer_ratio()
     if len(sizes) != 1 or len(numbers) + 1 != len(parts) or above < 0 or max(above, below) > _EXACT:
-        raise ImportModelError(f"from_torch: the dimension {expr} is computed with {type(expr).__name__}.")
+        raise _unknown(expr)
     return tvm.sym.Analyzer().simplify(tirx.floordiv(size_of(sizes[0], symbols) * above, below))
+
+
+def _unknown(expr: sympy.Expr) -> ImportModelError:
+    """The error for a size that is computed in a way that is not known here."""
+    numbers = [symbol for symbol in expr.free_symbols if not symbol.is_integer]
+    if numbers:
+        return ImportModelError(
+            f"from_torch: a size is computed from a floating-point number that values decide ({expr}); expected one of "
+            "whole numbers. Try to make it whole first, as in torch.arange(x.max().ceil().long())"
+        )
+    return ImportModelError(
+        f"from_torch: the dimension {expr} is computed with {type(expr).__name__}; expected sums, products, quotients, "
+        "remainders, the larger and the smaller of sizes. Try to write it with these"
+    )
 
 
 def number_of(operation: Any, values: Sequence[relax.Expr]) -> relax.Expr:

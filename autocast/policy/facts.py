@@ -4,7 +4,7 @@ what follows a conversion.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import tvm
@@ -13,12 +13,12 @@ from tvm import relax
 import type_hints
 from autocast.ir import (
     FLOATS,
+    Bound,
     ConstantExpr,
     Reading,
     dtype_of,
     fits,
     identity,
-    is_constant,
     items,
     op_name,
     out_of_range,
@@ -26,14 +26,28 @@ from autocast.ir import (
     relax_functions,
 )
 from autocast.ir.literals import rounding
-from autocast.operators import MOVING, is_kind
+from autocast.operators import MOVING, Kind, is_kind
 
 _NOTHING: frozenset[str] = frozenset()
 
-#: Operators in whose results a number stays as large as it is: masks of attention are written with these.
+#: What moves elements, and what chooses or sums some: a number stays as large as it is in their results.
+_KEEPING_KINDS = (Kind.VIEW, Kind.MOVE, Kind.SORT, Kind.REDUCTION, Kind.SCAN, Kind.POOLING)
+
+#: Other operators of which the same is true: masks of attention are written with these.
 _KEEPING = frozenset(
-    ("relax.where", "relax.add", "relax.subtract", "relax.multiply", "relax.negative", "relax.maximum", "relax.minimum")
+    f"relax.{name}"
+    for name in (
+        *("abs", "add", "full", "full_like", "image.resize2d", "maximum", "minimum", "multiply", "negative"),
+        *("nn.relu", "square", "subtract"),
+    )
 )
+
+#: Arguments that may be literals, or have some in them.
+_HOLDING = frozenset((ConstantExpr, relax.Tuple))
+
+_CLIP = identity(tvm.ir.Op.get("relax.clip"))
+#: Operators with numbers that are no tensors, and become elements of the result.
+_FILLING = frozenset((_CLIP, identity(tvm.ir.Op.get("relax.nn.pad"))))
 
 
 def parameter_names(reading: Reading, params: Sequence[str] = ()) -> dict[int, frozenset[str]]:
@@ -85,8 +99,9 @@ def unholdable(
 ) -> dict[int, str | None]:
     """What `dtype` cannot hold, by `identity`: parameters, with their names, literals, and what is made of them.
 
-    Where a number overflows, so does what it is chosen into, added to, or multiplied with: rounded, a row of a mask's
-    lowest numbers is a row of -inf, whose softmax is NaN.
+    Where a number overflows, so does what it is moved, chosen or reduced into, added to, or multiplied with: rounded, a
+    row of a mask's lowest numbers is a row of -inf, whose softmax is NaN. A call that fills or bounds with such a
+    number of its own is here itself.
 
     Parameters
     ----------
@@ -111,11 +126,12 @@ def unholdable(
     large = {at for at, name in found.items() if name in overflowing}
     for function in functions:
         literals: dict[int, relax.Expr] = {}
-        for _, _, key, value, _, args, keys in reading.all_bindings(function.body):
-            if ConstantExpr in map(type, args):
-                literals.update((at, arg) for at, arg in zip(keys, args, strict=True) if is_constant(arg))
-            if not args and is_constant(value):
-                literals[key] = value
+        for bound in reading.all_bindings(function.body):
+            if not bound.args or not _HOLDING.isdisjoint(map(type, bound.args)):
+                literals.update(_literals(bound))
+            if bound.op in _FILLING and _fills_with_more(bound.value, dtype):
+                found[identity(bound.value)] = None
+                large.add(bound.key)
         for at, literal in literals.items():
             if dtype_of(literal) == "float32" and not fits(number := literal.value.numpy(), dtype):
                 found[at] = None
@@ -124,7 +140,8 @@ def unholdable(
     while len(found) + len(large) > before and found:  # calls of functions may reach one that was visited before
         before = len(found) + len(large)
         for function in functions:
-            for _, _, key, value, _, args, keys in reading.all_bindings(function.body):
+            for bound in reading.all_bindings(function.body):
+                _, _, key, value, _, args, keys = bound
                 if not found.keys().isdisjoint(keys) and isinstance(value.op, tvm.ir.GlobalVar):
                     for param, given in _passed_on(mod, value.op, keys):
                         if given in found:
@@ -136,10 +153,61 @@ def unholdable(
                     found[key] = found[source]
                 if source in large:
                     large.add(key)
-                elif op_name(value) in _KEEPING and (read := large.intersection(keys)):
-                    found.setdefault(key, next(filter(None, map(found.get, read)), None))
+                elif large and (read := large.intersection(_sources(mod, bound))) and _keeps(bound, dtype):
+                    for at in (key, *(at for at, arg in zip(keys, args, strict=True) if type(arg) is relax.Tuple)):
+                        found.setdefault(at, next(filter(None, map(found.get, read)), None))
                     large.add(key)
     return found
+
+
+def _literals(bound: Bound) -> Iterator[tuple[int, relax.Expr]]:
+    """The literals that a binding reads or is, those in tuples too."""
+    for at, arg in zip(bound.keys, bound.args, strict=True):
+        if type(arg) is ConstantExpr:
+            yield at, arg
+    fields = [field for holder in (bound.value, *bound.args) if type(holder) is relax.Tuple for field in holder.fields]
+    for field in (bound.value, *fields):
+        if type(field) is ConstantExpr:
+            yield identity(field), field
+
+
+def _own_numbers(call: relax.Call) -> list[float]:
+    """The numbers that a call pads or bounds its result with, which are no tensors."""
+    if op_name(call) == "relax.nn.pad":
+        return [float(call.attrs.pad_value)]
+    return [float(getattr(bound, "value", "inf")) for bound in call.args[1:]]  # a size is no number yet
+
+
+def _fills_with_more(call: relax.Call, dtype: str) -> bool:
+    """Whether a number of the call's own overflows in `dtype`."""
+    return any(rounding(np.array(number), dtype).overflowed for number in _own_numbers(call))
+
+
+def _sources(mod: tvm.IRModule, bound: Bound) -> list[int]:
+    """What the value of a binding is made of, by `identity`: fields of tuples, results of branches and of functions."""
+    value = bound.value
+    if isinstance(value, relax.Tuple):
+        return [identity(field) for field in value.fields]
+    if isinstance(value, relax.TupleGetItem):
+        return [identity(value.tuple_value)]
+    if isinstance(value, relax.If):
+        return [identity(branch.body) for branch in (value.true_branch, value.false_branch)]
+    if isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+        called = mod[value.op]
+        return [identity(called.body.body)] if isinstance(called, relax.Function) else []
+    return [*bound.keys, *(identity(field) for arg in bound.args if type(arg) is relax.Tuple for field in arg.fields)]
+
+
+def _keeps(bound: Bound, dtype: str) -> bool:
+    """Whether a number stays as large as it is in the value of a binding, where that is a number or a tuple."""
+    if dtype_of(bound.var) not in (None, "float32"):
+        return False
+    value = bound.value
+    if not isinstance(value, relax.Call) or isinstance(value.op, tvm.ir.GlobalVar):
+        return True
+    if bound.op == _CLIP:
+        return not all(np.isfinite(number) for number in _own_numbers(value)) or _fills_with_more(value, dtype)
+    return is_kind(value, *_KEEPING_KINDS) or op_name(value) in _KEEPING
 
 
 def _passed_on(mod: tvm.IRModule, called: tvm.ir.GlobalVar, keys: Sequence[int]) -> Sequence[tuple[int, int]]:

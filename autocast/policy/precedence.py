@@ -149,8 +149,12 @@ class Decisions:
             self._rulings[key] = self._operator(name, why)
         return self._rulings[key]
 
+    def overflows(self, var: relax.Var) -> bool:
+        """Whether the low dtype cannot hold what a variable may be."""
+        return identity(var) in self._unholdable
+
     def _reads_unholdable(self, bound: Bound) -> bool:
-        return bool(self._unholdable) and not self._unholdable.keys().isdisjoint(bound.keys)
+        return bool(self._unholdable) and not self._unholdable.keys().isdisjoint((identity(bound.value), *bound.keys))
 
     def _of_forward(self, name: str, place: Place) -> tuple[str, Said | None]:
         """Which level decided the forward call whose gradient this is part of, and what it said.
@@ -186,9 +190,12 @@ class Decisions:
         return self._of_unholdable(read)
 
     def _read_unholdable(self, name: str, operator: str, call: relax.Call, row: Row) -> list[str | None]:
-        """Of the arguments that a rule concerns, what the low dtype cannot hold: parameters' names, None for others."""
+        """Of the arguments that a rule concerns, what the low dtype cannot hold: parameters' names, None for others.
+
+        The call stands for numbers of its own that are no arguments.
+        """
         which = getattr(row.rule, "which", None) if name == operator else None
-        concerned = [arg for index, arg in enumerate(call.args) if which is None or index in which]
+        concerned = [call, *(arg for index, arg in enumerate(call.args) if which is None or index in which)]
         return [self._unholdable[key] for key in map(identity, concerned) if key in self._unholdable]
 
     def _of_unholdable(self, read: Sequence[str | None]) -> str:

@@ -31,9 +31,14 @@ def is_torch(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether `value` is a tensor of any library that speaks DLPack, whose elements lie in memory one by one."""
+    """Whether `value` is a tensor of any library that speaks DLPack, whose elements lie in memory one by one.
+
+    So is a number of numpy's, such as `array.max()`: an array without axes.
+    """
     if is_torch(value) or isinstance(value, np.ma.MaskedArray):
         return not kind_of_layout(value)
+    if isinstance(value, np.generic):
+        return True
     return hasattr(value, "__dlpack_device__") and hasattr(value, "shape") and hasattr(value, "dtype")
 
 
@@ -69,7 +74,7 @@ def copy_into(target: tvm_ffi.Tensor, source: tvm_ffi.Tensor) -> None:
     function("runtime.TVMTensorCopyFromTo")(source, target)
 
 
-def from_numpy(array: np.ndarray) -> tvm_ffi.Tensor:
+def from_numpy(array: np.ndarray | np.generic) -> tvm_ffi.Tensor:
     """A copy of an array, of bfloat16 (of ml_dtypes) and other dtypes that numpy's DLPack does not have, too."""
     made = empty(array.shape, str(array.dtype))
     if array.size:
@@ -146,7 +151,7 @@ def to_tensor(arg: Any) -> tvm_ffi.Tensor:
         return empty(arg.shape, dtype_name(arg))
     if isinstance(arg, tvm_ffi.Tensor):
         return arg
-    return from_numpy(arg) if isinstance(arg, np.ndarray) else _from_dlpack(arg)
+    return from_numpy(arg) if isinstance(arg, np.ndarray | np.generic) else _from_dlpack(arg)
 
 
 def to_argument(arg: Any) -> Any:
@@ -203,7 +208,7 @@ def kind_of(args: Sequence[Any]) -> str:
     """What outputs are returned as: "torch" if any input is a torch tensor, else "numpy" if any is, else "tvm"."""
     if any(is_torch(arg) for arg in args):
         return "torch"
-    if any(isinstance(arg, np.ndarray) for arg in args):
+    if any(isinstance(arg, np.ndarray | np.generic) for arg in args):
         return "numpy"
     return "tvm" if args else "numpy"
 

@@ -27,7 +27,7 @@ class Forces(nn.Module):
         """Of each atom its kind."""
         places = places.requires_grad_(True)
         squares = (places[:, None] - places[None]).pow(2).sum(-1, keepdim=True)
-        near = torch.cat([squares, self.kinds(kinds).expand(len(kinds), -1, -1)], -1)
+        near = torch.cat([squares, self.kinds(kinds).expand(kinds.shape[0], -1, -1)], -1)
         energy = self.layers(near).sum()
         (gradient,) = torch.autograd.grad(energy, places, create_graph=self.training)
         return {"energy": energy.detach(), "forces": -gradient, "stress": None}
@@ -87,9 +87,67 @@ def test_where_gradients_stop_is_not_known_to_who_trains() -> None:
         training_step(model, MSE(output="forces"), SGD())
 
 
-def test_sizes_that_vary_are_refused_and_fixed_ones_offered() -> None:
+def test_forces_are_of_any_number_of_atoms() -> None:
+    module = Forces().eval()
+    run = runner(from_torch(module, ATOMS, dynamic={"atoms": ("*", 0, 2, 9)}))
+    for count in (2, 5, 9):
+        places, kinds = torch.randn(count, 3), torch.arange(count) % 4
+        want = module(places.clone(), kinds)
+        assert_close(run(places, kinds), [want["energy"], want["forces"].detach()])
+
+
+class Differentiates(nn.Module):
+    """What is computed of a layer's derivatives."""
+
+    def __init__(self, derivative: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.derivative = nn.Linear(4, 3), derivative
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.derivative(self.layer, x)
+
+
+def _gradient_of_weights(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    weights = dict(layer.named_parameters())
+    return torch.func.grad(lambda p: torch.func.functional_call(layer, p, (x,)).square().mean())(weights)["weight"]
+
+
+def _after_one_step(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    (gradient,) = torch.autograd.grad(layer(x).square().mean(), layer.weight)
+    return nn.functional.linear(x, layer.weight - 0.1 * gradient, layer.bias)
+
+
+@pytest.mark.parametrize(
+    "derivative",
+    [
+        lambda f, x: torch.vmap(torch.func.grad(lambda z: f(z).tanh().sum()))(x),
+        _gradient_of_weights,
+        _after_one_step,
+    ],
+    ids=["gradients", "weights", "one step"],
+)
+def test_derivatives_are_of_any_batch(derivative: Callable[..., torch.Tensor]) -> None:
+    module = Differentiates(derivative).eval()
+    run = runner(from_torch(module, (torch.randn(5, 4),), dynamic={"batch": (0, 0, 2, 9)}))
+    for batch in (2, 5, 9):
+        x = torch.randn(batch, 4)
+        assert_close(run(x), [module(x).detach()])
+
+
+def test_a_module_that_differentiates_what_a_size_decides_is_refused() -> None:
+    def derivative(f: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(torch.func.grad(lambda z: f(z).sum() if x.shape[0] % 2 else z.sum()))(x)
+
+    with pytest.raises(ImportModelError, match="decides by sizes: for n = 2 this does not hold"):
+        from_torch(Differentiates(derivative).eval(), (torch.randn(5, 4),), dynamic={"n": (0, 0, 2, 9)})
+
+
+def test_sizes_that_become_numbers_are_refused_and_fixed_ones_offered() -> None:
+    def derivative(f: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(torch.func.grad(lambda z: f(z).sum() * len(x)))(x)
+
     with pytest.raises(ImportModelError, match=r"Without dynamic=, for inputs of these sizes alone"):
-        from_torch(Forces().eval(), ATOMS, dynamic={"atoms": ("*", 0, 2, 9)})
+        from_torch(Differentiates(derivative).eval(), (torch.randn(5, 4),), dynamic={"n": (0, 0, 2, 9)})
 
 
 def test_a_module_that_keeps_a_derivative_is_refused_and_stays_as_it_was() -> None:

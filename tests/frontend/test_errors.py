@@ -27,12 +27,17 @@ def _inside(part: nn.Module) -> nn.Module:
             r"dropout inside a recurrent module: 1 call in 1 \(LSTM\).*Dropout",
         ),
         (
-            nn.CrossMapLRN2d(3),
-            (2, 5, 4, 4),
-            r"memory of a tensor that is replaced in place: 2 calls in 1 \(CrossMapLRN2d\)",
+            Calls(lambda x: x.clone().set_(x.t())),
+            (2, 3),
+            r"memory of a tensor that is replaced in place: 1 call in 1 \(Calls\)",
+        ),
+        (
+            Calls(lambda x: x.clone().resize_as_(torch.ones(3, 3))),
+            (2, 3),
+            r"a tensor that is made larger in place, by elements that nothing has written: 1 call in 1 \(Calls\)",
         ),
     ],
-    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+    ids=["dropout", "set_", "resize_as_"],
 )
 def test_what_an_import_would_lose_is_an_error(module: nn.Module, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ImportModelError, match=message):

@@ -140,6 +140,14 @@ def test_a_check_that_is_no_comparison_is_refused() -> None:
         from_torch(Calls(function), (torch.randn(ROWS, COLUMNS), COUNT))
 
 
+def test_a_size_that_is_computed_from_a_fraction_is_refused() -> None:
+    def function(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return torch.arange(x.max()) * n
+
+    with pytest.raises(ImportModelError, match=r"from a floating-point number .*; expected one of whole numbers. Try"):
+        from_torch(Calls(function), (torch.randn(ROWS, COLUMNS), COUNT))
+
+
 def test_a_result_that_is_too_long_for_what_it_indexes_is_an_error() -> None:
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         count = (x > 0).nonzero().shape[0]

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from autocast import from_torch, vm
+from autocast.errors import ImportModelError
 from autocast.training import differentiate
 from tests.frontend.helpers import Calls
 
@@ -35,6 +36,7 @@ LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "GaussianNLLLoss": lambda x: nn.GaussianNLLLoss(reduction="none", eps=0.5)(x[0], x[1], x[2].abs()).mean(),
     "cov": lambda x: x[0].cov().square().mean(),
     "corrcoef": lambda x: torch.corrcoef(x[0]).square().mean(),
+    "lstsq": lambda x: torch.linalg.lstsq(x[:, 0], x[:, 1:].reshape(12, 14)).solution.square().mean(),
 }
 
 
@@ -65,6 +67,8 @@ RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cov with weights": lambda x: torch.cov(x, fweights=torch.arange(1, 7), aweights=x[0].abs()),
     "cov of a vector": lambda x: x[0].cov(correction=0),
     "cov without freedom": lambda x: torch.cov(x[:, :2], correction=2),
+    "resize_as_": lambda x: torch.exp(x).resize_as_(x[:2, :3]),
+    "resize_as_ of what is read later": lambda x: (y := x.clone(), y.resize_as_(x[:2]), y.sum(0))[-1],
     "combinations": lambda x: torch.combinations(x[0], 3, with_replacement=True),
     "combinations of more than there are": lambda x: torch.combinations(x[0], 7),
     "combinations of none": lambda x: torch.combinations(x[0], 0),
@@ -77,3 +81,31 @@ def test_results_are_those_of_torch(name: str) -> None:
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
     got = vm.compile(from_torch(Calls(RESULTS[name]), (x,), fallback="error"))(x)
     torch.testing.assert_close(got, RESULTS[name](x), equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 9])
+def test_channels_are_normalized_across_maps_as_torch_does(size: int) -> None:
+    torch.manual_seed(0)
+    module, x = nn.CrossMapLRN2d(size, alpha=0.1, beta=0.6, k=0.7), torch.randn(2, 7, 4, 3)
+    torch.testing.assert_close(vm.compile(from_torch(module, (x,), fallback="error"))(x), module(x))
+
+
+SYSTEMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "more equations": lambda x: torch.linalg.lstsq(x.t(), x.exp().t()).solution,
+    "fewer equations": lambda x: torch.linalg.lstsq(x, x.exp(), driver="gels")[0],
+    "a lower rank": lambda x: torch.linalg.lstsq(x.t() @ x, x[0]).solution,
+    "many vectors": lambda x: torch.linalg.lstsq(torch.stack([x.t(), x.exp().t()]), torch.stack([x[0], x[1]]))[0],
+}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_least_squares_are_solved_whatever_the_rank(name: str) -> None:
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+    got = vm.compile(from_torch(Calls(SYSTEMS[name]), (x,)))(x)
+    torch.testing.assert_close(got, SYSTEMS[name](x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("read", [lambda found: found.residuals, lambda found: found[:2], lambda found: found])
+def test_what_a_rank_gives_its_size_is_refused(read: Callable[..., object]) -> None:
+    with pytest.raises(ImportModelError, match=r"reads residuals of torch\.linalg\.lstsq.*expected its solution alone"):
+        from_torch(Calls(lambda x: read(torch.linalg.lstsq(x, x))), (torch.randn(4, 3),))

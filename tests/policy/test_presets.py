@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -175,6 +176,50 @@ def test_a_parameter_that_overflows_masks_what_it_is_added_to():
     with pytest.warns(PolicyWarning, match="mask stays float32"):
         mixed = amp.autocast(model, policy="mp4, float16")
     np.testing.assert_allclose(mixed(torch.ones(4, 8)), 1 / 8, rtol=1e-3)
+
+
+LOWEST = torch.finfo(torch.float32).min
+
+#: Ways in which models write masks of (2, 6), of which the second row hides all, from what lets all pass in the first.
+MASKS = {
+    "joined": lambda seen: torch.cat([(1 - seen[:, :2]) * LOWEST, _hidden(seen)[:, 2:]], -1),
+    "stacked": lambda seen: torch.stack([seen[0] * 0, torch.full_like(seen[0], LOWEST)]),
+    "padded": lambda seen: F.pad(seen[:1] * 0, (0, 0, 0, 1), value=LOWEST),
+    "bounded": lambda seen: torch.clamp(torch.log(seen), min=LOWEST),
+    "split and taken": lambda seen: torch.cat(_hidden(seen).split(3, -1)[::-1], -1)[torch.arange(2)],
+    "looked up": lambda seen: F.embedding(seen.long(), torch.tensor([[LOWEST], [0.0]])).squeeze(-1),
+    "scattered": lambda seen: torch.zeros_like(seen).scatter(0, torch.ones(1, 6, dtype=torch.long), LOWEST),
+    "reduced": lambda seen: -_hidden(seen).abs().amax(-1, keepdim=True).expand(2, 6),
+    "summed": lambda seen: ((1 - seen) * -1e9).sum(-1, keepdim=True) + torch.zeros(2, 6),
+    "pooled": lambda seen: -F.max_pool1d(F.relu(-_hidden(seen)), 3, 1, 1),
+    "chosen by a branch": lambda seen: torch.cond(seen.sum() > 0, _hidden, torch.zeros_like, (seen,)),
+    "sorted": lambda seen: torch.sort(_hidden(seen), -1).values,
+}
+
+
+def _hidden(seen: torch.Tensor) -> torch.Tensor:
+    return torch.where(seen > 0, 0.0, LOWEST)
+
+
+@pytest.mark.parametrize("way", MASKS)
+def test_however_a_mask_is_made_of_its_lowest_number_a_row_of_it_has_equal_weights(way):
+    module = nn.Module()
+    module.forward = lambda scores, seen: torch.softmax(scores + MASKS[way](seen), -1)
+    scores, seen = torch.randn(2, 6), torch.tensor([[1.0] * 6, [0.0] * 6])
+    weights = module(scores, seen)
+    torch.testing.assert_close(weights[1], torch.full((6,), 1 / 6))
+    model = autocast.from_torch(module, (scores, seen))
+    for policy in ("mp4, float16", "default"):
+        mixed = autocast.to_torch(amp.autocast(model, policy=policy))(scores, seen)
+        torch.testing.assert_close(mixed, weights, atol=1e-2, rtol=0, msg=policy)
+
+
+def test_what_is_bounded_by_numbers_that_the_low_dtype_holds_is_free_again():
+    module = nn.Module()
+    module.forward = lambda scores, seen: torch.softmax(torch.clamp(_hidden(seen), -9.0, 9.0) + scores, -1)
+    low = amp.autocast(autocast.from_torch(module, (torch.ones(2, 6), torch.ones(2, 6))), policy="mp4").report
+    modes = {decision.operator: decision.mode for decision in low.decisions}
+    assert (modes["relax.clip"], modes["relax.nn.softmax"]) == (FULL, "bfloat16")
 
 
 def test_a_custom_hint_that_follows_says_nothing_of_what_the_low_dtype_cannot_hold_and_one_that_is_low_does():

@@ -106,3 +106,27 @@ def test_an_input_of_a_name_that_there_is_not_is_an_error():
     model = from_torch(nn.Linear(4, 3).eval(), (torch.zeros(2, 4),))
     with pytest.raises(InputError, match=r"names \['wrong'\], expected .* is missing; wrong is none of them"):
         vm.run_vm_model(model, "cpu", {"wrong": torch.zeros(2, 4)})
+
+
+@pytest.mark.parametrize(
+    "number", [np.float32(0.5), np.float64(0.5), np.int64(3), np.bool_(True)], ids=lambda x: x.dtype
+)
+def test_a_number_of_numpy_is_an_array_without_axes(number: np.generic) -> None:
+    scaled = nn.Module()
+    scaled.forward = lambda x, scale: (x * scale, scale)  # type: ignore[method-assign]
+    x = np.arange(3, dtype="float32")
+    model = from_torch(scaled, (torch.from_numpy(x), torch.from_numpy(np.asarray(number))))
+    for run in (model, vm.compile(model)):
+        product, same = run(x, number)
+        np.testing.assert_array_equal(product, x * number)
+        assert same.dtype == number.dtype and same == number
+    with pytest.raises(InputError, match=r"input scale is .*, expected .*\[\]. Convert it"):
+        vm.compile(model)(x, np.int8(1))
+
+
+def test_a_number_of_numpy_is_nothing_to_write_into() -> None:
+    count = nn.Module()
+    count.forward = lambda x, calls: x + calls.add_(1.0)  # type: ignore[method-assign]
+    x = torch.ones(3)
+    with pytest.raises(InputError, match="which is a float32 that cannot be written"):
+        vm.compile(from_torch(count, (x, torch.tensor(0.0))))(x, np.float32(0))

@@ -67,9 +67,11 @@ def test_whole_numbers_are_divided_by_0_and_minus_1_as_by_our_kernels(operator: 
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
-def test_a_row_of_the_lowest_numbers_of_float32_has_equal_weights_in_low_precision() -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("lowest", [torch.finfo(torch.float32).min, -1e9, -1e5])
+def test_a_row_of_the_lowest_numbers_of_float32_has_its_weights_in_low_precision(dtype: str, lowest: float) -> None:
     def attend(query: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-        mask = hidden * torch.finfo(torch.float32).min
+        mask = hidden * lowest
         return torch.nn.functional.scaled_dot_product_attention(query, query, query, mask)
 
     class Attention(torch.nn.Module):
@@ -77,7 +79,8 @@ def test_a_row_of_the_lowest_numbers_of_float32_has_equal_weights_in_low_precisi
 
     query, hidden = torch.randn(1, 1, 4, 4), torch.zeros(1, 1, 4, 4)
     hidden[..., 1, :] = hidden[..., 2, 0] = 1
-    mixed = autocast.amp.autocast(autocast.from_torch(Attention(), (query, hidden)), dtype="bfloat16")
+    hidden[..., 3, :] = torch.tensor([1, 0.5, 1, 1])
+    mixed = autocast.amp.autocast(autocast.from_torch(Attention(), (query, hidden)), dtype=dtype)
     for run in (vm.compile(mixed), autocast.to_torch(mixed)):
         torch.testing.assert_close(run(query, hidden), attend(query, hidden), rtol=0.02, atol=0.02)
 

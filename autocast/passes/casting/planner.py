@@ -155,8 +155,9 @@ class Planner:
         facts = self.tensors.types.of(var.ty)
         tree = self.tensors.of(var, facts)
         nodes = []
+        is_free = not self.policy.overflows(var)
         for leaf in leaves(tree):
-            nodes.append(self.problem.new_node())
+            nodes.append(self.problem.new_node() if is_free else self.tensors.pin(leaf.dtype))
             leaf.node = nodes[-1]
         plan = IfPlan(nodes)
         self.tensors.stack[-1][2] = plan

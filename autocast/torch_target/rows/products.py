@@ -50,14 +50,30 @@ def _outer(asked: Asked) -> Value:
     return torch.outer(*asked.args)
 
 
+#: Added to a number below, scores are lost in float32, one step of which is 8 there.
+_LOSES_SCORES = -1e8
+
+
+def _narrowed(query: Value, bias: Value, limits: torch.finfo) -> tuple[Value, Value]:
+    """A query and its float32 bias for attention in a dtype with these limits.
+
+    A row of the lowest numbers of float32 has equal weights there, and one of -inf none.
+    """
+    dtype = getattr(torch, limits.dtype)
+    if limits.min > _LOSES_SCORES:  # float16, whose lowest number leaves scores as they are
+        wide = torch.finfo(torch.float32)
+        top = torch.clamp(torch.amax(bias, -1, keepdim=True), wide.min, wide.max)
+        query = torch.where(top < _LOSES_SCORES, torch.zeros((), dtype=dtype), query)
+        bias = bias - top
+    return query, torch.where(torch.isinf(bias), bias, torch.clamp(bias, limits.min, limits.max)).to(dtype)
+
+
 def _attention(asked: Asked) -> Value:
     """Of (batch, length, heads, width)."""
     query, key, value = (torch.transpose(x, 1, 2) for x in asked.args[:3])
     bias = asked.args[3] if len(asked.args) > 3 else None
     if bias is not None and asked.call.args[3].ty.dtype != asked.call.args[0].ty.dtype:
-        # A row of the lowest numbers of float32 has equal weights, and one of -inf none.
-        limits = torch.finfo(asked.dtype)
-        bias = torch.where(torch.isinf(bias), bias, torch.clamp(bias, limits.min, limits.max)).to(asked.dtype)
+        query, bias = _narrowed(query, bias, torch.finfo(asked.dtype))
     scale = None if asked.attrs.scale is None else float(asked.attrs.scale)
     causal = asked.attrs.causal_mask
     if causal is not None and (str(causal) == "BottomRight" or bias is not None):
