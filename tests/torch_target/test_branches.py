@@ -82,6 +82,22 @@ def test_onnxruntime_takes_branches(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(got), _expected(flag, other, x))
 
 
+def test_onnxruntime_takes_two_choices_each_of_which_computes_something(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="torch's exporter needs it; make test installs it")
+    ort = pytest.importorskip("onnxruntime", reason="make test installs it")
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.cond(x.sum() > 0, lambda y: y.exp().sum() * y, lambda y: y + y.sum(), (x,))
+            return torch.cond(y.sum() > 1, lambda y: y.sin().sum() + y, lambda y: y * y.sum(), (y,))
+
+    model = autocast.from_torch(Net().eval(), (torch.randn(3, 4),))
+    session = ort.InferenceSession(autocast.to_onnx(model, tmp_path / "choices.onnx"))
+    for x in (torch.rand(3, 4), -torch.rand(3, 4)):
+        (got,) = session.run(None, {"x": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(got), Net()(x))
+
+
 @I.ir_module
 class Chosen:
     """A product in one branch, in which a parameter is read."""
@@ -242,25 +258,3 @@ def test_functions_that_others_may_call_are_written_out_where_main_calls_them() 
     a = x.exp() + x
     torch.testing.assert_close(module(x, torch.tensor(True)), a.exp())
     torch.testing.assert_close(module(x, torch.tensor(False)), a.exp() + a)
-
-
-def test_a_function_that_calls_itself_is_refused() -> None:
-    @I.ir_module
-    class Module:
-        @R.function(private=True)
-        def loop(x: R.Tensor((), "float32")) -> R.Tensor((), "float32"):
-            again = R.less(x, R.const(8.0))
-            if again:
-                y = R.add(x, x)
-                z = Module.loop(y)
-            else:
-                z = x
-            return z
-
-        @R.function
-        def main(x: R.Tensor((), "float32")) -> R.Tensor((), "float32"):
-            y = Module.loop(x)
-            return y
-
-    with pytest.raises(UnsupportedError, match="a call of the function loop, a loop if it calls itself"):
-        autocast.to_torch(autocast.from_relax(Module))
