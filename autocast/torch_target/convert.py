@@ -13,6 +13,7 @@ from tvm import relax
 
 from autocast.errors import UnsupportedError
 from autocast.ir import all_bindings, first_order, op_name, relax_functions, with_functions
+from autocast.ir.private import private_functions
 from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.widen import multiply_in_float32
 from autocast.kernels.storage import LOW
@@ -59,9 +60,13 @@ def to_torch(model: Model, *, exact: bool = True, widened: Collection[str] = ())
     mod = expand_operators(first_order(_with_private(model.mod), inline_private=True), _has_row)
     if widened:
         mod = multiply_in_float32(mod, widened)
-    loops = {var.name_hint: loop for var, function in relax_functions(mod) if (loop := loop_of(function, var))}
-    _check(mod, loops)
-    return _Converter(mod, model, exact, loops).module()
+    functions = {var.name_hint: function for var, function in relax_functions(mod)}
+    loops = {
+        name: loop for name, function in functions.items() if (loop := loop_of(function, mod.get_global_var(name)))
+    }
+    others = {name: functions[name] for name in private_functions(functions) if name not in loops}
+    _check(mod, {*loops, *others})
+    return _Converter(mod, model, exact, loops, others).module()
 
 
 def multiplied_slowly(device: torch.device) -> frozenset[str]:
@@ -103,8 +108,8 @@ def check_model(caller: str, model: Any) -> None:
         )
 
 
-def _check(mod: tvm.IRModule, loops: Collection[str]) -> None:
-    """Raise an error that lists all that has no meaning in torch."""
+def _check(mod: tvm.IRModule, known: Collection[str]) -> None:
+    """Raise an error that lists all that has no meaning in torch, but for calls of functions that are known."""
     unknown: Counter[str] = Counter()
     for _, function in relax_functions(mod):
         for binding in all_bindings(function.body):
@@ -112,7 +117,7 @@ def _check(mod: tvm.IRModule, loops: Collection[str]) -> None:
             if (
                 isinstance(value, relax.Call)
                 and not _has_row(value)
-                and getattr(value.op, "name_hint", "") not in loops
+                and getattr(value.op, "name_hint", "") not in known
             ):
                 unknown[_name(value)] += 1
     if unknown:
@@ -129,7 +134,7 @@ def _name(call: relax.Call) -> str:
     if name is None:
         return (
             f"a call of the function {getattr(call.op, 'name_hint', call.op)}, which is no loop: one calls itself as "
-            "the last thing that it does"
+            "the last thing that it does, and nowhere else"
         )
     callee = call.args[0] if call.args else None
     foreign = getattr(callee, "global_symbol", None) or getattr(callee, "name_hint", None)
@@ -139,8 +144,15 @@ def _name(call: relax.Call) -> str:
 class _Converter(ControlFlow):
     """Makes the graph of `main`."""
 
-    def __init__(self, mod: tvm.IRModule, model: Model, exact: bool, loops: Mapping[str, Loop]) -> None:
-        super().__init__(exact, loops)
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        model: Model,
+        exact: bool,
+        loops: Mapping[str, Loop],
+        others: Mapping[str, relax.Function],
+    ) -> None:
+        super().__init__(exact, loops, others)
         self.main = mod["main"]
         self.model = model
 

@@ -258,3 +258,24 @@ def test_functions_that_others_may_call_are_written_out_where_main_calls_them() 
     a = x.exp() + x
     torch.testing.assert_close(module(x, torch.tensor(True)), a.exp())
     torch.testing.assert_close(module(x, torch.tensor(False)), a.exp() + a)
+
+
+def test_functions_whose_parameters_say_less_than_what_they_are_given_are_written_out() -> None:
+    @I.ir_module
+    class Module:
+        @R.function(private=True)
+        def flat(x: R.Tensor("float32", ndim=2)) -> R.Tensor("float32", ndim=1):
+            k, m = T.int64(), T.int64()
+            y = R.match_cast(x, R.Tensor((k, m), "float32"))
+            z = R.reshape(R.exp(y), R.shape([k * m]))
+            return z
+
+        @R.function
+        def main(x: R.Tensor((3, 4), "float32"), y: R.Tensor((2, 5), "float32")):
+            a = Module.flat(x)
+            b = Module.flat(y)
+            return a, b
+
+    x, y = torch.randn(3, 4), torch.randn(2, 5)
+    for got, given in zip(autocast.to_torch(autocast.from_relax(Module))(x, y), (x, y), strict=True):
+        torch.testing.assert_close(got, given.exp().reshape(-1))
