@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import autocast
-from autocast import wrapping
 from autocast.errors import FallbackWarning, InputError, ReimportWarning
+from autocast.wrapping import programs
 from tests.architectures import ARCHITECTURES
 
 #: Of bfloat16 products of a hundred terms of order 1.
@@ -33,8 +33,8 @@ def _inference() -> Iterator[None]:
 def imports(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The models that are imported."""
     made: list[Any] = []
-    import_ = wrapping.from_torch
-    monkeypatch.setattr(wrapping, "from_torch", lambda *args, **kw: made.append(import_(*args, **kw)) or made[-1])
+    import_ = programs.from_torch
+    monkeypatch.setattr(programs, "from_torch", lambda *args, **kw: made.append(import_(*args, **kw)) or made[-1])
     return made
 
 

@@ -11,6 +11,7 @@ import tvm
 from autocast.errors import PolicyError, UnsupportedError
 from autocast.ir import all_bindings, op_name, relax_functions
 from autocast.messages import check_value, nearest
+from autocast.vm.torch_devices import checked_device
 
 #: An operator's name in another system -> those of the operators of Relax that it becomes.
 Names = Mapping[str, tuple[str, ...]]
@@ -61,6 +62,21 @@ def check_device(device: object, what: str) -> None:
             f"{what}: got {device!r}, expected the CPU, which is all that models are compiled for; try {what}='cpu', "
             "or leave it out"
         )
+
+
+def measured_device(device: object) -> str:
+    """The name of a device on which models are measured: the CPU's, as `check_device` takes it, or one of torch's.
+
+    Raises
+    ------
+    UnsupportedError
+        There is no such device: it lists those that there are.
+    """
+    try:
+        check_device(device, "device")
+    except UnsupportedError:
+        return checked_device(device)
+    return "cpu"
 
 
 def missing(

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import tracing
@@ -57,7 +58,8 @@ def training_backend(
         decompositions={aten.native_dropout.default: _native_dropout},
     )
     with_attention(graph)
-    with sdpa_kernel(SDPBackend.MATH):  # of what is left; the others' backward is one operator, which nothing computes
+    kept = functorch_config.patch(donated_buffer=False)  # our kernels write into none, and a graph may be read twice
+    with kept, sdpa_kernel(SDPBackend.MATH):  # of what is left; others' backward is one operator, computed by nothing
         compiled: Callable[..., Any] = compiler(graph, example_inputs)
     return compiled
 

@@ -40,15 +40,11 @@ class _Merger(PyExprMutator):
             return
         self.builder_.emit_normalized(relax.VarBinding(binding.var, value if var is None else var))
 
-    def visit_if_(self, choice: relax.If) -> relax.Expr:
-        condition = self.visit_expr(choice.cond)
-        return relax.If(condition, self._branch(choice.true_branch), self._branch(choice.false_branch))
-
-    def _branch(self, branch: relax.SeqExpr) -> relax.Expr:
+    def visit_seq_expr_(self, sequence: relax.SeqExpr) -> relax.Expr:
         """A branch, which knows what was computed before it, and of which nothing is known after it."""
         outside = self.known
         self.known = defaultdict(list, {key: list(equals) for key, equals in outside.items()})
         try:
-            return self.visit_with_new_scope(branch)
+            return super().visit_seq_expr_(sequence)
         finally:
             self.known = outside

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,18 +13,19 @@ from tvm import relax
 
 from autocast.errors import UnsupportedError
 from autocast.ir import all_bindings, first_order, op_name, relax_functions, with_functions
+from autocast.ir.private import private_functions
 from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.widen import multiply_in_float32
 from autocast.kernels.storage import LOW
 from autocast.model.value import OTHER_NAMES, Model, updates_of, written_of
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Value
-from autocast.torch_target.folding import has_effect
-from autocast.torch_target.linear import use_linear
+from autocast.torch_target.control_flow import ControlFlow
 from autocast.torch_target.other_names import know
+from autocast.torch_target.parts import base_of
+from autocast.torch_target.recursion import Loop, loop_of
 from autocast.torch_target.rows import ROWS
 from autocast.torch_target.rows.torch_calls import is_of_torch
-from autocast.torch_target.scope import Scope
 
 
 def to_torch(model: Model, *, exact: bool = True, widened: Collection[str] = ()) -> fx.GraphModule:
@@ -57,10 +58,15 @@ def to_torch(model: Model, *, exact: bool = True, widened: Collection[str] = ())
     """
     check_model("to_torch", model)
     mod = expand_operators(first_order(_with_private(model.mod), inline_private=True), _has_row)
-    _check(mod)
     if widened:
         mod = multiply_in_float32(mod, widened)
-    return _Converter(mod, model, exact).module()
+    functions = {var.name_hint: function for var, function in relax_functions(mod)}
+    loops = {
+        name: loop for name, function in functions.items() if (loop := loop_of(function, mod.get_global_var(name)))
+    }
+    others = {name: functions[name] for name in private_functions(functions) if name not in loops}
+    _check(mod, {*loops, *others})
+    return _Converter(mod, model, exact, loops, others).module()
 
 
 def multiplied_slowly(device: torch.device) -> frozenset[str]:
@@ -102,13 +108,17 @@ def check_model(caller: str, model: Any) -> None:
         )
 
 
-def _check(mod: tvm.IRModule) -> None:
-    """Raise an error that lists all that has no meaning in torch."""
+def _check(mod: tvm.IRModule, known: Collection[str]) -> None:
+    """Raise an error that lists all that has no meaning in torch, but for calls of functions that are known."""
     unknown: Counter[str] = Counter()
     for _, function in relax_functions(mod):
         for binding in all_bindings(function.body):
             value = binding.value
-            if isinstance(value, relax.Call) and not _has_row(value):
+            if (
+                isinstance(value, relax.Call)
+                and not _has_row(value)
+                and getattr(value.op, "name_hint", "") not in known
+            ):
                 unknown[_name(value)] += 1
     if unknown:
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
@@ -122,17 +132,27 @@ def _name(call: relax.Call) -> str:
     """What a call calls: of foreign code, its name, too."""
     name = op_name(call)
     if name is None:
-        return f"a call of the function {getattr(call.op, 'name_hint', call.op)}, a loop if it calls itself"
+        return (
+            f"a call of the function {getattr(call.op, 'name_hint', call.op)}, which is no loop: one calls itself as "
+            "the last thing that it does, and nowhere else"
+        )
     callee = call.args[0] if call.args else None
     foreign = getattr(callee, "global_symbol", None) or getattr(callee, "name_hint", None)
     return f"{name} of {foreign}" if foreign and name.startswith("relax.call_") else name
 
 
-class _Converter(Scope):
+class _Converter(ControlFlow):
     """Makes the graph of `main`."""
 
-    def __init__(self, mod: tvm.IRModule, model: Model, exact: bool) -> None:
-        super().__init__(exact)
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        model: Model,
+        exact: bool,
+        loops: Mapping[str, Loop],
+        others: Mapping[str, relax.Function],
+    ) -> None:
+        super().__init__(exact, loops, others)
         self.main = mod["main"]
         self.model = model
 
@@ -153,8 +173,7 @@ class _Converter(Scope):
             replaced += [self.tracer.held(names[position]) for position in updates]
             outputs = self.updated(list(outputs), replaced)
         self.graph.output(self.tracer.create_arg(outputs))
-        use_linear(self.graph)
-        self.graph.eliminate_dead_code(has_effect)
+        self.tidy()
         module = fx.GraphModule(self.root, self.graph, class_name="Model")
         know(module, self.main.attrs.get(OTHER_NAMES, {}))
         module._non_persistent_buffers_set |= self.root._non_persistent_buffers_set & module._buffers.keys()
@@ -191,24 +210,5 @@ class _Converter(Scope):
 
     def own(self, value: Value, changed: Collection[fx.Node]) -> Value:
         """A value that no update changes: state is read anew by a node of its own."""
-        node = value.node
-        while node.op in ("call_method", "call_function") and _may_be_a_view(node):
-            node = node.args[0]
-        return value.clone() if node.op == "get_attr" or node in changed else value
-
-
-_VIEWS = frozenset(("reshape", "permute", "expand", "size", "to"))
-
-
-def _may_be_a_view(node: fx.Node) -> bool:
-    if node.op == "call_method":
-        return node.target in _VIEWS
-    return getattr(node.target, "__name__", "") in (
-        "getitem",
-        "transpose",
-        "flatten",
-        "movedim",
-        "narrow",
-        "split",
-        "select",
-    )
+        base = base_of(value.node)
+        return value.clone() if base.op == "get_attr" or base in changed else value

@@ -23,6 +23,7 @@ from autocast.model.value import Model
 from autocast.torch_target.asked import torch_dtype
 from autocast.torch_target.convert import check_model, to_torch
 from autocast.torch_target.onnx_file import tidy, write
+from autocast.torch_target.onnx_loops import loop_forms
 from autocast.torch_target.onnx_recurrent import recurrent_forms
 from autocast.torch_target.sizes import Sizes
 
@@ -148,7 +149,12 @@ def _forms() -> dict[Any, Callable[..., Any]]:
         operands = [x, weight] if bias is None else [x, weight, bias]
         return op.Conv(*operands, strides=stride, pads=[*padding, *padding], dilations=dilation, group=groups)
 
-    return {torch.ops.aten.sort.stable: sort, torch.ops.aten.conv3d.default: conv3d, **recurrent_forms(op)}
+    return {
+        torch.ops.aten.sort.stable: sort,
+        torch.ops.aten.conv3d.default: conv3d,
+        **recurrent_forms(op),
+        **loop_forms(),
+    }
 
 
 def _output_names(model: Model) -> list[str]:

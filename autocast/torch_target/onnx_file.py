@@ -38,6 +38,7 @@ def tidy(program: Any, parameters: set[str]) -> None:
         passes.RemoveUnusedOpsetsPass(),
         passes.CommonSubexpressionEliminationPass(),
         passes.ClearMetadataAndDocStringPass(),  # the paths of this machine's files
+        passes.NameFixPass(),  # two branches have a `val_0`, each a function of its own before
     ):
         tidied(program)
     _return_own_values(program.graph)

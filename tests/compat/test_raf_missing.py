@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import autocast.compat.raf as raf
+from autocast import vm
 from autocast.compat.raf._op import sym
 from autocast.compat.raf.frontend import from_pytorch
 from autocast.compat.raf.model.model import get_peak_memory
@@ -31,13 +32,23 @@ pytestmark = pytest.mark.filterwarnings("ignore::autocast.errors.SlowDtypeWarnin
         lambda: randn_torch((2,), device="cuda(0)"),
         lambda: one_hot_torch(2, 3, device="cuda"),
         lambda: from_pytorch(nn.ReLU(), SHAPES).to(device="cuda"),
-        lambda: profile_vm_model(from_pytorch(nn.ReLU(), SHAPES), "cuda", [torch.ones(4, 3, 8, 8)]),
-        lambda: get_peak_memory(from_pytorch(nn.ReLU(), SHAPES), "cuda", [torch.ones(4, 3, 8, 8)]),
     ],
 )
 def test_a_gpu_is_an_error_that_says_what_there_is(call):
     with pytest.raises(UnsupportedError, match=r"got 'cuda.*expected the CPU.*try device='cpu'"):
         call()
+
+
+@pytest.mark.parametrize("measure", [profile_vm_model, get_peak_memory])
+def test_models_are_measured_on_devices_of_torch_that_there_are(measure, monkeypatch):
+    seen = []
+    monkeypatch.setattr(vm, measure.__name__, lambda model, device, *args, **options: seen.append(device))
+    model, images = from_pytorch(nn.ReLU(), SHAPES), [torch.ones(4, 3, 8, 8)]
+    for device in ("torch:cpu", "cpu(0)"):
+        measure(model, device, images)
+    assert seen == ["torch:cpu", "cpu"]
+    with pytest.raises(UnsupportedError, match=r"device 'xla' is not supported, expected one of cpu, torch:cpu"):
+        measure(model, "xla", images)
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,13 @@ def test_gradients_of_gradients_are_an_error_that_says_so() -> None:
         gradient.sum().backward()
 
 
+def test_gradients_may_be_asked_for_twice() -> None:
+    net, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)), torch.randn(3, 4)
+    expected = torch.autograd.functional.jacobian(net, x)
+    for made in (_compiled(net, policy="mp0"), autocast.wrap(net, policy="mp0")):
+        torch.testing.assert_close(torch.autograd.functional.jacobian(made, x), expected)
+
+
 def test_wrapped_modules_of_one_class_are_compiled_apart() -> None:
     x = torch.randn(2, 4)
     with torch._dynamo.config.patch(recompile_limit=1, fail_on_recompile_limit_hit=True):

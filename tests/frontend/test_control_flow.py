@@ -106,7 +106,7 @@ def test_each_way_is_taken_as_torch_takes_it(program: Callable[..., Any]) -> Non
         assert _error(mixed(inputs), want) < 2e-2
 
 
-@pytest.mark.parametrize("program", [_branches, _turns])
+@pytest.mark.parametrize("program", [_branches, _nested, _turns, _turns_in_a_branch])
 def test_sizes_may_vary(program: Callable[..., Any]) -> None:
     module = Two(program).eval()
     model = from_torch(module, (torch.rand(4, 8),), dynamic={"n": ("*", 0, 1, 64)})

@@ -82,6 +82,22 @@ def test_onnxruntime_takes_branches(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(got), _expected(flag, other, x))
 
 
+def test_onnxruntime_takes_two_choices_each_of_which_computes_something(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript", reason="torch's exporter needs it; make test installs it")
+    ort = pytest.importorskip("onnxruntime", reason="make test installs it")
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.cond(x.sum() > 0, lambda y: y.exp().sum() * y, lambda y: y + y.sum(), (x,))
+            return torch.cond(y.sum() > 1, lambda y: y.sin().sum() + y, lambda y: y * y.sum(), (y,))
+
+    model = autocast.from_torch(Net().eval(), (torch.randn(3, 4),))
+    session = ort.InferenceSession(autocast.to_onnx(model, tmp_path / "choices.onnx"))
+    for x in (torch.rand(3, 4), -torch.rand(3, 4)):
+        (got,) = session.run(None, {"x": x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(got), Net()(x))
+
+
 @I.ir_module
 class Chosen:
     """A product in one branch, in which a parameter is read."""
@@ -244,23 +260,22 @@ def test_functions_that_others_may_call_are_written_out_where_main_calls_them() 
     torch.testing.assert_close(module(x, torch.tensor(False)), a.exp() + a)
 
 
-def test_a_function_that_calls_itself_is_refused() -> None:
+def test_functions_whose_parameters_say_less_than_what_they_are_given_are_written_out() -> None:
     @I.ir_module
     class Module:
         @R.function(private=True)
-        def loop(x: R.Tensor((), "float32")) -> R.Tensor((), "float32"):
-            again = R.less(x, R.const(8.0))
-            if again:
-                y = R.add(x, x)
-                z = Module.loop(y)
-            else:
-                z = x
+        def flat(x: R.Tensor("float32", ndim=2)) -> R.Tensor("float32", ndim=1):
+            k, m = T.int64(), T.int64()
+            y = R.match_cast(x, R.Tensor((k, m), "float32"))
+            z = R.reshape(R.exp(y), R.shape([k * m]))
             return z
 
         @R.function
-        def main(x: R.Tensor((), "float32")) -> R.Tensor((), "float32"):
-            y = Module.loop(x)
-            return y
+        def main(x: R.Tensor((3, 4), "float32"), y: R.Tensor((2, 5), "float32")):
+            a = Module.flat(x)
+            b = Module.flat(y)
+            return a, b
 
-    with pytest.raises(UnsupportedError, match="a call of the function loop, a loop if it calls itself"):
-        autocast.to_torch(autocast.from_relax(Module))
+    x, y = torch.randn(3, 4), torch.randn(2, 5)
+    for got, given in zip(autocast.to_torch(autocast.from_relax(Module))(x, y), (x, y), strict=True):
+        torch.testing.assert_close(got, given.exp().reshape(-1))

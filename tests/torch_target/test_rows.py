@@ -91,3 +91,24 @@ def test_an_output_that_is_nothing_is_none() -> None:
     assert torch.equal(computed, operands[0].exp())
     assert nothing is None
     assert model(*operands)[1] is None
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_transposed_convolutions_of_16_bits_are_rounded_once(rank: int, dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+    sizes = (8, 8, *(3,) * rank)
+    tensor = f'R.Tensor({sizes}, "{name}")'
+    module = autocast.to_torch(
+        autocast.from_relax(
+            parse(
+                "@I.ir_module\nclass Module:\n    @R.function\n"
+                f"    def main(x: {tensor}, w: {tensor}):\n        y = R.nn.conv{rank}d_transpose(x, w)\n"
+                "        return y\n"
+            )
+        )
+    )
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(sizes, generator=generator).to(dtype) for _ in range(2))
+    expected = getattr(torch.nn.functional, f"conv_transpose{rank}d")(x.double(), w.double())
+    torch.testing.assert_close(module(x, w), expected.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-4)

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from autocast import vm
-from autocast.compat.names import check_device, named
+from autocast.compat.names import check_device, measured_device, named
 from autocast.compat.raf.handle import FrameworkModel, model_of
 from autocast.ir import FLOATS
 from autocast.model import Model
@@ -38,16 +38,14 @@ def trace_memory(
 
     That is inputs, what something still needs, and workspace; and, with `include_param`, parameters and constants.
     """
-    check_device(device, "device")
-    trace = vm.trace_memory(model_of(model), "cpu", args)
+    trace = vm.trace_memory(model_of(model), measured_device(device), args)
     always = trace.inputs + (trace.params + trace.constants if include_param else 0.0)
     return [(step.name, always + step.live + step.workspace) for step in trace]
 
 
 def get_peak_memory(model: FrameworkModel | Model, device: str, args: Any, include_param: bool = True) -> float:
     """The peak memory of one call in MiB, with what the allocator keeps for later kernels."""
-    check_device(device, "device")
-    return vm.get_peak_memory(model_of(model), "cpu", args, include_param)
+    return vm.get_peak_memory(model_of(model), measured_device(device), args, include_param)
 
 
 def calc_model_gflops(model: FrameworkModel | Model, device: str, args: Any) -> float:

@@ -9,7 +9,7 @@ import torch
 import tvm
 
 from autocast import vm
-from autocast.compat.names import check_device
+from autocast.compat.names import check_device, measured_device
 from autocast.compat.raf.handle import FUSION, FrameworkModel, Record, handle_of, model_of, run
 from autocast.compat.raf.testing.common import check
 from autocast.compat.raf.utils import memory_profiler, profiler
@@ -99,10 +99,12 @@ def profile_vm_model(
     """The latencies of a model in ms: a sequence of `repeat` means over `number` runs each.
 
     `args` are inputs in their order, or a dictionary by their names. The model's parameters stay as they are; the other
-    arguments are those of `get_vm_executor`, and the errors `autocast.profile_vm_model`'s.
+    arguments are those of `get_vm_executor`, and the errors `autocast.profile_vm_model`'s. `device` may be one of
+    torch's, too: "torch:cpu", "cuda".
     """
-    check_device(device, "device")
-    value = _with_passes(model, options).value
+    name, value = measured_device(device), _with_passes(model, options).value
+    if name != "cpu":
+        return vm.profile_vm_model(value, name, args, opt_level=opt_level, warmup=warmup, number=number, repeat=repeat)
     with tvm.transform.PassContext(disabled_pass=list(FUSION) if disable_fusion else []):
         executable = vm.compile(value.replace() if disable_fusion else value, opt_level=opt_level)
     return vm.profile_vm_model(executable, "cpu", args, warmup=warmup, number=number, repeat=repeat)

@@ -1,17 +1,15 @@
-"""`autocast.wrap`: a torch module that its program calls as before, and that our kernels compute."""
+"""What calls of a wrapped module run: a program for each kind of inputs, or torch's compiler."""
 
 from __future__ import annotations
 
-import functools
 import inspect
-import operator
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,142 +18,18 @@ from torch.utils import _pytree as pytree
 from autocast import amp
 from autocast.errors import FallbackWarning, ImportModelError, InputError
 from autocast.frontend import from_torch
-from autocast.messages import check_kind, warn
+from autocast.messages import warn
 from autocast.model.value import Model
 from autocast.runtime.tensors import from_tensor
 from autocast.vm.compile import compile
+from autocast.wrapping.weights import Weights
 
-Module = TypeVar("Module", bound=nn.Module)
-
-#: Where a wrapped module keeps what was compiled for it.
-_COMPILED = "_autocast_compiled"
-
-_version = operator.attrgetter("_version")
-
-#: Where one that is imported keeps what its `**kwargs` are given beside tensors: torch.export takes none of these with
-#: sizes that vary.
-_OPTIONS = "_autocast_options"
+#: Where a module that is imported keeps what its `**kwargs` are given beside tensors: torch.export takes none of these
+#: with sizes that vary.
+OPTIONS = "_autocast_options"
 
 #: Inputs that are baked in, so that each value has a program of its own.
 _CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device)
-
-
-def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **options: Any) -> Module:
-    """A module that is called, trained, saved and loaded as `module` is, with mixed precision, on our kernels.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        It is not changed, and shares its parameters, buffers and submodules with what is returned.
-    dynamic : mapping or str, optional
-        As `from_torch` takes it; "auto": a size that differs from those of the calls before is dynamic from then on.
-        Calls of which gradients are wanted have sizes as `torch.compile` has them.
-    **options
-        Of `amp.autocast`: `policy="mp1"`, `dtype="float16"`; its defaults where nothing is given.
-
-    Returns
-    -------
-    torch.nn.Module
-        Of a class that derives from the module's, and has its name: with its signature, attributes, methods, state
-        dict and outputs (such as a ModelOutput of transformers). The first call with inputs of a kind (which there are,
-        their dtypes, the values of those that are no tensors) imports and compiles; weights that were changed since, by
-        `load_state_dict`, an optimizer or an assignment, are read again. What the module's code reads besides (its
-        configuration, say) is as it was then. Where gradients are recorded and a parameter or an input requires them, a
-        call is compiled by `torch.compile(backend="autocast")`, forward and backward: gradients come as from `module`.
-        So is one that changes buffers (BatchNorm in training mode) or other attributes, that draws random numbers, and
-        one that `from_torch` refuses (the module decides by values, or returns what is no tensor in an object).
-
-    Warns
-    -----
-    FallbackWarning
-        In the first call that torch's compiler runs, of a module with recurrent layers: it leaves them to torch.
-
-    Raises
-    ------
-    ImportModelError
-        In a call: what `from_torch` raises where `dynamic` says of which sizes the module is.
-    """
-    check_kind("wrap", module, nn.Module, InputError, "a torch.nn.Module")
-    if (what := _no_python(module)) is not None:
-        raise InputError(
-            f"wrap: the module is {what}, expected one whose code is Python. Wrap the module it was made of"
-        )
-    kind: Any = type(module)
-    own = module.__dict__.get("forward")
-    made = _class_of(kind) if own is None else _class_with(kind, _method(module, own), own)
-    wrapped = cast(Module, object.__new__(made))
-    kept = {name: value for name, value in module.__dict__.items() if name not in _REPLACED}
-    wrapped.__dict__.update(kept, **{_COMPILED: _Compiled(dynamic, options)})
-    return wrapped
-
-
-#: What a module may have of its own for its calls: another forward, and `module.compile()`, of torch's compiler.
-_REPLACED = ("forward", "_compiled_call_impl")
-
-
-def _no_python(module: nn.Module) -> str | None:
-    """What a module is that cannot be wrapped; None where it can."""
-    if isinstance(module, torch.jit.ScriptModule):
-        return "a ScriptModule"
-    if "_orig_mod" in module._modules:  # torch.compile's, whose class takes seconds to import
-        return "what torch.compile returned"
-    return "wrapped already" if _COMPILED in module.__dict__ else None
-
-
-def _method(module: nn.Module, own: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward that was assigned to a module, as a method of its class."""
-    if getattr(own, "__self__", None) is module:
-        return cast(Any, own).__func__
-    signature = inspect.signature(own)
-
-    @functools.wraps(own)
-    def method(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return own(*args, **kwargs)
-
-    itself = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-    method.__dict__["__signature__"] = signature.replace(parameters=[itself, *signature.parameters.values()])
-    return method
-
-
-@functools.cache
-def _class_of(kind: type[nn.Module]) -> type[nn.Module]:
-    """The class of what a module of this class is wrapped to."""
-    return _class_with(kind, kind.forward)
-
-
-def _class_with(kind: type[nn.Module], function: Callable[..., Any], own: Any = None) -> type[nn.Module]:
-    """As `_class_of`, for what computes a call, and the forward of its own that a module has."""
-
-    @functools.wraps(function)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        inner = partial(function, self, **self.__dict__.get(_OPTIONS, {}))
-        call = self.__dict__[_COMPILED]
-        if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
-            call = _unseen(call)
-        return call(self, inner, args, kwargs)
-
-    def reduce(self: nn.Module, protocol: Any) -> Any:
-        plain = object.__new__(kind)
-        plain.__dict__.update({name: value for name, value in self.__dict__.items() if name != _COMPILED})
-        if own is not None:
-            plain.__dict__["forward"] = own
-        compiled = self.__dict__[_COMPILED]
-        return _wrapped_again, (plain, compiled.dynamic, compiled.options)
-
-    members = {"forward": forward, "__reduce_ex__": reduce, "__module__": kind.__module__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (kind,), members)
-
-
-def _unseen(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A call as it is where Dynamo compiles what calls it: it imports, compiles and reads addresses, none of it torch.
-
-    Outside of Dynamo the call is made as it is, as torch's mark costs some microseconds each time.
-    """
-    return torch.compiler.disable(call, reason="autocast.wrap: our kernels compute this module")
-
-
-def _wrapped_again(module: nn.Module, dynamic: Any, options: Mapping[str, Any]) -> nn.Module:
-    return wrap(module, dynamic=dynamic, **options)
 
 
 @dataclass
@@ -167,7 +41,7 @@ class _Program:
     model : Model
         The module, with casts.
     executable : callable
-        The model, compiled with the weights as they were at `versions`.
+        The model, compiled with the weights as they were after so many `writes`.
     outputs : pytree.TreeSpec, optional
         How the module nests what it returns; None: one tensor.
     leaves : list
@@ -177,7 +51,7 @@ class _Program:
 
     model: Model
     executable: Callable[..., Any]
-    versions: list[int]
+    writes: int
     outputs: Any
     leaves: list[Any]
 
@@ -200,21 +74,14 @@ class _Program:
         return pytree.tree_unflatten(leaves, self.outputs)
 
 
-class _Compiled:
+class Programs:
     """The programs of a wrapped module, by the kinds of their inputs."""
 
     def __init__(self, dynamic: Any, options: Mapping[str, Any]) -> None:
         self.dynamic, self.options = dynamic, options
         #: None where torch's compiler runs it: a call changes more than its results, or cannot be imported.
         self._programs: dict[Any, _Program | None] = {}
-        #: Where modules find parameters, buffers and submodules, and what they found there.
-        self._owners: list[dict[str, Any]] = []
-        self._contents: list[dict[str, Any]] = []
-        #: Those of one number, by their owners and names: equal ones are not the same.
-        self._numbers: list[tuple[dict[str, Any], str, torch.Tensor]] = []
-        self._weights: list[torch.Tensor] = []
-        self._counted: list[torch.Tensor] = []
-        self._memory: list[int] = []
+        self._weights: Weights | None = None
         self._turn = threading.RLock()
         self._by_torch: Callable[..., Any] | None = None
         #: The leaves of what the module returned when it was exported last, and how they are nested.
@@ -236,13 +103,15 @@ class _Compiled:
         kind, tensors = _sorted(args, kwargs)
         key = (module.training, kind, torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
         with self._turn:
-            if not self._is_same():
+            weights = self._weights
+            if weights is None or not weights.are_here():
                 self._programs.clear()
+                weights = self._weights = Weights(module)
             if key not in self._programs:
-                self._programs[key] = self._imported(module, args, kwargs)
+                self._programs[key] = self._imported(module, weights, args, kwargs)
             program = self._programs[key]
-            if program is not None and program.versions != (versions := self._versions()):
-                program.executable, program.versions = compile(program.model), versions
+            if program is not None and program.writes != (writes := weights.writes()):
+                program.executable, program.writes = compile(program.model), writes
         if program is None:
             return self._traced(module, forward)(module, *args, **kwargs)
         try:
@@ -264,30 +133,13 @@ class _Compiled:
                 self._by_torch = torch.compile(whole, backend=compiled, dynamic=None if self.dynamic else False)
             return self._by_torch
 
-    def _is_same(self) -> bool:
-        """Whether the module has the tensors and submodules, in the memory, that it was imported with."""
-        try:  # one comparison in C, which looks at identities first: a third of the time of asking for each by name
-            if self._owners != self._contents:
-                return False
-        except RuntimeError:  # a tensor that took another's place was compared with it, number by number
-            return False
-        same = all(owner[name] is value for owner, name, value in self._numbers)
-        return same and self._memory == self._addresses()
-
-    def _addresses(self) -> list[int]:
-        """Where the weights are: somebody may exchange their memory (`parameter.data = ...`, `module.to(...)`)."""
-        return list(map(torch.Tensor.data_ptr, self._weights))
-
-    def _versions(self) -> list[int]:
-        """How often each weight was written; those that were made in inference mode do not count it."""
-        return list(map(_version, self._counted))
-
-    def _imported(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Program | None:
+    def _imported(
+        self, module: nn.Module, weights: Weights, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Program | None:
         bare, known = _without_hooks(module), inspect.signature(module.forward).parameters
         options = {name: v for name, v in kwargs.items() if name not in known and isinstance(v, _CONSTANTS)}
-        bare.__dict__[_OPTIONS] = options
+        bare.__dict__[OPTIONS] = options
         others = {name: value for name, value in kwargs.items() if name not in options}
-        self._remember(module)
         try:
             model = from_torch(bare, args, example_kwargs=others, dynamic=self.dynamic)
         except ImportModelError:
@@ -300,22 +152,7 @@ class _Compiled:
         model = amp.autocast(model, **self.options)
         leaves = list(map(_kept, leaves))
         nested = None if leaves == [None] and outputs.is_leaf() else outputs
-        return _Program(model, compile(model), self._versions(), nested, leaves)
-
-    def _remember(self, module: nn.Module) -> None:
-        kinds = operator.attrgetter("_parameters", "_buffers", "_modules")
-        self._owners = [owner for part in module.modules() for owner in kinds(part) if owner]
-        self._contents = list(map(dict, self._owners))
-        tensors = [
-            (owner, name, value)
-            for owner in self._owners
-            for name, value in owner.items()
-            if isinstance(value, torch.Tensor)
-        ]
-        self._numbers = [one for one in tensors if one[2].numel() == 1]
-        self._weights = [weight for _, _, weight in tensors]
-        self._counted = [weight for weight in self._weights if not weight.is_inference()]
-        self._memory = self._addresses()
+        return _Program(model, compile(model), weights.writes(), nested, leaves)
 
 
 def _warn_of_recurrences(module: nn.Module) -> None:
