@@ -9,11 +9,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import fx
+from torch._higher_order_ops.flat_apply import flat_apply
+from torch._higher_order_ops.flex_attention import flex_attention
 from torch.export import ExportedProgram
 from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
-_OPERATOR = torch.ops.higher_order.flex_attention
 
 
 class written_flex_attention(TorchFunctionMode):
@@ -21,13 +22,13 @@ class written_flex_attention(TorchFunctionMode):
 
     def __init__(self, program: ExportedProgram) -> None:
         super().__init__()
-        for node in program.graph.find_nodes(op="call_function", target=_OPERATOR):
+        for node in program.graph.find_nodes(op="call_function", target=flex_attention):
             score_mod, mask_mod = node.args[3], node.args[4][-1]
             _prepare(getattr(program.graph_module, score_mod.target), places=slice(1, 5))
             _prepare(getattr(program.graph_module, mask_mod.target), places=slice(0, 4))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        called = _attend if func is _OPERATOR else func
+        called = _attend if func is flex_attention else func
         return called(*args, **(kwargs or {}))
 
 
@@ -48,7 +49,7 @@ def _prepare(function: fx.GraphModule, places: slice) -> None:
             graph.erase_node(node)
             delattr(function, node.target)
     depending = _depending(graph, list(graph.nodes)[places])
-    for node in graph.find_nodes(op="call_function", target=torch.ops.higher_order.flat_apply):
+    for node in graph.find_nodes(op="call_function", target=flat_apply):
         indices = [arg for arg in node.args if isinstance(arg, fx.Node) and arg.op != "get_attr"][1:]
         if placed := [index for index in indices if index in depending]:
             with graph.inserting_before(node):
@@ -92,12 +93,9 @@ def _attend(
     scores = (query.to(wide) @ keys.to(wide).mT) * scale
     seen = _at_all_places(block_mask[-1], sizes, (), mask_tensors)
     changed = _at_all_places(score_mod, sizes, (scores,), score_tensors).masked_fill(~seen, -math.inf)
-    changes = next(iter(score_mod.graph.nodes)) is not score_mod.graph.output_node().args[0]
-    if not changes or (query.dtype == wide and _only_adds(score_mod.graph)):
-        bias = seen
-        if changes:
-            added = _at_all_places(score_mod, sizes, (scores.new_zeros(()),), score_tensors)
-            bias = torch.where(seen, added, -math.inf)
+    if _only_adds(score_mod.graph):
+        added = _at_all_places(score_mod, sizes, (scores.new_zeros(()),), score_tensors)
+        bias = torch.where(seen, added, -math.inf)
         attended = F.scaled_dot_product_attention(query, keys, values, bias, scale=scale)
     else:
         hidden = (changed == -math.inf).all(-1, keepdim=True)
@@ -105,12 +103,16 @@ def _attend(
     return attended, changed.logsumexp(-1) / math.log(2), changed.amax(-1) / math.log(2)
 
 
+#: Operators whose results do not depend on a tensor that they are given: masks of torch's begin with these.
+_MAKING = {aten.new_ones.default, aten.new_zeros.default}
+
+
 def _at_all_places(
     function: fx.GraphModule, sizes: Sequence[int], score: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]
 ) -> torch.Tensor:
     """What a function computes for each batch, head, query and key; of size 1 along those that it does not ask for."""
     asked = list(function.graph.nodes)[len(score) : len(score) + 4]
-    along = [bool(node.users) or any(part.dim() for part in score) for node in asked]
+    along = [not {user.target for user in node.users} <= _MAKING or any(part.dim() for part in score) for node in asked]
     mapped: Callable[..., torch.Tensor] = function
     for axis in (axis for axis in (3, 2, 1, 0) if along[axis]):
         scores = [0 if part.dim() else None for part in score]

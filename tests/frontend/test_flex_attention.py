@@ -54,7 +54,6 @@ class _Attention(nn.Module):
 
 #: What is done to scores, which of them a query sees, and the operator that it is.
 _CASES: dict[str, tuple[Callable[..., Any] | None, Callable[..., Any] | None, str]] = {
-    "causal": (None, lambda b, h, i, j: i >= j, "nn.attention"),
     "some see nothing": (None, lambda b, h, i, j: (j < 3 + b) & (i > 3), "nn.attention_bias"),
     "distance": (lambda t, s, b, h, i, j: 1 + s - t[h, 0] * (i - j), lambda b, h, i, j: i >= j, "nn.attention_bias"),
     "hides": (lambda t, s, b, h, i, j: torch.where(i >= j, s, -math.inf), None, "nn.attention"),
@@ -87,6 +86,12 @@ def test_batch_and_length_are_those_of_the_call() -> None:
             assert relative_error(model(x), _Attention(score_mod, mask_mod, True)(x)) < 1e-6, shape
 
 
+def test_what_hides_nothing_has_no_bias_for_any_batch() -> None:
+    x = torch.randn(2, _LENGTH, 8)
+    model = from_torch(_Attention(None, None, False), (x,), dynamic={"batch": ("x", 0), "length": ("x", 1, 2, 64)})
+    assert operators(model)["nn.attention"] == 1
+
+
 @pytest.mark.parametrize(("score_mod", "mask_mod"), [_RELATIVE, _SCALED], ids=["relative", "scaled"])
 def test_it_is_trained_on_cpus_where_torch_cannot(score_mod: Any, mask_mod: Any) -> None:
     x, labels = torch.randn(2, _LENGTH, 8), torch.randn(2, 4, _LENGTH, 8)
@@ -100,11 +105,10 @@ def test_it_is_trained_on_cpus_where_torch_cannot(score_mod: Any, mask_mod: Any)
         assert (gradient - parameter.grad).abs().max() < 1e-6, name
 
 
-def test_sums_and_maxima_are_those_of_the_changed_scores() -> None:
+def test_sums_are_those_of_the_changed_scores() -> None:
     class Sums(nn.Module):
         def forward(self, query: torch.Tensor) -> Any:
-            asked = {"lse": True} if "return_aux" in flex_attention.__kwdefaults__ else None
-            return flex_attention(query, query, query, lambda s, *at: s.tanh(), return_aux=AuxRequest(**asked))
+            return flex_attention(query, query, query, lambda s, *at: s.tanh(), return_aux=AuxRequest(lse=True))
 
     query = torch.randn(1, 2, 6, 4)
     attended, sums = from_torch(Sums(), (query,))(query)
@@ -114,8 +118,7 @@ def test_sums_and_maxima_are_those_of_the_changed_scores() -> None:
 
 
 def test_a_model_in_low_precision_adds_to_scores_in_float32() -> None:
-    score_mod, mask_mod, _ = _CASES["distance"]
-    low = _Attention(score_mod, mask_mod, False).bfloat16()
+    low = _Attention(lambda t, s, b, h, i, j: s + (100 + 0.1 * j), None, False).bfloat16()  # steps of 0.5 at 100
     x = torch.randn(2, _LENGTH, 8, dtype=torch.bfloat16)
     exact = copy.deepcopy(low).double()
     exact.is_written = True
