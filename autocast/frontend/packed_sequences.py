@@ -56,7 +56,9 @@ class PackedSequences:
         self._padded: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def batch(self, sizes: Any) -> Batch | None:
-        """The batch that torch's `batch_sizes` are of."""
+        """The batch that torch's `batch_sizes` are of; None where it is none, or something else."""
+        if not isinstance(sizes, torch.Tensor):  # torch 2.11's compiler, in a branch, knows no `id` of what is none
+            return None
         return self._batches[id(sizes)][1] if id(sizes) in self._batches else None
 
     def padded(self, rows: torch.Tensor, batch: Batch) -> torch.Tensor:

@@ -104,7 +104,7 @@ class whole_recurrences(TorchFunctionMode):
         """What a call returns; None where it is torch's."""
         if func is torch._pack_padded_sequence:
             return self.sequences.pack(*args)
-        batch = next((batch for value in args[:2] if (batch := self.sequences.batch(value))), None)
+        batch = next(filter(None, map(self.sequences.batch, args[:2])), None)
         name = _NAMES.get(func)
         if batch is None:
             if name is None or not _is_plain(name, *args):
