@@ -15,6 +15,7 @@ from tvm.ir.instrument import pass_instrument
 
 from autocast.kernels.contexts import changed_context
 from autocast.kernels.fallback.schedule import EXISTING
+from autocast.kernels.lowering import lowered
 
 #: What is read off a kernel whose loops are final.
 Describe = Callable[[tirx.PrimFunc], Any]
@@ -52,13 +53,9 @@ def machine_code(unit: tvm.IRModule, target: tvm.target.Target, describe: Descri
     """
     loops = _Loops()
     target = _careful(target) if any(map(_has_remainders, unit.functions.values())) else target
-    pipeline, finalize, _ = tirx.get_default_tir_pipeline(target)
     disabled = ("tirx.CommonSubexprElim",) if any(map(_converts_integers, unit.functions.values())) else ()
     with changed_context(instruments=[loops], disabled=disabled):
-        mod = tirx.transform.BindTarget(target.with_host(target))(unit)
-        mod = finalize()(pipeline(mod))
-        if tvm.transform.PassContext.current().config.get("tirx.disable_assert", False):
-            mod = tirx.transform.SkipAssert()(mod)
+        mod = lowered(unit, target)
     functions = {var: _checked(function).without_attr("tirx.is_entry_func") for var, function in mod.functions.items()}
     code = tvm_ffi.get_global_func("target.build.llvm")(tvm.IRModule(functions, attrs=mod.attrs), target)
     return code, {var.name_hint: describe(function) for var, function in loops.mod.functions.items()}
