@@ -8,9 +8,11 @@ torch proves the conditions of dimensions that have bounds, where it can; here t
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -78,10 +80,10 @@ def counterexample(
     ]
     sized = [_Sized(meta.shape) if isinstance(meta, torch.Tensor) else None for meta in inputs]
     scope = {**SYMPY_INTERP, "math": math, "inf": math.inf, "L": _named(module, example, sized)}
-    for sizes in _combinations(ranges) if conditions else ():
+    for sizes in combinations(ranges) if conditions else ():
         values = {symbol: sizes[name] for symbol, name in symbols.items()}
         for one in filter(None, sized):
-            one.shape = tuple(size if isinstance(size, int) else _value(size, values) for size in one.declared)
+            one.shape = sizes_of(one.declared, values)
         for text, code in conditions:
             if not eval(code, scope):  # torch wrote it, and calls it in the same way
                 shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
@@ -90,12 +92,33 @@ def counterexample(
 
 
 def _is_of_one(text: str) -> bool:
-    """Whether a condition is that a size is not 1, which torch says by itself: the program is taken for that of 1."""
-    return text.endswith(" != 1") and "%" not in text
+    """Whether a condition is that a size is not 1, which torch says by itself: the program is taken for that of 1.
+
+    It says so in other words, too, where it asks how a map lies in memory, say: `a > 1`, `a * b != a`, `a < a * b`,
+    `a % (a * b) != 0`. What the code of a module decides by that is looked into elsewhere (decisions.py).
+    """
+    condition = ast.parse(text, mode="eval").body
+    if not isinstance(condition, ast.Compare):
+        return False
+    left, right = condition.left, condition.comparators[0]
+    if isinstance(condition.ops[0], ast.NotEq) and isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod):
+        return ast.unparse(right) == "0" and _factors(left.left) <= _factors(left.right)
+    if "%" in text:
+        return False
+    upwards = isinstance(condition.ops[0], ast.Lt | ast.NotEq) and _factors(left) <= _factors(right)
+    return upwards or (isinstance(condition.ops[0], ast.Gt | ast.NotEq) and _factors(right) <= _factors(left))
 
 
-def _combinations(ranges: Mapping[str, tuple[int, int | None]]) -> Iterator[dict[str, int]]:
-    """Sizes by name: all, or, where these are too many, each dimension's beside the least others, and some drawn."""
+def _factors(size: ast.expr) -> Counter[str]:
+    """What is multiplied in an expression, as text."""
+    if isinstance(size, ast.BinOp) and isinstance(size.op, ast.Mult):
+        return _factors(size.left) + _factors(size.right)
+    return Counter() if isinstance(size, ast.Constant) and size.value == 1 else Counter([ast.unparse(size)])
+
+
+def combinations(ranges: Mapping[str, tuple[int, int | None]]) -> Iterator[dict[str, int]]:
+    """Sizes by name within bounds: all, or, where these are too many, each dimension's beside the least others, and
+    some drawn."""
     sizes = [range(low, (low + _SIZES if high is None else high) + 1) for low, high in ranges.values()]
     if math.prod(map(len, sizes)) <= COMBINATIONS:
         yield from (dict(zip(ranges, row, strict=True)) for row in product(*sizes))
@@ -115,6 +138,11 @@ def _named(
     leaves, spec = pytree.tree_flatten((tuple(example[0]), dict(example[1])))
     args, kwargs = pytree.tree_unflatten([one or leaf for one, leaf in zip(sized, leaves, strict=True)], spec)
     return inspect.signature(module.forward).bind(*args, **kwargs).arguments
+
+
+def sizes_of(declared: Sequence[int | torch.SymInt], values: Mapping[str, int]) -> tuple[int, ...]:
+    """The sizes of a tensor for values of the symbols that are in them."""
+    return tuple(size if isinstance(size, int) else _value(size, values) for size in declared)
 
 
 def _value(size: torch.SymInt, values: Mapping[str, int]) -> int:

@@ -17,7 +17,7 @@ from autocast.messages import is_whole
 _SPELLING = (
     'dynamic={"batch": ("input_ids", 0, 1, 64)} (dimension: input name or position, axis, minimum, maximum), a list of '
     'such tuples where several inputs share the dimension, "*" for every input, torch\'s own '
-    '{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}, or "auto"'
+    '{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}, or the same in the order of the inputs, or "auto"'
 )
 
 
@@ -64,10 +64,14 @@ def input_leaves(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[s
     return [Leaf(name_of(path), path, value) for path, value in flat]
 
 
-def parse(dynamic: Mapping[str, Any] | tuple[DynamicAxis, ...] | None, leaves: Sequence[Leaf]) -> list[DynamicAxis]:
+def parse(
+    dynamic: Mapping[str, Any] | Sequence[Any] | tuple[DynamicAxis, ...] | None, leaves: Sequence[Leaf]
+) -> list[DynamicAxis]:
     """Every dynamic axis that `dynamic` asks for; ImportModelError where it names what is not there."""
-    if dynamic is None or isinstance(dynamic, tuple):
+    if dynamic is None or (isinstance(dynamic, tuple) and all(isinstance(axis, DynamicAxis) for axis in dynamic)):
         return list(dynamic or ())
+    if isinstance(dynamic, tuple | list):
+        dynamic = _by_name(dynamic, leaves)
     if not isinstance(dynamic, Mapping):
         raise ImportModelError(f"from_torch: dynamic is a {type(dynamic).__name__}; expected {_SPELLING}.")
     axes: list[DynamicAxis] = []
@@ -83,6 +87,23 @@ def parse(dynamic: Mapping[str, Any] | tuple[DynamicAxis, ...] | None, leaves: S
                 f"{axis.name!r}; expected one name for it. Leave one out."
             )
     return axes
+
+
+def _by_name(dynamic: Sequence[Any], leaves: Sequence[Leaf]) -> dict[str, Any]:
+    """torch's spelling in the order of the arguments, under their names."""
+    names = list(dict.fromkeys(leaf.name.partition(".")[0] for leaf in leaves))
+    if len(dynamic) != len(names):
+        raise ImportModelError(
+            f"from_torch: dynamic is a {type(dynamic).__name__} of {len(dynamic)}, and there are {len(names)} inputs: "
+            f"{', '.join(names)}; expected one for each, None where nothing varies, or {_SPELLING}."
+        )
+    for name, given in zip(names, dynamic, strict=True):
+        if given is not None and not _is_torch_spelling(given):
+            raise ImportModelError(
+                f"from_torch: dynamic has {given!r} for the input {name!r}; expected None, or a torch.export.Dim by "
+                f"axis: {{0: torch.export.Dim('batch')}}. All spellings: {_SPELLING}."
+            )
+    return {name: given for name, given in zip(names, dynamic, strict=True) if given is not None}
 
 
 def grown(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], example: Any) -> Any:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import is_result
+from autocast.frontend.decisions import Decision, Size
 from autocast.frontend.dynamic import DynamicAxis, Leaf
 
 
@@ -28,12 +29,15 @@ class Exported:
         Which of their axes vary.
     derivatives : tuple of str
         The functions of torch with which it differentiates while it runs; where gradients stop is not known then.
+    decisions : sequence of Decision
+        What the module decided by sizes.
     """
 
     program: torch.export.ExportedProgram
     leaves: Sequence[Leaf]
     axes: Sequence[DynamicAxis]
     derivatives: tuple[str, ...] = ()
+    decisions: Sequence[Decision] = ()
 
     @property
     def symbols(self) -> dict[str, str]:
@@ -80,6 +84,28 @@ class Exported:
             for known, values in self.program.range_constraints.items():
                 if str(known) == symbol and name in inferred and values.lower == 2:
                     self.program.range_constraints[known] = type(values)(1, values.upper)
+
+    @property
+    def sizes(self) -> dict[str, Size]:
+        """What is known of the size of each symbol."""
+        examples = {axis.name: self.leaves[axis.leaf].value.shape[axis.axis] for axis in self.axes}
+        known = {str(symbol): values for symbol, values in self.program.range_constraints.items()}
+        return {
+            symbol: Size(
+                name, examples[name], int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None
+            )
+            for symbol, name in self.symbols.items()
+            if (bounds := known.get(symbol))
+        }
+
+    def require(self, name: str, least: int) -> bool:
+        """Raise the least size of a dimension whose bounds torch infers; False where the user bounds it."""
+        if any(axis.name == name and hasattr(axis.dim, "__name__") for axis in self.axes):
+            return False
+        for known, values in self.program.range_constraints.items():
+            if self.symbols.get(str(known)) == name:
+                self.program.range_constraints[known] = type(values)(least, values.upper)
+        return True
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from torch.utils import _pytree as pytree
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one
 from autocast.frontend.conditions import COMBINATIONS, counterexample
+from autocast.frontend.decisions import INSIDE, Decision, deviation, noted_decisions
 from autocast.frontend.decompose import decompose
 from autocast.frontend.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
@@ -32,8 +32,6 @@ from autocast.frontend.rewritten import rewritten_functions
 from autocast.frontend.rewritten_layers import rewritten_layers
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
 from autocast.runtime.tensors import kind_of_layout
-
-_INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 #: (what torch's message has in it, what to try).
 _REMEDIES = (
@@ -94,6 +92,7 @@ def export(
         ) from error
     _check_conditions(exported, program, module, (args, kwargs))
     exported.allow_one(dropped_where_one(program))
+    _check_decisions(exported, program, module, (args, kwargs))
     return exported
 
 
@@ -111,17 +110,17 @@ def _exported(
     """What is imported of a module, and the program that torch exported; where torch could not prove what it assumes of
     the sizes along `axes`, one of which it proves nothing."""
     try:
-        program = _traced(module, args, kwargs, leaves, axes)
+        program, decisions = _traced(module, args, kwargs, leaves, axes)
     except Exception as error:
         tried = _to_be_tried(axes)
         if _UNPROVEN not in str(error) or not tried:
             raise
         try:
-            program, axes = _traced(module, args, kwargs, leaves, tried), tried
+            (program, decisions), axes = _traced(module, args, kwargs, leaves, tried), tried
         except Exception:
             raise error from None
     with _no_gradients(module):
-        return _decomposed(program, leaves, axes), program
+        return replace(_decomposed(program, leaves, axes), decisions=decisions), program
 
 
 def _traced(
@@ -130,14 +129,21 @@ def _traced(
     kwargs: dict[str, Any],
     leaves: Sequence[Leaf],
     axes: Sequence[DynamicAxis],
-) -> torch.export.ExportedProgram:
+) -> tuple[torch.export.ExportedProgram, Sequence[Decision]]:
     shapes = export_shapes(axes, leaves, args)
     with _no_gradients(module), _no_cache(module, kwargs), _no_guess(), _unlogged(), warnings.catch_warnings():
         # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
         warnings.simplefilter("ignore")
         examples, named = grown(axes, leaves, _apart(module, (args, kwargs)))
-        with marking_stops(), rewritten_layers(), whole_recurrences(), rewritten_functions():
-            return torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
+        with (
+            marking_stops(),
+            rewritten_layers(),
+            whole_recurrences(),
+            rewritten_functions(),
+            noted_decisions() as decisions,
+        ):
+            program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
+        return program, decisions
 
 
 def _to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
@@ -160,6 +166,32 @@ def _check_conditions(
             f"from_torch: {type(module).__name__} decides by sizes: {found}. Expected a module that computes the same "
             f"for all sizes of {', '.join(sorted(inferred))}; narrow the bounds, or import it once for each case."
         )
+
+
+def _check_decisions(
+    exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module, example: Any
+) -> None:
+    """Raise the least sizes, as far as torch infers them, until the module decides as it did for the examples.
+
+    Raises
+    ------
+    ImportModelError
+        It is another program for sizes that are asked for.
+    """
+    if not exported.decisions:
+        return
+    with _no_gradients(module), _no_cache(module, example[1]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while found := deviation(program, module, example, exported.decisions, exported.sizes):
+            (name, size), *others = found.sizes.items()
+            least = {one.name: one.least for one in exported.sizes.values()}
+            if others or size != least[name] or not exported.require(name, size + 1):
+                shown = ", ".join(f"{name} = {size}" for name, size in found.sizes.items())
+                raise ImportModelError(
+                    f"from_torch: {type(module).__name__} decides by sizes ({found.place}): for {shown} it computes "
+                    f"something else. Expected a module that computes the same for all sizes of "
+                    f"{', '.join(found.sizes)}; narrow the bounds, or import it once for each case."
+                )
 
 
 def _apart(module: torch.nn.Module, example: Any) -> Any:
@@ -234,7 +266,7 @@ def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: An
 
 def _place(error: Exception) -> str:
     """The innermost line of the model that led to an error, where it is not torch's own."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_INSIDE)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(INSIDE)]
     return f" ({frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
 
 

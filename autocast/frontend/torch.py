@@ -27,7 +27,7 @@ def from_torch(
     example_args: Sequence[Any] | None = None,
     *,
     example_kwargs: Mapping[str, Any] | None = None,
-    dynamic: Mapping[str, Any] | str | None = None,
+    dynamic: Mapping[str, Any] | Sequence[Any] | str | None = None,
     seed: int = 0,
     fallback: str = "torch",
     cached: bool = False,
@@ -43,10 +43,11 @@ def from_torch(
         Example positional inputs. Tensors become inputs of the model; plain Python values are baked in.
     example_kwargs : mapping, optional
         Example keyword inputs.
-    dynamic : mapping or "auto", optional
+    dynamic : mapping, sequence or "auto", optional
         Dimensions that may differ from call to call: `{"batch": ("input_ids", 0, 1, 64)}` (name: input, axis, minimum,
         maximum; torch infers bounds that are left out), a list of such tuples where inputs share the dimension, `"*"`
-        for every tensor input; or torch's own `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`. "auto":
+        for every tensor input; or torch's own `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`, and in
+        the order of the inputs `({0: torch.export.Dim("batch", min=1, max=64)}, None)`. "auto":
         sizes are those of the examples until a call has another; then `module` is imported again with that dimension
         dynamic, once, and a ReimportWarning says so.
     seed : int

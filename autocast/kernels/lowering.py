@@ -1,4 +1,4 @@
-"""From loops to what LLVM's code generator takes: TVM's passes over a unit of PrimFuncs, as few as its functions need."""
+"""From loops to what LLVM's code generator takes: TVM's passes over PrimFuncs, as few as these need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tvm_ffi
 from tvm import s_tir, tirx
 
 #: For functions that are loops and vectors already, as generators of kernels write them. TVM's own pipeline has 40
-#: passes for blocks, thread bindings and GPUs, and simplifies four times: with sizes that vary that took as long as LLVM.
+#: passes for blocks, thread bindings and GPUs, and simplifies four times: with sizes that vary, as long as LLVM takes.
 _LOOPS = (
     s_tir.transform.LowerOpaqueBlock(),
     tirx.transform.FlattenBuffer(),

@@ -143,7 +143,7 @@ class Programs:
         try:
             model = from_torch(bare, args, example_kwargs=others, dynamic=self.dynamic)
         except ImportModelError:
-            if isinstance(self.dynamic, Mapping):
+            if not isinstance(self.dynamic, str | None):
                 raise
             return None
         leaves, outputs = self._returned

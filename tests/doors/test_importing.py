@@ -221,7 +221,10 @@ ROWS: Rows = {
         ),
         "dynamic a text": (lambda: from_torch(NET, (X,), dynamic="batch"), "dynamic is a str"),
         "dynamic True": (lambda: from_torch(NET, (X,), dynamic=True), "dynamic is a bool"),
-        "dynamic a list": (lambda: from_torch(NET, (X,), dynamic=["batch"]), "dynamic is a list"),
+        "dynamic a list": (
+            lambda: from_torch(NET, (X,), dynamic=["batch"]),
+            "dynamic has 'batch' for the input 'input'",
+        ),
         "dynamic unknown input": (
             lambda: from_torch(NET, (X,), dynamic={"n": ("x", 0)}),
             "dynamic names the input 'x'",

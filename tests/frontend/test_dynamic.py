@@ -46,6 +46,24 @@ def test_each_spelling_names_the_symbolic_dimension_and_bounds_it(dynamic: dict[
     assert dict(model.main.attrs["tir_var_lower_bound"]) == {"batch": 1}
 
 
+class Affine(nn.Module):
+    """A multiple of one tensor, and another one."""
+
+    def forward(self, x: torch.Tensor, scale: float, y: torch.Tensor) -> torch.Tensor:
+        """(n, 4), (4) to (n, 4)."""
+        return x * scale + y
+
+
+def test_dimensions_may_be_in_the_order_of_the_inputs_as_in_torch() -> None:
+    example = (torch.randn(3, 4), 2.0, torch.randn(4))
+    model = from_torch(Affine(), example, dynamic=({0: _BATCH}, None, None))
+    assert str(model.main.params[0].ty.shape.values[0]) == "batch"
+    with pytest.raises(ImportModelError, match="a tuple of 2, and there are 3 inputs"):
+        from_torch(Affine(), example, dynamic=({0: _BATCH}, None))
+    with pytest.raises(ImportModelError, match="has 7 for the input 'y'"):
+        from_torch(Affine(), example, dynamic=[{0: _BATCH}, None, 7])
+
+
 def test_two_dynamic_dimensions_vary_freely() -> None:
     dynamic = {"batch": ("*", 0, 1, 16), "length": ("x", 1)}
     run = runner(from_torch(Pair(), _EXAMPLE, dynamic=dynamic))
@@ -195,6 +213,83 @@ def test_conditions_that_torch_cannot_prove_hold_for_every_size_that_may_come() 
     for size in (4, 11):
         x = torch.randn(size, 3)
         assert_close((model(x),), (module(x),))
+
+
+_ONE = {
+    "equal": lambda x: x * 2 if x.shape[0] == 1 else x + 1,
+    "larger": lambda x: x + 1 if x.shape[0] > 1 else x * 2,
+    "product": lambda x: x + 1 if x.shape[0] * 3 != 3 else x * 2,
+    "with a drawn number": lambda x: x + torch.rand(()) if x.shape[0] == 1 else x + 1,
+    "asserted": lambda x: _asserted(x.shape[0] > 1, x + 1),
+}
+
+
+def _asserted(holds: bool, x: torch.Tensor) -> torch.Tensor:
+    assert holds
+    return x
+
+
+@pytest.mark.parametrize("decides", _ONE.values(), ids=_ONE)
+def test_a_module_that_is_another_for_a_size_of_one_takes_two_or_more(decides: Any) -> None:
+    """torch.export takes sizes that vary for larger than 1 without a word."""
+    model = from_torch(Calls(decides), (torch.ones(4, 3),), dynamic={"n": (0, 0)})
+    assert_close((model(torch.ones(2, 3)),), (torch.full((2, 3), 2.0),))
+    with pytest.raises(InputError, match="expected n of 2 or more"):
+        model(torch.ones(1, 3))
+    with pytest.raises(ImportModelError, match=r"decides by sizes \(.*test_dynamic.py:\d+\): for n = 1"):
+        from_torch(Calls(decides), (torch.ones(4, 3),), dynamic={"n": (0, 0, 1, 16)})
+
+
+def test_a_decision_by_a_size_of_one_that_changes_no_number_leaves_the_size_free() -> None:
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=bool(x.shape[1] > 1))
+
+    model = from_torch(Calls(attention), (torch.randn(2, 5, 8),), dynamic={"length": (0, 1)})
+    for length in (1, 3):
+        x = torch.randn(2, length, 8)
+        assert_close((model(x),), (attention(x),))
+
+
+def test_a_size_of_one_that_others_lead_to_is_found() -> None:
+    class Halves(nn.Module):
+        """A convolution that halves a picture, and another function of rows than of one row."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.halve = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+            self.norm = nn.BatchNorm2d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """(n, 3, height, width) to (n, 4, height / 2, width / 2)."""
+            x = self.norm(self.halve(x))
+            return x if x.shape[2] == 1 else x * 2
+
+    module = Halves().eval()
+    model = from_torch(module, (torch.randn(2, 3, 9, 8),), dynamic={"height": (0, 2), "width": (0, 3)})
+    x = torch.randn(2, 3, 3, 1)
+    assert_close((model(x),), (module(x).detach(),))
+    with pytest.raises(InputError, match="expected height of 3 or more"):
+        model(torch.randn(2, 3, 2, 8))
+
+
+@pytest.mark.parametrize("then", ["linear", "attention", "LSTM"])
+def test_maps_of_pictures_of_any_size_are_flattened(then: str) -> None:
+    """Torch asks whether the maps have one row or column, as it does of what lies how in memory."""
+    halve, layer = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.LSTM(8, 4) if then == "LSTM" else nn.Linear(8, 4)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        rows = halve(x).flatten(2).permute(2, 0, 1)
+        if then == "attention":
+            rows = nn.functional.scaled_dot_product_attention(rows, rows, rows)
+        return layer(rows)[0] if then == "LSTM" else layer(rows)
+
+    module = Calls(forward)
+    module.halve, module.layer = halve, layer
+    sizes = {"batch": (0, 0), "height": (0, 2), "width": (0, 3)}
+    model = from_torch(module, (torch.randn(2, 3, 9, 8),), dynamic=sizes)
+    for shape in ((1, 3, 2, 2), (3, 3, 5, 1), (1, 3, 1, 1), (2, 3, 6, 7)):
+        x = torch.randn(shape)
+        assert_close((model(x),), (module(x).detach(),))
 
 
 def test_an_axis_that_is_dropped_where_its_size_is_one_is_at_least_two() -> None:

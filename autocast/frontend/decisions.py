@@ -1,0 +1,187 @@
+"""What the code of a module decides by sizes that may be 1, or lead to a size of 1: `if x.shape[0] == 1: ...`.
+
+torch.export takes sizes that vary for larger than 1, and writes down neither that it did nor what was decided by that.
+The program of 2 is that of 1, too, for nearly everything that is written: whether a mask of one query is causal does
+not matter, say. So the module is called with such sizes, and compared with what was exported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+from torch import fx
+from torch.export.graph_signature import InputKind, InputSpec, OutputKind
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+from torch.utils import _pytree as pytree
+from torch.utils._sympy.printers import PythonPrinter
+
+from autocast.frontend.conditions import combinations, sizes_of
+
+#: Frames that are no code of a module.
+INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
+
+#: With so many combinations of sizes for which a decision falls otherwise the module is called.
+_CALLS = 3
+
+
+class Decision(NamedTuple):
+    """A condition (of sympy) that a module asked for while it was traced, whether it held, and in which line."""
+
+    condition: Any
+    held: bool
+    place: str
+
+
+@contextlib.contextmanager
+def noted_decisions() -> Iterator[list[Decision]]:
+    """While this is active, the conditions on sizes by which code outside of torch decides are added to the list."""
+    ask = torch.SymBool.__bool__
+    made: dict[Any, Decision] = {}
+    decisions: list[Decision] = []
+
+    def noted(condition: torch.SymBool) -> bool:
+        held = ask(condition)
+        caller, expr = sys._getframe(1), condition.node.expr
+        if expr not in made and expr.free_symbols and not caller.f_code.co_filename.startswith(INSIDE):
+            made[expr] = Decision(expr, held, f"{caller.f_code.co_filename}:{caller.f_lineno}")
+            decisions.append(made[expr])
+        return held
+
+    with mock.patch.object(torch.SymBool, "__bool__", noted):
+        yield decisions
+
+
+class Size(NamedTuple):
+    """A size that varies: its name, the example's, and its bounds."""
+
+    name: str
+    example: int
+    least: int
+    largest: int | None
+
+
+class Deviation(NamedTuple):
+    """Sizes by name for which a module is something else than what was exported of it, and the line that decides so."""
+
+    sizes: Mapping[str, int]
+    place: str
+
+
+def deviation(
+    program: torch.export.ExportedProgram,
+    module: torch.nn.Module,
+    example: tuple[Sequence[Any], Mapping[str, Any]],
+    decisions: Sequence[Decision],
+    sizes: Mapping[str, Size],
+) -> Deviation | None:
+    """Sizes for which a decision falls otherwise than it did, and the module returns something else; None if none are
+    found.
+
+    Parameters
+    ----------
+    program, module, example
+        What was exported, of what, with which inputs.
+    decisions
+        What the module decided.
+    sizes
+        By torch's symbol what there is to know of a size. Those of which nothing is decided stay as they are.
+    """
+    agree: dict[tuple[int, ...], bool] = {}
+    usual = {symbol: max(size.example, size.least, 2) for symbol, size in sizes.items()}
+    for decision in decisions:
+        asked = {str(symbol) for symbol in decision.condition.free_symbols}
+        if not asked <= sizes.keys():
+            continue  # of sizes that values decide
+        bounds = {symbol: (size.least, size.largest) for symbol, size in sizes.items() if symbol in asked}
+        code = compile(PythonPrinter().doprint(decision.condition), "<condition>", "eval")
+        others = (
+            values for values in combinations(bounds) if bool(eval(code, {**SYMPY_INTERP, **values})) != decision.held
+        )
+        for values in islice(others, _CALLS):
+            sized = {**usual, **values}
+            key = tuple(sized.values())
+            if key not in agree:
+                agree[key] = _agrees(program, module, example, sized)
+            if not agree[key]:
+                return Deviation({sizes[symbol].name: value for symbol, value in values.items()}, decision.place)
+    return None
+
+
+def _agrees(
+    program: torch.export.ExportedProgram, module: torch.nn.Module, example: Any, values: Mapping[str, int]
+) -> bool:
+    """Whether the module, called with sizes, returns what its program does; False where one of them fails."""
+    leaves, nesting = pytree.tree_flatten((tuple(example[0]), dict(example[1])))
+    inputs = [
+        _resized(leaf, sizes_of(node.meta["val"].shape, values)) if isinstance(leaf, torch.Tensor) else leaf
+        for leaf, (node, _) in zip(leaves, _inputs(program, InputKind.USER_INPUT), strict=True)
+    ]
+    args, kwargs = pytree.tree_unflatten(inputs, nesting)
+    try:
+        with _as_it_was(module), torch.random.fork_rng():
+            torch.manual_seed(0)
+            expected = pytree.tree_leaves(module(*args, **kwargs))
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            got = _run(program, inputs)
+    except Exception:
+        return False
+    return len(got) == len(expected) and all(map(_near, got, expected))
+
+
+def _inputs(program: torch.export.ExportedProgram, *kinds: InputKind) -> list[tuple[fx.Node, InputSpec]]:
+    nodes = program.graph.find_nodes(op="placeholder")
+    pairs = zip(nodes, program.graph_signature.input_specs, strict=True)
+    return [(node, spec) for node, spec in pairs if not kinds or spec.kind in kinds]
+
+
+def _run(program: torch.export.ExportedProgram, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a program, of any sizes, bounds or not."""
+    given = iter(inputs)
+    state = {**program.state_dict, **program.constants}
+    values = []
+    for _, spec in _inputs(program):
+        value = next(given) if spec.kind is InputKind.USER_INPUT else state[spec.target]
+        values.append(value.clone() if spec.kind is InputKind.BUFFER else value)
+    outputs = fx.Interpreter(program.graph_module).run(*values, enable_io_processing=False)
+    specs = program.graph_signature.output_specs
+    return [value for value, spec in zip(outputs, specs, strict=True) if spec.kind is OutputKind.USER_OUTPUT]
+
+
+def _resized(value: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """The values of an example, again where there are more; no two of them equal, which might hide what is computed."""
+    if not value.numel():
+        return value.new_zeros(shape)
+    for axis, size in enumerate(shape):
+        if size != value.shape[axis]:
+            value = value.index_select(axis, torch.arange(size, device=value.device) % value.shape[axis])
+    if not value.is_floating_point():
+        return value
+    numbers = torch.rand(value.shape, generator=torch.Generator().manual_seed(0)).to(value.device)
+    return value + (0.1 * numbers).to(value.dtype)
+
+
+def _near(got: Any, expected: Any) -> bool:
+    if not isinstance(got, torch.Tensor) or not isinstance(expected, torch.Tensor):
+        return True
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return False
+    return torch.allclose(got.double(), expected.double(), rtol=1e-2, atol=1e-3, equal_nan=True)
+
+
+@contextlib.contextmanager
+def _as_it_was(module: torch.nn.Module) -> Iterator[None]:
+    """What a call changes of the module's buffers is undone."""
+    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            buffer.copy_(value)
