@@ -17,6 +17,7 @@ from torch.export.graph_signature import (
     TensorArgument,
     TokenArgument,
 )
+from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 from autocast.frontend.nodes import module_path, operator_of
@@ -150,6 +151,20 @@ def dropped_where_one(program: ExportedProgram) -> set[str]:
                 if x.dim() and isinstance(x.shape[axis], torch.SymInt):
                     dropped.add(str(x.shape[axis].node.expr))
     return dropped
+
+
+def negative_where_one(program: ExportedProgram) -> set[str]:
+    """The symbols of which a size is computed that is negative where they are 1: torch takes them for larger."""
+    values = (value for node in _call_nodes(program) for value in pytree.tree_leaves(node.meta.get("val")))
+    sizes = {
+        size.node.expr
+        for value in values
+        if isinstance(value, torch.Tensor)
+        for size in value.shape
+        if isinstance(size, torch.SymInt)
+    }
+    symbols = ((size, next(iter(size.free_symbols))) for size in sizes if len(size.free_symbols) == 1)
+    return {str(symbol) for size, symbol in symbols if size.subs(symbol, 1).is_negative}
 
 
 def check_supported(left: Mapping[fx.Node, str]) -> None:

@@ -1,6 +1,6 @@
 """Conditions on sizes: what torch.export found to hold as it traced a module that decides by sizes, or computes them.
 
-    L['x'].size()[0] % 2 != 1
+    n % 2 != 1
 
 An imported model has the branch that was traced, so a size for which a condition does not hold is another program.
 torch proves the conditions of dimensions that have bounds, where it can; here they are tried, size by size.
@@ -9,7 +9,6 @@ torch proves the conditions of dimensions that have bounds, where it can; here t
 from __future__ import annotations
 
 import ast
-import inspect
 import math
 import random
 from collections import Counter
@@ -18,43 +17,31 @@ from itertools import product
 from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
-from torch.utils import _pytree as pytree
+from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, ShapeEnv
+from torch.utils._sympy.printers import PythonPrinter
 
 #: So many combinations of sizes are tried; of a dimension that has no upper bound so many sizes.
 COMBINATIONS, _SIZES = 20_000, 1024
 
-
-class _Sized:
-    """What a condition asks of a dense tensor, whose symbolic sizes are now these and now others."""
-
-    def __init__(self, declared: Sequence[int | torch.SymInt]) -> None:
-        self.declared = tuple(declared)
-        self.shape: tuple[int, ...] = ()
-
-    def size(self) -> tuple[int, ...]:
-        return self.shape
-
-    def stride(self) -> tuple[int, ...]:
-        return tuple(math.prod(max(size, 1) for size in self.shape[axis + 1 :]) for axis in range(len(self.shape)))
-
-    def storage_offset(self) -> int:
-        return 0
+#: (end of a file's name, what is in the names of functions) of torch in which it asks how tensors lie in memory, which
+#: changes no number: those of few elements lie in all ways.
+_OF_MEMORY = (
+    ("_prims_common/__init__.py", ("contiguous", "strides", "channels_last", "overlapping")),
+    ("_refs/__init__.py", ("_reshape_view_helper",)),
+)
 
 
 def counterexample(
     program: torch.export.ExportedProgram,
-    module: torch.nn.Module,
-    example: tuple[Sequence[Any], Mapping[str, Any]],
     symbols: Mapping[str, str],
     asked: Mapping[str, tuple[int | None, int | None]],
 ) -> str | None:
-    """Sizes for which the module is another program, and why, in words; None where none was found.
+    """Sizes for which a module is another program, and why, in words; None where none was found.
 
     Parameters
     ----------
-    program, module, example
-        What was exported, of what, with which inputs.
+    program
+        What was exported.
     symbols
         The names of its symbolic sizes.
     asked
@@ -69,33 +56,65 @@ def counterexample(
         if max(least or low, 2) < low or (largest is not None and high is not None and high < largest):
             return f"torch exports it for {name} from {low} to {high}"
         ranges[name] = (max(least or low, 2), high if largest is None else largest)
-    found = [text.strip() for text in getattr(program, "_guards_code", [])]
-    conditions = [(text, compile(text, "<condition>", "eval")) for text in found if not _is_of_one(text)]
-    inputs = [
-        node.meta["val"]
-        for node, spec in zip(
-            program.graph.find_nodes(op="placeholder"), program.graph_signature.input_specs, strict=True
-        )
-        if spec.kind.name == "USER_INPUT"
-    ]
-    sized = [_Sized(meta.shape) if isinstance(meta, torch.Tensor) else None for meta in inputs]
-    scope = {**SYMPY_INTERP, "math": math, "inf": math.inf, "L": _named(module, example, sized)}
+    conditions = [condition for condition in map(Condition, _asked(program)) if condition.symbols <= symbols.keys()]
     for sizes in combinations(ranges) if conditions else ():
         values = {symbol: sizes[name] for symbol, name in symbols.items()}
-        for one in filter(None, sized):
-            one.shape = sizes_of(one.declared, values)
-        for text, code in conditions:
-            if not eval(code, scope):  # torch wrote it, and calls it in the same way
+        for condition in conditions:
+            if not condition.holds(values):
                 shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-                return f"for {shown} this does not hold: {text}"
+                return f"for {shown} this does not hold: {condition.named(symbols)}"
     return None
 
 
-def _is_of_one(text: str) -> bool:
-    """Whether a condition is that a size is not 1, which torch says by itself: the program is taken for that of 1.
+class Condition:
+    """A condition of sympy on sizes, by torch's symbols, which are in `symbols`."""
+
+    def __init__(self, expr: Any) -> None:
+        self.symbols = {str(symbol) for symbol in expr.free_symbols}
+        self._expr = expr
+        self._code = compile(PythonPrinter().doprint(expr), "<condition>", "eval")
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        """Whether it does for these sizes."""
+        return bool(eval(self._code, {**SYMPY_INTERP, "math": math, "inf": math.inf, **values}))
+
+    def named(self, symbols: Mapping[str, str]) -> str:
+        """It as text, with the names of symbols."""
+        symbol = type(next(iter(self._expr.free_symbols)))
+        return PythonPrinter().doprint(
+            self._expr.xreplace({s: symbol(symbols[str(s)]) for s in self._expr.free_symbols})
+        )
+
+
+def _asked(program: torch.export.ExportedProgram) -> list[Any]:
+    """What was found to hold of the sizes of a program, as expressions, but for what changes no number."""
+    env = _environment(program)
+    guards = [] if env is None else env.guards
+    places = [(guard.expr, guard.sloc.framework_loc) for guard in guards if guard.expr.free_symbols]
+    exprs = [expr for expr, place in places if not is_of_memory(place.filename, place.name)]
+    return [expr for expr in exprs if not _is_of_few(PythonPrinter().doprint(expr))]
+
+
+def _environment(program: torch.export.ExportedProgram) -> ShapeEnv | None:
+    for node in program.graph.find_nodes(op="placeholder"):
+        meta = node.meta.get("val")
+        for size in meta.shape if isinstance(meta, torch.Tensor) else ():
+            if isinstance(size, torch.SymInt):
+                return size.node.shape_env
+    return None
+
+
+def is_of_memory(file: str, function: str) -> bool:
+    """Whether torch asks in this place how a tensor lies in memory."""
+    return any(file.endswith(end) and any(name in function for name in names) for end, names in _OF_MEMORY)
+
+
+def _is_of_few(text: str) -> bool:
+    """Whether a condition is that a size is not 1, or not 0, which torch says by itself: the program is taken for that
+    of 1 and 0.
 
     It says so in other words, too, where it asks how a map lies in memory, say: `a > 1`, `a * b != a`, `a < a * b`,
-    `a % (a * b) != 0`. What the code of a module decides by that is looked into elsewhere (decisions.py).
+    `a % (a * b) != 0`. What is decided by that is looked into elsewhere (decisions.py).
     """
     condition = ast.parse(text, mode="eval").body
     if not isinstance(condition, ast.Compare):
@@ -105,6 +124,8 @@ def _is_of_one(text: str) -> bool:
         return ast.unparse(right) == "0" and _factors(left.left) <= _factors(left.right)
     if "%" in text:
         return False
+    if isinstance(condition.ops[0], ast.NotEq) and "0" in (ast.unparse(left), ast.unparse(right)):
+        return True
     upwards = isinstance(condition.ops[0], ast.Lt | ast.NotEq) and _factors(left) <= _factors(right)
     return upwards or (isinstance(condition.ops[0], ast.Gt | ast.NotEq) and _factors(right) <= _factors(left))
 
@@ -129,15 +150,6 @@ def combinations(ranges: Mapping[str, tuple[int, int | None]]) -> Iterator[dict[
     drawn = random.Random(0)
     for _ in range(_SIZES):
         yield {name: drawn.choice(values) for name, values in zip(ranges, sizes, strict=True)}
-
-
-def _named(
-    module: torch.nn.Module, example: tuple[Sequence[Any], Mapping[str, Any]], sized: Sequence[_Sized | None]
-) -> dict[str, Any]:
-    """The inputs by the names of `forward`, which conditions read."""
-    leaves, spec = pytree.tree_flatten((tuple(example[0]), dict(example[1])))
-    args, kwargs = pytree.tree_unflatten([one or leaf for one, leaf in zip(sized, leaves, strict=True)], spec)
-    return inspect.signature(module.forward).bind(*args, **kwargs).arguments
 
 
 def sizes_of(declared: Sequence[int | torch.SymInt], values: Mapping[str, int]) -> tuple[int, ...]:

@@ -1,8 +1,9 @@
-"""What the code of a module decides by sizes that may be 1, or lead to a size of 1: `if x.shape[0] == 1: ...`.
+"""What is decided by sizes that may be 1 or 0, or lead to such: `if x.shape[0] == 1: ...`.
 
-torch.export takes sizes that vary for larger than 1, and writes down neither that it did nor what was decided by that.
-The program of 2 is that of 1, too, for nearly everything that is written: whether a mask of one query is causal does
-not matter, say. So the module is called with such sizes, and compared with what was exported.
+torch.export takes sizes that vary for larger than 1, and writes down neither that it did nor what was decided by that,
+in the code of a module or in torch's own. The program of 2 is that of 1, too, for nearly everything that is written:
+whether a mask of one query is causal does not matter, say. So the module is called with such sizes, and compared with
+what was exported.
 """
 
 from __future__ import annotations
@@ -18,11 +19,10 @@ from unittest import mock
 import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
-from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+from torch.fx.experimental.sym_node import SymNode
 from torch.utils import _pytree as pytree
-from torch.utils._sympy.printers import PythonPrinter
 
-from autocast.frontend.conditions import combinations, sizes_of
+from autocast.frontend.conditions import Condition, combinations, is_of_memory, sizes_of
 
 #: Frames that are no code of a module.
 INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
@@ -31,30 +31,41 @@ INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 _CALLS = 3
 
 
-class Decision(NamedTuple):
-    """A condition (of sympy) that a module asked for while it was traced, whether it held, and in which line."""
+#: Files of torch through which a condition is asked for.
+_ASKING = ("torch/__init__.py", "torch/fx/experimental/sym_node.py", "torch/fx/experimental/symbolic_shapes.py")
 
-    condition: Any
+
+class Decision(NamedTuple):
+    """A condition that was asked for while a module was traced, whether it held, in which line, and whether this is
+    the module's own and not torch's."""
+
+    condition: Condition
     held: bool
     place: str
+    own: bool
 
 
 @contextlib.contextmanager
 def noted_decisions() -> Iterator[list[Decision]]:
-    """While this is active, the conditions on sizes by which code outside of torch decides are added to the list."""
-    ask = torch.SymBool.__bool__
-    made: dict[Any, Decision] = {}
+    """While this is active, the conditions on sizes by which something is decided that may change a number are added to
+    the list."""
+    ask = SymNode.guard_bool
+    known: set[tuple[Any, bool]] = set()
     decisions: list[Decision] = []
 
-    def noted(condition: torch.SymBool) -> bool:
-        held = ask(condition)
-        caller, expr = sys._getframe(1), condition.node.expr
-        if expr not in made and expr.free_symbols and not caller.f_code.co_filename.startswith(INSIDE):
-            made[expr] = Decision(expr, held, f"{caller.f_code.co_filename}:{caller.f_lineno}")
-            decisions.append(made[expr])
+    def noted(node: SymNode, file: str, line: int) -> bool:
+        held = ask(node, file, line)
+        frame, expr = sys._getframe(1), node.expr
+        while frame.f_back is not None and frame.f_code.co_filename.endswith(_ASKING):
+            frame = frame.f_back
+        file, function = frame.f_code.co_filename, frame.f_code.co_name
+        own = not file.startswith(INSIDE)
+        if expr.free_symbols and (expr, own) not in known and not is_of_memory(file, function):
+            known.add((expr, own))
+            decisions.append(Decision(Condition(expr), held, f"{file}:{frame.f_lineno}", own))
         return held
 
-    with mock.patch.object(torch.SymBool, "__bool__", noted):
+    with mock.patch.object(SymNode, "guard_bool", noted):
         yield decisions
 
 
@@ -93,46 +104,48 @@ def deviation(
     sizes
         By torch's symbol what there is to know of a size. Those of which nothing is decided stay as they are.
     """
-    agree: dict[tuple[int, ...], bool] = {}
+    agree: dict[tuple[int, ...], bool | None] = {}
     usual = {symbol: max(size.example, size.least, 2) for symbol, size in sizes.items()}
     for decision in decisions:
-        asked = {str(symbol) for symbol in decision.condition.free_symbols}
+        asked = decision.condition.symbols
         if not asked <= sizes.keys():
             continue  # of sizes that values decide
         bounds = {symbol: (size.least, size.largest) for symbol, size in sizes.items() if symbol in asked}
-        code = compile(PythonPrinter().doprint(decision.condition), "<condition>", "eval")
-        others = (
-            values for values in combinations(bounds) if bool(eval(code, {**SYMPY_INTERP, **values})) != decision.held
-        )
+        others = (values for values in combinations(bounds) if decision.condition.holds(values) != decision.held)
         for values in islice(others, _CALLS):
             sized = {**usual, **values}
             key = tuple(sized.values())
             if key not in agree:
                 agree[key] = _agrees(program, module, example, sized)
-            if not agree[key]:
-                return Deviation({sizes[symbol].name: value for symbol, value in values.items()}, decision.place)
+            if agree[key] or (agree[key] is None and not decision.own):
+                continue
+            if not _agrees(program, module, example, usual):
+                return None  # a module of chance, say, of which such a comparison says nothing
+            return Deviation({sizes[symbol].name: value for symbol, value in values.items()}, decision.place)
     return None
 
 
 def _agrees(
     program: torch.export.ExportedProgram, module: torch.nn.Module, example: Any, values: Mapping[str, int]
-) -> bool:
-    """Whether the module, called with sizes, returns what its program does; False where one of them fails."""
+) -> bool | None:
+    """Whether the module, called with sizes, returns what its program does; None where the module fails."""
     leaves, nesting = pytree.tree_flatten((tuple(example[0]), dict(example[1])))
     inputs = [
         _resized(leaf, sizes_of(node.meta["val"].shape, values)) if isinstance(leaf, torch.Tensor) else leaf
         for leaf, (node, _) in zip(leaves, _inputs(program, InputKind.USER_INPUT), strict=True)
     ]
     args, kwargs = pytree.tree_unflatten(inputs, nesting)
-    try:
-        with _as_it_was(module), torch.random.fork_rng():
-            torch.manual_seed(0)
+    with _as_it_was(module), torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        try:
             expected = pytree.tree_leaves(module(*args, **kwargs))
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
+        except Exception:
+            return None
+        torch.manual_seed(0)
+        try:
             got = _run(program, inputs)
-    except Exception:
-        return False
+        except Exception:
+            return False
     return len(got) == len(expected) and all(map(_near, got, expected))
 
 

@@ -64,8 +64,9 @@ class Exported:
                 )
         return names
 
-    def allow_one(self, dropped: Collection[str]) -> None:
-        """Lower the least size, where torch infers it, from 2 to the 1 that a `Dim` with its own bounds has.
+    def allow_one(self, dropped: Collection[str], negative: Collection[str]) -> None:
+        """Lower the least size, where torch infers it, from 2 to the 1 that a `Dim` with its own bounds has; not that
+        of symbols of `negative`, by which other sizes are computed.
 
         Raises
         ------
@@ -73,13 +74,14 @@ class Exported:
             The module drops an axis where a symbol of `dropped` is 1, which the bounds of its `Dim` allow.
         """
         names = {name for symbol, name in self.symbols.items() if symbol in dropped}
+        larger = {name for symbol, name in self.symbols.items() if symbol in negative}
         bounded = {axis.name: getattr(axis.dim, "min", 2) for axis in self.axes if hasattr(axis.dim, "__name__")}
         if wrong := [name for name in sorted(names) if bounded.get(name, 2) < 2]:
             raise ImportModelError(
                 f"from_torch: the module drops an axis (squeeze) where {' or '.join(wrong)} is 1, and its tensors have "
                 "another rank then. Expected a least size of 2, or squeeze of axes that are always 1: x.squeeze(-1)"
             )
-        inferred = {axis.name for axis in self.axes} - bounded.keys() - names
+        inferred = {axis.name for axis in self.axes} - bounded.keys() - names - larger
         for symbol, name in self.symbols.items():
             for known, values in self.program.range_constraints.items():
                 if str(known) == symbol and name in inferred and values.lower == 2:

@@ -19,7 +19,7 @@ from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
-from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one
+from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one, negative_where_one
 from autocast.frontend.conditions import COMBINATIONS, counterexample
 from autocast.frontend.decisions import INSIDE, Decision, deviation, noted_decisions
 from autocast.frontend.decompose import decompose
@@ -90,11 +90,14 @@ def export(
             f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
             f"{_remedy(text, axes)}{_static(module, args, kwargs, axes, differentiates=bool(derivatives.names))}"
         ) from error
-    _check_conditions(exported, program, module, (args, kwargs))
-    exported.allow_one(dropped_where_one(program))
-    _check_decisions(exported, program, module, (args, kwargs))
+    _check_conditions(exported, program, module)
+    exported.allow_one(dropped_where_one(program), negative_where_one(program))
+    _check_decisions(exported, module, (args, kwargs))
     return exported
 
+
+#: Where a module is another for sizes up to this, larger ones are asked for.
+_FEW = 16
 
 #: torch could not prove a condition for all sizes of a dimension.
 _UNPROVEN = "satisfy the generated guard"
@@ -156,21 +159,17 @@ def _to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
     return [replace(axis, dim=torch.export.Dim.DYNAMIC(min=axis.dim.min, max=axis.dim.max)) for axis in axes]
 
 
-def _check_conditions(
-    exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module, example: Any
-) -> None:
+def _check_conditions(exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
     """ImportModelError where sizes that may come, and that torch did not prove anything of, are another program."""
     inferred = {axis.name: (axis.dim.min, axis.dim.max) for axis in exported.axes if not hasattr(axis.dim, "__name__")}
-    if inferred and (found := counterexample(program, module, example, exported.symbols, inferred)):
+    if inferred and (found := counterexample(program, exported.symbols, inferred)):
         raise ImportModelError(
             f"from_torch: {type(module).__name__} decides by sizes: {found}. Expected a module that computes the same "
             f"for all sizes of {', '.join(sorted(inferred))}; narrow the bounds, or import it once for each case."
         )
 
 
-def _check_decisions(
-    exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module, example: Any
-) -> None:
+def _check_decisions(exported: Exported, module: torch.nn.Module, example: Any) -> None:
     """Raise the least sizes, as far as torch infers them, until the module decides as it did for the examples.
 
     Raises
@@ -182,10 +181,9 @@ def _check_decisions(
         return
     with _no_gradients(module), _no_cache(module, example[1]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        while found := deviation(program, module, example, exported.decisions, exported.sizes):
+        while found := deviation(exported.program, module, example, exported.decisions, exported.sizes):
             (name, size), *others = found.sizes.items()
-            least = {one.name: one.least for one in exported.sizes.values()}
-            if others or size != least[name] or not exported.require(name, size + 1):
+            if others or size > _FEW or not exported.require(name, size + 1):
                 shown = ", ".join(f"{name} = {size}" for name, size in found.sizes.items())
                 raise ImportModelError(
                     f"from_torch: {type(module).__name__} decides by sizes ({found.place}): for {shown} it computes "

@@ -34,11 +34,11 @@ from autocast.frontend.nodes import (
     node_place,
     operator_of,
     reads_converted,
-    results_read,
 )
 from autocast.frontend.parameters import Parameter
 from autocast.frontend.randomness import next_random_state, random_state_variable
 from autocast.frontend.registered import registered, translate_registered
+from autocast.frontend.result_types import check_type, example_sizes
 from autocast.frontend.sizes import number_of, size_of
 from autocast.frontend.stops import stops_of
 from autocast.ir import Place, PlacedBuilder, is_tensor, shape_of
@@ -79,6 +79,7 @@ class Importer(ExportedProgramImporter):
         self.constants = constants(program)
         variables = {name: tirx.Var(name, "int64") for name in symbols.values()}
         self.symbols: dict[str, tvm.ir.Expr] = {symbol: variables[name] for symbol, name in symbols.items()}
+        self._examples = example_sizes(program)
         self.found = FoundSizes(program, self.symbols, self.size)
         self.env: dict[fx.Node, Any] = {}
         self.converted: set[fx.Node] = set()
@@ -275,7 +276,7 @@ class Importer(ExportedProgramImporter):
         elif converter is not None:
             try:
                 result = converter(node)
-                self._check_type(node, result)
+                check_type(self, node, result, self._examples)
                 return result
             except Exception as error:  # TVM refuses in as many ways as it has operators
                 why = str(error) if isinstance(error, ImportModelError) else f"{type(error).__name__}: {error}"
@@ -366,30 +367,6 @@ class Importer(ExportedProgramImporter):
         """The outputs that are written into inputs."""
         specs = self.program.graph_signature.output_specs
         return [spec for spec in specs if spec.kind is OutputKind.USER_INPUT_MUTATION]
-
-    def _check_type(self, node: fx.Node, result: Any) -> None:
-        expected = node.meta.get("val")
-        if isinstance(expected, list | tuple) and isinstance(result, list):
-            made = {index for index, part in enumerate(result) if part is not None or expected[index] is None}
-            if missing := results_read(node) - made:
-                raise ImportModelError(f"its result {min(missing)} is read, of which its converter knows nothing")
-            for one, part in zip(expected, result, strict=False):
-                self._check_one_type(one, part)
-        else:
-            self._check_one_type(expected, result)
-
-    def _check_one_type(self, expected: Any, result: Any) -> None:
-        if not isinstance(expected, torch.Tensor) or not isinstance(result, relax.Expr):
-            return
-        got, (shape, dtype) = result.ty, self.type_of(expected)
-        same = isinstance(got, relax.TensorType) and str(got.dtype) == dtype and got.ndim == len(shape)
-        if same and got.shape is not None:
-            pairs = zip(got.shape.values, shape, strict=True)
-            same = all(not isinstance(a, tirx.IntImm) or not isinstance(b, int) or int(a) == b for a, b in pairs)
-        if not same:
-            raise ImportModelError(
-                f"it was imported as {got}; torch computes {expected.dtype} of shape {tuple(expected.shape)}"
-            )
 
     def size(self, expr: sympy.Expr) -> tirx.PrimExpr:
         """A size that torch computes from symbols, as Relax does."""

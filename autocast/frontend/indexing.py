@@ -13,7 +13,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
 from autocast.frontend.masks import without_masks
-from autocast.frontend.movement import bound, same_size
+from autocast.frontend.movement import same_size, slice_bounds
 from autocast.ir import dtype_of
 from autocast.operators import own
 
@@ -100,9 +100,8 @@ def _slice_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
 
 def with_slice(importer: Importer, node: fx.Node, x: relax.Expr, source: relax.Expr, axis: int) -> relax.Expr:
     """`x[start:end:step] = source` of a `slice_scatter`: what is before, the source, and what comes after."""
-    start, end = importer.arg(node, 3, "start"), importer.arg(node, 4, "end")
     size, step = dims(x)[axis], importer.arg(node, 5, "step", 1)
-    start, end = bound(start, size, 0), bound(end, size, size)
+    start, end = slice_bounds(importer, node, size, axis, 3)
     if step != 1:
         if not all(isinstance(value, int) for value in (start, end, size)):
             raise ImportModelError("writing with steps into a dimension that is known only at run time")
@@ -113,6 +112,21 @@ def with_slice(importer: Importer, node: fx.Node, x: relax.Expr, source: relax.E
     if str(end) != str(size):
         parts.append(importer.emit(op.strided_slice(x, [axis], [end], [size], assume_inbound=True)))
     return source if len(parts) == 1 else importer.emit(op.concat(parts, axis=axis))
+
+
+def _arange(importer: Importer, node: fx.Node) -> relax.Expr:
+    """`start + i * step` for as many i as torch counts: where a step is negative TVM counts others."""
+    start, end, step = (importer.arg(node, at, name, 1) for at, name in enumerate(("start", "end", "step")))
+    (count,), dtype = importer.type_of(node.meta["val"])
+    if isinstance(step, int) and step > 0 and "float" not in dtype:
+        return importer.emit(op.arange(start, end, step, dtype))
+    wide = "float64" if "float" in dtype else "int64"  # as torch counts
+    offset, factor = (
+        relax.const(value, wide) if isinstance(value, int | float) else importer.number(value, wide)
+        for value in (start, step)
+    )
+    places = importer.emit(op.astype(op.arange(0, count, 1, "int64"), wide))
+    return cast(importer, importer.emit(op.add(op.multiply(places, factor), offset)), dtype)
 
 
 def _topk(importer: Importer, node: fx.Node) -> list[relax.Expr]:
@@ -199,6 +213,7 @@ def _nonzero(importer: Importer, node: fx.Node) -> relax.Expr:
 INDEXING: dict[str, Converter] = {
     "_unsafe_index.Tensor": _index,
     "_unsafe_masked_index.default": _masked_index,
+    "arange.start_step": _arange,
     "bucketize.Tensor": _bucketize,
     "gather.default": _elements,
     "histc.default": _histc,

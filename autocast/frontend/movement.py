@@ -46,23 +46,57 @@ def _unbind(importer: Importer, node: fx.Node) -> list[relax.Expr]:
 
 
 def _slice(importer: Importer, node: fx.Node) -> relax.Expr:
-    x, start, end = (importer.arg(node, i, name) for i, name in ((0, "self"), (2, "start"), (3, "end")))
-    step = importer.arg(node, 4, "step", 1)
+    x, step = importer.arg(node, 0, "self"), importer.arg(node, 4, "step", 1)
     axis = axis_of(x, node.args[1] if len(node.args) > 1 else 0)
-    size = dims(x)[axis]
-    start, end = bound(start, size, 0), bound(end, size, size)
-    if isinstance(start, int) and start == 0 and step == 1 and same_size(end, size):
+    start, end = slice_bounds(importer, node, dims(x)[axis], axis, 2)
+    if isinstance(start, int) and start == 0 and step == 1 and same_size(end, dims(x)[axis]):
         return x
     return importer.emit(relax.op.strided_slice(x, [axis], [start], [end], [step], assume_inbound=True))
 
 
-def bound(value: Any, size: Any, default: Any) -> Any:
-    """A slice's bound counted from the start and clipped to the dimension, as Python does."""
-    if value is None or (isinstance(value, int) and value >= sys.maxsize):
-        return default
-    if isinstance(value, int) and isinstance(size, int):
-        return min(max(value + size if value < 0 else value, 0), size)
-    return size + value if isinstance(value, int) and value < 0 else value
+def slice_bounds(importer: Importer, node: fx.Node, size: Any, axis: int, position: int) -> tuple[Any, Any]:
+    """Where a slice of an axis begins and ends, counted from the start and clipped to the axis, as Python does.
+
+    Where the model's sizes decide, torch clipped as those of the example ask for, and found this to hold for all.
+
+    Parameters
+    ----------
+    importer, node
+        Of a slice, or of what is written by one.
+    size : int or PrimExpr
+        Of the axis.
+    axis : int
+        Of what is sliced, as torch knows it.
+    position : int
+        Of the argument `start`; `end` is the next.
+    """
+    known = _example(node.args[0].meta["val"].shape[axis])
+    bounds = []
+    for at, (name, whole) in enumerate((("start", (0, 0)), ("end", (size, known))), position):
+        given = node.args[at] if len(node.args) > at else node.kwargs.get(name)
+        if given is None or (isinstance(given, int) and given >= sys.maxsize):
+            bounds.append(whole)
+        else:
+            bounds.append(_clipped(importer.arg(node, at, name), _example(given), size, known))
+    (start, first), (end, last) = bounds
+    return start, start if first is not None and last is not None and last < first else end
+
+
+def _clipped(value: Any, example: int | None, size: Any, known: int | None) -> tuple[Any, int | None]:
+    """A slice's bound, and what it is for the example."""
+    if example is None or known is None:  # data decide, of which torch knows that it is within
+        return (size + value if isinstance(value, int) and value < 0 else value), None
+    if example < 0:
+        value, example = size + value, known + example
+    if example < 0:
+        return 0, 0
+    return (size, known) if example > known else (value, example)
+
+
+def _example(size: Any) -> int | None:
+    """What a number, or what computes one of sizes, is for the example; None where values decide it."""
+    size = size.meta["val"] if isinstance(size, fx.Node) else size
+    return size.node.hint if isinstance(size, torch.SymInt) else size
 
 
 def same_size(a: Any, b: Any) -> bool:

@@ -15,7 +15,7 @@ from autocast.frontend.fourier import FOURIER
 from autocast.frontend.helpers import Converter, cast, dims
 from autocast.frontend.importer import Importer
 from autocast.frontend.indexing import with_slice
-from autocast.frontend.movement import MOVEMENT, bound
+from autocast.frontend.movement import MOVEMENT, slice_bounds
 
 op = relax.op
 
@@ -157,8 +157,7 @@ def _moved(importer: Importer, node: fx.Node) -> relax.Expr:
 def _slice(importer: Importer, node: fx.Node) -> relax.Expr:
     x, rank = importer.arg(node, 0, "self"), node.args[0].meta["val"].dim()
     axis = int(importer.arg(node, 1, "dim", 0)) % rank
-    size = dims(x)[axis]
-    begin, end = bound(importer.arg(node, 2, "start"), size, 0), bound(importer.arg(node, 3, "end"), size, size)
+    begin, end = slice_bounds(importer, node, dims(x)[axis], axis, 2)
     step = importer.arg(node, 4, "step", 1)
     return importer.emit(op.strided_slice(x, [axis], [begin], [end], [step], assume_inbound=True))
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from fractions import Fraction
+from typing import Any, NamedTuple
 
+import numpy as np
 import sympy  # type: ignore[import-untyped]
 import torch
 import tvm
@@ -38,8 +40,8 @@ _OF_NUMBERS: dict[Any, Callable[..., relax.Expr]] = {
     operator.neg: relax.op.negative,
 }
 
-#: What a fraction of sizes may have above and below, so that float64 computes no other size than whole numbers do.
-_EXACT = 1 << 16
+#: The largest denominator of a fraction that a floating-point number is taken for, and of how many sizes it is tried.
+_DENOMINATOR, _TRIED = 4096, 1 << 20
 
 
 def size_of(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
@@ -48,8 +50,8 @@ def size_of(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
         return symbols.setdefault(str(expr), tirx.Var(str(expr), "int64"))
     if isinstance(expr, sympy.Integer):
         return tirx.IntImm("int64", int(expr))
-    if isinstance(expr, sympy_functions.TruncToInt | sympy_functions.FloorToInt):
-        return _scaled(expr, symbols)
+    if isinstance(expr, sympy_functions.TruncToInt | sympy_functions.FloorToInt | sympy_functions.CeilToInt):
+        return _rounded(expr, symbols)
     if isinstance(expr, sympy_functions.FloorDiv) and (exact := _quotient(*expr.args)) is not None:
         return size_of(exact, symbols)
     if isinstance(expr, sympy.Pow) and isinstance(expr.exp, sympy.Integer) and expr.exp > 0:
@@ -73,15 +75,55 @@ def _quotient(above: sympy.Expr, below: sympy.Expr) -> sympy.Expr | None:
     return exact if all(number.is_Integer for number in sympy.Poly(exact, *symbols).coeffs()) else None
 
 
-def _scaled(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
-    """A size times a fraction that floating-point numbers hold (`scale_factor=1.5`), rounded down."""
-    parts = list(expr.args[0].args) if isinstance(expr.args[0], sympy.Mul) else [expr.args[0]]
-    sizes = [part.args[0] for part in parts if isinstance(part, sympy_functions.ToFloat)]
-    numbers = [float(part) for part in parts if part.is_number]
-    above, below = math.prod(numbers).as_integer_ratio()
-    if len(sizes) != 1 or len(numbers) + 1 != len(parts) or above < 0 or max(above, below) > _EXACT:
+class _Scaled(NamedTuple):
+    """A size times a number: exactly, and as floating-point numbers compute it of an array of sizes."""
+
+    size: sympy.Expr
+    factor: Fraction
+    computed: Callable[[np.ndarray], np.ndarray]
+
+
+def _rounded(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
+    """A size times a number, rounded (`scale_factor=1.5`, `math.ceil(n / 2)`), computed in whole numbers.
+
+    That this is what floating-point numbers come to is tried for all sizes up to a million.
+    """
+    scaled = _scaled_size(expr.args[0])
+    if scaled is None or scaled.factor < 0:
         raise _unknown(expr)
-    return tvm.sym.Analyzer().simplify(tirx.floordiv(size_of(sizes[0], symbols) * above, below))
+    above, below = scaled.factor.as_integer_ratio()
+    upwards = isinstance(expr, sympy_functions.CeilToInt)
+    more = below - 1 if upwards else 0
+    tried = np.arange(_TRIED, dtype=np.int64)
+    in_floats = (np.ceil if upwards else np.floor)(scaled.computed(tried))
+    if not np.array_equal(in_floats, (tried * above + more) // below):
+        raise _unknown(expr)
+    return tvm.sym.Analyzer().simplify(tirx.floordiv(size_of(scaled.size, symbols) * above + more, below))
+
+
+def _scaled_size(expr: sympy.Expr) -> _Scaled | None:
+    """What of an expression is a size, and what a number."""
+    if isinstance(expr, sympy_functions.ToFloat):
+        return _Scaled(expr.args[0], Fraction(1), lambda sizes: sizes.astype(np.float64))
+    if isinstance(expr, sympy_functions.IntTrueDiv) and expr.args[1].is_Integer:
+        by = int(expr.args[1])
+        return _Scaled(expr.args[0], Fraction(1, by), lambda sizes: sizes / by)
+    if isinstance(expr, sympy_functions.FloatTrueDiv) and expr.args[1].is_number:
+        number, inner = float(expr.args[1]), _scaled_size(expr.args[0])
+        return None if inner is None else _then(inner, lambda x: x / number, 1 / _simple(number))
+    if isinstance(expr, sympy.Mul) and len(expr.args) == 2 and expr.args[0].is_number:
+        number, inner = float(expr.args[0]), _scaled_size(expr.args[1])
+        return None if inner is None else _then(inner, lambda x: number * x, _simple(number))
+    return None
+
+
+def _then(inner: _Scaled, function: Callable[[np.ndarray], np.ndarray], factor: Fraction) -> _Scaled:
+    return _Scaled(inner.size, inner.factor * factor, lambda sizes: function(inner.computed(sizes)))
+
+
+def _simple(number: float) -> Fraction:
+    """The fraction that somebody who writes a number means: 7/10 of 0.7."""
+    return Fraction(number).limit_denominator(_DENOMINATOR)
 
 
 def _unknown(expr: sympy.Expr) -> ImportModelError:
