@@ -9,19 +9,7 @@ from tvm import relax
 
 import autocast
 from autocast import Model, amp
-from tests.architectures import ARCHITECTURES
-
-_imported: dict[tuple[str, bool], Model] = {}
-
-
-def imported(name: str, is_dynamic: bool) -> Model:
-    """An architecture, imported once."""
-    if (name, is_dynamic) not in _imported:
-        built = ARCHITECTURES[name]()
-        dynamic = built.dynamic if is_dynamic else None
-        model = autocast.from_torch(built.module, built.args, example_kwargs=built.kwargs, dynamic=dynamic)
-        _imported[name, is_dynamic] = model
-    return _imported[name, is_dynamic]
+from tests.architectures import ARCHITECTURES, imported
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
