@@ -12,8 +12,7 @@ from autocast import Model, amp
 from tests.architectures import ARCHITECTURES, imported
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(("is_dynamic", "dtype"), [(False, "float16"), (True, "bfloat16")])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_architecture_is_cast_optimally_and_stays_well_formed(name, is_dynamic, dtype):
     model = imported(name, is_dynamic)

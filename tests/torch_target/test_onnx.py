@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def network() -> nn.Module:
         return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8)).eval()
 
 
+@cache
 def small(dtype: str = "float16") -> autocast.Model:
     """Two layers with casts, of any number of rows."""
     return amp.autocast(
