@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+
+from autocast import Model, from_torch
 
 DYNAMIC_BATCH = {"batch": ("*", 0, 1, 8)}
 
@@ -183,3 +186,17 @@ def _seeded(build: Callable[[], Architecture]) -> Callable[[], Architecture]:
 ARCHITECTURES: dict[str, Callable[[], Architecture]] = {
     build.__name__: _seeded(build) for build in (bert, gpt2, llama, t5, vit, resnet, lstm, unet)
 }
+
+
+@cache
+def imported(name: str, is_dynamic: bool = False) -> Model:
+    """An architecture, imported once for all tests: that takes seconds, and nothing changes a model in place."""
+    built = ARCHITECTURES[name]()
+    dynamic = built.dynamic if is_dynamic else None
+    return from_torch(built.module, built.args, example_kwargs=built.kwargs, dynamic=dynamic)
+
+
+def trainable(name: str) -> Model:
+    """An architecture as it is imported where its parameters require gradients."""
+    model, parameters = imported(name), dict(ARCHITECTURES[name]().module.named_parameters(remove_duplicate=False))
+    return model.replace(frozen=model.frozen - parameters.keys())

@@ -20,8 +20,11 @@ os.environ.setdefault("AUTOCAST_DEBUG", "poison")
 os.environ["AUTOCAST_CACHE"] = "off"
 
 import gc  # noqa: E402
+import pickle  # noqa: E402
 import random  # noqa: E402
+import zlib  # noqa: E402
 from collections.abc import Iterator, Mapping  # noqa: E402
+from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 from unittest.mock import patch  # noqa: E402
 
@@ -58,26 +61,41 @@ class _Entries(dict[str, bytes]):
 
 
 class _Memory:
-    """Files of the cache in memory."""
+    """Files of the cache in memory, and in a folder that the workers of a run share."""
 
     folders = ("memory",)
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Path) -> None:
         self.kept: dict[str, Found] = {}
+        self.shared = shared
 
     def find(self, kind: Format, key: str) -> Found | None:
-        return self.kept.get(key)
+        if key not in self.kept:
+            try:
+                self._keep(key, *pickle.loads(zlib.decompress((self.shared / key).read_bytes())))
+            except FileNotFoundError:
+                return None
+        return self.kept[key]
 
     def add(self, kind: Format, key: str, entries: Mapping[str, bytes], facts: Mapping[str, Any]) -> None:
+        self._keep(key, entries, facts)
+        partial = self.shared / f"{key}.{os.getpid()}"
+        partial.write_bytes(zlib.compress(pickle.dumps((dict(entries), dict(facts)))))
+        partial.replace(self.shared / key)
+
+    def _keep(self, key: str, entries: Mapping[str, bytes], facts: Mapping[str, Any]) -> None:
         entry = _Entries(entries)
         entry.metadata = facts
         self.kept[key] = Found(entry, "process")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _equal_kernels_are_compiled_once() -> Iterator[None]:
+def _equal_kernels_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """A third of the kernels that tests compile have the loops of others: their key is all that makes code of them."""
-    store, memory = kernel_cache.store, _Memory()
+    own = tmp_path_factory.getbasetemp()  # which is in the run's where there are workers
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "kernels"
+    shared.mkdir(exist_ok=True)
+    store, memory = kernel_cache.store, _Memory(shared)
     with patch.object(kernel_cache, "store", lambda: store() if store().folders else memory):
         yield
 

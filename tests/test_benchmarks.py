@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,19 +15,16 @@ from rich.console import Console
 from autocast.policy import PRESETS
 from benchmarks import coverage, presets, small_models
 from benchmarks.harness import Case, Outcome, run
-from benchmarks.sides import Side, SideError
+from benchmarks.sides import Build, Side, SideError
 
 
-def _sleeper(seconds: float) -> Callable[[], None]:
-    return partial(time.sleep, seconds)
+# Builders of the standard library: a side imports the module of what it is to build, and this one takes seconds.
+def _sleeper(seconds: float) -> Build:
+    return partial(partial, time.sleep, seconds)
 
 
-def _failing() -> Callable[[], None]:
-    raise ValueError("no such kernel")
-
-
-def _dying() -> Callable[[], None]:
-    os._exit(1)
+_failing: Build = partial(int, "no such kernel")
+_dying: Build = partial(os._exit, 1)
 
 
 @pytest.fixture
@@ -39,7 +36,7 @@ def side() -> Iterator[Side]:
 
 
 def test_a_side_times_what_it_built_and_not_the_warmup(side: Side) -> None:
-    side.build("nap", partial(_sleeper, 0.01))
+    side.build("nap", _sleeper(0.01))
     samples = side.time("nap", calls=3, warmup=2)
     assert len(samples) == 3
     assert min(samples) >= 10
@@ -77,8 +74,8 @@ def test_a_share_of_the_roofline_is_a_target_too() -> None:
 
 
 def _naps(quick: bool) -> Iterator[Case]:
-    peers = {"peer: long": partial(_sleeper, 0.02), "peer: compile": _failing}
-    yield Case("nap", partial(_sleeper, 0.001), peers, target=0.5)
+    peers = {"peer: long": _sleeper(0.02), "peer: compile": _failing}
+    yield Case("nap", _sleeper(0.001), peers, target=0.5)
     if not quick:
         yield Case("never", _failing, {}, target=1.0)
 

@@ -18,7 +18,7 @@ from autocast.errors import ArtifactError
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
 KIND = Format("autocast.test", 1, "write", "read")
-KILLS = 50
+KILLS = 25
 
 
 def payload(number):

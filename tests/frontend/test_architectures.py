@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from autocast.frontend import from_torch
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, imported
 from tests.frontend.helpers import assert_close, operators, runner
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_model_with_a_fixed_batch_computes_what_torch_computes(name: str) -> None:
     architecture = ARCHITECTURES[name]()
-    model = from_torch(architecture.module, architecture.args, example_kwargs=architecture.kwargs)
     args, kwargs = architecture.inputs(2)
-    assert_close(runner(model)(*args, *kwargs.values()), architecture.reference(*args, **kwargs))
+    assert_close(runner(imported(name))(*args, *kwargs.values()), architecture.reference(*args, **kwargs))
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_model_with_a_dynamic_batch_computes_what_torch_computes_for_several_batches(name: str) -> None:
     architecture = ARCHITECTURES[name]()
-    model = from_torch(
-        architecture.module, architecture.args, example_kwargs=architecture.kwargs, dynamic=architecture.dynamic
-    )
+    model = imported(name, True)
     assert dict(model.main.attrs["tir_var_upper_bound"]) == {"batch": 8}
     run = runner(model)
     for batch in (1, 5):
@@ -42,13 +38,7 @@ def test_a_model_with_a_dynamic_batch_computes_what_torch_computes_for_several_b
 )
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_operators_arrive_whole_and_without_noise(name: str, expected: dict[str, int], dynamic: bool) -> None:
-    architecture = ARCHITECTURES[name]()
-    model = from_torch(
-        architecture.module,
-        architecture.args,
-        example_kwargs=architecture.kwargs,
-        dynamic=architecture.dynamic if dynamic else None,
-    )
+    model = imported(name, dynamic)
     found = operators(model)
     assert {op: found[op] for op in expected} == expected
     assert found["nn.attention_bias"] == 0, "a mask that lets everything pass, or is causal, was imported as a bias"

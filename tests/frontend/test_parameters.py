@@ -68,8 +68,9 @@ def test_parameters_that_the_model_does_not_use_are_left_out() -> None:
     assert list(from_torch(Half(), (torch.randn(2, 3),)).params) == ["used.weight", "used.bias"]
 
 
-@pytest.mark.parametrize("name", ["bert", "llama", "unet"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("bert", torch.bfloat16), ("llama", torch.float16), ("unet", torch.bfloat16)]
+)
 def test_a_low_precision_model_keeps_its_dtypes(name: str, dtype: torch.dtype) -> None:
     architecture = ARCHITECTURES[name]()
     args = tuple(x.to(dtype) if x.is_floating_point() else x for x in architecture.args)

@@ -46,17 +46,19 @@ _COMMON = {
 _MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "Llama, grouped heads": lambda: LlamaForCausalLM(LlamaConfig(**_COMMON)),
     "GPT-2, learned positions": lambda: GPT2LMHeadModel(
-        GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=97, n_positions=64)
+        GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=97, n_positions=64)
     ),
     "Gemma 3, sliding windows": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_COMMON, head_dim=16, sliding_window=6)),
     "Whisper's decoder, which counts positions by itself": lambda: WhisperForCausalLM(
         WhisperConfig(
-            **{"vocab_size": 97, "d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4},
+            **{"vocab_size": 97, "d_model": 64, "decoder_layers": 1, "decoder_attention_heads": 4},
             **{"decoder_ffn_dim": 96, "max_target_positions": 64, "init_std": 0.3},
             **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3},
         )
     ),
-    "Mixtral, experts": lambda: MixtralForCausalLM(MixtralConfig(**_COMMON, num_local_experts=4)),
+    "Mixtral, experts": lambda: MixtralForCausalLM(
+        MixtralConfig(**{**_COMMON, "num_hidden_layers": 1}, num_local_experts=4)
+    ),
 }
 
 _GREEDY: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
@@ -96,7 +98,7 @@ def test_greedy_tokens_are_torchs(name: str) -> None:
 @pytest.fixture(scope="module")
 def t5() -> PreTrainedModel:
     torch.manual_seed(0)
-    small = {"d_model": 64, "d_ff": 96, "d_kv": 16, "num_layers": 2, "num_heads": 4, "vocab_size": 97}
+    small = {"d_model": 64, "d_ff": 96, "d_kv": 16, "num_layers": 1, "num_heads": 4, "vocab_size": 97}
     # Weights large enough that what was read decides what is answered.
     return T5ForConditionalGeneration(T5Config(**small, decoder_start_token_id=0, initializer_factor=4.0)).eval()
 

@@ -19,7 +19,7 @@ from autocast.errors import IllFormedModuleError
 from autocast.ir import all_bindings, check_well_formed, place_of
 from autocast.ir.deserialize import from_data
 from autocast.ir.serialize import DEEPEST, SerializationError, to_data
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, imported
 from tests.fuzz.generator import generate, parse
 
 
@@ -77,11 +77,6 @@ def check_same(mod):
     return again
 
 
-def imported(name):
-    architecture = ARCHITECTURES[name]()
-    return autocast.from_torch(architecture.module, architecture.args, example_kwargs=architecture.kwargs)
-
-
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_architectures_come_back_as_imported_and_autocast(name):
     model = imported(name)
@@ -90,8 +85,7 @@ def test_architectures_come_back_as_imported_and_autocast(name):
 
 
 def test_a_dynamic_model_comes_back():
-    architecture = ARCHITECTURES["bert"]()
-    check_same(autocast.from_torch(architecture.module, architecture.args, dynamic=architecture.dynamic).mod)
+    check_same(imported("bert", True).mod)
 
 
 def test_a_training_step_comes_back():

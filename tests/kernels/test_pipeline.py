@@ -20,7 +20,7 @@ from autocast.kernels.fallback.schedule import SCHEDULED
 from autocast.model import Model
 from autocast.runtime.program import PREPARE
 from autocast.training import SGD, CrossEntropy, training_step
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, imported
 from tests.kernels.modules import error, module, random, run, scheduled
 
 
@@ -38,12 +38,7 @@ def prepared(machine: relax.VirtualMachine, model: Model) -> Sequence[tvm.runtim
 )
 def test_architectures_match_torch_in_float32(name: str, dynamic: bool) -> None:
     architecture = ARCHITECTURES[name]()
-    model = from_torch(
-        architecture.module,
-        architecture.args,
-        example_kwargs=architecture.kwargs,
-        dynamic=architecture.dynamic if dynamic else None,
-    )
+    model = imported(name, dynamic)
     args, kwargs = architecture.inputs(3) if dynamic else (architecture.args, architecture.kwargs)
     inputs = [tvm.runtime.tensor(tensor.numpy()) for tensor in (*args, *kwargs.values())]
     machine = relax.VirtualMachine(build(model.mod, detect_target()), tvm.cpu())

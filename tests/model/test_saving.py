@@ -22,12 +22,7 @@ from autocast.container import to_bytes
 from autocast.errors import ArtifactError
 from autocast.model import saving, value
 from autocast.runtime.tensors import array_over
-from tests.architectures import ARCHITECTURES
-
-
-def imported(name):
-    architecture = ARCHITECTURES[name]()
-    return autocast.from_torch(architecture.module, architecture.args, example_kwargs=architecture.kwargs)
+from tests.architectures import ARCHITECTURES, imported
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +110,9 @@ def test_a_loaded_model_can_be_autocast_and_differentiated(tmp_path):
 
 
 def test_a_dynamic_model_comes_back(tmp_path):
-    architecture = ARCHITECTURES["bert"]()
-    model = autocast.from_torch(architecture.module, architecture.args, dynamic=architecture.dynamic)
+    model = imported("bert", True)
     again = by_file(model, tmp_path)
-    ids = architecture.inputs(5)[0][0]
+    ids = ARCHITECTURES["bert"]().inputs(5)[0][0]
     assert torch.equal(again(ids), model(ids))
 
 

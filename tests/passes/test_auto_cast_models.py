@@ -9,23 +9,10 @@ from tvm import relax
 
 import autocast
 from autocast import Model, amp
-from tests.architectures import ARCHITECTURES
-
-_imported: dict[tuple[str, bool], Model] = {}
+from tests.architectures import ARCHITECTURES, imported
 
 
-def imported(name: str, is_dynamic: bool) -> Model:
-    """An architecture, imported once."""
-    if (name, is_dynamic) not in _imported:
-        built = ARCHITECTURES[name]()
-        dynamic = built.dynamic if is_dynamic else None
-        model = autocast.from_torch(built.module, built.args, example_kwargs=built.kwargs, dynamic=dynamic)
-        _imported[name, is_dynamic] = model
-    return _imported[name, is_dynamic]
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(("is_dynamic", "dtype"), [(False, "float16"), (True, "bfloat16")])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_architecture_is_cast_optimally_and_stays_well_formed(name, is_dynamic, dtype):
     model = imported(name, is_dynamic)

@@ -23,7 +23,7 @@ op = relax.op
 DTYPES = ("bfloat16", "float16")
 OBJECTIVES = ("bytes", "casts")
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-some = settings(max_examples=40, suppress_health_check=_SLOW)
+some = settings(max_examples=20, suppress_health_check=_SLOW)
 
 options = st.tuples(st.sampled_from(DTYPES), st.sampled_from(OBJECTIVES))
 
@@ -56,7 +56,7 @@ def is_cast(call: relax.Call, dtype: str) -> bool:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @given(data=st.data())
-@settings(max_examples=60, suppress_health_check=_SLOW)
+@settings(max_examples=30, suppress_health_check=_SLOW)
 def test_the_cost_is_the_minimum_over_all_assignments(objective, data):
     mod = data.draw(modules(max_blocks=2, max_size=4))
     prices = brute_force.read(mod, "bfloat16", objective)

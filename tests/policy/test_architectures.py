@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from autocast import amp
-from tests.architectures import ARCHITECTURES, flatten
-from tests.passes.test_auto_cast_models import imported
+from tests.architectures import ARCHITECTURES, flatten, imported
 
 #: The largest relative error of the outputs together. A bfloat16 rounds by up to 2e-3, and roundings add up as noise.
 TOLERANCES = {"mp1": 6e-3, "mp4": 1.2e-2}

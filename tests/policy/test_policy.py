@@ -49,7 +49,7 @@ def policies(draw):
 
 
 @given(policies())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_policy_reads_what_it_prints(policy):
     again = Policy.parse(str(policy))
     assert again == policy

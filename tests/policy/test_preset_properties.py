@@ -19,7 +19,7 @@ from tests.passes.random_modules import modules
 from tests.passes.test_auto_cast_properties import DTYPES, all_calls
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-some = settings(max_examples=40, suppress_health_check=_SLOW)
+some = settings(max_examples=20, suppress_health_check=_SLOW)
 
 
 @st.composite
@@ -30,7 +30,7 @@ def cases(draw):
 
 
 @given(cases())
-@settings(max_examples=150, suppress_health_check=_SLOW)
+@settings(max_examples=50, suppress_health_check=_SLOW)
 def test_mp0_is_the_identity_where_every_cast_changes_something(case):
     mod, dtype = case
     assume(not casts_that_change_nothing(mod))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import pytest
@@ -11,17 +10,7 @@ import torch
 import autocast
 from autocast import amp
 from autocast.training import MSE, AdamW, CrossEntropy, training_step
-from tests.architectures import ARCHITECTURES, Architecture, flatten
-
-
-@cache
-def _architecture(name: str) -> Architecture:
-    return ARCHITECTURES[name]()
-
-
-def _imported(name: str, **options: Any) -> autocast.Model:
-    architecture = _architecture(name)
-    return autocast.from_torch(architecture.module, architecture.args, example_kwargs=architecture.kwargs, **options)
+from tests.architectures import ARCHITECTURES, flatten, imported, trainable
 
 
 def _error(got: Any, expected: Any) -> float:
@@ -32,8 +21,7 @@ def _error(got: Any, expected: Any) -> float:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_models_compute_what_they_were_imported_from(name: str) -> None:
-    architecture = _architecture(name)
-    model = _imported(name, dynamic=architecture.dynamic)
+    architecture, model = ARCHITECTURES[name](), imported(name, True)
     exact, low = autocast.to_torch(model), autocast.to_torch(amp.autocast(model))
     for batch in (1, 2, 3):
         args, kwargs = architecture.inputs(batch)
@@ -48,7 +36,7 @@ def test_training_steps_have_the_losses_of_torch(name: str) -> None:
     architecture = ARCHITECTURES[name]()
     module = architecture.module.requires_grad_(True)
     classes = name not in ("lstm", "unet")
-    step = training_step(_imported_for_training(architecture), CrossEntropy() if classes else MSE(), AdamW())
+    step = training_step(trainable(name), CrossEntropy() if classes else MSE(), AdamW())
     (logits, *_) = architecture.reference(*architecture.args, **architecture.kwargs)
     torch.manual_seed(0)
     labels = torch.randint(0, logits.shape[-1], logits.shape[:-1]) if classes else torch.randn(logits.shape)
@@ -72,13 +60,9 @@ def test_training_steps_have_the_losses_of_torch(name: str) -> None:
     assert losses["low"] == pytest.approx(expected, rel=2e-2)
 
 
-def _imported_for_training(architecture: Architecture) -> autocast.Model:
-    return autocast.from_torch(architecture.module, architecture.args, example_kwargs=architecture.kwargs)
-
-
 def test_parameters_have_their_names_in_torch() -> None:
-    architecture = _architecture("bert")
-    module = autocast.to_torch(_imported("bert"))
+    architecture = ARCHITECTURES["bert"]()
+    module = autocast.to_torch(imported("bert"))
     expected = dict(architecture.module.named_parameters())
     assert set(dict(module.named_parameters())) == set(expected)
     module.load_state_dict({name: torch.zeros_like(value) for name, value in architecture.module.state_dict().items()})
@@ -87,6 +71,6 @@ def test_parameters_have_their_names_in_torch() -> None:
 
 
 def test_nodes_say_where_they_come_from() -> None:
-    module = autocast.to_torch(_imported("bert"))
+    module = autocast.to_torch(imported("bert"))
     places = {node.meta["autocast"].module for node in module.graph.nodes if "autocast" in node.meta}
     assert any(place.endswith("attention.self.query") for place in places)

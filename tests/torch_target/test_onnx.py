@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from autocast.errors import ArtifactError, UnsupportedError
 from autocast.torch_target import onnx_file
 from autocast.torch_target.onnx_file import _rename
 from autocast.training import SGD, CrossEntropy, training_step
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, imported
 
 
 def run(path: Path, *inputs: torch.Tensor) -> list[torch.Tensor]:
@@ -57,6 +58,7 @@ def network() -> nn.Module:
         return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8)).eval()
 
 
+@cache
 def small(dtype: str = "float16") -> autocast.Model:
     """Two layers with casts, of any number of rows."""
     return amp.autocast(
@@ -67,9 +69,7 @@ def small(dtype: str = "float16") -> autocast.Model:
 @pytest.mark.parametrize("name", ["bert", "llama", "resnet"])
 def test_onnxruntime_computes_of_a_file_what_our_kernels_compute_of_the_model(name: str, tmp_path: Path) -> None:
     architecture = ARCHITECTURES[name]()
-    model = amp.autocast(
-        autocast.from_torch(architecture.module, architecture.args, dynamic=architecture.dynamic), dtype="float16"
-    )
+    model = amp.autocast(imported(name, True), dtype="float16")
     path = autocast.to_onnx(model, tmp_path / "model.onnx")
     for batch in (1, 3):
         args, _ = architecture.inputs(batch)
@@ -83,7 +83,7 @@ def test_onnxruntime_computes_of_a_file_what_our_kernels_compute_of_the_model(na
 
 def test_a_bfloat16_file_is_legal_and_computes_the_same_when_it_comes_back(tmp_path: Path) -> None:
     architecture = ARCHITECTURES["resnet"]()
-    model = amp.autocast(autocast.from_torch(architecture.module, architecture.args, dynamic=architecture.dynamic))
+    model = amp.autocast(imported("resnet", True))
     path = autocast.to_onnx(model, tmp_path / "model.onnx")
     onnx.checker.check_model(path, full_check=True)
     args, _ = architecture.inputs(3)

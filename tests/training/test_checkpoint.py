@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import os
-import signal
-import subprocess
-import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import ml_dtypes
@@ -17,15 +17,14 @@ import safetensors.numpy
 from autocast.errors import CheckpointError
 from autocast.training import checkpoint
 
-WRITER = """
-import itertools, sys
-import numpy as np
-from autocast.training import checkpoint
+# The children write files, and do nothing that needs a thread of their parent.
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
-for number in itertools.count(1):
-    checkpoint.save(sys.argv[1], {"x": np.full(1 << 20, number, np.int32)}, {"steps": number})
-    print(number, flush=True)
-"""
+
+def _write_for_ever(path: Path, written: Connection) -> None:
+    for number in itertools.count(1):
+        checkpoint.save(path, {"x": np.full(1 << 20, number, np.int32)}, {"steps": number})
+        written.send(number)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int64, np.uint8, np.bool_])
@@ -63,15 +62,16 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_a_process_killed_while_it_saves_leaves_a_whole_checkpoint(tmp_path):
     path = tmp_path / "c.safetensors"
+    context = multiprocessing.get_context("fork")
     for attempt in range(3):
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True)
-        assert writer.stdout is not None
+        ours, theirs = context.Pipe()
+        writer = context.Process(target=_write_for_ever, args=(path, theirs))
+        writer.start()
         for _ in range(2):
-            writer.stdout.readline()
+            ours.recv()
         time.sleep(0.003 * attempt)  # somewhere in the middle of the third file
-        writer.send_signal(signal.SIGKILL)
-        writer.wait()
-        writer.stdout.close()
+        writer.kill()
+        writer.join()
         found = checkpoint.load(path)
         assert found.facts["steps"] >= 2
         assert (found.tensors["x"] == found.facts["steps"]).all()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-import autocast
 from autocast import amp, vm
 from autocast.kernels.targets.cpu.instruction_sets import cores, detect_target
-from tests.architectures import ARCHITECTURES
+from tests.architectures import ARCHITECTURES, imported
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 #: Largest relative error (Frobenius norm, against float64) by AMP dtype; None is float32. A rounding of the AMP dtype
@@ -21,14 +20,10 @@ def relative_error(got: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])
-@pytest.mark.parametrize(
-    ("name", "dtype"), [("bert", None), ("resnet", "bfloat16"), ("bert", "bfloat16"), ("resnet", "float16")], ids=str
-)
+@pytest.mark.parametrize(("name", "dtype"), [("bert", None), ("bert", "bfloat16"), ("resnet", "float16")], ids=str)
 def test_every_instruction_set_computes_the_same(name: str, dtype: str | None, cpu: str) -> None:
     architecture = ARCHITECTURES[name]()
-    model = autocast.from_torch(architecture.module, architecture.args)
-    if dtype is not None:
-        model = amp.autocast(model, dtype=dtype)
+    model = imported(name) if dtype is None else amp.autocast(imported(name), dtype=dtype)
     executable = vm.compile(model, target=target_of(cpu, cores(detect_target())))
     outputs = executable(*architecture.args)
     outputs = [outputs] if isinstance(outputs, torch.Tensor) else outputs

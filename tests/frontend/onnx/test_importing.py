@@ -42,8 +42,11 @@ def graph_of(nodes: list[Any], shape: tuple[int, ...] = (4,), dtype: int = Tenso
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
-#: torch 2.13's older exporter has no `diff`, of which masks are made.
-_EXPORTS = [*((name, True) for name in ARCHITECTURES), *((name, False) for name in ("bert", "resnet", "lstm"))]
+#: ViT's file has no kind of node that others lack. torch 2.13's older exporter has no `diff`, of which masks are made.
+_EXPORTS = [
+    *((name, True) for name in ARCHITECTURES if name != "vit"),
+    *((name, False) for name in ("bert", "resnet", "lstm")),
+]
 
 
 @pytest.mark.parametrize(("name", "dynamo"), _EXPORTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from tvm import relax
@@ -23,8 +25,15 @@ def _along(vector: np.ndarray, axes: tuple[int, ...], rank: int) -> np.ndarray:
     return moved.reshape([vector.shape[axes.index(axis)] if axis in axes else 1 for axis in range(rank)])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-@pytest.mark.parametrize("axes", [(2,), (1,), (0,), (0, 1), (0, 2), (2, 1), (2, 0), (0, 1, 2)], ids=str)
+_AXES = [(2,), (1,), (0,), (0, 1), (0, 2), (2, 1), (2, 0), (0, 1, 2)]
+_SOME_AXES = [(2,), (0,), (0, 2), (2, 1)]  # for what is computed as float32 is, or not by kernels of ours
+
+
+@pytest.mark.parametrize(
+    ("axes", "dtype"),
+    [*product(_AXES, ("float32", "bfloat16")), *product(_SOME_AXES, ("float64", "float16"))],
+    ids=str,
+)
 def test_norms_over_any_axes(axes: tuple[int, ...], dtype: str) -> None:
     shape = (11, 5, 7)
 

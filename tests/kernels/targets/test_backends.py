@@ -10,7 +10,6 @@ import torch
 import tvm
 from tvm import relax
 
-import autocast
 from autocast import amp, vm
 from autocast.kernels import detect_target, lower
 from autocast.kernels.backend import Backend
@@ -22,7 +21,7 @@ from autocast.kernels.targets.cpu.backend import Cpu
 from autocast.kernels.targets.generic import Generic
 from autocast.passes.casting.costs import CastCost
 from autocast.training import MSE, AdamW, training_step
-from tests.architectures import ARCHITECTURES
+from tests import architectures
 from tests.kernels.modules import module, operators
 from tests.training.modules import batches, imported, network, rate
 
@@ -74,9 +73,8 @@ def _arrays(result: Any) -> list[np.ndarray]:
     ("name", "dtype"), [("gpt2", "bfloat16"), ("resnet", None), ("resnet", "bfloat16"), ("lstm", "bfloat16")]
 )
 def test_two_backends_of_one_module_agree(name: str, dtype: str | None) -> None:
-    architecture = ARCHITECTURES[name]()
-    model = autocast.from_torch(architecture.module, architecture.args, example_kwargs=architecture.kwargs)
-    model = model if dtype is None else amp.autocast(model, dtype=dtype)
+    architecture = architectures.ARCHITECTURES[name]()
+    model = architectures.imported(name) if dtype is None else amp.autocast(architectures.imported(name), dtype=dtype)
     inputs = (*architecture.args, *architecture.kwargs.values())
     ours, others = (_arrays(vm.compile(model, target=target)(*inputs)) for target in (None, generic()))
     for a, b in zip(ours, others, strict=True):

@@ -68,7 +68,8 @@ def _unknown(name: str, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_float32_results_are_within_four_units_in_the_last_place(name: str) -> None:
-    x, got = inputs("float32"), results("float32")[name]
+    every = 8 if name.startswith("polygamma") else 1  # of which scipy takes 0.1 ms a number
+    x, got = inputs("float32")[::every], results("float32")[name][::every]
     errors = units(x, got, _EXACT[name])
     errors[_unknown(name, x)] = 0
     worst = errors.argmax()

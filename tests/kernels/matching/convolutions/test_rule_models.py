@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 import torch
 from torch import nn
 
-from autocast import amp, compile
+from autocast import Model, amp, compile
 from autocast.frontend import from_torch
 from autocast.kernels import detect_target, lower
 from tests.architectures import ARCHITECTURES, flatten
@@ -71,21 +72,27 @@ MODELS: dict[str, tuple[Callable[[], tuple[nn.Module, torch.Tensor]], int]] = {
 }
 
 
-def _built(name: str) -> tuple[nn.Module, torch.Tensor, int]:
+def _built(name: str) -> tuple[nn.Module, torch.Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        build, moves = MODELS[name]
+        build, _ = MODELS[name]
         model, example = build()
         for part in model.modules():
             if isinstance(part, nn.BatchNorm2d):
                 part.running_mean.uniform_(-0.5, 0.5)
                 part.running_var.uniform_(0.5, 1.5)
-    return model.eval().requires_grad_(False), example, moves
+    return model.eval().requires_grad_(False), example
+
+
+@cache
+def _imported(name: str) -> Model:
+    module, example = _built(name)
+    return from_torch(module, (example,))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_any_batch_match_torch(name: str) -> None:
-    module, example, _ = _built(name)
+    module, example = _built(name)
     compiled = compile(from_torch(module, (example,), dynamic={"batch": ("*", 0, 1, 8)}))
     image = torch.cat([example, example[:1].flip(-1)])
     assert _error(flatten(compiled(image))[0], module, image) < 1e-5
@@ -93,8 +100,8 @@ def test_models_of_any_batch_match_torch(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_mixed_models_are_as_right_as_torchs(name: str) -> None:
-    module, image, _ = _built(name)
-    compiled = compile(amp.autocast(from_torch(module, (image,))))
+    module, image = _built(name)
+    compiled = compile(amp.autocast(_imported(name)))
     with torch.autocast("cpu", torch.bfloat16):
         peer = _error(flatten(module(image))[0], module, image)
     assert _error(flatten(compiled(image))[0], module, image) < 1.5 * peer
@@ -102,15 +109,13 @@ def test_mixed_models_are_as_right_as_torchs(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "vit"])
 def test_nothing_is_left_between_the_kernels(name: str) -> None:
-    module, example, moves = _built(name)
-    calls = operators(lower(amp.autocast(from_torch(module, (example,))).mod, detect_target()))
-    assert sum("permut" in call or "tir_transpose" in call for call in calls) == moves
+    calls = operators(lower(amp.autocast(_imported(name)).mod, detect_target()))
+    assert sum("permut" in call or "tir_transpose" in call for call in calls) == MODELS[name][1]
     assert not any("batch_norm" in call or "rsqrt" in call or "conv2d" in call for call in calls)
 
 
 def test_the_patches_of_a_vision_transformer_are_one_product() -> None:
-    module, example, _ = _built("vit")
-    calls = operators(lower(from_torch(module, (example,)).mod, detect_target()))
+    calls = operators(lower(_imported("vit").mod, detect_target()))
     assert not any("conv" in call for call in calls)
 
 

@@ -123,7 +123,8 @@ def test_one_kernel_serves_images_of_any_size() -> None:
 
 
 def test_one_kernel_serves_any_batch() -> None:
-    open_ = [replace(in_dtype(spec, "bfloat16"), batch=None) for spec in KINDS.values()]
+    kinds = islice(KINDS.values(), 0, None, 2)  # the test before has all, with images of any size
+    open_ = [replace(in_dtype(spec, "bfloat16"), batch=None) for spec in kinds]
     check([Case(spec, (1 + 3 * (i % 2), 0, 0)) for i, spec in enumerate(open_)], here)
 
 
