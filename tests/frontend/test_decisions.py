@@ -1,0 +1,140 @@
+"""Modules that decide by sizes: refused where a size that may come takes another way and this changes a number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autocast.errors import ImportModelError, InputError
+from autocast.frontend import from_torch
+from tests.frontend.helpers import Calls, assert_close
+
+
+@pytest.mark.parametrize(
+    ("decides", "why"),
+    [
+        (lambda x: x * 2 if x.shape[0] == 7 else x + 1, "for n = 7 this does not hold: .*!= 7"),
+        (lambda x: x * 2 if x.shape[0] % 2 else x + 1, "for n = 3 this does not hold: .*% 2"),
+    ],
+    ids=["one size", "odd sizes"],
+)
+@pytest.mark.parametrize("row", [(0, 0), (0, 0, 1, 16)], ids=["inferred", "bounds"])
+def test_a_module_that_is_another_for_other_sizes_is_refused(decides: Any, why: str, row: tuple[int, ...]) -> None:
+    """Without bounds torch exports the branch of the example for all sizes, and says so in a condition."""
+    with pytest.raises(ImportModelError, match=f"Calls decides by sizes: {why}"):
+        from_torch(Calls(decides), (torch.ones(4, 3),), dynamic={"n": row})
+
+
+def test_a_branch_that_no_size_within_the_bounds_takes_is_none() -> None:
+    module = Calls(lambda x: x * 2 if x.shape[0] == 7 else x + 1)
+    model = from_torch(module, (torch.ones(4, 3),), dynamic={"n": (0, 0, 2, 6)})
+    assert_close((model(torch.ones(6, 3)),), (torch.full((6, 3), 2.0),))
+
+
+def test_conditions_that_torch_cannot_prove_hold_for_every_size_that_may_come() -> None:
+    """torch.export refuses `n // 2 <= n`."""
+    module = Calls(lambda x: torch.stack([part.float() for part in x.topk(x.shape[0] // 2, 0)]))
+    model = from_torch(module, (torch.randn(8, 3),), dynamic={"n": (0, 0, 4, 16)}, fallback="error")
+    for size in (4, 11):
+        x = torch.randn(size, 3)
+        assert_close((model(x),), (module(x),))
+
+
+_ONE = {
+    "equal": lambda x: x * 2 if x.shape[0] == 1 else x + 1,
+    "larger": lambda x: x + 1 if x.shape[0] > 1 else x * 2,
+    "product": lambda x: x + 1 if x.shape[0] * 3 != 3 else x * 2,
+    "with a drawn number": lambda x: x + torch.rand(()) if x.shape[0] == 1 else x + 1,
+    "asserted": lambda x: _asserted(x.shape[0] > 1, x + 1),
+}
+
+
+def _asserted(holds: bool, x: torch.Tensor) -> torch.Tensor:
+    assert holds
+    return x
+
+
+@pytest.mark.parametrize("decides", _ONE.values(), ids=_ONE)
+def test_a_module_that_is_another_for_a_size_of_one_takes_two_or_more(decides: Any) -> None:
+    """torch.export takes sizes that vary for larger than 1 without a word."""
+    model = from_torch(Calls(decides), (torch.ones(4, 3),), dynamic={"n": (0, 0)})
+    assert_close((model(torch.ones(2, 3)),), (torch.full((2, 3), 2.0),))
+    with pytest.raises(InputError, match="expected n of 2 or more"):
+        model(torch.ones(1, 3))
+    with pytest.raises(ImportModelError, match=r"decides by sizes \(.*test_dynamic.py:\d+\): for n = 1"):
+        from_torch(Calls(decides), (torch.ones(4, 3),), dynamic={"n": (0, 0, 1, 16)})
+
+
+def test_a_decision_by_a_size_of_one_that_changes_no_number_leaves_the_size_free() -> None:
+    def attention(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x, is_causal=bool(x.shape[1] > 1))
+
+    model = from_torch(Calls(attention), (torch.randn(2, 5, 8),), dynamic={"length": (0, 1)})
+    for length in (1, 3):
+        x = torch.randn(2, length, 8)
+        assert_close((model(x),), (attention(x),))
+
+
+def test_a_size_of_one_that_others_lead_to_is_found() -> None:
+    class Halves(nn.Module):
+        """A convolution that halves a picture, and another function of rows than of one row."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.halve = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+            self.norm = nn.BatchNorm2d(4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """(n, 3, height, width) to (n, 4, height / 2, width / 2)."""
+            x = self.norm(self.halve(x))
+            return x if x.shape[2] == 1 else x * 2
+
+    module = Halves().eval()
+    model = from_torch(module, (torch.randn(2, 3, 9, 8),), dynamic={"height": (0, 2), "width": (0, 3)})
+    x = torch.randn(2, 3, 3, 1)
+    assert_close((model(x),), (module(x).detach(),))
+    with pytest.raises(InputError, match="expected height of 3 or more"):
+        model(torch.randn(2, 3, 2, 8))
+
+
+@pytest.mark.parametrize("then", ["linear", "attention", "LSTM"])
+def test_maps_of_pictures_of_any_size_are_flattened(then: str) -> None:
+    """Torch asks whether the maps have one row or column, as it does of what lies how in memory."""
+    halve, layer = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.LSTM(8, 4) if then == "LSTM" else nn.Linear(8, 4)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        rows = halve(x).flatten(2).permute(2, 0, 1)
+        if then == "attention":
+            rows = nn.functional.scaled_dot_product_attention(rows, rows, rows)
+        return layer(rows)[0] if then == "LSTM" else layer(rows)
+
+    module = Calls(forward)
+    module.halve, module.layer = halve, layer
+    sizes = {"batch": (0, 0), "height": (0, 2), "width": (0, 3)}
+    model = from_torch(module, (torch.randn(2, 3, 9, 8),), dynamic=sizes)
+    for shape in ((1, 3, 2, 2), (3, 3, 5, 1), (1, 3, 1, 1), (2, 3, 6, 7)):
+        x = torch.randn(shape)
+        assert_close((model(x),), (module(x).detach(),))
+
+
+def test_rows_are_halved_where_there_are_enough_left() -> None:
+    """Ends are aligned by a quotient of sizes less one, which is none of one row."""
+    halve = Calls(lambda x: nn.functional.interpolate(x, scale_factor=0.5, mode="linear", align_corners=True))
+    model = from_torch(halve, (torch.randn(1, 2, 6),), dynamic={"n": (0, 2)})
+    for size in (4, 9):
+        x = torch.randn(1, 2, size)
+        assert_close((model(x),), (halve(x),))
+    with pytest.raises(InputError, match="expected n of 4 or more"):
+        model(torch.randn(1, 2, 3))
+
+
+def test_an_axis_that_is_dropped_where_its_size_is_one_is_at_least_two() -> None:
+    model = from_torch(Calls(lambda x: x.squeeze() * 2), (torch.randn(3, 4),), dynamic={"n": ("*", 0)})
+    assert model(torch.randn(2, 4)).shape == (2, 4)
+    with pytest.raises(InputError, match="expected n of 2 or more"):
+        model(torch.randn(1, 4))
+    with pytest.raises(ImportModelError, match=r"drops an axis \(squeeze\) where n is 1"):
+        from_torch(Calls(lambda x: x.squeeze()), (torch.randn(3, 4),), dynamic={"n": ("*", 0, 1, 8)})

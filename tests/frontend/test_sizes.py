@@ -1,0 +1,107 @@
+"""Sizes that are computed of others, and what is cut, counted and scaled by them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from autocast.errors import ImportModelError, InputError
+from autocast.frontend import from_torch
+from tests.frontend.helpers import Calls, assert_close, runner
+
+
+def test_a_tensor_is_repeated_as_often_as_a_size_says() -> None:
+    module = Calls(
+        lambda x, y: y.repeat(x.shape[0], 1, 2) + y.sum(-1, keepdim=True).repeat(x.shape[0], x.shape[1] // 3, 1)
+    )
+    y = torch.randn(2, 3, 5)
+    run = runner(from_torch(module, (torch.randn(3, 3), y), dynamic={"batch": (0, 0)}, fallback="error"))
+    for batch in (1, 7):
+        x = torch.randn(batch, 3)
+        assert_close(run(x, y), (module(x, y),))
+
+
+_SLICED = {
+    "inside": lambda x: x[1:-1],
+    "beyond the end": lambda x: x[2:100],
+    "before the begin": lambda x: x[-100:3],
+    "steps": lambda x: x[-100:90:3],
+    "half": lambda x: x[x.shape[0] // 2 : x.shape[0] + 5],
+    "written": lambda x: x.slice_scatter(torch.zeros_like(x[2:100]), 0, 2, 100),
+    "none": lambda x: x[3:2].sum() + x,
+}
+
+
+@pytest.mark.parametrize("sliced", _SLICED.values(), ids=_SLICED)
+@pytest.mark.parametrize("bounds", [(), (3, 64)], ids=["inferred", "bounds"])
+def test_slices_end_where_the_axis_does(sliced: Any, bounds: tuple[int, ...]) -> None:
+    model = from_torch(Calls(sliced), (torch.randn(6, 3),), dynamic={"n": (0, 0, *bounds)}, fallback="error")
+    for size in (3, 4, 7, 31):
+        x = torch.randn(size, 3)
+        assert_close((model(x),), (sliced(x),))
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_slice_of_what_may_be_shorter_than_its_bounds_is_empty_or_refused(size: int) -> None:
+    """For fewer rows than torch takes for granted the sizes that it computes are negative."""
+    model = from_torch(Calls(lambda x: x[1:-1]), (torch.randn(6, 3),), dynamic={"n": (0, 0)})
+    if size == 2:
+        assert model(torch.randn(2, 3)).shape == (0, 3)
+    else:
+        with pytest.raises(InputError, match="expected n of 2 or more"):
+            model(torch.randn(1, 3))
+
+
+_COUNTED = {
+    "down": lambda n: torch.arange(n - 1, -1, -1),
+    "down by threes": lambda n: torch.arange(n, -n, -3, dtype=torch.float32),
+    "halves": lambda n: torch.arange(0, n, 0.5),
+    "up": lambda n: torch.arange(1, n + 1, dtype=torch.int32),
+    "rounded up": lambda n: torch.arange(math.ceil(n / 2)),
+    "rounded down": lambda n: torch.zeros(math.floor(n * 0.6) + 1),
+}
+
+
+@pytest.mark.parametrize("counted", _COUNTED.values(), ids=_COUNTED)
+def test_numbers_are_counted_as_often_as_sizes_say(counted: Any) -> None:
+    module = Calls(lambda x: counted(x.shape[0]))
+    model = from_torch(module, (torch.randn(6, 3),), dynamic={"n": (0, 0)}, fallback="error")
+    for size in (3, 4, 10, 21):
+        assert torch.equal(model(torch.randn(size, 3)), counted(size))
+
+
+def test_a_size_that_floating_point_numbers_round_otherwise_is_refused() -> None:
+    """0.7 * 90 is 62.99999999999999."""
+    with pytest.raises(ImportModelError, match="is computed with FloorToInt"):
+        from_torch(Calls(lambda x: torch.zeros(math.floor(x.shape[0] * 0.7))), (torch.ones(9),), dynamic={"n": (0, 0)})
+
+
+@pytest.mark.parametrize("bounds", [(), (2, 64)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale_factor": 2.0, "mode": "bilinear", "align_corners": True},
+        {"scale_factor": 2.0, "mode": "bicubic"},
+        {"scale_factor": (1.5, 2.0), "mode": "bilinear", "recompute_scale_factor": True},
+        {"scale_factor": 1.5, "mode": "nearest-exact"},
+    ],
+)
+def test_pictures_of_any_size_are_scaled(options: dict[str, Any], bounds: tuple[int, ...]) -> None:
+    module = Calls(lambda x: nn.functional.interpolate(x, **options))
+    sizes = {"height": ("*", 2, *bounds), "width": ("*", 3, *bounds)}
+    model = from_torch(module, (torch.randn(1, 2, 5, 6),), dynamic=sizes)
+    for height, width in ((2, 3), (9, 4)):
+        x = torch.randn(1, 2, height, width)
+        assert_close([model(x)], [module(x)])
+
+
+def test_numbers_that_are_computed_of_sizes_are_numbers() -> None:
+    module = Calls(lambda x: x * (x.shape[0] / (x.shape[1] + 0.5)) ** -0.5)
+    model = from_torch(module, (torch.randn(3, 4),), dynamic={"n": ("*", 0), "m": ("*", 1)})
+    for shape in ((2, 7), (1, 3)):
+        x = torch.randn(shape)
+        assert_close([model(x)], [module(x)])
