@@ -17,6 +17,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch import fx
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
@@ -67,7 +68,7 @@ def counterexample(
 
 
 class Condition:
-    """A condition of sympy on sizes, by torch's symbols, which are in `symbols`."""
+    """A condition of sympy on sizes, or another size, by torch's symbols, which are in `symbols`."""
 
     def __init__(self, expr: Any) -> None:
         self.symbols = {str(symbol) for symbol in expr.free_symbols}
@@ -76,7 +77,11 @@ class Condition:
 
     def holds(self, values: Mapping[str, int]) -> bool:
         """Whether it does for these sizes."""
-        return bool(eval(self._code, {**SYMPY_INTERP, "math": math, "inf": math.inf, **values}))
+        return bool(self.evaluated(values))
+
+    def evaluated(self, values: Mapping[str, int]) -> Any:
+        """What it is for these sizes."""
+        return eval(self._code, {**SYMPY_INTERP, "math": math, "inf": math.inf, **values})
 
     def named(self, symbols: Mapping[str, str]) -> str:
         """It as text, with the names of symbols."""
@@ -120,10 +125,9 @@ def _is_of_few(text: str) -> bool:
     if not isinstance(condition, ast.Compare):
         return False
     left, right = condition.left, condition.comparators[0]
-    if isinstance(condition.ops[0], ast.NotEq) and isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod):
-        return ast.unparse(right) == "0" and _factors(left.left) <= _factors(left.right)
-    if "%" in text:
-        return False
+    if isinstance(left, ast.BinOp) and isinstance(left.op, ast.Mod):
+        multiple = isinstance(condition.ops[0], ast.NotEq) and ast.unparse(right) == "0"
+        return multiple and _factors(left.left) <= _factors(left.right)
     if isinstance(condition.ops[0], ast.NotEq) and "0" in (ast.unparse(left), ast.unparse(right)):
         return True
     upwards = isinstance(condition.ops[0], ast.Lt | ast.NotEq) and _factors(left) <= _factors(right)
@@ -150,6 +154,20 @@ def combinations(ranges: Mapping[str, tuple[int, int | None]]) -> Iterator[dict[
     drawn = random.Random(0)
     for _ in range(_SIZES):
         yield {name: drawn.choice(values) for name, values in zip(ranges, sizes, strict=True)}
+
+
+def never_negative(size: Any, program: torch.export.ExportedProgram) -> bool:
+    """Whether a number, or a node that computes one of sizes, is 0 or more, for all of the sizes that are tried."""
+    size = size.meta["val"] if isinstance(size, fx.Node) else size
+    if isinstance(size, int):
+        return size >= 0
+    known = {str(symbol): values for symbol, values in program.range_constraints.items()}
+    condition = Condition(size.node.expr)
+    if not condition.symbols <= known.keys():
+        return False  # values decide
+    bounds = {symbol: known[symbol] for symbol in condition.symbols}
+    ranges = {s: (int(b.lower), int(b.upper) if b.upper.is_Integer else None) for s, b in bounds.items()}
+    return all(condition.evaluated(values) >= 0 for values in combinations(ranges))
 
 
 def sizes_of(declared: Sequence[int | torch.SymInt], values: Mapping[str, int]) -> tuple[int, ...]:

@@ -54,9 +54,9 @@ CONVERTERS: dict[str, Converter] = {
 TRUSTED = frozenset(
     f"{name}.default"
     for names in (
-        "abs acos acosh asin asinh atan atanh ceil constant_pad_nd cos cosh",
+        "abs acos acosh asin asinh atan atanh ceil cos cosh",
         "erf exp flip floor gelu isinf isnan leaky_relu log max mean",
-        "min neg permute prod reciprocal relu round rsqrt scalar_tensor sigmoid sign silu",
+        "min neg permute prod reciprocal relu round rsqrt sigmoid sign silu",
         "sin sinh sqrt square stack tan tanh tril triu trunc",
     )
     for name in names.split()

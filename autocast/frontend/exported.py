@@ -64,28 +64,39 @@ class Exported:
                 )
         return names
 
+    def least_asked(self, name: str) -> int | None:
+        """The least size that the user wants along a dimension; None where torch infers it."""
+        least = [getattr(axis.dim, "min", None) for axis in self.axes if axis.name == name]
+        return next((size for size in least if size is not None), None)
+
     def allow_one(self, dropped: Collection[str], negative: Collection[str]) -> None:
-        """Lower the least size, where torch infers it, from 2 to the 1 that a `Dim` with its own bounds has; not that
-        of symbols of `negative`, by which other sizes are computed.
+        """Lower the least size, where torch infers it, from 2 to the 1 that a `Dim` with its own bounds has.
 
         Raises
         ------
         ImportModelError
-            The module drops an axis where a symbol of `dropped` is 1, which the bounds of its `Dim` allow.
+            The module drops an axis where a symbol of `dropped` is 1, or computes a size that is negative where one of
+            `negative` is, and the user's bounds allow that.
         """
-        names = {name for symbol, name in self.symbols.items() if symbol in dropped}
-        larger = {name for symbol, name in self.symbols.items() if symbol in negative}
-        bounded = {axis.name: getattr(axis.dim, "min", 2) for axis in self.axes if hasattr(axis.dim, "__name__")}
-        if wrong := [name for name in sorted(names) if bounded.get(name, 2) < 2]:
-            raise ImportModelError(
-                f"from_torch: the module drops an axis (squeeze) where {' or '.join(wrong)} is 1, and its tensors have "
-                "another rank then. Expected a least size of 2, or squeeze of axes that are always 1: x.squeeze(-1)"
-            )
-        inferred = {axis.name for axis in self.axes} - bounded.keys() - names - larger
-        for symbol, name in self.symbols.items():
-            for known, values in self.program.range_constraints.items():
-                if str(known) == symbol and name in inferred and values.lower == 2:
-                    self.program.range_constraints[known] = type(values)(1, values.upper)
+        symbols = self.symbols
+        for found, what in (
+            (dropped, "drops an axis (squeeze) where {} is 1, and its tensors have another rank then"),
+            (negative, "cuts more off than there is (x[1:-1]) where {} is 1"),
+        ):
+            names = sorted({name for symbol, name in symbols.items() if symbol in found and self._asks_for_one(name)})
+            if names:
+                raise ImportModelError(
+                    f"from_torch: the module {what.format(' or '.join(names))}. Expected a least size of 2, or a "
+                    "module that is the same for 1 (x.squeeze(-1) for axes that are always 1, say)"
+                )
+        for symbol, name in symbols.items():
+            is_free = self.least_asked(name) is None or self._asks_for_one(name)
+            if is_free and symbol not in dropped and symbol not in negative:
+                self._bound(symbol, 1, only=2)
+
+    def _asks_for_one(self, name: str) -> bool:
+        least = self.least_asked(name)
+        return least is not None and least < 2
 
     @property
     def sizes(self) -> dict[str, Size]:
@@ -102,12 +113,17 @@ class Exported:
 
     def require(self, name: str, least: int) -> bool:
         """Raise the least size of a dimension whose bounds torch infers; False where the user bounds it."""
-        if any(axis.name == name and hasattr(axis.dim, "__name__") for axis in self.axes):
+        if self.least_asked(name) is not None:
             return False
-        for known, values in self.program.range_constraints.items():
-            if self.symbols.get(str(known)) == name:
-                self.program.range_constraints[known] = type(values)(least, values.upper)
+        for symbol, known in self.symbols.items():
+            if known == name:
+                self._bound(symbol, least)
         return True
+
+    def _bound(self, symbol: str, least: int, only: int | None = None) -> None:
+        for known, values in self.program.range_constraints.items():
+            if str(known) == symbol and only in (None, values.lower):
+                self.program.range_constraints[known] = type(values)(least, values.upper)
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -12,8 +12,10 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import ImportModelError
+from autocast.frontend.conditions import never_negative
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
+from autocast.ir import is_tensor
 
 
 def _index_select(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -97,6 +99,25 @@ def _example(size: Any) -> int | None:
     """What a number, or what computes one of sizes, is for the example; None where values decide it."""
     size = size.meta["val"] if isinstance(size, fx.Node) else size
     return size.node.hint if isinstance(size, torch.SymInt) else size
+
+
+def _pad(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Numbers before and after; where sizes say how many, what is put beside it may be empty."""
+    amounts, given = importer.arg(node, 1, "pad"), node.args[1]
+    if all(isinstance(amount, int) for amount in amounts):
+        return importer.convert_map["constant_pad_nd.default"](node)
+    x, value, dtype = importer.arg(node, 0, "self"), importer.arg(node, 2, "value", 0), importer.dtype(node)
+    number = value if isinstance(value, relax.Expr) else relax.const(value, dtype)
+    for place, amount in enumerate(amounts):
+        if isinstance(amount, int) and amount == 0:
+            continue
+        if not never_negative(given[place], importer.program):
+            raise ImportModelError("it pads by what may be below 0 for some sizes; cut the tensor first")
+        axis = len(dims(x)) - 1 - place // 2
+        shape = [*dims(x)[:axis], amount, *dims(x)[axis + 1 :]]
+        numbers = importer.emit(relax.op.full(shape, number, dtype))
+        x = importer.emit(relax.op.concat([x, numbers] if place % 2 else [numbers, x], axis=axis))
+    return x
 
 
 def same_size(a: Any, b: Any) -> bool:
@@ -197,14 +218,24 @@ def _where(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _full(importer: Importer, node: fx.Node) -> relax.Expr:
-    """Every `full`, `full_like` and `new_full`; the value is a number, or one that a tensor holds."""
+    """Every `full`, `full_like` and `new_full`; the value is a number, a size, or what a tensor holds."""
     position = 2 if node.target is torch.ops.aten.new_full.default else 1
     value, dtype = importer.arg(node, position, "fill_value"), importer.dtype(node)
-    if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
-        return importer.emit(relax.op.broadcast_to(cast(importer, value, dtype), importer.shape(node)))
-    if not isinstance(value, bool | int | float):
-        raise ImportModelError("a fill value that is known only at run time")
-    return importer.emit(relax.op.full(importer.shape(node), relax.const(value, dtype), dtype))
+    number = _number(importer, value, dtype)
+    if isinstance(value, bool | int | float):
+        return importer.emit(relax.op.full(importer.shape(node), number, dtype))
+    return importer.emit(relax.op.broadcast_to(number, importer.shape(node)))
+
+
+def _scalar_tensor(importer: Importer, node: fx.Node) -> relax.Expr:
+    return _number(importer, importer.arg(node, 0, "s"), importer.dtype(node))
+
+
+def _number(importer: Importer, value: Any, dtype: str) -> relax.Expr:
+    """A number, a size, or what a tensor holds, as a 0-d tensor."""
+    if isinstance(value, bool | int | float):
+        return relax.const(value, dtype)
+    return cast(importer, value if is_tensor(value) else importer.number(value, "int64"), dtype)
 
 
 def _empty(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -234,6 +265,7 @@ MOVEMENT: dict[str, Converter] = {
     "alias.default": _same_value,
     "cat.default": _cat,
     "clone.default": _same_value,
+    "constant_pad_nd.default": _pad,
     "copy.default": _copy,
     "empty.memory_format": _empty,
     "empty_permuted.default": _empty,
@@ -248,6 +280,7 @@ MOVEMENT: dict[str, Converter] = {
     "resize.default": _resize,
     "getitem": _get_item,
     "index_select.default": _index_select,
+    "scalar_tensor.default": _scalar_tensor,
     "select.int": _select,
     "slice.Tensor": _slice,
     "split_with_sizes.default": _split,

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
+from autocast.frontend.varying_sizes import VARYING
 
 #: What selu approaches.
 _SELU_LIMIT = -1.7580993408473766
@@ -177,6 +178,7 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.resize_as_, torch.Tensor.resize_as_), _resize_as),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _corrcoef),
+    **VARYING,
 }
 
 

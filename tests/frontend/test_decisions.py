@@ -64,7 +64,7 @@ def test_a_module_that_is_another_for_a_size_of_one_takes_two_or_more(decides: A
     assert_close((model(torch.ones(2, 3)),), (torch.full((2, 3), 2.0),))
     with pytest.raises(InputError, match="expected n of 2 or more"):
         model(torch.ones(1, 3))
-    with pytest.raises(ImportModelError, match=r"decides by sizes \(.*test_dynamic.py:\d+\): for n = 1"):
+    with pytest.raises(ImportModelError, match=r"decides by sizes \(.*test_decisions.py:\d+\): for n = 1"):
         from_torch(Calls(decides), (torch.ones(4, 3),), dynamic={"n": (0, 0, 1, 16)})
 
 

@@ -45,6 +45,11 @@ def test_slices_end_where_the_axis_does(sliced: Any, bounds: tuple[int, ...]) ->
         assert_close((model(x),), (sliced(x),))
 
 
+def test_a_slice_that_the_bounds_do_not_leave_room_for_is_refused() -> None:
+    with pytest.raises(ImportModelError, match=r"cuts more off than there is .* where n is 1"):
+        from_torch(Calls(lambda x: x[1:-1]), (torch.randn(6, 3),), dynamic={"n": (0, 0, 1, 40)})
+
+
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_slice_of_what_may_be_shorter_than_its_bounds_is_empty_or_refused(size: int) -> None:
     """For fewer rows than torch takes for granted the sizes that it computes are negative."""
@@ -105,3 +110,36 @@ def test_numbers_that_are_computed_of_sizes_are_numbers() -> None:
     for shape in ((2, 7), (1, 3)):
         x = torch.randn(shape)
         assert_close([model(x)], [module(x)])
+
+
+def _windows(x: torch.Tensor) -> torch.Tensor:
+    x = nn.functional.pad(x, (0, (4 - x.shape[3] % 4) % 4, -x.shape[2] % 4, 0), value=-1.0)
+    return x.unflatten(3, (-1, 4)).unflatten(2, (-1, 4))
+
+
+def _warped(x: torch.Tensor, align_corners: bool) -> torch.Tensor:
+    matrix = torch.tensor([[[0.5, 0.1, 0.0], [0.2, 0.9, -0.1]]]).expand(x.shape[0], 2, 3)
+    grid = nn.functional.affine_grid(matrix, list(x.shape), align_corners=align_corners)
+    return nn.functional.grid_sample(x, grid, align_corners=align_corners)
+
+
+_OF_PICTURES = {
+    "padded to windows": _windows,
+    "a constant for each size": lambda x: torch.full((2,), x.shape[2]) + torch.full_like(x, x.shape[3]).sum(),
+    "rows pooled": lambda x: nn.functional.max_pool1d(x[:, 0], 3, stride=2, padding=1, ceil_mode=True),
+    "columns pooled, with places": lambda x: nn.functional.max_pool1d(x[:, :, :, 0], 2, return_indices=True)[0],
+    "coordinates": lambda x: x + torch.linspace(-1, 1, x.shape[3]) + torch.linspace(3.0, -2.0, x.shape[2])[:, None],
+    "warped": lambda x: _warped(x, False),
+    "warped between corners": lambda x: _warped(x, True),
+        nn.functional.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2)), 2
+    ),
+}
+
+
+@pytest.mark.parametrize("function", _OF_PICTURES.values(), ids=_OF_PICTURES)
+def test_functions_of_pictures_of_any_size(function: Any) -> None:
+    sizes = {"batch": (0, 0), "height": (0, 2), "width": (0, 3)}
+    model = from_torch(Calls(function), (torch.randn(2, 3, 8, 10),), dynamic=sizes, fallback="error")
+    for shape in ((2, 3, 4, 8), (1, 3, 5, 7), (3, 3, 9, 6)):
+        x = torch.randn(shape)
+        assert_close((model(x),), (function(x),))

@@ -27,7 +27,7 @@ from tests.kernels.modules import NUMPY, module, random, run
 from tests.kernels.targets.cpu.products.cases import has_pairs
 
 #: Random modules, and the share of their casts that are what the model says: it does not know a call's other readers.
-_MODULES, _AGREEMENT = 70, 0.85
+_MODULES, _AGREEMENT = 120, 0.85
 
 op = relax.op
 
