@@ -131,8 +131,6 @@ _OF_PICTURES = {
     "coordinates": lambda x: x + torch.linspace(-1, 1, x.shape[3]) + torch.linspace(3.0, -2.0, x.shape[2])[:, None],
     "warped": lambda x: _warped(x, False),
     "warped between corners": lambda x: _warped(x, True),
-        nn.functional.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2)), 2
-    ),
 }
 
 
