@@ -176,5 +176,8 @@ def sizes_of(declared: Sequence[int | torch.SymInt], values: Mapping[str, int]) 
 
 
 def _value(size: torch.SymInt, values: Mapping[str, int]) -> int:
+    """A size; the example's where it is computed of others than these."""
     expr = size.node.expr
+    if not all(str(symbol) in values for symbol in expr.free_symbols):
+        return int(size.node.hint)
     return values[str(expr)] if expr.is_Symbol else int(expr.subs({s: values[str(s)] for s in expr.free_symbols}))

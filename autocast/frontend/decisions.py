@@ -190,10 +190,15 @@ def _near(got: Any, expected: Any) -> bool:
 
 @contextlib.contextmanager
 def _as_it_was(module: torch.nn.Module) -> Iterator[None]:
-    """What a call changes of the module's buffers is undone."""
-    before = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    """What a call changes of the module's buffers is undone; others are not written, which would count as a change."""
+    before = [(buffer, buffer.clone(), _version(buffer)) for buffer in module.buffers()]
     try:
         yield
     finally:
-        for buffer, value in before:
-            buffer.copy_(value)
+        for buffer, value, version in before:
+            if version is None or _version(buffer) != version:
+                buffer.copy_(value)
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version

@@ -79,7 +79,8 @@ class Importer(ExportedProgramImporter):
         self.constants = constants(program)
         variables = {name: tirx.Var(name, "int64") for name in symbols.values()}
         self.symbols: dict[str, tvm.ir.Expr] = {symbol: variables[name] for symbol, name in symbols.items()}
-        self._examples = example_sizes(program)
+        sizes = ((self.symbols.get(symbol), size) for symbol, size in example_sizes(program).items())
+        self._examples = {var: size for var, size in sizes if isinstance(var, tirx.Var)}
         self.found = FoundSizes(program, self.symbols, self.size)
         self.env: dict[fx.Node, Any] = {}
         self.converted: set[fx.Node] = set()
@@ -276,7 +277,7 @@ class Importer(ExportedProgramImporter):
         elif converter is not None:
             try:
                 result = converter(node)
-                check_type(self, node, result, self._examples)
+                check_type(node, result, self.type_of, self._examples)
                 return result
             except Exception as error:  # TVM refuses in as many ways as it has operators
                 why = str(error) if isinstance(error, ImportModelError) else f"{type(error).__name__}: {error}"

@@ -5,8 +5,8 @@ Sizes that vary are compared at those of the example. TVM infers some of its own
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import torch
 import tvm
@@ -18,8 +18,8 @@ from tvm import relax, tirx
 from autocast.errors import ImportModelError
 from autocast.frontend.nodes import results_read
 
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
+#: The shape and the dtype of what holds a tensor of torch's.
+_TypeOf: TypeAlias = Callable[[torch.Tensor], tuple[list[Any], str]]
 
 
 def example_sizes(program: ExportedProgram) -> dict[str, int]:
@@ -33,27 +33,28 @@ def example_sizes(program: ExportedProgram) -> dict[str, int]:
     return sizes
 
 
-def check_type(importer: Importer, node: fx.Node, result: Any, examples: Mapping[str, int]) -> None:
-    """ImportModelError unless `result` has the type that torch says `node` has; of several those that are read."""
+def check_type(node: fx.Node, result: Any, type_of: _TypeOf, values: Mapping[tirx.Var, int]) -> None:
+    """ImportModelError unless `result` has the type that torch says `node` has; of several those that are read.
+
+    `values` are those of sizes for the example.
+    """
     expected = node.meta.get("val")
     if not isinstance(expected, list | tuple) or not isinstance(result, list):
-        _check_one(importer, expected, result, examples)
+        _check_one(expected, result, type_of, values)
         return
     made = {index for index, part in enumerate(result) if part is not None or expected[index] is None}
     if missing := results_read(node) - made:
         raise ImportModelError(f"its result {min(missing)} is read, of which its converter knows nothing")
     for one, part in zip(expected, result, strict=False):
-        _check_one(importer, one, part, examples)
+        _check_one(one, part, type_of, values)
 
 
-def _check_one(importer: Importer, expected: Any, result: Any, examples: Mapping[str, int]) -> None:
+def _check_one(expected: Any, result: Any, type_of: _TypeOf, values: Mapping[tirx.Var, int]) -> None:
     if not isinstance(expected, torch.Tensor) or not isinstance(result, relax.Expr):
         return
-    got, (shape, dtype) = result.ty, importer.type_of(expected)
+    got, (shape, dtype) = result.ty, type_of(expected)
     same = isinstance(got, relax.TensorType) and str(got.dtype) == dtype and got.ndim == len(shape)
     if same and got.shape is not None:
-        known = ((importer.symbols.get(symbol), size) for symbol, size in examples.items())
-        values = {var: size for var, size in known if isinstance(var, tirx.Var)}
         same = all(_may_be_equal(a, b, values) for a, b in zip(got.shape.values, shape, strict=True))
     if not same:
         raise ImportModelError(
