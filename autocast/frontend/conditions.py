@@ -48,11 +48,10 @@ def counterexample(
     asked
         By name the least and the largest size that there may be; None: what torch inferred.
     """
-    ranges = {}
+    ranges, bounds = {}, bounds_of(program)
     for symbol, name in symbols.items():
-        known = next((values for key, values in program.range_constraints.items() if str(key) == symbol), None)
-        low = 2 if known is None else max(int(known.lower), 2)  # the program of 2 is taken for that of 1
-        high = None if known is None or not known.upper.is_Integer else int(known.upper)
+        low, high = bounds.get(symbol, (2, None))
+        low = max(low, 2)  # the program of 2 is taken for that of 1
         least, largest = asked.get(name, (None, None))
         if max(least or low, 2) < low or (largest is not None and high is not None and high < largest):
             return f"torch exports it for {name} from {low} to {high}"
@@ -96,7 +95,8 @@ def _asked(program: torch.export.ExportedProgram) -> list[Any]:
     env = _environment(program)
     guards = [] if env is None else env.guards
     places = [(guard.expr, guard.sloc.framework_loc) for guard in guards if guard.expr.free_symbols]
-    exprs = [expr for expr, place in places if not is_of_memory(place.filename, place.name)]
+    # Of what it does not know the frame of, torch has text or nothing.
+    exprs = [expr for expr, at in places if not is_of_memory(getattr(at, "filename", ""), getattr(at, "name", ""))]
     return [expr for expr in exprs if not _is_of_few(PythonPrinter().doprint(expr))]
 
 
@@ -161,13 +161,17 @@ def never_negative(size: Any, program: torch.export.ExportedProgram) -> bool:
     size = size.meta["val"] if isinstance(size, fx.Node) else size
     if isinstance(size, int):
         return size >= 0
-    known = {str(symbol): values for symbol, values in program.range_constraints.items()}
-    condition = Condition(size.node.expr)
+    known, condition = bounds_of(program), Condition(size.node.expr)
     if not condition.symbols <= known.keys():
         return False  # values decide
-    bounds = {symbol: known[symbol] for symbol in condition.symbols}
-    ranges = {s: (int(b.lower), int(b.upper) if b.upper.is_Integer else None) for s, b in bounds.items()}
+    ranges = {symbol: known[symbol] for symbol in condition.symbols}
     return all(condition.evaluated(values) >= 0 for values in combinations(ranges))
+
+
+def bounds_of(program: torch.export.ExportedProgram) -> dict[str, tuple[int, int | None]]:
+    """By torch's symbol the least and the largest size that it allows; None: it knows no largest."""
+    ranges = {str(symbol): values for symbol, values in program.range_constraints.items() if values.lower.is_Integer}
+    return {s: (int(b.lower), int(b.upper) if b.upper.is_Integer else None) for s, b in ranges.items()}
 
 
 def sizes_of(declared: Sequence[int | torch.SymInt], values: Mapping[str, int]) -> tuple[int, ...]:

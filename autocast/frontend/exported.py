@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import is_result
+from autocast.frontend.conditions import bounds_of
 from autocast.frontend.decisions import Decision, Size
 from autocast.frontend.dynamic import DynamicAxis, Leaf
 
@@ -102,13 +103,11 @@ class Exported:
     def sizes(self) -> dict[str, Size]:
         """What is known of the size of each symbol."""
         examples = {axis.name: self.leaves[axis.leaf].value.shape[axis.axis] for axis in self.axes}
-        known = {str(symbol): values for symbol, values in self.program.range_constraints.items()}
+        known = bounds_of(self.program)
         return {
-            symbol: Size(
-                name, examples[name], int(bounds.lower), int(bounds.upper) if bounds.upper.is_Integer else None
-            )
+            symbol: Size(name, examples[name], *known[symbol])
             for symbol, name in self.symbols.items()
-            if (bounds := known.get(symbol))
+            if symbol in known
         }
 
     def require(self, name: str, least: int) -> bool:

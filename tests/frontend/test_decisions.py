@@ -138,3 +138,27 @@ def test_an_axis_that_is_dropped_where_its_size_is_one_is_at_least_two() -> None
         model(torch.randn(1, 4))
     with pytest.raises(ImportModelError, match=r"drops an axis \(squeeze\) where n is 1"):
         from_torch(Calls(lambda x: x.squeeze()), (torch.randn(3, 4),), dynamic={"n": ("*", 0, 1, 8)})
+
+
+def test_what_the_comparison_with_a_module_changes_of_it_is_undone() -> None:
+    class Counts(nn.Module):
+        """Counts its calls, and doubles in two ways."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+            self.register_buffer("other", torch.ones(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """(n) to (n)."""
+            self.calls += 1
+            return x * 2 if x.shape[0] == 1 else x + x * self.other
+
+    module = Counts()
+    calls: list[tuple[int, ...]] = []
+    module.register_forward_hook(lambda _, inputs, __: calls.append(tuple(inputs[0].shape)))
+    model = from_torch(module, (torch.randn(3),), dynamic={"n": (0, 0)})
+    assert (1,) in calls
+    assert float(module.calls) == 0
+    assert module.other._version == 0, "what is written counts as changed"
+    assert_close((model(torch.ones(1)),), (torch.full((1,), 2.0),))
