@@ -15,6 +15,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Every kernel that a test runs gets NaN wherever it should write, and finds NaN wherever it should not read any more.
 os.environ.setdefault("AUTOCAST_DEBUG", "poison")
 
+# `EMULATED=sapphirerapids pytest tests/kernels` tests as on that processor: see tests/kernels/targets/cpu/emulation.py.
+if "EMULATED" in os.environ:
+    os.environ["AUTOCAST_TARGET"] = os.environ["EMULATED"]
+
 # What one test imported or compiled is no other's, but for equal kernels: see `_equal_kernels_are_compiled_once`. Tests
 # of the cache have a folder of their own.
 os.environ["AUTOCAST_CACHE"] = "off"
@@ -24,6 +28,7 @@ import pickle  # noqa: E402
 import random  # noqa: E402
 import zlib  # noqa: E402
 from collections.abc import Iterator, Mapping  # noqa: E402
+from contextlib import nullcontext  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 from unittest.mock import patch  # noqa: E402
@@ -97,6 +102,14 @@ def _equal_kernels_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -
     shared.mkdir(exist_ok=True)
     store, memory = kernel_cache.store, _Memory(shared)
     with patch.object(kernel_cache, "store", lambda: store() if store().folders else memory):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _instructions_are_emulated_on_request() -> Iterator[None]:
+    from tests.kernels.targets.cpu.emulation import emulating
+
+    with emulating() if "EMULATED" in os.environ else nullcontext():
         yield
 
 
