@@ -15,10 +15,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Every kernel that a test runs gets NaN wherever it should write, and finds NaN wherever it should not read any more.
 os.environ.setdefault("AUTOCAST_DEBUG", "poison")
 
-# `EMULATED=sapphirerapids pytest tests/kernels` tests as on that processor: see tests/kernels/targets/cpu/emulation.py.
-if "EMULATED" in os.environ:
-    os.environ["AUTOCAST_TARGET"] = os.environ["EMULATED"]
-
 # What one test imported or compiled is no other's, but for equal kernels: see `_equal_kernels_are_compiled_once`. Tests
 # of the cache have a folder of their own.
 os.environ["AUTOCAST_CACHE"] = "off"
@@ -28,7 +24,6 @@ import pickle  # noqa: E402
 import random  # noqa: E402
 import zlib  # noqa: E402
 from collections.abc import Iterator, Mapping  # noqa: E402
-from contextlib import nullcontext  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 from unittest.mock import patch  # noqa: E402
@@ -39,7 +34,8 @@ import pytest  # noqa: E402
 
 from autocast.cache.store import Found  # noqa: E402
 from autocast.container import Format  # noqa: E402
-from autocast.kernels import kernel_cache  # noqa: E402
+from autocast.kernels import detect_target, kernel_cache  # noqa: E402
+from tests.kernels.targets.cpu.emulation import running_code_for  # noqa: E402
 
 # Compiling makes the first example slow: no deadline. CI draws the same examples at every run, a developer fresh ones.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
@@ -106,10 +102,9 @@ def _equal_kernels_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _instructions_are_emulated_on_request() -> Iterator[None]:
-    from tests.kernels.targets.cpu.emulation import emulating
-
-    with emulating() if "EMULATED" in os.environ else nullcontext():
+def _every_processor_is_tested_on_every_other() -> Iterator[None]:
+    """AUTOCAST_TARGET=znver4 tests as on that one, and emulates its instructions where this one lacks them."""
+    with running_code_for(detect_target()):
         yield
 
 

@@ -15,10 +15,12 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from random import Random
 
+from autocast.kernels import detect_target
 from tests.fuzz.backends import BACKENDS
 from tests.fuzz.check import Outcome, check
 from tests.fuzz.generator import Case, generate
 from tests.fuzz.shrink import shrink
+from tests.kernels.targets.cpu.emulation import running_code_for
 
 #: A process is replaced after so many modules: machine code is not given back.
 _MODULES = 400
@@ -123,11 +125,12 @@ def repeat(text: str, arguments: list, *, seed: int, parameters: int, amp: str |
 def _work(pipe: Connection, target: str, directory: Path | None, seconds: float) -> None:
     sys.stderr.flush()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # TVM prints every module that it does not take
-    while (seed := pipe.recv()) is not None:
-        try:
-            pipe.send(run_seed(seed, target, directory, seconds))
-        except Exception:
-            pipe.send(Report(seed, ((None, Outcome("raw", traceback.format_exc(), "fuzz")),)))
+    with running_code_for(detect_target()):
+        while (seed := pipe.recv()) is not None:
+            try:
+                pipe.send(run_seed(seed, target, directory, seconds))
+            except Exception:
+                pipe.send(Report(seed, ((None, Outcome("raw", traceback.format_exc(), "fuzz")),)))
 
 
 @dataclass

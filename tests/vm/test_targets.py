@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 
 from autocast import amp, vm
 from autocast.kernels.targets.cpu.instruction_sets import cores, detect_target
 from tests.architectures import ARCHITECTURES, imported
-from tests.kernels.targets.cpu.emulation import emulating
-from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
+from tests.kernels.targets.cpu.emulation import running_code_for
+from tests.kernels.targets.cpu.products.cases import CPUS, target_of
 
 #: Largest relative error (Frobenius norm, against float64) by AMP dtype; None is float32. A rounding of the AMP dtype
 #: (2**-9, 2**-12 of a value on average) for each of the few low-precision results on the longest path of these models.
@@ -31,8 +29,9 @@ _RUNS += [("bert", "bfloat16", cpu) for cpu in CPUS]
 def test_every_instruction_set_computes_the_same(name: str, dtype: str | None, cpu: str) -> None:
     architecture = ARCHITECTURES[name]()
     model = imported(name) if dtype is None else amp.autocast(imported(name), dtype=dtype)
-    with nullcontext() if runs_here(cpu) else emulating():
-        executable = vm.compile(model, target=target_of(cpu, cores(detect_target())))
+    target = target_of(cpu, cores(detect_target()))
+    with running_code_for(target):
+        executable = vm.compile(model, target=target)
         outputs = executable(*architecture.args)
     outputs = [outputs] if isinstance(outputs, torch.Tensor) else outputs
     exact = ARCHITECTURES[name]()

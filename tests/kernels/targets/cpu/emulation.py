@@ -1,8 +1,8 @@
 """Kernels for AVX-512, its products of bfloat16 and the matrix unit, run by a processor that has none of these.
 
-`AUTOCAST_EMULATE=sapphirerapids pytest tests` tests as on that processor, on any x86: kernels are made and matched for
-it, and LLVM generates this machine's code of them, which splits long vectors. What only instructions say, their
-intrinsics, is written out here in LLVM IR. Slow, and sums are as the processor's but for subnormal numbers.
+With the setting AUTOCAST_TARGET=sapphirerapids the tests, and `python -m tests.fuzz`, are as on that processor, on any
+x86: kernels are matched and made for it, and LLVM generates this machine's code of them, which splits long vectors.
+The intrinsics, which only that processor's instructions compute, are written out here in LLVM IR.
 """
 
 from __future__ import annotations
@@ -224,8 +224,12 @@ def _without_instructions(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 @contextmanager
-def emulating() -> Iterator[None]:
-    """In here, code for processors with other instructions than this one's is made of what this one has."""
+def running_code_for(target: tvm.target.Target) -> Iterator[None]:
+    """In here code for `target` runs: where this processor lacks instructions of it, code is made of what it has."""
+    architecture, features, *_ = instruction_sets.machine_of(target)
+    if not processors.missing(architecture, features):
+        yield
+        return
     generated = tvm_ffi.get_global_func(_CODE_GENERATOR)
     here = {name: value for name, value in _described(instruction_sets._host(1)).items() if name in _PROCESSOR}
 
