@@ -1,4 +1,4 @@
-"""The results of ONNX files that others than one operator compute: inputs, parameters, the same value twice, branches'."""
+"""Results of ONNX files that are no operator's own: inputs, parameters, a value twice, what is around a branch."""
 
 # ruff: noqa: E402 (what the imports need may not be installed)
 
