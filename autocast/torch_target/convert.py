@@ -21,8 +21,10 @@ from autocast.model.value import OTHER_NAMES, Model, updates_of, written_of
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Value
 from autocast.torch_target.control_flow import ControlFlow
+from autocast.torch_target.module import TorchModel
 from autocast.torch_target.other_names import know
 from autocast.torch_target.parts import base_of
+from autocast.torch_target.placing import place_with
 from autocast.torch_target.recursion import Loop, loop_of
 from autocast.torch_target.rows import ROWS
 from autocast.torch_target.rows.torch_calls import is_of_torch
@@ -174,9 +176,10 @@ class _Converter(ControlFlow):
             outputs = self.updated(list(outputs), replaced)
         self.graph.output(self.tracer.create_arg(outputs))
         self.tidy()
-        module = fx.GraphModule(self.root, self.graph, class_name="Model")
+        tensors = [node for node in self.graph.find_nodes(op="placeholder") if "shape" in node.meta]
+        place_with([*tensors, *self.graph.find_nodes(op="get_attr")], self.graph)
+        module = TorchModel(self.root, self.graph, "Model")
         know(module, self.main.attrs.get(OTHER_NAMES, {}))
-        module._non_persistent_buffers_set |= self.root._non_persistent_buffers_set & module._buffers.keys()
         return module
 
     def hold(self, name: str, *, is_state: bool) -> None:

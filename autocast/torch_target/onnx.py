@@ -25,6 +25,7 @@ from autocast.torch_target.convert import check_model, to_torch
 from autocast.torch_target.onnx_file import tidy, write
 from autocast.torch_target.onnx_loops import loop_forms
 from autocast.torch_target.onnx_recurrent import recurrent_forms
+from autocast.torch_target.parts import has_tensors_alone
 from autocast.torch_target.sizes import Sizes
 
 #: The first version in which convolutions take bfloat16.
@@ -67,7 +68,7 @@ def to_onnx(model: Model, path: str | os.PathLike[str], *, opset: int = OPSET, e
     path = checked_path("to_onnx", path, ArtifactError)
     _check(model, opset)
     program = _exported(model, opset, exact)
-    tidy(program, set(model.params))
+    tidy(program, set(model.params), _output_names(model))
     try:
         write(program, path)
     except OSError as error:
@@ -91,6 +92,18 @@ def _check(model: Model, opset: int) -> None:
     newest = onnx.defs.onnx_opset_version()
     legal = f"{OLDEST} to {newest}, the newest that the package onnx {onnx.__version__} has"
     check_value("to_onnx", "opset", opset, lambda n: is_count(n, OLDEST) and n <= newest, UnsupportedError, legal)
+    for what, types in (("takes", [var.ty for var in model.main.params]), ("returns", [model.main.ty.ret])):
+        other = next((type for type in types if not has_tensors_alone(type)), None)
+        if other is not None:
+            raise UnsupportedError(
+                f"to_onnx: the model {what} a {other}, expected tensors: ONNX has no other values. Return the sizes as "
+                "a tensor, or compile the model: autocast.compile"
+            )
+    if not model.num_results:
+        raise UnsupportedError(
+            "to_onnx: the model returns nothing, expected a tensor or several: runtimes load no file without results. "
+            "Return a result"
+        )
     if model.written:
         raise UnsupportedError(
             f"to_onnx: a call of the model writes into its inputs ({', '.join(model.written)}), and ONNX has nothing "
@@ -115,7 +128,6 @@ def _exported(model: Model, opset: int, exact: bool) -> Any:
                 examples,
                 dynamic_shapes=dynamic,
                 input_names=list(model.input_names),
-                output_names=_output_names(model),
                 opset_version=opset,
                 custom_translation_table=_forms(),
                 dynamo=True,

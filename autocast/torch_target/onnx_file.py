@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ LARGEST = 2_000_000_000
 SMALL = 1024
 
 
-def tidy(program: Any, parameters: set[str]) -> None:
-    """Compute what depends on constants alone, and leave parameters and their casts as they are, by their names."""
+def tidy(program: Any, parameters: set[str], outputs: Sequence[str]) -> None:
+    """Compute what depends on constants alone, and leave parameters and their casts as they are, by their names; give
+    the results these names."""
     import onnx_ir.passes.common as passes
     from onnxscript import rewriter
     from onnxscript.optimizer import fold_constants
@@ -30,8 +32,9 @@ def tidy(program: Any, parameters: set[str]) -> None:
     _rename(program.graph, parameters)
     fold_constants(program, onnx_shape_inference=True, should_fold=should_fold)
     rewriter.rewrite(program, [rules.materialize_reshape_shape_rule, rules.squeeze_reshape_1d_rule])
+    passes.IdentityEliminationPass()(program)
+    _return_own_values(program.graph)  # before what branches read of the graph around them counts as unused
     for tidied in (
-        passes.IdentityEliminationPass(),
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         passes.RemoveUnusedNodesPass(),
         passes.RemoveUnusedFunctionsPass(),
@@ -41,7 +44,7 @@ def tidy(program: Any, parameters: set[str]) -> None:
         passes.NameFixPass(),  # two branches have a `val_0`, each a function of its own before
     ):
         tidied(program)
-    _return_own_values(program.graph)
+    _name_outputs(program.graph, outputs)
     program.producer_name, program.producer_version = "relax-autocast", ""
 
 
@@ -71,6 +74,26 @@ def _return_own_values(graph: Any) -> None:
                     own = ir.node("Identity", [output])
                     branch.append(own)
                     branch.outputs[position] = own.outputs[0]
+
+
+def _name_outputs(graph: Any, names: Sequence[str]) -> None:
+    """Name the results; one that is an input, a parameter or another result, each of which has its own name, is an
+    Identity of it."""
+    import onnx_ir as ir
+
+    named: set[Any] = {*graph.inputs, *graph.initializers.values()}
+    for position, name in enumerate(names):
+        value = graph.outputs[position]
+        if value in named:
+            same = ir.Value(type=value.type, shape=value.shape)
+            graph.append(ir.node("Identity", [value], outputs=[same]))
+            graph.outputs[position] = value = same
+        named.add(value)
+        value.name = name
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        for value in node.outputs:
+            if value.name in names and value not in named:
+                value.name = f"{value.name}_inner"
 
 
 def write(program: Any, path: Path) -> None:

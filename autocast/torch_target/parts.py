@@ -16,6 +16,8 @@ from tvm import relax, tirx
 
 from autocast.errors import UnsupportedError
 from autocast.torch_target.asked import Value
+from autocast.torch_target.module import TorchModel
+from autocast.torch_target.placing import place_with
 from autocast.torch_target.scope import Scope
 from autocast.torch_target.sizes import Sizes
 
@@ -112,6 +114,8 @@ def as_modules(
     for inner in inners:
         inner.tidy()
     passed = [*given, *_lifted(scope, inners)]
+    for inner in inners:
+        place_with(inner.graph.find_nodes(op="placeholder"), inner.graph)
     inputs = list(zip(*(inner.graph.find_nodes(op="placeholder") for inner in inners), strict=True))
     read = [at < kept or any(node.users for node in nodes) for at, nodes in enumerate(inputs)]
     for nodes, is_read in zip(inputs, read, strict=True):
@@ -119,8 +123,7 @@ def as_modules(
             if not is_read:
                 inner.graph.erase_node(node)
     modules = [
-        scope.tracer.module(Part(fx.GraphModule(inner.root, inner.graph, class_name="Part")), kind)
-        for kind, inner in parts.items()
+        scope.tracer.module(Part(TorchModel(inner.root, inner.graph, "Part")), kind) for kind, inner in parts.items()
     ]
     return modules, _apart([value for value, is_read in zip(passed, read, strict=True) if is_read])
 

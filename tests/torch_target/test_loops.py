@@ -283,3 +283,28 @@ def test_a_loop_that_carries_a_size_is_refused() -> None:
             return y
 
     _refused(Module, r"a loop carries size, a R\.Shape\(ndim=1\), .*expected tensors")
+
+
+def test_a_loop_over_what_has_no_elements_stays_one_with_casts() -> None:
+    @I.ir_module
+    class Module:
+        @R.function(private=True)
+        def loop(i: R.Tensor((), "int64"), x: R.Tensor((4, 0), "bfloat16")) -> R.Tensor((4, 0), "bfloat16"):
+            cls = Module
+            more = R.greater(i, R.const(0, "int64"))
+            if more:
+                both = R.grad.gated_add_backward(x, x, x)
+                left = R.subtract(i, R.const(1, "int64"))
+                r = cls.loop(left, R.negative(both[0]))
+            else:
+                r = x
+            return r
+
+        @R.function
+        def main(x: R.Tensor((4, 0), "bfloat16")):
+            cls = Module
+            y = cls.loop(R.const(2, "int64"), x)
+            return y
+
+    x = torch.zeros(4, 0, dtype=torch.bfloat16)
+    assert autocast.to_torch(amp.autocast(autocast.from_relax(Module)))(x).shape == (4, 0)

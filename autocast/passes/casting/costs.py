@@ -67,8 +67,11 @@ def cast_bytes(elements: int) -> int:
 
 
 def cast_weight(objective: str, elements: int, *, absorbed: bool) -> int:
-    """The weight of one cast of a tensor of `elements` elements, which a neighbouring kernel absorbs or not."""
-    return 1 if objective == "casts" else elements * (_ABSORBED if absorbed else _ALONE)
+    """The weight of one cast of a tensor of `elements` elements, which a neighbouring kernel absorbs or not.
+
+    That of an empty tensor moves nothing, but is a call: it weighs as much as that of one element.
+    """
+    return 1 if objective == "casts" else max(elements, 1) * (_ABSORBED if absorbed else _ALONE)
 
 
 def traffic_weight(objective: str, is_view: bool, elements: int) -> int:

@@ -1,0 +1,117 @@
+"""Results of ONNX files that are no operator's own: inputs, parameters, a value twice, what is around a branch."""
+
+# ruff: noqa: E402 (what the imports need may not be installed)
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; make test installs it")
+pytest.importorskip("onnxscript", reason="torch's exporter needs it; make test installs it")
+ort = pytest.importorskip("onnxruntime", reason="make test installs it")
+
+import autocast
+from autocast.errors import UnsupportedError
+from autocast.torch_target.onnx_file import _name_outputs
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+def _run(path: Path, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    assert [spec.name for spec in session.get_inputs()] == list(inputs)
+    return [torch.from_numpy(value) for value in session.run(None, {k: v.numpy() for k, v in inputs.items()})]
+
+
+class _Net(nn.Module):
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function, self.weight = function, nn.Parameter(torch.linspace(0, 1, 4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self, x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda net, x: x,
+        lambda net, x: (x, x + net.weight, x),
+        lambda net, x: (net.weight, x * net.weight, net.weight),
+        lambda net, x: ((y := x.exp()), y, y * 2),
+    ],
+    ids=["input", "inputs", "parameters", "twice"],
+)
+def test_results_have_names_of_their_own(function: Callable[..., Any], tmp_path: Path) -> None:
+    net = _Net(function).eval()
+    with torch.no_grad():
+        expected = net(X)
+    path = autocast.to_onnx(autocast.from_torch(net, (X,)), tmp_path / "net.onnx")
+    got = _run(path, {"x": X})
+    for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        torch.testing.assert_close(a, b)
+    names = [output.name for output in onnx.load(path).graph.output]
+    assert len(set(names)) == len(names) and "x" not in names and "weight" not in names
+
+
+def test_what_is_computed_under_the_name_of_a_result_is_renamed() -> None:
+    import onnx_ir as ir
+
+    x = ir.Value(name="x")
+    inner = ir.node("Neg", [x])
+    inner.outputs[0].name = "output"
+    last = ir.node("Exp", inner.outputs)
+    graph = ir.Graph([x], last.outputs, nodes=[inner, last], opset_imports={"": 22})
+    _name_outputs(graph, ["output"])
+    assert (inner.outputs[0].name, last.outputs[0].name) == ("output_inner", "output")
+
+
+@pytest.mark.parametrize("positive", [True, False])
+def test_a_branch_returns_what_is_computed_before_it(positive: bool, tmp_path: Path) -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((3, 4), "float32"), c: R.Tensor((), "bool")):
+            y = R.exp(x)
+            if c:
+                r = (y, x)
+            else:
+                r = (x, x)
+            return r
+
+    model = autocast.from_relax(Module)
+    inputs = {"x": X, "c": torch.tensor(positive)}
+    for got, expected in zip(
+        _run(autocast.to_onnx(model, tmp_path / "branch.onnx"), inputs), model(*inputs.values()), strict=True
+    ):
+        torch.testing.assert_close(got, expected)
+
+
+def test_what_is_no_tensor_is_refused(tmp_path: Path) -> None:
+    @I.ir_module
+    class Shape:
+        @R.function
+        def main(x: R.Tensor((3, 4), "float32")):
+            y = R.shape_of(x)
+            return y
+
+    @I.ir_module
+    class Nothing:
+        @R.function
+        def main(x: R.Tensor((3, 4), "float32")):
+            return ()
+
+    with pytest.raises(UnsupportedError, match=r"returns a R\.Shape\(\[3, 4\]\), expected tensors: ONNX has no other"):
+        autocast.to_onnx(autocast.from_relax(Shape), tmp_path / "shape.onnx")
+    with pytest.raises(UnsupportedError, match="returns nothing, expected a tensor or several"):
+        autocast.to_onnx(autocast.from_relax(Nothing), tmp_path / "nothing.onnx")
+    assert autocast.to_torch(autocast.from_relax(Nothing))(X) == autocast.from_relax(Nothing)(X) == ()
