@@ -21,8 +21,8 @@ def plain_machine(mod: tvm.IRModule, target: tvm.target.Target = QUICK) -> relax
     The code is linked, where there is a linker: LLVM's compiler in memory takes four times as long for small functions.
     """
     executable, linker = tvm.compile(mod, target), find_linker()
-    if linker is not None:
-        (code,) = executable.mod.imports
+    (code,) = executable.mod.imports
+    if linker is not None and code.kind == "llvm":  # else there are no functions
         with tempfile.TemporaryDirectory() as folder:
             unit = Path(folder, "unit.o")
             code.write_to_file(str(unit), "o")
