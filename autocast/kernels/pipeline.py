@@ -333,9 +333,9 @@ def _as_allocated(planned: tvm.IRModule) -> tvm.transform.PassContext:
     return changed_context(disabled=() if owned else ("s_tir.CompactBufferAllocation",))
 
 
-def build(mod: tvm.IRModule, target: tvm.target.Target, makers: Makers | None = None) -> tvm.runtime.Executable:
-    """Lower, plan and compile `mod` for `target`: an executable for `relax.VirtualMachine`. See `finish`."""
-    return VMExecutable(finish(plan(mod, target).planned, target, makers=makers).code.library.module)
+def build(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Executable:
+    """Lower, plan and compile `mod` for `target`: an executable for `relax.VirtualMachine`."""
+    return VMExecutable(finish(plan(mod, target).planned, target).code.library.module)
 
 
 def _report(name: str, mod: tvm.IRModule, seconds: float) -> None:
