@@ -16,6 +16,7 @@ from autocast.ir import op_name
 from autocast.kernels.fallback.recurrent import write_recurrences
 from autocast.kernels.phases.expand import expand_operators
 from autocast.model.value import Model
+from tests.plain import plain_machine
 
 
 class Calls(nn.Module):
@@ -32,9 +33,8 @@ class Calls(nn.Module):
 
 def runner(model: Model) -> Callable[..., tuple[torch.Tensor, ...]]:
     """A function of the model's inputs: compiled with TVM's default pipeline, without our operators and kernels."""
-    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})  # small models: compiling takes longer than running
     mod = write_recurrences(expand_operators(model.mod), lambda _: False)
-    machine = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())
+    machine = plain_machine(mod)
 
     def run(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         tensors = [tvm.runtime.from_dlpack(x.detach().contiguous()) for x in inputs]

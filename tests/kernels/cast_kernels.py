@@ -15,6 +15,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from autocast.ir import all_bindings, dtype_of, is_op, relax_functions
 from autocast.kernels import lower
 from autocast.runtime.program import CARRY, PREPARE
+from tests.kernels.compiling import compile_kernels
 
 _FLOATS = frozenset(("float32", "bfloat16", "float16"))
 _MARK = re.compile(r"v\d+q")
@@ -118,7 +119,7 @@ def conversions(function: tirx.PrimFunc, call: relax.Call, target: tvm.target.Ta
     ]
     if not pairs or len(function.params) != len(shapes):
         return {}
-    built = tvm.compile(tvm.IRModule({"f": function.with_attr("global_symbol", "f")}), target)
+    built = compile_kernels({"f": function.with_attr("global_symbol", "f")}, target)
     for integer in (0, 1):  # which way a choice goes
         generator = np.random.default_rng(integer)
         arrays = [

@@ -9,10 +9,11 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from autocast.kernels import build, detect_target, plan
+from autocast.kernels import detect_target, plan
 from autocast.kernels.pipeline import RELEASING
 from autocast.model import Model
 from autocast.vm.checks import check_module
+from tests.kernels.compiling import machine_of
 
 NUMPY = {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 EPSILON = {"float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}
@@ -44,7 +45,7 @@ def module(body: Callable[..., relax.Expr], *arguments: tuple[Shape, str]) -> tv
 
 def run(mod: tvm.IRModule, *arrays: np.ndarray) -> list[np.ndarray]:
     """The outputs of "main", built for this machine."""
-    machine = relax.VirtualMachine(build(mod, detect_target()), tvm.cpu())
+    machine = machine_of(mod)
     result = machine["main"](*[tvm.runtime.tensor(array) for array in arrays])
     return [output.numpy() for output in ([result] if hasattr(result, "numpy") else result)]
 

@@ -13,6 +13,7 @@ from autocast.kernels.state.in_place import sharing
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.rows.kernel import row_kernel
 from autocast.kernels.targets.cpu.vector import streaming
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.modules import error, random
 from tests.kernels.targets.cpu.products.cases import runs_here
 
@@ -38,7 +39,7 @@ def test_an_update_is_written_over_what_it_replaces() -> None:
     target = detect_target()
     kernel = elementwise_kernel(_update(), target, "main")
     assert _pairs(kernel) == [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-    run = tvm.compile(tvm.IRModule({"main": sharing(kernel, [(4, 0), (5, 2)])}), target)["main"]
+    run = compile_kernels({"main": sharing(kernel, [(4, 0), (5, 2)])}, target)["main"]
     parameter, gradient, momentum = (random(SHAPE, "float32", seed) for seed in range(3))
     p, g, m = (tvm.runtime.tensor(array) for array in (parameter, gradient, momentum))
     low = tvm.runtime.tensor(random(SHAPE, "bfloat16"))
@@ -58,7 +59,7 @@ def test_a_softmax_is_written_over_its_rows(columns: int) -> None:
     target = detect_target()
     kernel = row_kernel(builder.finish([(result, shape, "bfloat16")]), 1, target, "main")
     assert _pairs(kernel) == [[0, 0]]
-    run = tvm.compile(tvm.IRModule({"main": sharing(kernel, [(1, 0)])}), target)["main"]
+    run = compile_kernels({"main": sharing(kernel, [(1, 0)])}, target)["main"]
     logits = random(shape, "bfloat16")
     rows = tvm.runtime.tensor(logits)
     run(rows)
@@ -72,7 +73,7 @@ def test_results_over_operands_stay_in_the_caches(monkeypatch: pytest.MonkeyPatc
     target = detect_target()
     kernel = elementwise_kernel(_update(), target, "main")
     for function, streams in ((kernel, True), (sharing(kernel, [(4, 0), (5, 2)]), False)):
-        assembly = tvm.compile(tvm.IRModule({"main": function}), target).mod.inspect_source("asm")
+        assembly = compile_kernels({"main": function}, target).inspect_source("asm")
         assert ("movnt" in assembly) == streams
 
 

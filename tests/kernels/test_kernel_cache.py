@@ -15,6 +15,7 @@ from autocast.container import read, write
 from autocast.kernels import detect_target, plan
 from autocast.kernels.kernel_cache import KERNELS, KernelCache
 from autocast.vm import program
+from tests.kernels.compiling import machine_of
 from tests.kernels.modules import module, random
 
 SHAPE = ((24, 24), "float32")
@@ -142,3 +143,10 @@ def test_kernels_of_results_beyond_the_caches_are_kept() -> None:
     large = module(relax.op.exp, ((4096, 1024), "float32"))
     _compiled(large)
     assert len(_files()) == 1
+
+
+def test_programs_find_the_kernels_that_tests_built_and_what_is_said_of_them() -> None:
+    mod, x = module(lambda x: relax.op.exp(x), ((7, 11), "float32")), np.ones((7, 11), "float32")
+    built = machine_of(mod)["main"](tvm.runtime.tensor(x)).numpy()
+    executable = vm.compile(mod)
+    assert (executable(x) == built).all()

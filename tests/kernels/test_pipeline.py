@@ -15,12 +15,13 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from autocast.frontend import from_torch
-from autocast.kernels import build, detect_target, finish, lower, plan
+from autocast.kernels import detect_target, finish, lower, plan
 from autocast.kernels.fallback.schedule import SCHEDULED
 from autocast.model import Model
 from autocast.runtime.program import PREPARE
 from autocast.training import SGD, CrossEntropy, training_step
 from tests.architectures import ARCHITECTURES, imported
+from tests.kernels.compiling import machine_of
 from tests.kernels.modules import error, module, random, run, scheduled
 
 
@@ -41,7 +42,7 @@ def test_architectures_match_torch_in_float32(name: str, dynamic: bool) -> None:
     model = imported(name, dynamic)
     args, kwargs = architecture.inputs(3) if dynamic else (architecture.args, architecture.kwargs)
     inputs = [tvm.runtime.tensor(tensor.numpy()) for tensor in (*args, *kwargs.values())]
-    machine = relax.VirtualMachine(build(model.mod, detect_target()), tvm.cpu())
+    machine = machine_of(model.mod)
     outputs = machine["main"](*inputs, *prepared(machine, model))
     outputs = [outputs] if hasattr(outputs, "numpy") else list(outputs)
     for output, expected in zip(outputs, architecture.reference(*args, **kwargs), strict=True):

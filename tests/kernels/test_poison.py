@@ -17,6 +17,7 @@ from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector.llvm_ir import conversions_and_accesses
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function
 from autocast.runtime.program import POISON
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.modules import planned_main
 
 
@@ -109,7 +110,7 @@ def test_the_workspace_of_a_kernel_is_nan() -> None:
             for start in range(0, 16, unit.lanes):
                 unit.store(out, i64(start), unit.load(workspace, i64(512 + start)))
     out = tvm.runtime.tensor(np.zeros(16, "float32"))
-    tvm.compile(tvm.IRModule({"main": finished()}), target)["main"](out)
+    compile_kernels({"main": finished()}, target)["main"](out)
     assert np.isnan(out.numpy()).all()
 
 

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 import tvm
-from tvm import relax
 
-from autocast.kernels import build, detect_target
+from tests.kernels.compiling import machine_of
 from tests.kernels.modules import EPSILON, NUMPY, module
 from tests.kernels.special_cases import CASES, SPECIAL, SPECIAL_FLOAT16, Case
 
@@ -80,8 +79,7 @@ _SOME = [(name, "float16") for name in CASES if name.split()[0] in ("sort", "top
 @pytest.mark.parametrize(("name", "dtype"), [*[(name, "float32") for name in CASES], *_LOW, *_SOME])
 def test_special_numbers_come_out_as_in_torch(name: str, dtype: str) -> None:
     case = CASES[name]
-    executable = build(module(case.body, *[(shape, dtype) for shape in case.shapes]), detect_target())
-    machine = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    machine = machine_of(module(case.body, *[(shape, dtype) for shape in case.shapes]))["main"]
     numbers = SPECIAL_FLOAT16 if dtype == "float16" else SPECIAL
     for special, everywhere in [(special, everywhere) for special in numbers for everywhere in (False, True)]:
         if _reason(dtype, name, special) is not None:

@@ -7,6 +7,7 @@ import tvm
 from tvm import relax
 
 from autocast import amp
+from tests.plain import plain_machine
 
 
 def check(before: tvm.IRModule, expected: tvm.IRModule, **options: object) -> None:
@@ -41,6 +42,6 @@ def casts_that_change_nothing(mod: tvm.IRModule) -> list[str]:
 
 def run(mod: tvm.IRModule, *args: np.ndarray) -> list[np.ndarray]:
     """The results of @main, compiled by TVM alone."""
-    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    machine = plain_machine(mod)
     result = machine["main"](*map(tvm.runtime.tensor, args))
     return [part.numpy() for part in (result if isinstance(result, tvm.ir.Array | tuple | list) else [result])]

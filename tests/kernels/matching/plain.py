@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import tvm
-from tvm import relax
+
+from tests.plain import plain_machine
 
 
 def run_plainly(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
     """What "main" answers, a tensor; nothing is tuned or scheduled."""
-    executable = tvm.compile(mod, tvm.target.Target("llvm"))
-    machine = relax.VirtualMachine(executable, tvm.cpu())
+    machine = plain_machine(mod)
     return machine["main"](*[tvm.runtime.tensor(array) for array in arrays]).numpy()

@@ -15,6 +15,7 @@ from autocast.ir import dtype_of, static_shape
 from autocast.kernels.phases.expand import expand_operators
 from autocast.operators.own import stochastic_round
 from tests.operators.own.rounding_reference import rounded
+from tests.plain import plain_machine
 
 SIZE = 1 << 16
 SPECIAL = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3.0e38, -1.0e-30, 1.0], "float32")
@@ -72,7 +73,7 @@ def test_the_expansion_is_the_definition():
         with builder.dataflow():
             result = builder.emit_output(stochastic_round(x, state, stream=4))
         builder.emit_func_output(result)
-    machine = relax.VirtualMachine(tvm.compile(expand_operators(builder.get()), "llvm"), tvm.cpu())
+    machine = plain_machine(expand_operators(builder.get()))
     values = np.random.default_rng(0).standard_normal((9, 7), "float32")
     values[0, 0], values[1, 1] = np.nan, np.inf
     got = machine["main"](*map(tvm.runtime.tensor, (values, np.array([-2, 9], "int32")))).numpy()

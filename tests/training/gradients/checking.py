@@ -12,6 +12,7 @@ from autocast.kernels.fallback.recurrent import write_recurrences
 from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.outline import outline_branches
 from autocast.training import differentiate
+from tests.plain import plain_machine
 
 #: The step of a central difference, and what its error may be: h² of truncation, eps / h of rounding.
 _STEP = 1e-5
@@ -64,7 +65,7 @@ def compiled(function: relax.Function) -> Callable[..., list[np.ndarray]]:
     module = expand_operators(outline_branches(module))  # TVM's memory plan mixes branches up
     module = write_recurrences(module, keep=lambda _: False)
     relax.analysis.well_formed(module)
-    machine = relax.VirtualMachine(tvm.compile(module, tvm.target.Target({"kind": "llvm", "opt-level": 0})), tvm.cpu())
+    machine = plain_machine(module)
 
     def run(*arrays: np.ndarray) -> list[np.ndarray]:
         results = machine["main"](*[tvm.runtime.tensor(np.asarray(array, order="C")) for array in arrays])

@@ -14,6 +14,7 @@ from autocast.kernels.matching.layout.rule import lower_layout
 from autocast.kernels.specs.layout import Lookup
 from autocast.kernels.targets import backend_of
 from autocast.kernels.targets.cpu.layout.lookup import lookup
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.modules import NUMPY, module, operators, random
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
@@ -175,7 +176,7 @@ def test_rows_are_looked_up_on_every_instruction_set(cpu: str) -> None:
     numbers = np.array([[3, 0], [6, 6], [1, 5]], "int32")
     for storage, result, after in ((f32, f32, 130), (f32, bf16, 37), ("float16", f32, 1), ("bool", "bool", 3)):
         spec = Lookup(((2, 7, after), storage), ((3, 2), "int32"), ((2, 3, 2, after), result), 1, "fast")
-        kernel = tvm.compile(lookup(spec, target, "f"), target=target)
+        kernel = compile_kernels({"f": lookup(spec, target, "f")}, target)["f"]
         table = random((2, 7, after), f32).astype(storage)
         out = tvm.runtime.tensor(np.full((2, 3, 2, after), 99).astype(NUMPY.get(result, result)))
         kernel(tvm.runtime.tensor(table), tvm.runtime.tensor(numbers), out)

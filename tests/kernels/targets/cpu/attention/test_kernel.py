@@ -11,6 +11,7 @@ import tvm
 from autocast.kernels.specs.attention import Attention, OperandView, Step
 from autocast.kernels.targets.cpu.attention.kernel import attention
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.attention.cases import Case, bias, heads
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
@@ -108,7 +109,7 @@ def kernels(request: pytest.FixtureRequest) -> tuple[tvm.runtime.Module, bool, t
     target = target_of(request.param)
     functions = {f"f{i}": attention(spec, target, f"f{i}") for i, (spec, _) in enumerate(SPECS.values())}
     pairs = instruction_set(target).bf16_dot
-    return tvm.compile(tvm.IRModule(functions), target=target), pairs, target
+    return compile_kernels(functions, target), pairs, target
 
 
 def _run(kernel: Any, case: Case) -> np.ndarray:
@@ -138,7 +139,7 @@ def test_queries_that_see_nothing_give_nan_and_zero_where_asked(kernels: tuple) 
     zeroed = _biased("keep", (1, 1, 21, 37), "bool", -INFINITY, zero_empty=True)
     case = Case(zeroed)
     case.arguments[3][..., 2:5, :] = False
-    out = _run(tvm.compile(tvm.IRModule({"main": attention(zeroed, target, "main")}), target=target)["main"], case)
+    out = _run(compile_kernels({"main": attention(zeroed, target, "main")}, target)["main"], case)
     assert (out[:, 2:5] == 0).all()
     case.check(out, False)
 
@@ -192,5 +193,5 @@ def test_tasks_for_any_number_of_threads_give_the_same(cores: int) -> None:
     cpu = next(cpu for cpu in CPUS if runs_here(cpu))
     target = target_of(cpu, cores)
     case = Case(heads(1, 700, 90, 1, 16, "float32", causal=10))
-    kernel = tvm.compile(tvm.IRModule({"main": attention(case.spec, target, "main")}), target=target)["main"]
+    kernel = compile_kernels({"main": attention(case.spec, target, "main")}, target)["main"]
     case.check(_run(kernel, case), False)

@@ -10,6 +10,7 @@ import tvm
 from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
 from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING, SMALLEST
 from tests.kernels.targets.cpu.epilogues import evaluated
 from tests.kernels.targets.cpu.products.cases import target_of
@@ -86,7 +87,7 @@ def outputs(cases: list[Case], cpu: str, cores: int = 2) -> list[np.ndarray]:
     for spec, i in numbers.items():
         functions[f"convolution{i}"] = convolution(spec, target, f"convolution{i}")
         functions[f"pack{i}"] = pack_weights(spec, target, f"pack{i}")
-    module = tvm.compile(tvm.IRModule(functions), target=target)
+    module = compile_kernels(functions, target)
     results = []
     for case in cases:
         i = numbers[case.spec]

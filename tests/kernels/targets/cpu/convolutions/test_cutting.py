@@ -13,6 +13,7 @@ from autocast.kernels.targets.cpu.convolutions.cost import Cost
 from autocast.kernels.targets.cpu.convolutions.cutting import cut_when_run
 from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruction_set
 from autocast.kernels.targets.cpu.vector.unit import kernel_function
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.convolutions.cases import Case, check
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here
 
@@ -40,7 +41,7 @@ def test_what_running_chooses_is_the_least_of_the_model(kind: str) -> None:
         chosen = T.arg("chosen", T.buffer((2,), "int64"))
         for place, value in enumerate(cut_when_run(model, (1, height, columns), [1, CORES])):
             T.buffer_store(chosen, value, [i64(place)])
-    choose = tvm.compile(tvm.IRModule({"choose": finished()}), detect_target())["choose"]
+    choose = compile_kernels({"choose": finished()}, detect_target())["choose"]
 
     for size in (1, 2, 7, 14, 28, 55, 112, 320, 5000):
         columns = 1 if kind == "pixels as rows" else min(size, 320)

@@ -7,13 +7,13 @@ from itertools import islice
 
 import numpy as np
 import pytest
-import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autocast.errors import UnsupportedError
 from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.convolutions.cases import Case, check, outputs
 from tests.kernels.targets.cpu.dtypes import DTYPES
 from tests.kernels.targets.cpu.epilogues import ACTIVATIONS, epilogue
@@ -190,7 +190,7 @@ def test_kernels_of_one_module_share_their_snippets() -> None:
     functions = {
         dtype: convolution(in_dtype(KINDS["transposed"], dtype), target, dtype) for dtype in ("float32", "bfloat16")
     }
-    assert tvm.compile(tvm.IRModule(functions), target=target)["bfloat16"] is not None
+    assert compile_kernels(functions, target)["bfloat16"] is not None
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import tvm
 from autocast.errors import UnsupportedError
 from autocast.kernels.specs.convolutions import Pooling
 from autocast.kernels.targets.cpu.convolutions.pooling import pooling
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
@@ -68,7 +69,7 @@ def run(spec: Pooling, data: np.ndarray, cpu: str) -> np.ndarray:
     """What the kernel computes: float64, in memory that held NaN before."""
     target = target_of(cpu)
     out_shape = (data.shape[0], *(spec.output_extent(axis, data.shape[axis + 1]) for axis in (0, 1)), spec.channels)
-    kernel = tvm.compile(tvm.IRModule({"main": pooling(spec, target, "main")}), target=target)["main"]
+    kernel = compile_kernels({"main": pooling(spec, target, "main")}, target)["main"]
     out = tvm.runtime.tensor(np.full(out_shape, np.nan, DTYPES[spec.out_dtype]))
     kernel(tvm.runtime.tensor(data), out)
     return out.numpy().astype(np.float64)

@@ -11,6 +11,7 @@ import tvm
 
 from autocast.kernels.specs.convolutions import Convolution, WeightGradient
 from autocast.kernels.targets.cpu.convolutions.weight_gradient import weight_gradient
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.convolutions.test_kernel import ALL_AROUND, here, other_cpus
 from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
 from tests.kernels.targets.cpu.products.cases import target_of
@@ -52,10 +53,8 @@ def exact(spec: Convolution, data: np.ndarray, adjoint: np.ndarray) -> np.ndarra
 def check(specs: list[Convolution], cpu: str, cores: int = 2, batch: int = 3) -> None:
     """Fail unless every element of every gradient is where it may be; one that was not written is not."""
     target, rng = target_of(cpu, cores), np.random.default_rng(0)
-    module = tvm.compile(
-        tvm.IRModule({f"gradient{i}": weight_gradient(spec, target, f"gradient{i}") for i, spec in enumerate(specs)}),
-        target=target,
-    )
+    kernels = {f"gradient{i}": weight_gradient(spec, target, f"gradient{i}") for i, spec in enumerate(specs)}
+    module = compile_kernels(kernels, target)
     for i, spec in enumerate(specs):
         extents = (spec.batch or batch, spec.output_extent(0, spec.height), spec.output_extent(1, spec.width))
         data = rng.standard_normal((extents[0], spec.height, spec.width, spec.channels)).astype(DTYPES[spec.data_dtype])
@@ -98,9 +97,7 @@ def test_one_kernel_serves_any_batch() -> None:
 def test_sums_stay_in_registers(cpu: str, dtype: str) -> None:
     target = target_of(cpu)
     spec = in_dtypes(Convolution(4, 28, 28, 128, 128, (3, 3), padding=ALL_AROUND), dtype, dtype)
-    assembly = tvm.compile(tvm.IRModule({"main": weight_gradient(spec, target, "main")}), target).mod.inspect_source(
-        "asm"
-    )
+    assembly = compile_kernels({"main": weight_gradient(spec, target, "main")}, target).inspect_source("asm")
     loops = [body for body in straight_loops(assembly) if sum(MULTIPLY[cpu, dtype] in line for line in body) >= 6]
     assert loops, "no innermost loop multiplies"
     for body in loops:

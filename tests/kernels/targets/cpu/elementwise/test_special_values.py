@@ -10,8 +10,8 @@ import tvm
 from torch.nn import functional as F
 from tvm import relax
 
-from autocast.kernels import build, detect_target
 from autocast.operators import Kind, named, own
+from tests.kernels.compiling import machine_of
 from tests.kernels.modules import module
 from tests.special_values import pairs, values, wrong
 
@@ -76,7 +76,7 @@ def _wrong(
 ) -> list[str]:
     bodies = [body for body, _ in functions.values()]
     mod = module(lambda *x: relax.Tuple([body(*x) for body in bodies]), *[(x.shape, dtype) for x in operands])
-    machine = relax.VirtualMachine(build(mod, detect_target()), tvm.cpu())
+    machine = machine_of(mod)
     results = [torch.from_dlpack(y) for y in machine["main"](*[tvm.runtime.from_dlpack(x) for x in operands])]
     expected = [function(*operands) for _, function in functions.values()]
     return [
@@ -100,6 +100,6 @@ def test_rounding_keeps_the_sign_of_zero() -> None:
     functions = (op.ceil, op.floor, op.negative, op.round, op.sqrt, op.trunc)
     x = torch.full((19,), -0.0)
     mod = module(lambda x: relax.Tuple([function(x) for function in functions]), (x.shape, "float32"))
-    machine = relax.VirtualMachine(build(mod, detect_target()), tvm.cpu())
+    machine = machine_of(mod)
     signs = [torch.from_dlpack(y).signbit() for y in machine["main"](tvm.runtime.from_dlpack(x))]
     assert [bool(sign.all()) for sign in signs] == [function is not op.negative for function in functions]

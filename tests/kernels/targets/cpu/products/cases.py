@@ -10,6 +10,7 @@ from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruction_set
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_weight
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING, SMALLEST
 from tests.kernels.targets.cpu.epilogues import evaluated
 
@@ -77,7 +78,7 @@ class Case:
         functions = {"main": function}
         if self.layout is not None:
             functions["pack"] = pack_weight(self.layout, instruction_set(self.target), "pack")
-        compiled = tvm.compile(tvm.IRModule(functions), target=self.target)
+        compiled = compile_kernels(functions, self.target)
         _COMPILED[self.spec, str(self.target), in_place] = compiled
         return compiled
 

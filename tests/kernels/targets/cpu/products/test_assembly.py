@@ -10,6 +10,7 @@ import tvm
 
 from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.products.kernel import product
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.epilogues import epilogue
 from tests.kernels.targets.cpu.products.cases import CPUS, target_of
 
@@ -26,7 +27,7 @@ GELU = epilogue(bias="float32", activation="gelu")
 
 def compile_product(spec: Product, cpu: str) -> tvm.runtime.Module:
     target = target_of(cpu)
-    return tvm.compile(tvm.IRModule({"main": product(spec, target, "main")}), target=target).mod
+    return compile_kernels({"main": product(spec, target, "main")}, target)
 
 
 def straight_loops(assembly: str) -> list[list[str]]:

@@ -10,6 +10,7 @@ import tvm
 
 from autocast.kernels.specs.products import GroupedProduct
 from autocast.kernels.targets.cpu.products.grouped import grouped_product
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
@@ -29,7 +30,7 @@ def test_every_group_is_multiplied_by_its_matrix(
     cpu: str, dtype: str, known: int | None, transposed: bool, n: int, k: int
 ) -> None:
     spec = GroupedProduct(known, n, k, 5, dtype, "int64", transposed)
-    kernel = tvm.compile(tvm.IRModule({"main": grouped_product(spec, target_of(cpu), "main")}), target_of(cpu))
+    kernel = compile_kernels({"main": grouped_product(spec, target_of(cpu), "main")}, target_of(cpu))
     rng = np.random.default_rng(0)
     a = rng.standard_normal((40, k), "float32").astype(DTYPES[dtype])
     b = rng.standard_normal((5, k, n), "float32").astype(DTYPES[dtype])
@@ -46,9 +47,7 @@ def test_every_group_is_multiplied_by_its_matrix(
 
 def test_sums_of_many_terms_are_taken_in_blocks() -> None:
     spec = GroupedProduct(40, 17, 4000, 2)
-    kernel = tvm.compile(
-        tvm.IRModule({"main": grouped_product(spec, target_of("x86-64"), "main")}), target_of("x86-64")
-    )
+    kernel = compile_kernels({"main": grouped_product(spec, target_of("x86-64"), "main")}, target_of("x86-64"))
     a, b = np.ones((40, 4000), "float32"), np.full((2, 4000, 17), 0.1, "float32")
     out = tvm.runtime.tensor(np.zeros((40, 17), "float32"))
     kernel["main"](*map(tvm.runtime.tensor, (a, b, np.array([1, 40], "int32"))), out)

@@ -14,6 +14,7 @@ from autocast.errors import UnsupportedError
 from autocast.kernels.specs.epilogue import Epilogue, Operand
 from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.products.kernel import product
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.dtypes import DTYPES
 from tests.kernels.targets.cpu.epilogues import ACTIVATIONS, epilogue
 from tests.kernels.targets.cpu.products.cases import CPUS, Case, runs_here, target_of
@@ -205,7 +206,7 @@ def test_kernels_of_one_module_share_their_snippets() -> None:
         name: product(Product(8, 16, 16, dtype, dtype, dtype), target, name)
         for name, dtype in (("first", "float32"), ("second", "bfloat16"), ("third", "bfloat16"))
     }
-    assert tvm.compile(tvm.IRModule(functions), target=target)["third"] is not None
+    assert compile_kernels(functions, target)["third"] is not None
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from autocast.kernels import build, detect_target, lower
+from autocast.kernels import detect_target, lower
 from autocast.operators import own
 from tests.fuzz.operators import OPERATORS
 from tests.fuzz.values import Tensor
+from tests.kernels.compiling import machine_of
 
 PLAIN = tvm.target.Target({"kind": "llvm", "keys": ["generic", "cpu"]})
 
@@ -70,7 +71,7 @@ def _module(
 
 
 def _run(mod: tvm.IRModule, arrays: list[np.ndarray], target: tvm.target.Target | None = None) -> list[np.ndarray]:
-    machine = relax.VirtualMachine(build(mod, target or detect_target()), tvm.cpu())
+    machine = machine_of(mod, target)
     return [result.numpy().astype("float64") for result in machine["main"](*map(tvm.runtime.tensor, arrays))]
 
 

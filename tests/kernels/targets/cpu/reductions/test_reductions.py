@@ -13,6 +13,7 @@ from autocast.kernels import detect_target
 from autocast.kernels.specs.program import ProgramBuilder
 from autocast.kernels.specs.reductions import Reduce
 from autocast.kernels.targets.cpu.reductions.kernel import reduce
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.modules import EPSILON, random
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
@@ -55,7 +56,7 @@ def check(cases: Sequence, cpu: str, function: str, dtype: str, names: Sequence[
     for i, (shape, axes) in enumerate(cases):
         dims = [f"d{axis}" if axis in names else dim for axis, dim in enumerate(shape)]
         functions[f"f{i}"] = reduce(reduction(dims, axes, function, dtype), target, f"f{i}")
-    library = tvm.compile(tvm.IRModule(functions), target=target)
+    library = compile_kernels(functions, target)
     torch.manual_seed(0)
     for i, (shape, axes) in enumerate(cases):
         x = torch.randn(shape).to(getattr(torch, dtype))
@@ -98,7 +99,8 @@ def test_large_sums_lose_no_more_than_pairwise_ones() -> None:
     target = detect_target()
     x = torch.rand(1 << 20, 4) + 0.5
     for axes in ((0,), (0, 1)):
-        kernel = tvm.compile(reduce(reduction(x.shape, axes, "row_sum", "float32"), target, "f"), target=target)
+        spec = reduction(x.shape, axes, "row_sum", "float32")
+        kernel = compile_kernels({"f": reduce(spec, target, "f")}, target)["f"]
         got = torch.zeros([4] if axes == (0,) else [])
         kernel(tvm.runtime.from_dlpack(x), tvm.runtime.from_dlpack(got))
         exact = x.double().sum(axes)
@@ -110,7 +112,8 @@ def test_nan_and_infinities_pass_through() -> None:
     x = random((700, 40), "float32")
     x[3, 5], x[4, 6], x[5, 7], x[6, 7] = np.nan, np.inf, np.inf, -np.inf
     for function, reference in (("row_sum", np.sum), ("row_maximum", np.max), ("row_minimum", np.min)):
-        kernel = tvm.compile(reduce(reduction(x.shape, (0,), function, "float32"), target, "f"), target=target)
+        spec = reduction(x.shape, (0,), function, "float32")
+        kernel = compile_kernels({"f": reduce(spec, target, "f")}, target)["f"]
         got = tvm.runtime.tensor(np.zeros(40, "float32"))
         kernel(tvm.runtime.tensor(x), got)
         with np.errstate(invalid="ignore"):

@@ -13,6 +13,7 @@ from autocast.kernels.specs.reductions import Scatter
 from autocast.kernels.state.in_place import sharing
 from autocast.kernels.targets import backend_of
 from autocast.kernels.targets.cpu.reductions.scatter import scatter
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
 
 op = relax.op
@@ -86,7 +87,7 @@ def test_the_result_may_be_written_over_the_dense_gradient() -> None:
     rows = (((9, 40), "float32"), ((9,), "int32"))
     function = scatter(Scatter(*rows, (5, 40), 0, based=True), detect_target(), "main")
     assert [list(pair) for pair in function.attrs["autocast.in_place"]] == [[0, 2]]
-    kernel = tvm.compile(tvm.IRModule({"main": sharing(function, [(3, 2)])}), detect_target())
+    kernel = compile_kernels({"main": sharing(function, [(3, 2)])}, detect_target())
     values, numbers = random((9, 40), "float32"), np.array([0, 1, 2, 2, 2, 4, 0, 1, 1], "int32")
     dense = random((5, 40), "float32", 1)
     table = tvm.runtime.tensor(dense)

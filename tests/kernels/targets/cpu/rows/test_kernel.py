@@ -12,6 +12,7 @@ from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.rows.kernel import row_kernel
 from autocast.kernels.targets.cpu.rows.plan import plan_sweeps
 from autocast.kernels.targets.cpu.vector import streaming
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.modules import EPSILON, error, random
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 from tests.kernels.targets.cpu.products.test_assembly import straight_loops
@@ -51,10 +52,10 @@ def test_every_element_is_written_and_none_beyond(
     target = target_of(cpu)
     shapes = [(1, 512), (40, 512), (40, 1000)] if streams else [(3, 1), (5, 21), (1, 64), (2, 257), (40, 1000)]
     kernels = {f"f{i}": row_kernel(_softmax_and_place(s, dtype), 1, target, f"f{i}") for i, s in enumerate(shapes)}
-    module = tvm.compile(tvm.IRModule(kernels), target=target)
+    module = compile_kernels(kernels, target)
     far = streaming.streamed([((40, 1000), dtype)], instruction_set(target).lanes)
     if dtype == "float32":  # LLVM narrows while it stores, where no instruction makes bfloat16 of float32
-        assert ("movnt" in module.mod.inspect_source("asm")) == bool(far)
+        assert ("movnt" in module.inspect_source("asm")) == bool(far)
     for name, shape in zip(kernels, shapes, strict=True):
         x = random(shape, dtype)
         rows = shape[:-1]
@@ -76,7 +77,7 @@ def test_labels_that_name_no_column_pick_zero() -> None:
     label = builder.load(builder.argument((4, 1), "int64"), (4, 1))
     program = builder.finish([(builder.step("row_pick", data, label), (4,), "float32")])
     target = target_of("x86-64")
-    kernel = tvm.compile(tvm.IRModule({"main": row_kernel(program, 1, target, "main")}), target=target)["main"]
+    kernel = compile_kernels({"main": row_kernel(program, 1, target, "main")}, target)["main"]
     x, out = random((4, 30), "float32"), tvm.runtime.tensor(np.full(4, np.nan, "float32"))
     kernel(tvm.runtime.tensor(x), tvm.runtime.tensor(np.array([[29], [-100], [0], [30]])), out)
     np.testing.assert_array_equal(out.numpy(), [x[0, 29], 0, x[2, 0], 0])
@@ -104,7 +105,7 @@ def test_sums_of_a_row_stay_in_registers(cpu: str) -> None:
     squares = builder.step("row_sum", builder.step("multiply", centered, centered))
     target = target_of(cpu)
     function = row_kernel(builder.finish([(squares, (64,), "float32")]), 1, target, "main")
-    assembly = tvm.compile(tvm.IRModule({"main": function}), target=target).mod.inspect_source("asm")
+    assembly = compile_kernels({"main": function}, target).inspect_source("asm")
     loops = [
         body for body in straight_loops(assembly) if sum("vaddps" in line or "vfmadd" in line for line in body) >= 4
     ]

@@ -18,6 +18,7 @@ from autocast.kernels.matching.functions import operation
 from autocast.kernels.specs.program import ProgramBuilder
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.vector.expression import FUNCTIONS
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.epilogues import ACTIVATIONS, NUMBERS
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 from tests.kernels.targets.cpu.vector.test_vector_math import selu
@@ -129,7 +130,7 @@ def compiled(cpu: str) -> tvm.runtime.Module:
         loads = [builder.load(builder.argument((SIZE,), "float32"), (SIZE,)) for _ in _operands(name)]
         program = builder.finish([(builder.step(name, *loads), (SIZE,), "float32")])
         functions[name] = elementwise_kernel(program, target_of(cpu), f"test_{name}")
-    return tvm.compile(tvm.IRModule(functions), target=target_of(cpu))
+    return compile_kernels(functions, target_of(cpu))
 
 
 def test_every_function_is_tested() -> None:

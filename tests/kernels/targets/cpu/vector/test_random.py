@@ -10,8 +10,9 @@ import pytest
 import tvm
 from tvm import relax
 
-from autocast.kernels.pipeline import LOWERING, build, lower
+from autocast.kernels.pipeline import LOWERING, lower
 from autocast.operators.own import seeded_dropout, seeded_normal, seeded_uniform, stochastic_round
+from tests.kernels.compiling import machine_of
 from tests.kernels.modules import module
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 from tests.operators.own.dropout_reference import kept, normal, uniform
@@ -34,7 +35,7 @@ def _module(shape: Sequence, dtype: str, rate: float = 0.3) -> tvm.IRModule:
 
 
 def _run(mod: tvm.IRModule, cpu: str, values: np.ndarray) -> np.ndarray:
-    machine = relax.VirtualMachine(build(mod, target_of(cpu)), tvm.cpu())
+    machine = machine_of(mod, target_of(cpu))
     return machine["main"](tvm.runtime.tensor(values), tvm.runtime.tensor(STATE)).numpy()
 
 
@@ -73,7 +74,7 @@ def test_every_target_rounds_as_the_definition_does(cpu: str, shape: tuple[int, 
 def test_every_target_draws_the_numbers_of_the_definition(cpu: str, dtype: str, shape: tuple[int, ...]) -> None:
     draws = (seeded_uniform, seeded_normal)
     mod = module(lambda *args: relax.Tuple([draw(*args, stream=5) for draw in draws]), (shape, dtype), ((2,), "int32"))
-    machine = relax.VirtualMachine(build(mod, target_of(cpu)), tvm.cpu())
+    machine = machine_of(mod, target_of(cpu))
     got = machine["main"](tvm.runtime.tensor(np.zeros(shape, dtype)), tvm.runtime.tensor(STATE))
     np.testing.assert_array_equal(got[0].numpy(), uniform(shape, -7, 123, 5))
     turned = 6 * 2.0**-22  # the angle is rounded, and the length is at most 6

@@ -14,6 +14,7 @@ from autocast.kernels.extents import i64
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector import llvm_ir
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 DTYPES = {
@@ -45,7 +46,7 @@ def copies(cpu: str) -> tvm.runtime.Module:
                     with importing(llvm_ir.conversions_and_accesses(unit.isa)):
                         unit.store(y, i64(1), unit.load(x, i64(1), count), count)
                 functions[name] = finished()
-    return tvm.compile(tvm.IRModule(functions), target=target_of(cpu))
+    return compile_kernels(functions, target_of(cpu))
 
 
 @every_cpu

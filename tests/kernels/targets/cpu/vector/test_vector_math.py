@@ -12,6 +12,7 @@ from autocast.kernels.extents import i64
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector import vector_math
 from autocast.kernels.targets.cpu.vector.unit import importing, kernel_function
+from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.epilogues import ACTIVATIONS
 from tests.kernels.targets.cpu.products.cases import target_of
 from tests.kernels.targets.cpu.products.test_kernel import every_cpu, here
@@ -56,7 +57,7 @@ def apply(name: str, x: np.ndarray, lanes: int, cpu: str) -> np.ndarray:
         with importing(vector_math.math_ir(lanes, (name,))), T.serial(0, i64(size // lanes)) as i:
             at = T.ramp(i * lanes, 1, lanes) if lanes > 1 else i
             T.buffer_store(result, vector_math.call(name, source[at]), [at])
-    module = tvm.compile(tvm.IRModule({"main": finished()}), target=target_of(cpu))
+    module = compile_kernels({"main": finished()}, target_of(cpu))
     y = tvm.runtime.tensor(np.zeros_like(x))
     module["main"](tvm.runtime.tensor(x), y)
     return y.numpy()
