@@ -14,16 +14,23 @@ from autocast.kernels.contexts import changed_context
 from autocast.kernels.objects import machine_code
 from autocast.vm.describe import describe_kernel
 from autocast.vm.program_cache import makers
+from tests.kernels.targets.cpu.emulation import as_generated
 
 #: What programs are compiled with that ask for nothing else: equal kernels are then those of `vm.compile`.
 _OPT_LEVEL = 3
 
 
 def compile_kernels(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target) -> tvm_ffi.Module:
-    """Machine code of kernels by their names: LLVM's module, whose assembly can be read."""
+    """Machine code of kernels by their names: LLVM's module."""
     with changed_context(opt_level=_OPT_LEVEL, disabled=("s_tir.CompactBufferAllocation",)):
         code, _ = machine_code(tvm.IRModule(dict(kernels)), target, lambda kernel: None)
     return code
+
+
+def assembly_of(kernels: Mapping[str, tirx.PrimFunc], target: tvm.target.Target) -> str:
+    """The machine code of kernels, to read."""
+    with as_generated():
+        return compile_kernels(kernels, target).inspect_source("asm")
 
 
 def machine_of(mod: tvm.IRModule, target: tvm.target.Target | None = None) -> relax.VirtualMachine:

@@ -13,7 +13,7 @@ from autocast.kernels.state.in_place import sharing
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
 from autocast.kernels.targets.cpu.rows.kernel import row_kernel
 from autocast.kernels.targets.cpu.vector import streaming
-from tests.kernels.compiling import compile_kernels
+from tests.kernels.compiling import assembly_of, compile_kernels
 from tests.kernels.modules import error, random
 from tests.kernels.targets.cpu.products.cases import runs_here
 
@@ -73,7 +73,7 @@ def test_results_over_operands_stay_in_the_caches(monkeypatch: pytest.MonkeyPatc
     target = detect_target()
     kernel = elementwise_kernel(_update(), target, "main")
     for function, streams in ((kernel, True), (sharing(kernel, [(4, 0), (5, 2)]), False)):
-        assembly = compile_kernels({"main": function}, target).inspect_source("asm")
+        assembly = assembly_of({"main": function}, target)
         assert ("movnt" in assembly) == streams
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from unittest.mock import patch
 
 import tvm
@@ -22,6 +22,9 @@ from autocast.runtime import processors
 
 #: TVM's function that makes machine code of a module, and what a target says of its processor.
 _CODE_GENERATOR, _PROCESSOR = "target.build.llvm", ("mcpu", "mattr")
+
+#: What they are where nothing is emulated.
+_GENERATE, _missing = tvm_ffi.get_global_func(_CODE_GENERATOR), processors.missing
 
 _F, _I, _H, _MASK = "<16 x float>", "<16 x i32>", "<16 x bfloat>", "<16 x i1>"
 _D, _L = "<16 x double>", "<16 x i64>"
@@ -226,24 +229,41 @@ def _without_instructions(function: tirx.PrimFunc) -> tirx.PrimFunc:
 @contextmanager
 def running_code_for(target: tvm.target.Target) -> Iterator[None]:
     """In here code for `target` runs: where this processor lacks instructions of it, code is made of what it has."""
-    architecture, features, *_ = instruction_sets.machine_of(target)
-    if not processors.missing(architecture, features):
+    if not is_emulated(target):
         yield
         return
-    generated = tvm_ffi.get_global_func(_CODE_GENERATOR)
     here = {name: value for name, value in _described(instruction_sets._host(1)).items() if name in _PROCESSOR}
 
     def generate(mod: tvm.IRModule, target: tvm.target.Target) -> object:
+        if not is_emulated(target):
+            return _GENERATE(mod, target)
         functions = {var: _without_instructions(function) for var, function in mod.functions.items()}
         others = {name: value for name, value in _described(target).items() if name not in _PROCESSOR}
-        return generated(tvm.IRModule(functions, attrs=mod.attrs), tvm.target.Target({**others, **here}))
+        return _GENERATE(tvm.IRModule(functions, attrs=mod.attrs), tvm.target.Target({**others, **here}))
 
+    with patch.object(processors, "missing", return_value=()), _generating(generate):
+        yield
+
+
+def as_generated() -> AbstractContextManager[None]:
+    """In here code for any processor is what runs on that one: to read, not to run."""
+    return _generating(_GENERATE)
+
+
+@contextmanager
+def _generating(generate: Callable[..., object]) -> Iterator[None]:
+    before = tvm_ffi.get_global_func(_CODE_GENERATOR)
     tvm_ffi.register_global_func(_CODE_GENERATOR, generate, override=True)
     try:
-        with patch.object(processors, "missing", lambda architecture, features: ()):
-            yield
+        yield
     finally:
-        tvm_ffi.register_global_func(_CODE_GENERATOR, generated, override=True)
+        tvm_ffi.register_global_func(_CODE_GENERATOR, before, override=True)
+
+
+def is_emulated(target: tvm.target.Target) -> bool:
+    """Whether this processor lacks instructions of `target`."""
+    architecture, features, *_ = instruction_sets.machine_of(target)
+    return bool(_missing(architecture, features))
 
 
 def _described(target: tvm.target.Target) -> dict[str, object]:

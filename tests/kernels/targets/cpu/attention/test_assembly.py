@@ -8,7 +8,7 @@ import pytest
 
 from autocast.kernels.specs.attention import Attention
 from autocast.kernels.targets.cpu.attention.kernel import attention
-from tests.kernels.compiling import compile_kernels
+from tests.kernels.compiling import assembly_of
 from tests.kernels.targets.cpu.attention.cases import heads
 from tests.kernels.targets.cpu.products.cases import target_of
 from tests.kernels.targets.cpu.products.test_assembly import MULTIPLY, straight_loops
@@ -25,8 +25,7 @@ SPECS = {
 def _loops(spec: Attention, cpu: str) -> tuple[list[list[str]], str]:
     """Innermost loops, and how an operand on the stack looks."""
     target = target_of(cpu)
-    module = compile_kernels({"main": attention(spec, target, "main")}, target)
-    assembly = module.inspect_source("asm")
+    assembly = assembly_of({"main": attention(spec, target, "main")}, target)
     return straight_loops(assembly), r"\(%r[sb]p" if "movq\t%rsp, %rbp" in assembly else r"\(%rsp"
 
 

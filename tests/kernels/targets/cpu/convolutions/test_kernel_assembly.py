@@ -9,7 +9,7 @@ import pytest
 
 from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.kernel import convolution
-from tests.kernels.compiling import compile_kernels
+from tests.kernels.compiling import assembly_of
 from tests.kernels.targets.cpu.epilogues import epilogue
 from tests.kernels.targets.cpu.products.cases import target_of
 from tests.kernels.targets.cpu.products.test_assembly import MULTIPLY, straight_loops
@@ -30,8 +30,7 @@ def test_sums_stay_in_registers(cpu: str, dtype: str) -> None:
     for name, spec in SPECS.items():
         finish = epilogue(bias="float32", activation="relu", residual=dtype, residual_first=True)
         spec = replace(spec, data_dtype=dtype, weight_dtype=dtype, out_dtype=dtype, epilogue=finish)
-        module = compile_kernels({"main": convolution(spec, target, "main")}, target)
-        assembly = module.inspect_source("asm")
+        assembly = assembly_of({"main": convolution(spec, target, "main")}, target)
         # The depthwise kernel widens bfloat16 data and multiplies them in float32.
         multiply = MULTIPLY[cpu, "float32" if spec.groups > 1 else dtype]
         loops = [body for body in straight_loops(assembly) if sum(multiply in line for line in body) >= 6]

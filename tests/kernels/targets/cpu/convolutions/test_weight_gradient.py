@@ -11,7 +11,7 @@ import tvm
 
 from autocast.kernels.specs.convolutions import Convolution, WeightGradient
 from autocast.kernels.targets.cpu.convolutions.weight_gradient import weight_gradient
-from tests.kernels.compiling import compile_kernels
+from tests.kernels.compiling import assembly_of, compile_kernels
 from tests.kernels.targets.cpu.convolutions.test_kernel import ALL_AROUND, here, other_cpus
 from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
 from tests.kernels.targets.cpu.products.cases import target_of
@@ -97,7 +97,7 @@ def test_one_kernel_serves_any_batch() -> None:
 def test_sums_stay_in_registers(cpu: str, dtype: str) -> None:
     target = target_of(cpu)
     spec = in_dtypes(Convolution(4, 28, 28, 128, 128, (3, 3), padding=ALL_AROUND), dtype, dtype)
-    assembly = compile_kernels({"main": weight_gradient(spec, target, "main")}, target).inspect_source("asm")
+    assembly = assembly_of({"main": weight_gradient(spec, target, "main")}, target)
     loops = [body for body in straight_loops(assembly) if sum(MULTIPLY[cpu, dtype] in line for line in body) >= 6]
     assert loops, "no innermost loop multiplies"
     for body in loops:

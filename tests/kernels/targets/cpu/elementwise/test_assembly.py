@@ -8,7 +8,7 @@ import pytest
 
 from autocast.kernels.specs.program import ProgramBuilder
 from autocast.kernels.targets.cpu.elementwise.kernel import elementwise_kernel
-from tests.kernels.compiling import compile_kernels
+from tests.kernels.compiling import assembly_of
 from tests.kernels.targets.cpu.products.cases import CPUS, target_of
 from tests.kernels.targets.cpu.products.test_assembly import straight_loops
 
@@ -22,7 +22,7 @@ def test_loops_do_not_touch_the_stack(function: str, cpu: str, dtype: str) -> No
     bias = builder.load(builder.argument((3072,), dtype), (3072,))
     program = builder.finish([(builder.step(function, builder.step("add", x, bias)), (1024, 3072), dtype)])
     kernel = elementwise_kernel(program, target_of(cpu), "main")
-    assembly = compile_kernels({"main": kernel}, target_of(cpu)).inspect_source("asm")
+    assembly = assembly_of({"main": kernel}, target_of(cpu))
     frame = r"\(%r[sb]p" if "movq\t%rsp, %rbp" in assembly else r"\(%rsp"
     loops = [body for body in straight_loops(assembly) if any("mm" in line for line in body)]
     if "vfpclassps" in assembly:  # loops branch to where they round subnormal numbers

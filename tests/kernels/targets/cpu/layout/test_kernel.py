@@ -14,7 +14,7 @@ from autocast.kernels.specs.layout import Axis, Move, Piece, interleaved, merged
 from autocast.kernels.specs.sizes import dimension, strides_of
 from autocast.kernels.targets.cpu.layout.kernel import move
 from autocast.kernels.targets.cpu.vector import streaming
-from tests.kernels.compiling import compile_kernels
+from tests.kernels.compiling import assembly_of, compile_kernels
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 #: Sizes around those of squares, with neighbours that merge, and with few and odd elements.
@@ -120,7 +120,7 @@ def test_large_results_are_stored_past_the_caches(dtype: str, monkeypatch: pytes
     check_transpositions(((192, 96), (3, 64, 80), (64, 2, 33)), "skylake-avx512", dtype, dtype)
     target = target_of("skylake-avx512")
     function = move(transposition((192, 96), (1, 0), dtype, dtype), target, "f")
-    assert "vmovnt" in compile_kernels({"f": function}, target).inspect_source("asm")
+    assert "vmovnt" in assembly_of({"f": function}, target)
 
 
 @pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])

@@ -6,11 +6,10 @@ import re
 from itertools import pairwise
 
 import pytest
-import tvm
 
 from autocast.kernels.specs.products import Product
 from autocast.kernels.targets.cpu.products.kernel import product
-from tests.kernels.compiling import compile_kernels
+from tests.kernels.compiling import assembly_of
 from tests.kernels.targets.cpu.epilogues import epilogue
 from tests.kernels.targets.cpu.products.cases import CPUS, target_of
 
@@ -25,9 +24,9 @@ MULTIPLY = {
 GELU = epilogue(bias="float32", activation="gelu")
 
 
-def compile_product(spec: Product, cpu: str) -> tvm.runtime.Module:
+def assembly_of_product(spec: Product, cpu: str) -> str:
     target = target_of(cpu)
-    return compile_kernels({"main": product(spec, target, "main")}, target)
+    return assembly_of({"main": product(spec, target, "main")}, target)
 
 
 def straight_loops(assembly: str) -> list[list[str]]:
@@ -82,12 +81,12 @@ def test_sums_that_are_finished_in_registers_stay_there(dtype: str) -> None:
     ],
 )
 def test_only_far_outputs_are_stored_past_the_caches(spec: Product, streams: bool) -> None:
-    assert ("movnt" in compile_product(spec, "znver4").inspect_source("asm")) == streams
+    assert ("movnt" in assembly_of_product(spec, "znver4")) == streams
 
 
 def check_registers(spec: Product, cpu: str) -> None:
     """Fail where a loop that multiplies keeps vectors on the stack."""
-    assembly = compile_product(spec, cpu).inspect_source("asm")
+    assembly = assembly_of_product(spec, cpu)
     loops = tile_loops(assembly, MULTIPLY[cpu, spec.a_dtype])
     assert loops, "no innermost loop multiplies"
     # What is spilled has a place of its own; an index means that a sum is put where it is finished.
@@ -103,14 +102,14 @@ def check_registers(spec: Product, cpu: str) -> None:
 def test_a_product_with_an_epilogue_is_little_code(cpu: str, extents: tuple) -> None:
     """Time to compile goes by it: 6,000 lines, the most there are, take 0.3 s where nothing else runs."""
     spec = Product(*extents, "bfloat16", "bfloat16", "bfloat16", transpose_b=True, epilogue=GELU)
-    assert len(compile_product(spec, cpu).inspect_source("asm").splitlines()) < 8000
+    assert len(assembly_of_product(spec, cpu).splitlines()) < 8000
 
 
 @pytest.mark.parametrize("extents", [(1024, 768, 768), (None, None, None), (65, 100, 4096), (20, 64, 64)], ids=str)
 @pytest.mark.parametrize("transposes", [(False, True), (True, False)], ids=["NT", "TN"])
 def test_tiles_are_multiplied_where_the_processor_has_them(extents: tuple, transposes: tuple[bool, bool]) -> None:
     spec = Product(*extents, "bfloat16", "bfloat16", "bfloat16", *transposes, epilogue=GELU)
-    lines = compile_product(spec, "sapphirerapids").inspect_source("asm").splitlines()
+    lines = assembly_of_product(spec, "sapphirerapids").splitlines()
     products = [i for i, line in enumerate(lines) if "tdpbf16ps" in line]
     assert products
     # All is inlined; between the products of a step, and from step to step, vectors have no part.

@@ -12,7 +12,7 @@ from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.rows.kernel import row_kernel
 from autocast.kernels.targets.cpu.rows.plan import plan_sweeps
 from autocast.kernels.targets.cpu.vector import streaming
-from tests.kernels.compiling import compile_kernels
+from tests.kernels.compiling import assembly_of, compile_kernels
 from tests.kernels.modules import EPSILON, error, random
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 from tests.kernels.targets.cpu.products.test_assembly import straight_loops
@@ -105,7 +105,7 @@ def test_sums_of_a_row_stay_in_registers(cpu: str) -> None:
     squares = builder.step("row_sum", builder.step("multiply", centered, centered))
     target = target_of(cpu)
     function = row_kernel(builder.finish([(squares, (64,), "float32")]), 1, target, "main")
-    assembly = compile_kernels({"main": function}, target).inspect_source("asm")
+    assembly = assembly_of({"main": function}, target)
     loops = [
         body for body in straight_loops(assembly) if sum("vaddps" in line or "vfmadd" in line for line in body) >= 4
     ]
