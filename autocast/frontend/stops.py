@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest import mock
@@ -31,15 +30,12 @@ _CONTEXTS: dict[type, Callable[[Any], bool]] = {
     grad_mode.set_grad_enabled: lambda context: not context.mode,
 }
 
-#: Contexts are classes of torch's, and what marks them is there for all threads.
-_exporting = threading.RLock()
-
 
 @contextlib.contextmanager
 def marking_stops() -> Iterator[None]:
     """While torch.export traces inside of this, it marks the nodes in which no gradient is wanted, and those of
     functions with a backward of their own."""
-    with _exporting, contextlib.ExitStack() as changed:
+    with contextlib.ExitStack() as changed:
         for kind, stops in _CONTEXTS.items():
             for name, method in zip(("__enter__", "__exit__"), _marked(kind, stops), strict=True):
                 changed.enter_context(mock.patch.object(kind, name, method))

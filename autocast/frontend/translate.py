@@ -24,12 +24,14 @@ from autocast.frontend.normalize import normalize
 from autocast.frontend.pairs import PAIRS
 from autocast.frontend.parameters import other_names, parameters, state_of
 from autocast.frontend.randomness import RANDOM_STATE
+from autocast.frontend.turns import turn
 from autocast.frontend.writes import Writes
 from autocast.messages import warn
 from autocast.model.value import CONTROL_FLOW as FLOW
 from autocast.model.value import OTHER_NAMES, Model
 
 
+@turn()
 def translate(
     module: torch.nn.Module | ExportedProgram,
     given: tuple[Any, Any, Any],

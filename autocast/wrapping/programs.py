@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FunctionType
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from autocast import amp
 from autocast.errors import FallbackWarning, ImportModelError, InputError
 from autocast.frontend import from_torch
+from autocast.frontend.turns import is_others
 from autocast.messages import warn
 from autocast.model.value import Model
 from autocast.runtime.tensors import from_tensor
@@ -92,7 +93,7 @@ class Programs:
     def __call__(
         self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if torch.compiler.is_exporting():  # for `from_torch`, among others
+        if torch.compiler.is_exporting() and not is_others():  # for `from_torch`, among others
             before = _attributes(module)
             outputs = forward(*args, **kwargs)
             self._returned = pytree.tree_flatten(outputs)
@@ -146,6 +147,8 @@ class Programs:
             if not isinstance(self.dynamic, str | None):
                 raise
             return None
+        if model.reimport is not None:
+            model = model.replace(reimport=partial(self._imported_again, model.reimport))
         leaves, outputs = self._returned
         if model.updated or self._assigns:
             return None
@@ -153,6 +156,11 @@ class Programs:
         leaves = list(map(_kept, leaves))
         nested = None if leaves == [None] and outputs.is_leaf() else outputs
         return _Program(model, compile(model), weights.writes(), nested, leaves)
+
+    def _imported_again(self, reimport: Callable[..., Model], shapes: Sequence[Sequence[int]]) -> Model:
+        """The module for other sizes; no other thread looks at its weights meanwhile, which have no values then."""
+        with self._turn:
+            return reimport(shapes)
 
 
 def _warn_of_recurrences(module: nn.Module) -> None:
