@@ -13,7 +13,7 @@ from torch import fx
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export import utils
 from torch._ops import OpOverload
-from torch.export import ExportedProgram, exported_program
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
@@ -24,12 +24,6 @@ aten = torch.ops.aten
 
 #: How torch asks its dispatcher which operators are composite: a part of torch that it may do without some day.
 _ask: Callable[[], None] | None = getattr(utils, "_materialize_cpp_cia_ops", None)
-
-#: How torch has composite operators split by the functions of a table while it traces: another such part.
-_override: Callable[..., Any] | None = getattr(exported_program, "_override_composite_implicit_decomp", None)
-
-#: The function in torch's table that splits an operator as it is split anyway.
-_AS_USUAL = "_get_decomp_for_cia.<locals>._special_op_to_decompose_cia"
 
 #: Operators that torch would split, and that Relax has as one operator (see the converters of the same names).
 KEEP_WHOLE = (
@@ -129,34 +123,7 @@ def _asked_once() -> Iterator[None]:
         utils._materialize_cpp_cia_ops = _ask
 
 
-@contextlib.contextmanager
-def _others_overridden() -> Iterator[None]:
-    """Let torch override the composite operators alone that are not split as they are anyway.
-
-    It gives each of some six hundred a dozen functions, and takes them away again, twice: 40 % of the time that a small
-    model takes.
-    """
-    if _override is None:
-        yield
-        return
-    override = _override
-
-    def of_others(table: dict[OpOverload, Callable[..., Any]], *options: Any) -> Any:
-        return override({operator: split for operator, split in table.items() if not _is_usual(split)}, *options)
-
-    vars(exported_program)["_override_composite_implicit_decomp"] = of_others
-    try:
-        yield
-    finally:
-        vars(exported_program)["_override_composite_implicit_decomp"] = override
-
-
-def _is_usual(split: Callable[..., Any]) -> bool:
-    return isinstance(split, functools.partial) and split.func.__qualname__ == _AS_USUAL
-
-
 @_asked_once()
-@_others_overridden()
 def decompose(program: ExportedProgram) -> ExportedProgram:
     """The program in functional form, split as torch's core operators ask, but for `KEEP_WHOLE` and `_SPLIT_WRONGLY`.
 
