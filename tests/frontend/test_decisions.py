@@ -10,7 +10,7 @@ from torch import nn
 
 from autocast.errors import ImportModelError, InputError
 from autocast.frontend import from_torch
-from tests.frontend.helpers import Calls, assert_close
+from tests.frontend.helpers import Calls, assert_close, asserting
 
 
 @pytest.mark.parametrize(
@@ -162,3 +162,8 @@ def test_what_the_comparison_with_a_module_changes_of_it_is_undone() -> None:
     assert float(module.calls) == 0
     assert module.other._version == 0, "what is written counts as changed"
     assert_close((model(torch.ones(1)),), (torch.full((1,), 2.0),))
+
+
+def test_what_values_are_asserted_to_be_decides_nothing() -> None:
+    inputs = torch.ones(4, 3), torch.tensor([3, 4])
+    assert_close((from_torch(Calls(asserting), inputs)(*inputs),), (torch.full((4, 3), 2.0),))
