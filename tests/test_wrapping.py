@@ -132,6 +132,25 @@ def test_a_size_that_differs_is_dynamic_from_then_on() -> None:
     torch.testing.assert_close(wrapped(x), module(x), **_LOW)
 
 
+def test_what_was_exported_is_compared_with_the_module_and_not_with_its_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Decides(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 3 * super().forward(x) if x.shape[0] == 1 else super().forward(x)
+
+    exports, export = [], torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *args, **kw: exports.append(args) or export(*args, **kw))
+    module = Decides(4, 4).eval()
+    wrapped = autocast.wrap(copy.deepcopy(module), policy="mp0")
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(wrapped(x), module(x))
+    with pytest.warns(ReimportWarning):
+        torch.testing.assert_close(wrapped(x[:3]), module(x[:3]))
+    torch.testing.assert_close(wrapped(x[:1]), module(x[:1]))
+    assert len(exports) == 3, "static, of two rows or more, of one"
+
+
 def test_options_beside_the_parameters_of_forward_are_taken_with_any_sizes() -> None:
     class Scaled(nn.Module):
         def forward(self, x: torch.Tensor, **options: Any) -> torch.Tensor:

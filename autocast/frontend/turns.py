@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-#: The thread that imports a model now.
+#: The thread that imports a model now, once for each import within another.
 _importing: list[int] = []
 
 
@@ -28,6 +28,6 @@ def turn() -> Iterator[None]:
             _importing.pop()
 
 
-def is_others() -> bool:
-    """Whether it is another thread's turn."""
-    return bool(_importing) and _importing[-1] != threading.get_ident()
+def owner() -> int | None:
+    """The thread whose turn it is, if it is anybody's."""
+    return next(reversed(_importing), None)

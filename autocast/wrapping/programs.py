@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from autocast import amp
 from autocast.errors import FallbackWarning, ImportModelError, InputError
 from autocast.frontend import from_torch
-from autocast.frontend.turns import is_others
+from autocast.frontend.turns import owner
 from autocast.messages import warn
 from autocast.model.value import Model
 from autocast.runtime.tensors import from_tensor
@@ -93,12 +93,15 @@ class Programs:
     def __call__(
         self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if torch.compiler.is_exporting() and not is_others():  # for `from_torch`, among others
+        importer, here = owner(), threading.get_ident()
+        if torch.compiler.is_exporting() and importer in (None, here):  # for `from_torch`, among others
             before = _attributes(module)
             outputs = forward(*args, **kwargs)
             self._returned = pytree.tree_flatten(outputs)
             self._assigns = not _are_same(before, _attributes(module))
             return outputs
+        if importer == here:  # which compares the module with what was exported of it
+            return forward(*args, **kwargs)
         if torch.is_grad_enabled() and _wants_gradients(module, args, kwargs):
             return self._traced(module, forward)(module, *args, **kwargs)
         kind, tensors = _sorted(args, kwargs)
