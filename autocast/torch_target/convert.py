@@ -27,10 +27,13 @@ from autocast.torch_target.parts import base_of
 from autocast.torch_target.placing import place_with
 from autocast.torch_target.recursion import Loop, loop_of
 from autocast.torch_target.rows import ROWS
+from autocast.torch_target.rows.gradients import is_fused
 from autocast.torch_target.rows.torch_calls import is_of_torch
 
+_ATTENTION_BACKWARD = "relax.grad.attention_backward"
 
-def to_torch(model: Model, *, exact: bool = True, widened: Collection[str] = ()) -> fx.GraphModule:
+
+def to_torch(model: Model, *, exact: bool = True, fused: bool = False, widened: Collection[str] = ()) -> fx.GraphModule:
     """A torch module that computes what a model does, by torch's operators.
 
     Parameters
@@ -40,6 +43,9 @@ def to_torch(model: Model, *, exact: bool = True, widened: Collection[str] = ())
     exact : bool
         Products of 16 bits whose result is float32 are computed in float32, which takes twice as long: torch's for CPUs
         answer in 16 bits. False rounds them so, as `torch.autocast` does.
+    fused : bool
+        The adjoints of attention are computed by torch's kernels for it, through `torch.func.vjp`, which torch neither
+        exports nor differentiates. False writes them out, which keeps the scores of all queries and keys.
     widened : collection of str
         Dtypes whose products, attention and recurrences are computed in float32, and rounded: those of
         `multiplied_slowly(device)`, say.
@@ -59,7 +65,9 @@ def to_torch(model: Model, *, exact: bool = True, widened: Collection[str] = ())
         Some of the model's operators have no row in `autocast.torch_target.rows`: all of them, with counts.
     """
     check_model("to_torch", model)
-    mod = expand_operators(first_order(_with_private(model.mod), inline_private=True), _has_row)
+    mod = expand_operators(
+        first_order(_with_private(model.mod), inline_private=True), lambda call: _stays(call, fused=fused)
+    )
     if widened:
         mod = multiply_in_float32(mod, widened)
     functions = {var.name_hint: function for var, function in relax_functions(mod)}
@@ -94,6 +102,11 @@ def _with_private(mod: tvm.IRModule) -> tvm.IRModule:
         var: f for var, f in relax_functions(mod) if var.name_hint != "main" and "global_symbol" in (f.attrs or {})
     }
     return with_functions(mod, {var: function.without_attr("global_symbol") for var, function in others.items()})
+
+
+def _stays(call: relax.Call, *, fused: bool) -> bool:
+    """Whether a call becomes what its operator is in torch; others are written out."""
+    return _has_row(call) and (op_name(call) != _ATTENTION_BACKWARD or (fused and is_fused(call)))
 
 
 def _has_row(call: relax.Call) -> bool:

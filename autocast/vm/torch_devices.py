@@ -80,7 +80,8 @@ class TorchExecutable:
 
     Inputs of any kind are moved to the device. Outputs are of the inputs' kind: torch tensors stay on the device.
     Products of 16 bits are rounded to 16 bits by torch's kernels, which accumulate in float32; what depends on
-    parameters alone is computed once, unless calls replace some.
+    parameters alone is computed once, unless calls replace some. On CUDA devices what Inductor compiled for sizes that
+    never change is captured as a graph, in the second call.
 
     Parameters
     ----------
@@ -102,10 +103,12 @@ class TorchExecutable:
 
         from autocast.torch_target import multiplied_slowly, to_torch
         from autocast.torch_target.folding import drop_unused, fold
+        from autocast.vm.cuda_graphs import CapturedCalls, can_be_captured, sums_in_float32
 
         self.signature: Signature = signature_of(model.main, model.num_input)
         self.device, self.torch_device, self.mode = name, device, mode
-        module: Any = to_torch(model, exact=False, widened=multiplied_slowly(device)).to(device)
+        widened = multiplied_slowly(device)
+        module: Any = to_torch(model, exact=False, fused=not widened, widened=widened).to(device)
         if not model.updated:
             fold(module)
             drop_unused(module)
@@ -113,7 +116,11 @@ class TorchExecutable:
             if parameter.device.type == "cpu":  # it shares the memory of the model's, which others may write
                 parameter.data = parameter.data.clone()
         self._module, self._updated = module, model.updated
-        self._run = torch.compile(module, fullgraph=True) if mode == "inductor" else module
+        self._run = self._launch = torch.compile(module, fullgraph=True) if mode == "inductor" else module
+        if device.type == "cuda":
+            self._run = self._launch = sums_in_float32()(self._run)
+            if mode == "inductor" and can_be_captured(module, self.signature):
+                self._launch = CapturedCalls(self._run, self.signature.written)
         self._turn = RLock()
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -144,12 +151,12 @@ class TorchExecutable:
         tensors = (value if is_torch(value) else torch.from_dlpack(to_tensor(value)) for value in inputs)
         return tuple(value.to(self.torch_device) for value in tensors)
 
-    def run(self, arguments: tuple[Any, ...]) -> Any:
-        """Run `main` on what `arguments` returned."""
+    def run(self, arguments: tuple[Any, ...], *, one_by_one: bool = False) -> Any:
+        """Run `main` on what `arguments` returned: its kernels `one_by_one`, or a graph of them where there is one."""
         import torch
 
         with self._turn, torch.no_grad():
-            return self._run(*arguments)
+            return (self._run if one_by_one else self._launch)(*arguments)
 
     def wait(self, timeout: float | None = None) -> TorchExecutable:
         """This executable: nothing of it is compiled elsewhere."""

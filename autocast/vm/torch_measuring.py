@@ -96,7 +96,7 @@ def trace_on_torch(executable: TorchExecutable, inputs: Sequence[Any]) -> Memory
     """
     executable.signature.bind(inputs)
     arguments = executable.arguments(inputs)
-    executable.run(arguments)  # a compiler of torch's works in the first call
+    executable.run(arguments, one_by_one=True)  # a compiler of torch's works in the first call
     device = executable.torch_device
     peak = _peak_of_cpu(executable, arguments) if device.type == "cpu" else _peak(executable, arguments)
     held = {tensor.untyped_storage().data_ptr(): tensor for tensor in executable.params}
@@ -115,7 +115,7 @@ def _peak(executable: TorchExecutable, arguments: tuple[Any, ...]) -> int:
     torch.accelerator.synchronize()
     torch.accelerator.reset_peak_memory_stats(device)
     before = torch.accelerator.memory_allocated(device)
-    executable.run(arguments)
+    executable.run(arguments, one_by_one=True)
     torch.accelerator.synchronize()
     return int(torch.accelerator.max_memory_allocated(device)) - int(before)
 

@@ -13,23 +13,7 @@ from autocast import vm
 from autocast.errors import UnsupportedError
 from tests.fuzz import torch_rows
 from tests.fuzz.generator import parse
-
-
-def _module(expression: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Any, list[torch.Tensor]]:
-    """A model of one expression, and its operands."""
-    generator = torch.Generator().manual_seed(0)
-    operands, types = [], []
-    for name, shape in shapes.items():
-        dtype = {"i": "int64", "c": "bool"}.get(name[0], "float64")
-        types.append(f'{name}: R.Tensor({shape!r}, "{dtype}")')
-        whole = torch.randint(0, 3, shape, generator=generator).to(getattr(torch, dtype))
-        floats = torch.randn(shape, generator=generator, dtype=torch.float64)
-        operands.append(floats if dtype == "float64" else whole)
-    mod = parse(
-        "@I.ir_module\nclass Module:\n    @R.function\n"
-        f"    def main({', '.join(types)}):\n        y = {expression}\n        return y\n"
-    )
-    return autocast.from_relax(mod), operands
+from tests.torch_target.modules import of_expression
 
 
 @pytest.mark.parametrize(
@@ -38,7 +22,7 @@ def _module(expression: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Any, l
 def test_rows_compute_what_torch_does(
     expression: str, shapes: dict[str, tuple[int, ...]], reference: Callable[..., Any]
 ) -> None:
-    model, operands = _module(expression, shapes)
+    model, operands = of_expression(expression, shapes)
     try:
         module = autocast.to_torch(model)
     except UnsupportedError as error:
@@ -86,7 +70,7 @@ def test_a_row_of_the_lowest_numbers_of_float32_has_its_weights_in_low_precision
 
 
 def test_an_output_that_is_nothing_is_none() -> None:
-    model, operands = _module("(R.exp(x), R.null_value())", {"x": (2, 3)})
+    model, operands = of_expression("(R.exp(x), R.null_value())", {"x": (2, 3)})
     computed, nothing = autocast.to_torch(model)(*operands)
     assert torch.equal(computed, operands[0].exp())
     assert nothing is None

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from tvm import relax
 
 from autocast.errors import UnsupportedError
+from autocast.ir import dtype_of
 from autocast.torch_target.asked import Asked, Row, Value
 from autocast.torch_target.rows.products import padded
 
@@ -20,13 +23,40 @@ def _of_input(function: Any) -> Row:
 
 def _weights(asked: Asked) -> Value:
     """The adjoint of a convolution's weight."""
-    x, weight, g = (asked.wide(i) for i in range(3))
+    x, weight, g = (asked.wide(i) if asked.exact else asked.args[i] for i in range(3))
     rank = asked.rank(1) - 2
     x, padding = padded(x, asked.integers("padding"))
     strides, dilation = asked.integers("strides"), asked.integers("dilation")
     common = (None, strides, padding, dilation, False, [0] * rank, int(asked.attrs.groups))
     gradients = aten.convolution_backward(g, x, weight, *common, [False, True, False])
-    return asked.stored(gradients[1])
+    return gradients[1].to(asked.dtype)
+
+
+def attention_adjoints(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, g: torch.Tensor, causal: bool, scale: float | None
+) -> tuple[torch.Tensor, ...]:
+    """Those of queries, keys and values (batch, length, heads, width), by the kernels that torch has for a device."""
+
+    def attention(*operands: torch.Tensor) -> torch.Tensor:
+        q, k, v = (torch.transpose(x, 1, 2) for x in operands)
+        return torch.transpose(F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale), 1, 2)
+
+    _, adjoints = torch.func.vjp(attention, query, key, value)
+    found: tuple[torch.Tensor, ...] = adjoints(g)
+    return found
+
+
+def _attention(asked: Asked) -> Value:
+    scale = None if asked.attrs.scale is None else float(asked.attrs.scale)
+    arguments = (*asked.args, asked.attrs.causal_mask is not None, scale)
+    results = asked.args[0].tracer.create_proxy("call_function", attention_adjoints, arguments, {})
+    return tuple(results[i] for i in range(3))
+
+
+def is_fused(call: relax.Call) -> bool:
+    """Whether torch's kernels compute these adjoints of attention: those of a bias they do not."""
+    is_plain = len(call.args) == 4 and call.attrs.causal_mask in (None, "TopLeft") and call.attrs.window_size is None
+    return is_plain and len({dtype_of(operand) for operand in call.args}) == 1
 
 
 def _max_pool(asked: Asked) -> Value:
@@ -89,6 +119,7 @@ ROWS: dict[str, Row] = {
     "grad.silu_backward": _of_input(aten.silu_backward),
     "grad.sigmoid_backward": _of_input(aten.sigmoid_backward),
     "grad.tanh_backward": _of_input(aten.tanh_backward),
+    "grad.attention_backward": _attention,
     "grad.nll_loss_backward": _nll_loss,
     "grad.max_pool2d_backward": _max_pool,
     "grad.avg_pool2d_backward": _avg_pool,
