@@ -1,4 +1,4 @@
-"""Products with a transposed weight, and what is added to them, as torch's `linear`: one kernel, which rounds once."""
+"""Products as torch has kernels for them: `linear`, with a transposed weight and what is added, rounds once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,42 @@ from torch import fx
 _TRANSPOSED = ([1, 0], (1, 0))
 
 
+def transpose_operands(graph: fx.Graph) -> None:
+    """Have products answer as what reads them wants: the gradient of a weight as the weight lies in memory.
+
+    Before::                                  After::
+
+        xt = x.permute((1, 0))                gt = g.permute((1, 0))
+        p = torch.matmul(xt, g)               y = torch.matmul(gt, x)
+        y = p.permute((1, 0))
+    """
+    for turned in list(graph.find_nodes(op="call_method", target="permute")):
+        product = cast = turned.args[0]
+        if cast.op == "call_method" and cast.target == "to":
+            product = cast.args[0]
+        is_read_once = len(cast.users) == len(product.users) == 1
+        if not is_transposed(turned) or product.target is not torch.matmul or not is_read_once:
+            continue
+        with graph.inserting_before(turned):
+            left, right = (_transposed(graph, operand) for operand in reversed(product.args))
+            result = graph.call_function(torch.matmul, (left, right))
+            if cast is not product:
+                result = graph.call_method("to", (result, *cast.args[1:]), cast.kwargs)
+        result.meta.update(turned.meta)
+        name = turned.name
+        turned.replace_all_uses_with(result)
+        for node in dict.fromkeys((turned, cast, product)):
+            graph.erase_node(node)
+        result._rename(name)
+
+
+def _transposed(graph: fx.Graph, matrix: fx.Node) -> fx.Node:
+    if is_transposed(matrix):
+        of: fx.Node = matrix.args[0]
+        return of
+    return graph.call_method("permute", (matrix, (1, 0)))
+
+
 def use_linear(graph: fx.Graph) -> None:
     """Rewrite `matmul(x, weight.permute(1, 0)) + bias`.
 
@@ -23,7 +59,7 @@ def use_linear(graph: fx.Graph) -> None:
     """
     for product in list(graph.find_nodes(op="call_function", target=torch.matmul)):
         x, transposed = product.args
-        if not _is_transposed(transposed):
+        if not is_transposed(transposed):
             continue
         last, bias = product, None
         if len(product.users) == 1:
@@ -41,7 +77,7 @@ def use_linear(graph: fx.Graph) -> None:
         linear._rename(name)
 
 
-def _is_transposed(node: Any) -> bool:
+def is_transposed(node: Any) -> bool:
     """Whether it is the transpose of a matrix."""
     return isinstance(node, fx.Node) and node.target == "permute" and node.args[1] in _TRANSPOSED
 

@@ -14,8 +14,9 @@ from tvm.ir.expr import StringImm
 from autocast.ir import ConstantExpr, is_tensor, place_of, static_shape
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Asked, Value
+from autocast.torch_target.attention import share_attention
 from autocast.torch_target.folding import has_effect
-from autocast.torch_target.linear import use_linear
+from autocast.torch_target.linear import transpose_operands, use_linear
 from autocast.torch_target.rows import ROWS
 from autocast.torch_target.sizes import Sizes
 
@@ -105,6 +106,8 @@ class Scope:
 
     def tidy(self) -> None:
         """Write products as torch does, and drop what nobody reads."""
+        share_attention(self.graph)
+        transpose_operands(self.graph)
         use_linear(self.graph)
         self.graph.eliminate_dead_code(has_effect)
 

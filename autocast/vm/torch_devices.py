@@ -103,12 +103,18 @@ class TorchExecutable:
 
         from autocast.torch_target import multiplied_slowly, to_torch
         from autocast.torch_target.folding import drop_unused, fold
+        from autocast.torch_target.padding import pad_products
         from autocast.vm.cuda_graphs import CapturedCalls, can_be_captured, sums_in_float32
 
         self.signature: Signature = signature_of(model.main, model.num_input)
         self.device, self.torch_device, self.mode = name, device, mode
         widened = multiplied_slowly(device)
-        module: Any = to_torch(model, exact=False, fused=not widened, widened=widened).to(device)
+        module: Any = to_torch(model, exact=False, fused=not widened, widened=widened)
+        is_cuda = device.type == "cuda"
+        is_captured = is_cuda and mode == "inductor" and can_be_captured(module, self.signature)
+        if is_captured:
+            pad_products(module, self.signature.inputs)
+        module = module.to(device)
         if not model.updated:
             fold(module)
             drop_unused(module)
@@ -117,10 +123,10 @@ class TorchExecutable:
                 parameter.data = parameter.data.clone()
         self._module, self._updated = module, model.updated
         self._run = self._launch = torch.compile(module, fullgraph=True) if mode == "inductor" else module
-        if device.type == "cuda":
+        if is_cuda:
             self._run = self._launch = sums_in_float32()(self._run)
-            if mode == "inductor" and can_be_captured(module, self.signature):
-                self._launch = CapturedCalls(self._run, self.signature.written)
+        if is_captured:
+            self._launch = CapturedCalls(self._run, self.signature.written)
         self._turn = RLock()
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
@@ -174,7 +180,7 @@ class TorchExecutable:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from other values, as `Executable.load_state` does."""
-        values = checked_state(self.state, state)
+        values = checked_state(self.state, {name: _on_host(value) for name, value in state.items()})
         with self._turn:
             for name, value in values.items():
                 self.state[name].copy_(from_tensor(value, "torch"))
@@ -203,6 +209,10 @@ def _results(signature: Signature) -> Outputs:
     outputs = signature.outputs if isinstance(signature.outputs, tuple) else (signature.outputs,)
     results = outputs[: len(outputs) - len(signature.written)]
     return results[0] if len(results) == 1 else results
+
+
+def _on_host(value: Any) -> Any:
+    return value.cpu() if is_torch(value) else value
 
 
 def _of_kind(value: Any, kind: str) -> Any:

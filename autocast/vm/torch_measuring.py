@@ -42,7 +42,7 @@ def profile_on_torch(
         executable.run(arguments)
     latencies = tuple(_milliseconds(executable, arguments, number) / number for _ in range(repeat))
     runs = min(number, MAX_INSTRUMENTED_RUNS)
-    with torch.profiler.profile() as profiler:
+    with torch.profiler.profile(activities=_activities(executable.torch_device)) as profiler:
         instrumented = _milliseconds(executable, arguments, runs) / runs
     rows = tuple(_rows(profiler, executable.torch_device.type != "cpu", runs, instrumented))
     return LatencyReport(
@@ -54,6 +54,11 @@ def profile_on_torch(
         number,
         repeat,
     )
+
+
+def _activities(device: torch.device) -> list[ProfilerActivity] | None:
+    """What is watched: of a CPU it alone, although the machine may have a GPU; None: all that there is."""
+    return [ProfilerActivity.CPU] if device.type == "cpu" else None
 
 
 def _milliseconds(executable: TorchExecutable, arguments: tuple[Any, ...], runs: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from autocast.training import MSE, SGD, AdamW, CrossEntropy, training_step
 from tests.architectures import ARCHITECTURES, flatten, imported, trainable
 from tests.fuzz import torch_rows
 from tests.torch_target.modules import of_expression
-from tests.training.trainers import batch, make_trainer
+from tests.training.trainers import batch, make_trainer, small_module
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no CUDA device here"),
@@ -70,11 +71,11 @@ def test_training_steps_have_the_losses_of_torch(name: str, mode: str) -> None:
     torch._dynamo.reset()
     architecture = ARCHITECTURES[name]()
     classes = name != "lstm"
-    step = training_step(trainable(name), CrossEntropy() if classes else MSE(), AdamW())
+    step = training_step(trainable(name), CrossEntropy() if classes else MSE(), SGD(momentum=0.9))
     (logits, *_) = flatten(architecture.reference(*architecture.args, **architecture.kwargs))
     torch.manual_seed(0)
     labels = torch.randint(0, logits.shape[-1], logits.shape[:-1]) if classes else torch.randn(logits.shape)
-    inputs = (*architecture.args, *architecture.kwargs.values(), labels, torch.tensor(1e-3))
+    inputs = (*architecture.args, *architecture.kwargs.values(), labels, torch.tensor(1e-2))
     on_cpu = vm.compile(step)
     expected = [float(on_cpu(*inputs)) for _ in range(4)]
     with torch.backends.cudnn.flags(allow_tf32=False):
@@ -212,6 +213,43 @@ def test_a_trainer_trains_on_the_device() -> None:
                 ours.step(batch(step)), rel=2e-2 if "amp" in options else 1e-4
             )
         assert cudas.loss_scale == ours.loss_scale
+
+
+def test_what_was_learned_on_the_device_is_evaluated_and_kept(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    ours, cudas = make_trainer(), make_trainer(device="cuda")
+    for trainer in (ours, cudas):
+        trainer.fit(batch, 4, progress=False)
+    metrics = {"distance": lambda outputs, labels: abs(outputs - labels).max()}
+    batches = [batch(step) for step in range(2)]
+    assert cudas.evaluate(batches, metrics) == pytest.approx(ours.evaluate(batches, metrics), rel=1e-4)
+    cudas.save(tmp_path / "checkpoint")
+    on_cpu, again = make_trainer(), make_trainer(device="cuda")
+    expected = ours.fit(batch, 6, progress=False)
+    for trainer in (on_cpu, again):
+        trainer.load(tmp_path / "checkpoint")
+        assert trainer.fit(batch, 6, progress=False) == pytest.approx(expected, rel=1e-4)
+    module = small_module()
+    cudas.to_torch(module)
+    for name, tensor in cudas.trained().params.items():
+        torch.testing.assert_close(module.get_parameter(name).detach(), torch.from_dlpack(tensor))
+
+
+def test_a_vocabulary_of_an_odd_size_is_computed_and_trained() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(264, 1003), nn.Tanh(), nn.Linear(1003, 517))
+    x, labels = torch.randn(300, 264), torch.randint(0, 517, (300,))
+    model = autocast.from_torch(module, (x,))
+    low = amp.autocast(model, dtype="bfloat16")
+    got = [vm.compile(low, "cuda")(x) for _ in range(3)]
+    assert all(output.is_contiguous() and _error(output, low(x)) < 1e-2 for output in got)
+    step = amp.autocast(training_step(model, CrossEntropy(), SGD()), dtype="bfloat16")
+    losses = []
+    for device in ("cpu", "cuda"):
+        run = vm.compile(step, device)
+        losses.append([float(run(x, labels, torch.tensor(0.1))) for _ in range(4)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
 
 
 def test_state_is_written_between_replays() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from tvm import relax
 
 from autocast.errors import UnsupportedError
 from autocast.ir import dtype_of
 from autocast.torch_target.asked import Asked, Row, Value
+from autocast.torch_target.attention import fused_adjoints
 from autocast.torch_target.rows.products import padded
 
 aten: Any = torch.ops.aten
@@ -32,25 +32,10 @@ def _weights(asked: Asked) -> Value:
     return gradients[1].to(asked.dtype)
 
 
-def attention_adjoints(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, g: torch.Tensor, causal: bool, scale: float | None
-) -> tuple[torch.Tensor, ...]:
-    """Those of queries, keys and values (batch, length, heads, width), by the kernels that torch has for a device."""
-
-    def attention(*operands: torch.Tensor) -> torch.Tensor:
-        q, k, v = (torch.transpose(x, 1, 2) for x in operands)
-        return torch.transpose(F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale), 1, 2)
-
-    _, adjoints = torch.func.vjp(attention, query, key, value)
-    found: tuple[torch.Tensor, ...] = adjoints(g)
-    return found
-
-
 def _attention(asked: Asked) -> Value:
     scale = None if asked.attrs.scale is None else float(asked.attrs.scale)
-    arguments = (*asked.args, asked.attrs.causal_mask is not None, scale)
-    results = asked.args[0].tracer.create_proxy("call_function", attention_adjoints, arguments, {})
-    return tuple(results[i] for i in range(3))
+    query, key, value, g = asked.args
+    return fused_adjoints(query, key, value, g, asked.attrs.causal_mask is not None, scale)
 
 
 def is_fused(call: relax.Call) -> bool:
