@@ -127,7 +127,7 @@ class _Generator:
             ways = sorted({1, min(self.threads, self.layout.panels)})
             self.rows, self.feature_tasks = cut_when_run(cost, shape, ways)
         source = BandSource(self.unit, self.data, self.shape, spec.channels, blocking, self.rows)
-        bands = quotient(height + self.rows - 1, self.rows)
+        self.bands = bands = quotient(height + self.rows - 1, self.rows)
         groups = self.shape[0] // blocking.images
         parts = self.feature_tasks
         count = groups * bands * parts
@@ -160,7 +160,7 @@ class _Generator:
                 first_word += blocking.words(kind, self.layout.channels)
                 continue
             rows = self.rows
-            if not (isinstance(height, int) and isinstance(rows, int) and height % rows == 0):
+            if not (isinstance(height, int) and isinstance(rows, int) and height == self.bands * rows):
                 rows = T.bind(tirx.max(minimum(rows, height - first_row), i64(0)))
             pixels = blocking.images * rows * columns
             chunk = _Chunk(kind, data, rows, columns, pixels, first_word, *self.out_shape[1:])
