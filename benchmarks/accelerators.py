@@ -2,15 +2,15 @@
 
 python -m benchmarks.accelerators [--quick] [--only BERT]
 
-Each case has a process of its own. All are compiled at a time, then measured one after the other: rounds in which the
-candidates alternate, timed by the device's events. A training step is as in `benchmarks.training`; in float16 it has a
-dynamic loss scale. Peaks are what torch's allocator holds at most, parameters and the optimizer's state among it.
+Each case has a process of its own, one after the other, the most important ones first: candidates alternate in rounds,
+timed by the device's events. A training step is as in `benchmarks.training`; in float16 it has a dynamic loss scale.
+Peaks are what torch's allocator holds at most, parameters and the optimizer's state among it. To compile a case takes
+some two minutes; what was measured is kept in the JSON, and `--only` adds to it.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import multiprocessing
 import re
 import statistics
@@ -18,16 +18,16 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from threading import BrokenBarrierError
 from typing import Any
 
 import torch
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from benchmarks.candidates import Make
 from benchmarks.sides import Call
-from benchmarks.timing import save
+from benchmarks.timing import load, save
 from benchmarks.training import LEARNING_RATE, MOMENTUM
 from benchmarks.workload import bert, gpt2, resnet50
 
@@ -38,9 +38,6 @@ _TARGET = 0.9
 
 #: Rounds, and milliseconds of each candidate in one.
 _ROUNDS, _SAMPLE = 7, 150.0
-
-#: Seconds that a case waits at most for others to be compiled.
-_PATIENCE = 300
 
 #: Kernels that only cast, as Inductor and torch's eager mode name them.
 _CASTS = re.compile(r"triton_\w+_fused_+_to_copy_\d+|.*(direct_copy_kernel|float16_copy_kernel|copy_kernel).*")
@@ -61,23 +58,22 @@ class Case:
 
 def cases(quick: bool) -> Iterator[Case]:
     """Each model in both dtypes; `quick`: one layer in one."""
-    step = partial(bert, 1, 8, 128)
-    yield Case("BERT-base 1 layer, 8 x 128", step, "bfloat16", trains=True)
+    yield Case("BERT-base 1 layer, 8 x 128", partial(bert, 1, 8, 128), "bfloat16", trains=True)
     if quick:
         return
+    models: dict[str, Make] = {
+        "BERT-base, 8 x 128": partial(bert, 12, 8, 128),
+        "GPT-2 small, 8 x 512": partial(gpt2, 8, 512),
+        "BERT-base, 32 x 128": partial(bert, 12, 32, 128),
+        "ResNet-50, 32 images": partial(resnet50, 32),
+    }
+    for dtype in ("bfloat16", "float16"):
+        for name, make in models.items():
+            for trains in (False, True):
+                yield Case(name, make, dtype, trains)
     yield Case(
         "BERT-base, 8 x 128, dropout", partial(_with_dropout, partial(bert, 12, 8, 128)), "bfloat16", trains=True
     )
-    models: dict[str, Make] = {
-        "BERT-base, 8 x 128": partial(bert, 12, 8, 128),
-        "BERT-base, 32 x 128": partial(bert, 12, 32, 128),
-        "GPT-2 small, 8 x 512": partial(gpt2, 8, 512),
-        "ResNet-50, 32 images": partial(resnet50, 32),
-    }
-    for name, make in models.items():
-        for trains in (False, True):
-            for dtype in ("bfloat16", "float16"):
-                yield Case(name, make, dtype, trains)
 
 
 def _with_dropout(make: Make) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -205,25 +201,20 @@ def _built(case: Case) -> tuple[dict[str, Call], dict[str, dict[str, Any]]]:
     return calls, figures
 
 
-def _measured(case: Case, is_built: Any, turn: Any, results: Any) -> None:
-    """Build in the company of other cases; measure alone."""
+def _measured(case: Case, results: Any) -> None:
+    """What a process does: the figures of each candidate, or a traceback, for its parent."""
     try:
-        try:
-            calls, figures = _built(case)
-        finally:
-            with contextlib.suppress(BrokenBarrierError):  # others are not ready yet
-                is_built.wait(timeout=_PATIENCE)
-        with turn:
-            samples: dict[str, list[float]] = {name: [] for name in calls}
-            for _ in range(_ROUNDS):
-                for name, call in calls.items():
-                    count = max(3, min(50, round(_SAMPLE / _milliseconds(call, 3))))
-                    samples[name].append(_milliseconds(call, count))
+        calls, figures = _built(case)
+        samples: dict[str, list[float]] = {name: [] for name in calls}
+        for _ in range(_ROUNDS):
+            for name, call in calls.items():
+                count = max(3, min(50, round(_SAMPLE / _milliseconds(call, 3))))
+                samples[name].append(_milliseconds(call, count))
         for name, values in samples.items():
             figures[name] |= {"ms": statistics.median(values), "samples": values}
-        results.put((str(case), figures))
+        results.put(figures)
     except Exception:
-        results.put((str(case), traceback.format_exc()))
+        results.put(traceback.format_exc())
 
 
 def _row(name: str, figures: dict[str, dict[str, Any]]) -> list[str]:
@@ -242,26 +233,26 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cases whose name holds this text")
     options = parser.parse_args()
     chosen = [case for case in cases(options.quick) if options.only in str(case)]
-    context = multiprocessing.get_context("spawn")
-    results, turn, is_built = context.Queue(), context.Lock(), context.Barrier(len(chosen))
-    processes = [context.Process(target=_measured, args=(case, is_built, turn, results)) for case in chosen]
-    for process in processes:
-        process.start()
+    if not torch.cuda.is_available():
+        parser.error("torch has no CUDA device here")
     device = torch.cuda.get_device_name()
     table = Table(title=f"ms on one {device}, torch {torch.__version__}")
     for column in ("case", *candidates(chosen[0]), "of compile", f"of the best (target {_TARGET})", "casts"):
         table.add_column(column)
-    measured = {}
-    for _ in chosen:
-        name, figures = results.get()
-        if isinstance(figures, str):
-            print(f"{name} failed:\n{figures}")
-            continue
-        measured[name] = figures
-        table.add_row(*_row(name, figures))
-        save("accelerators", {"device": device, "torch": torch.__version__, "cases": measured})
-    for process in processes:
+    measured = load("accelerators").get("cases", {})
+    context = multiprocessing.get_context("spawn")
+    for case in track(chosen, description="accelerators", transient=True):
+        results = context.Queue()
+        process = context.Process(target=_measured, args=(case, results))
+        process.start()
+        figures = results.get()
         process.join()
+        if isinstance(figures, str):
+            print(f"{case} failed:\n{figures}")
+            continue
+        measured[str(case)] = figures
+        table.add_row(*_row(str(case), figures))
+        save("accelerators", {"device": device, "torch": torch.__version__, "cases": measured})
     Console(width=200).print(table)
 
 

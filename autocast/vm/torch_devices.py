@@ -122,7 +122,7 @@ class TorchExecutable:
             if parameter.device.type == "cpu":  # it shares the memory of the model's, which others may write
                 parameter.data = parameter.data.clone()
         self._module, self._updated = module, model.updated
-        self._run = self._launch = torch.compile(module, fullgraph=True) if mode == "inductor" else module
+        self._run = self._launch = torch.compile(module.forward, fullgraph=True) if mode == "inductor" else module
         if is_cuda:
             self._run = self._launch = sums_in_float32()(self._run)
         if is_captured:

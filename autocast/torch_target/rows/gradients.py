@@ -9,7 +9,7 @@ from tvm import relax
 
 from autocast.errors import UnsupportedError
 from autocast.ir import dtype_of
-from autocast.torch_target.asked import Asked, Row, Value
+from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
 from autocast.torch_target.attention import fused_adjoints
 from autocast.torch_target.rows.products import padded
 
@@ -24,6 +24,8 @@ def _of_input(function: Any) -> Row:
 def _weights(asked: Asked) -> Value:
     """The adjoint of a convolution's weight."""
     x, weight, g = (asked.wide(i) if asked.exact else asked.args[i] for i in range(3))
+    if not asked.exact and asked.is_low(0) != asked.is_low(1):  # only its shape is read, but torch compares dtypes
+        weight = weight.to(torch_dtype(str(asked.call.args[0].ty.dtype)))
     rank = asked.rank(1) - 2
     x, padding = padded(x, asked.integers("padding"))
     strides, dilation = asked.integers("strides"), asked.integers("dilation")
