@@ -28,15 +28,20 @@ class CapturedCalls:
         Of tensors on a CUDA device, to tensors there. It may change those that it reads, in place.
     written : sequence of int
         The positions of arguments that it changes.
+    device : torch.device
+
+    Attributes
+    ----------
+    refused : str, optional
+        Why it is run each time; None where it is not.
     """
 
-    def __init__(self, run: Callable[..., Any], written: Sequence[int]) -> None:
-        self._run, self._written = run, written
+    def __init__(self, run: Callable[..., Any], written: Sequence[int], device: torch.device) -> None:
+        self._run, self._written, self._device = run, written, device
         self._inputs: tuple[torch.Tensor, ...] | None = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._outputs: Any = None
         self._done: torch.cuda.Event | None = None
-        #: Why it is run each time; None where it is not.
         self.refused: str | None = None
 
     @property
@@ -48,7 +53,7 @@ class CapturedCalls:
         """What the function returns, in memory that no later call writes."""
         if self.refused is not None:
             return self._run(*arguments)
-        with torch.cuda.device(arguments[0].device) if arguments else torch.cuda.device(-1):
+        with torch.cuda.device(self._device):
             return self._replayed(arguments)
 
     def _replayed(self, arguments: tuple[torch.Tensor, ...]) -> Any:
@@ -61,28 +66,30 @@ class CapturedCalls:
         else:
             for own, value in zip(self._inputs, arguments, strict=True):
                 own.copy_(value)
-            if self._graph is None and not self._capture():
+            self._graph = self._graph or self._capture(self._inputs)
+            if self._graph is None:
                 return self._run(*arguments)
-            assert self._graph is not None
             self._graph.replay()
             outputs = self._outputs
         for position in self._written:
             arguments[position].copy_(self._inputs[position])
-        results = pytree.tree_map(torch.clone, outputs)
+        results = pytree.tree_map_only(torch.Tensor, torch.clone, outputs)
         self._done = stream.record_event()
         return results
 
-    def _capture(self) -> bool:
-        """Whether the graph could be made; nothing was run."""
+    def _capture(self, inputs: tuple[torch.Tensor, ...]) -> torch.cuda.CUDAGraph | None:
+        """The graph, None where there can be none; nothing was run."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self._outputs = self._run(*self._inputs or ())
+                self._outputs = self._run(*inputs)
         except RuntimeError as error:
             self.refused, self._inputs = str(error), None
-            return False
-        self._graph = graph
-        return True
+            # Torch leaves the generator as if it were captured still, and every random number would be an error.
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())
+            return None
+        return graph
 
 
 def can_be_captured(module: fx.GraphModule, signature: Signature) -> bool:

@@ -126,7 +126,7 @@ class TorchExecutable:
         if is_cuda:
             self._run = self._launch = sums_in_float32()(self._run)
         if is_captured:
-            self._launch = CapturedCalls(self._run, self.signature.written)
+            self._launch = CapturedCalls(self._run, self.signature.written, device)
         self._turn = RLock()
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
