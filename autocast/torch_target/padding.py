@@ -13,6 +13,7 @@ from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from autocast.runtime.signature import Input
 from autocast.torch_target.asked import torch_dtype
+from autocast.torch_target.folding import has_effect
 from autocast.torch_target.linear import is_transposed
 
 #: Elements of 16 bits in the 16 bytes that kernels of tensor cores load at once: rows start at multiples of them.
@@ -48,7 +49,7 @@ def pad_products(module: fx.GraphModule, inputs: Sequence[Input]) -> None:
     for function in (F.linear, torch.matmul):
         for product in list(module.graph.find_nodes(op="call_function", target=function)):
             _pad(module.graph, product, zeros)
-    module.graph.eliminate_dead_code(lambda node: node.is_impure() or node.target == "copy_")
+    module.graph.eliminate_dead_code(has_effect)
     module.recompile()
 
 

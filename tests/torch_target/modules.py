@@ -1,10 +1,11 @@
-"""Models of one expression."""
+"""Models of one expression, and modules of which no graph of launches can be made."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch import nn
 
 import autocast
 from tests.fuzz.generator import parse
@@ -25,3 +26,24 @@ def of_expression(expression: str, shapes: dict[str, tuple[int, ...]]) -> tuple[
         f"    def main({', '.join(types)}):\n        y = {expression}\n        return y\n"
     )
     return autocast.from_relax(mod), operands
+
+
+class Chosen(nn.Module):
+    """A branch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+
+class Found(nn.Module):
+    """A size that values decide."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nonzero(x)
+
+
+class OfTorch(nn.Module):
+    """An operator that is left to torch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.matrix_exp(x @ x.t())

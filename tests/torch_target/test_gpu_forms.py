@@ -16,6 +16,7 @@ from autocast.training import MSE, SGD, CrossEntropy, training_step
 from autocast.vm.cuda_graphs import can_be_captured
 from autocast.vm.signatures import signature_of
 from tests.architectures import ARCHITECTURES, trainable
+from tests.torch_target.modules import Chosen, Found, OfTorch
 
 
 def _step(name: str, dtype: str | None) -> tuple[autocast.Model, tuple[torch.Tensor, ...]]:
@@ -91,30 +92,15 @@ def test_products_of_odd_sizes_are_the_same_with_zeros(rows: tuple[int, ...], si
         torch.testing.assert_close(after[key], before[key], rtol=1e-2, atol=1e-4)
 
 
-class _Chosen(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
-
-
-class _Found(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nonzero(x)
-
-
-class _OfTorch(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.matrix_exp(x @ x.t())
-
-
 @pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")
 @pytest.mark.parametrize(
     ("module", "dynamic", "expected"),
     [
         (nn.Linear(4, 2), {}, True),
         (nn.Linear(4, 2), {"rows": ("input", 0, 1, 8)}, False),
-        (_Chosen(), {}, False),
-        (_Found(), {}, False),
-        (_OfTorch(), {}, False),
+        (Chosen(), {}, False),
+        (Found(), {}, False),
+        (OfTorch(), {}, False),
     ],
 )
 def test_what_waits_for_values_or_has_sizes_that_vary_is_no_graph(

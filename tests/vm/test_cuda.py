@@ -13,11 +13,11 @@ from torch import nn
 
 import autocast
 from autocast import amp, vm
-from autocast.errors import FallbackWarning, UnsupportedError
+from autocast.errors import UnsupportedError
 from autocast.training import MSE, SGD, AdamW, CrossEntropy, training_step
 from tests.architectures import ARCHITECTURES, flatten, imported, trainable
 from tests.fuzz import torch_rows
-from tests.torch_target.modules import of_expression
+from tests.torch_target.modules import Chosen, Found, OfTorch, of_expression
 from tests.training.trainers import batch, make_trainer, small_module
 
 pytestmark = [
@@ -125,31 +125,13 @@ def test_inputs_are_written_and_returned_through_a_graph() -> None:
         assert [float(z[0]) for _, z in kept] == [0.0, 2.0, 6.0, 12.0]
 
 
-class _Chosen(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
-
-
-class _Found(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nonzero(x)
-
-
-class _OfTorch(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.matrix_exp(x @ x.t())
-
-
-@pytest.mark.parametrize("module", [_Chosen(), _Found(), _OfTorch()])
+@pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")
+@pytest.mark.parametrize("module", [Chosen(), Found(), OfTorch()])
 @pytest.mark.parametrize("mode", ["eager", "inductor"])
 def test_what_waits_for_the_device_is_not_captured(module: nn.Module, mode: str) -> None:
     torch._dynamo.reset()
     x = torch.linspace(-1, 1, 16).reshape(4, 4)
-    try:
-        model = autocast.from_torch(module, (x,))
-    except FallbackWarning:
-        with pytest.warns(FallbackWarning):
-            model = autocast.from_torch(module, (x,))
+    model = autocast.from_torch(module, (x,))
     executable = vm.compile(model, "cuda", mode=mode)
     for value in (x, x + 3, x - 3):
         _close(executable(value), module(value), rtol=1e-4, atol=1e-4)
