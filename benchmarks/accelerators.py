@@ -11,10 +11,9 @@ some two minutes; what was measured is kept in the JSON, and `--only` adds to it
 from __future__ import annotations
 
 import argparse
-import multiprocessing
+import os
 import re
 import statistics
-import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +25,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.candidates import Make
-from benchmarks.sides import Call
+from benchmarks.sides import Call, Side, SideError
 from benchmarks.timing import load, save
 from benchmarks.training import LEARNING_RATE, MOMENTUM
 from benchmarks.workload import bert, gpt2, resnet50
@@ -39,8 +38,8 @@ _TARGET = 0.9
 #: Rounds, and milliseconds of each candidate in one.
 _ROUNDS, _SAMPLE = 7, 150.0
 
-#: Kernels that only cast, as Inductor and torch's eager mode name them.
-_CASTS = re.compile(r"triton_\w+_fused_+_to_copy_\d+|.*(direct_copy_kernel|float16_copy_kernel|copy_kernel).*")
+#: Kernels that only cast or copy, as Inductor and torch's eager mode name them.
+_CASTS = re.compile(r"triton_\w+_fused_+_to_copy_\d+|.*copy_kernel.*")
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def _milliseconds(call: Call, calls: int) -> float:
 
 
 def _share_of_casts(call: Call) -> float:
-    """The part of the kernels' time that is in kernels which only cast."""
+    """The part of the kernels' time that is in kernels which only cast or copy."""
     with torch.profiler.profile() as profiler:
         for _ in range(3):
             call()
@@ -201,20 +200,17 @@ def _built(case: Case) -> tuple[dict[str, Call], dict[str, dict[str, Any]]]:
     return calls, figures
 
 
-def _measured(case: Case, results: Any) -> None:
-    """What a process does: the figures of each candidate, or a traceback, for its parent."""
-    try:
-        calls, figures = _built(case)
-        samples: dict[str, list[float]] = {name: [] for name in calls}
-        for _ in range(_ROUNDS):
-            for name, call in calls.items():
-                count = max(3, min(50, round(_SAMPLE / _milliseconds(call, 3))))
-                samples[name].append(_milliseconds(call, count))
-        for name, values in samples.items():
-            figures[name] |= {"ms": statistics.median(values), "samples": values}
-        results.put(figures)
-    except Exception:
-        results.put(traceback.format_exc())
+def measured(case: Case) -> dict[str, dict[str, Any]]:
+    """The figures of each candidate: ms, samples, the peak, the error, the casts."""
+    calls, figures = _built(case)
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(_ROUNDS):
+        for name, call in calls.items():
+            count = max(3, min(50, round(_SAMPLE / _milliseconds(call, 3))))
+            samples[name].append(_milliseconds(call, count))
+    for name, values in samples.items():
+        figures[name] |= {"ms": statistics.median(values), "samples": values}
+    return figures
 
 
 def _row(name: str, figures: dict[str, dict[str, Any]]) -> list[str]:
@@ -233,26 +229,26 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only cases whose name holds this text")
     options = parser.parse_args()
     chosen = [case for case in cases(options.quick) if options.only in str(case)]
+    if not chosen:
+        parser.error(f"no case's name holds {options.only!r}")
     if not torch.cuda.is_available():
         parser.error("torch has no CUDA device here")
     device = torch.cuda.get_device_name()
     table = Table(title=f"ms on one {device}, torch {torch.__version__}")
     for column in ("case", *candidates(chosen[0]), "of compile", f"of the best (target {_TARGET})", "casts"):
         table.add_column(column)
-    measured = load("accelerators").get("cases", {})
-    context = multiprocessing.get_context("spawn")
+    found = load("accelerators").get("cases", {})
     for case in track(chosen, description="accelerators", transient=True):
-        results = context.Queue()
-        process = context.Process(target=_measured, args=(case, results))
-        process.start()
-        figures = results.get()
-        process.join()
-        if isinstance(figures, str):
-            print(f"{case} failed:\n{figures}")
+        side = Side(str(case), threads=len(os.sched_getaffinity(0)))
+        try:
+            figures = found[str(case)] = side.compute(partial(measured, case))
+        except SideError as error:
+            print(error)
             continue
-        measured[str(case)] = figures
+        finally:
+            side.close()
         table.add_row(*_row(str(case), figures))
-        save("accelerators", {"device": device, "torch": torch.__version__, "cases": measured})
+        save("accelerators", {"device": device, "torch": torch.__version__, "cases": found})
     Console(width=200).print(table)
 
 

@@ -44,8 +44,8 @@ def to_torch(model: Model, *, exact: bool = True, fused: bool = False, widened: 
         Products of 16 bits whose result is float32 are computed in float32, which takes twice as long: torch's for CPUs
         answer in 16 bits. False rounds them so, as `torch.autocast` does.
     fused : bool
-        The adjoints of attention are computed by torch's kernels for it, through `torch.func.vjp`, which torch neither
-        exports nor differentiates. False writes them out, which keeps the scores of all queries and keys.
+        The adjoints of attention without a bias are computed by torch's kernels for it, through `torch.func.vjp`, which
+        torch neither exports nor differentiates. False writes them out: they hold the scores of all queries and keys.
     widened : collection of str
         Dtypes whose products, attention and recurrences are computed in float32, and rounded: those of
         `multiplied_slowly(device)`, say.

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import type_hints
+from tests.fuzz.expressions import module_of
 from tests.fuzz.generator import parse
 from tests.fuzz.interpreter import Interpreter, Unknown
 from tests.fuzz.operators import OPERATORS
@@ -20,19 +21,7 @@ from type_hints.names import DERIVED_TENSORS
 
 def evaluated(expression: str, shapes: dict[str, tuple[int, ...]]) -> tuple[Any, list[torch.Tensor]]:
     """What the interpreter says of an expression of float64 tensors, and the operands."""
-    generator = torch.Generator().manual_seed(0)
-    operands, types = [], []
-    for name, shape in shapes.items():
-        dtype = {"i": "int64", "c": "bool"}.get(name[0], "float64")
-        types.append(f'{name}: R.Tensor({shape!r}, "{dtype}")')
-        if dtype == "float64":
-            operands.append(torch.randn(shape, generator=generator, dtype=torch.float64))
-        else:
-            operands.append(torch.randint(0, 3, shape, generator=generator).to(getattr(torch, dtype)))
-    mod = parse(
-        "@I.ir_module\nclass Module:\n    @R.function\n"
-        f"    def main({', '.join(types)}):\n        y = {expression}\n        return y\n"
-    )
+    mod, operands = module_of(expression, shapes)
     tensors = [Tensor.exact(x.numpy(), str(x.dtype).removeprefix("torch.")) for x in operands]
     return Interpreter(mod).main(tensors), operands
 

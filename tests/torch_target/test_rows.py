@@ -12,8 +12,8 @@ import autocast
 from autocast import vm
 from autocast.errors import UnsupportedError
 from tests.fuzz import torch_rows
+from tests.fuzz.expressions import module_of
 from tests.fuzz.generator import parse
-from tests.torch_target.modules import of_expression
 
 
 @pytest.mark.parametrize(
@@ -22,9 +22,9 @@ from tests.torch_target.modules import of_expression
 def test_rows_compute_what_torch_does(
     expression: str, shapes: dict[str, tuple[int, ...]], reference: Callable[..., Any]
 ) -> None:
-    model, operands = of_expression(expression, shapes)
+    mod, operands = module_of(expression, shapes)
     try:
-        module = autocast.to_torch(model)
+        module = autocast.to_torch(autocast.from_relax(mod))
     except UnsupportedError as error:
         pytest.skip(str(error))
     got, expected = module(*operands), reference(*operands)
@@ -70,8 +70,8 @@ def test_a_row_of_the_lowest_numbers_of_float32_has_its_weights_in_low_precision
 
 
 def test_an_output_that_is_nothing_is_none() -> None:
-    model, operands = of_expression("(R.exp(x), R.null_value())", {"x": (2, 3)})
-    computed, nothing = autocast.to_torch(model)(*operands)
+    mod, operands = module_of("(R.exp(x), R.null_value())", {"x": (2, 3)})
+    computed, nothing = autocast.to_torch(autocast.from_relax(mod))(*operands)
     assert torch.equal(computed, operands[0].exp())
     assert nothing is None
     assert model(*operands)[1] is None

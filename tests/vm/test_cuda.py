@@ -17,7 +17,8 @@ from autocast.errors import UnsupportedError
 from autocast.training import MSE, SGD, AdamW, CrossEntropy, training_step
 from tests.architectures import ARCHITECTURES, flatten, imported, trainable
 from tests.fuzz import torch_rows
-from tests.torch_target.modules import Chosen, Found, OfTorch, of_expression
+from tests.fuzz.expressions import module_of
+from tests.torch_target.modules import Chosen, Found, OfTorch
 from tests.training.trainers import batch, make_trainer, small_module
 
 pytestmark = [
@@ -42,9 +43,9 @@ def _error(got: Any, expected: Any) -> float:
     ("expression", "shapes", "reference"), torch_rows.ROWS, ids=[row[0] for row in torch_rows.ROWS]
 )
 def test_rows_compute_what_they_do_on_the_cpu(expression: str, shapes: Any, reference: Check) -> None:
-    model, operands = of_expression(expression, shapes)
+    mod, operands = module_of(expression, shapes)
     try:
-        executable = vm.compile(model, "cuda", mode="eager")
+        executable = vm.compile(autocast.from_relax(mod), "cuda", mode="eager")
     except UnsupportedError as error:
         pytest.skip(str(error))
     _close(executable(*operands), reference(*operands), rtol=1e-10, atol=1e-10)
@@ -105,7 +106,7 @@ def test_a_graph_is_replayed_with_new_values_and_returns_memory_of_its_own() -> 
     executable = vm.compile(autocast.from_torch(module, (torch.randn(3, 8),)), "cuda")
     inputs = [torch.randn(3, 8) for _ in range(6)]
     outputs = [executable(x) for x in inputs]  # all of them live
-    assert _captured(executable).is_captured
+    assert _captured(executable).is_captured and {output.device.type for output in outputs} == {"cuda"}
     for x, output in zip(inputs, outputs, strict=True):
         _close(output, module(x).detach(), rtol=1e-5, atol=1e-5)
     transposed = torch.randn(8, 3).t()

@@ -143,16 +143,6 @@ def test_what_belongs_to_the_other_kind_of_device_is_refused(device: str, option
         vm.compile(_model(), device, **options)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no CUDA device here")
-def test_a_gpu_computes_times_and_counts_memory() -> None:
-    executable = vm.compile(_model(), "cuda", mode="eager")
-    torch.testing.assert_close(executable(X).cpu(), _model()(X), rtol=2e-2, atol=1e-2)
-    assert executable(X).device.type == "cuda"
-    report = vm.profile_vm_model(executable, "cuda", [X], warmup=1, number=2, repeat=3)
-    assert report.minimum > 0 and len(report.operators) > 1
-    assert vm.get_peak_memory(executable, "cuda", [X]) > 0
-
-
 def test_an_input_without_values_is_refused() -> None:
     model = autocast.from_torch(nn.Linear(4, 3), (torch.zeros(2, 4),))
     executable = vm.compile(model, device="torch:cpu", mode="eager")
