@@ -71,7 +71,8 @@ def test_a_row_of_the_lowest_numbers_of_float32_has_its_weights_in_low_precision
 
 def test_an_output_that_is_nothing_is_none() -> None:
     mod, operands = module_of("(R.exp(x), R.null_value())", {"x": (2, 3)})
-    computed, nothing = autocast.to_torch(autocast.from_relax(mod))(*operands)
+    model = autocast.from_relax(mod)
+    computed, nothing = autocast.to_torch(model)(*operands)
     assert torch.equal(computed, operands[0].exp())
     assert nothing is None
     assert model(*operands)[1] is None
