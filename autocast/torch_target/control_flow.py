@@ -8,12 +8,12 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autocast.ir import with_new_variables
 from autocast.torch_target.asked import Value
 from autocast.torch_target.choices import chosen
 from autocast.torch_target.loops import looped
 from autocast.torch_target.recursion import Loop
 from autocast.torch_target.scope import Scope
+from autocast.torch_target.sizes import Sizes
 
 
 class ControlFlow(Scope):
@@ -47,8 +47,11 @@ class ControlFlow(Scope):
         return super().value(expr)
 
     def written_out(self, name: str, given: Sequence[Value]) -> Value:
-        """The result of a function."""
-        function = with_new_variables(self.others[name])
+        """The result of a function, whose sizes are those of this call."""
+        function, around = self.others[name], self.sizes
+        self.sizes = Sizes()
         for var, value in zip(function.params, given, strict=True):
             self.bind(var, value)
-        return self.sequence(function.body)
+        result = self.sequence(function.body)
+        self.sizes = around
+        return result

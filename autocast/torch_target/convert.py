@@ -13,7 +13,7 @@ from tvm import relax
 
 from autocast.errors import UnsupportedError
 from autocast.ir import all_bindings, first_order, op_name, relax_functions, with_functions
-from autocast.ir.private import private_functions
+from autocast.ir.private import private_functions, recursive_functions
 from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.widen import multiply_in_float32
 from autocast.kernels.storage import LOW
@@ -64,19 +64,32 @@ def to_torch(model: Model, *, exact: bool = True, fused: bool = False, widened: 
     UnsupportedError
         Some of the model's operators have no row in `autocast.torch_target.rows`: all of them, with counts.
     """
+    converted = _converted(model, exact, fused, widened)
+    module = TorchModel(converted.root, converted.graph, "Model")
+    know(module, model.main.attrs.get(OTHER_NAMES, {}))
+    return module
+
+
+def to_graph(model: Model, *, widened: Collection[str]) -> tuple[torch.nn.Module, fx.Graph]:
+    """The graph of `to_torch(exact=False)`, and what holds what it reads: no Python is written and compiled for it."""
+    converted = _converted(model, False, False, widened)
+    return converted.root, converted.graph
+
+
+def _converted(model: Model, exact: bool, fused: bool, widened: Collection[str]) -> _Converter:
+    """The graph of a model, made."""
     check_model("to_torch", model)
-    mod = expand_operators(
-        first_order(_with_private(model.mod), inline_private=True), lambda call: _stays(call, fused=fused)
-    )
-    if widened:
-        mod = multiply_in_float32(mod, widened)
+    mod = expand_operators(_with_private(model.mod), lambda call: _stays(call, fused=fused))
+    mod = multiply_in_float32(mod, widened)
     functions = {var.name_hint: function for var, function in relax_functions(mod)}
     loops = {
         name: loop for name, function in functions.items() if (loop := loop_of(function, mod.get_global_var(name)))
     }
     others = {name: functions[name] for name in private_functions(functions) if name not in loops}
     _check(mod, {*loops, *others})
-    return _Converter(mod, model, exact, loops, others).module()
+    converter = _Converter(mod, model, exact, loops, others)
+    converter.convert_main()
+    return converter
 
 
 def multiplied_slowly(device: torch.device) -> frozenset[str]:
@@ -97,11 +110,17 @@ def multiplied_slowly(device: torch.device) -> frozenset[str]:
 
 
 def _with_private(mod: tvm.IRModule) -> tvm.IRModule:
-    """The functions beside main as private ones, which are written out where they are called: none is called alone."""
-    others = {
-        var: f for var, f in relax_functions(mod) if var.name_hint != "main" and "global_symbol" in (f.attrs or {})
-    }
-    return with_functions(mod, {var: function.without_attr("global_symbol") for var, function in others.items()})
+    """The functions beside main as private ones: none is called alone.
+
+    Those that read sizes off their arguments are inlined, as the caller may know them, and all beside a loop; else each
+    is written out when a call of it is met, without a copy.
+    """
+    others = {var: function for var, function in relax_functions(mod) if var.name_hint != "main"}
+    public = {var: function for var, function in others.items() if "global_symbol" in (function.attrs or {})}
+    mod = with_functions(mod, {var: function.without_attr("global_symbol") for var, function in public.items()})
+    has_sizes = any(map(relax.analysis.defined_symbolic_vars, others.values()))
+    has_loops = bool(recursive_functions({var.name_hint: function for var, function in others.items()}))
+    return first_order(mod, inline_private=has_sizes or has_loops)
 
 
 def _stays(call: relax.Call, *, fused: bool) -> bool:
@@ -171,8 +190,8 @@ class _Converter(ControlFlow):
         self.main = mod["main"]
         self.model = model
 
-    def module(self) -> fx.GraphModule:
-        """The module, when all of `main` is in its graph."""
+    def convert_main(self) -> None:
+        """Put all of `main` into the graph."""
         count = self.model.num_input
         for var in self.main.params[:count]:
             self.bind(var, self.input(var.name))
@@ -191,9 +210,6 @@ class _Converter(ControlFlow):
         self.tidy()
         tensors = [node for node in self.graph.find_nodes(op="placeholder") if "shape" in node.meta]
         place_with([*tensors, *self.graph.find_nodes(op="get_attr")], self.graph)
-        module = TorchModel(self.root, self.graph, "Model")
-        know(module, self.main.attrs.get(OTHER_NAMES, {}))
-        return module
 
     def hold(self, name: str, *, is_state: bool) -> None:
         """Put a parameter at its name; state is a buffer with a copy."""

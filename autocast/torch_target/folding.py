@@ -9,16 +9,22 @@ import torch
 from torch import fx
 
 
-def fold(module: fx.GraphModule) -> None:
+def fold(root: torch.nn.Module, graph: fx.Graph) -> None:
     """Replace what is computed of parameters and constants alone by buffers that hold it: casts of weights, say.
 
     Parameters that change later have no effect on these: not for modules whose calls replace some.
+
+    Parameters
+    ----------
+    root : torch.nn.Module
+        Holds what the graph reads; a GraphModule whose graph it is must be compiled again.
+    graph : torch.fx.Graph
     """
     known: dict[fx.Node, Any] = {}
     with torch.no_grad():
-        for node in module.graph.nodes:
+        for node in graph.nodes:
             if node.op == "get_attr":
-                known[node] = operator.attrgetter(node.target)(module)
+                known[node] = operator.attrgetter(node.target)(root)
             elif node.op in ("call_function", "call_method") and all(arg in known for arg in node.all_input_nodes):
                 args, kwargs = (fx.map_arg(part, known.__getitem__) for part in (node.args, node.kwargs))
                 call = node.target if node.op == "call_function" else getattr(args[0], node.target)
@@ -27,11 +33,10 @@ def fold(module: fx.GraphModule) -> None:
         read = any(user not in known for user in node.users)
         if node.op != "get_attr" and read and isinstance(value, torch.Tensor):
             name = f"folded_{node.name}"
-            module.register_buffer(name, value, persistent=False)
-            with module.graph.inserting_before(node):
-                node.replace_all_uses_with(module.graph.get_attr(name), lambda user: user not in known)
-    module.graph.eliminate_dead_code(has_effect)
-    module.recompile()
+            root.register_buffer(name, value, persistent=False)
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(graph.create_node("get_attr", name), lambda user: user not in known)
+    graph.eliminate_dead_code(has_effect)
 
 
 def has_effect(node: fx.Node) -> bool:

@@ -22,7 +22,7 @@ from itertools import chain
 import tvm
 from tvm import relax
 
-from autocast.ir import is_op, number_of, parts_of, with_new_variables
+from autocast.ir import all_bindings, is_op, number_of, parts_of, with_new_variables
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Loop:
 
 def loop_of(function: relax.Function, itself: tvm.ir.GlobalVar) -> Loop | None:
     """A function as a loop, with variables of its own; None where it calls itself otherwise than last."""
+    if not any(_is_call(binding.value, itself) for binding in all_bindings(function.body)):
+        return None
     function = with_new_variables(function)
     before, decision = _last(function.body)
     if not isinstance(decision, relax.If) or any(_calls(binding.value, itself) for binding in before):

@@ -11,7 +11,7 @@ from torch import fx
 from tvm import relax
 from tvm.ir.expr import StringImm
 
-from autocast.ir import ConstantExpr, is_tensor, place_of, static_shape
+from autocast.ir import ConstantExpr, dtype_of, is_tensor, place_of, static_shape
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Asked, Value
 from autocast.torch_target.attention import share_attention
@@ -114,7 +114,7 @@ class Scope:
     def bind(self, var: relax.Var, value: Value) -> None:
         self.values[var] = value
         if isinstance(value, fx.Proxy) and is_tensor(var):
-            value.node.meta["shape"] = static_shape(var)
+            value.node.meta |= {"shape": static_shape(var), "dtype": dtype_of(var)}
         self.sizes.learn(var.ty, value)
 
     def convert(self, binding: relax.Binding) -> None:

@@ -178,7 +178,8 @@ def _compile_model(model: Model, device: str, target: tvm.target.Target, opt_lev
 
 def _start(model: Model, device: str, target: tvm.target.Target, opt_level: int) -> Executable:
     """The executable of a model that answers at once, whether or not it was compiled before."""
-    source, others, state = source_of(model.mod, model.params, target, opt_level)
+    with without_garbage_collection():
+        source, others, state = source_of(model.mod, model.params, target, opt_level)
     if not is_kept(source) or find(source) is not None:
         return _compile_model(model, device, target, opt_level)
 

@@ -41,29 +41,33 @@ class Generic:
             )
         import torch
 
-        from autocast.torch_target import multiplied_slowly, to_torch
+        from autocast.torch_target.convert import multiplied_slowly, to_graph
+        from autocast.torch_target.eager import use_fast_forms
         from autocast.torch_target.folding import fold
 
         heap.keep()
         weakref.finalize(self, heap.give_back).atexit = False
-        self._module = to_torch(model, exact=False, widened=multiplied_slowly(torch.device("cpu")))
+        self._root, graph = to_graph(model, widened=multiplied_slowly(torch.device("cpu")))
+        use_fast_forms(self._root, graph)
         self._updated = model.updated
         if not self._updated:
-            fold(self._module)
-        self.calls = sum(node.op in ("call_function", "call_method") for node in self._module.graph.nodes)
+            fold(self._root, graph)
+        self.calls = sum(node.op in ("call_function", "call_method") for node in graph.nodes)
+        #: Calls the graph's functions one by one, which takes less than to write and compile Python that does.
+        self._interpreter = torch.fx.Interpreter(self._root, graph=graph)
 
     def __call__(self, *inputs: tvm_ffi.Tensor) -> Any:
         """Tensors of the virtual machine in, one of them or a tuple out."""
         import torch
 
         with torch.inference_mode():
-            outputs = self._module(*map(torch.from_dlpack, inputs))
+            outputs = self._interpreter.run(*map(torch.from_dlpack, inputs))
         return _converted(outputs)
 
     @cached_property
     def state(self) -> Mapping[str, tvm_ffi.Tensor]:
         """The parameters that calls update, by name, in the memory that they update."""
-        values: Any = self._module.state_dict()
+        values: Any = self._root.state_dict()
         return {name: to_tensor(values[name]) for name in self._updated}
 
 

@@ -102,6 +102,7 @@ class TorchExecutable:
         import torch
 
         from autocast.torch_target import multiplied_slowly, to_torch
+        from autocast.torch_target.eager import use_fast_forms
         from autocast.torch_target.folding import drop_unused, fold
         from autocast.torch_target.padding import pad_products
         from autocast.vm.cuda_graphs import CapturedCalls, can_be_captured, sums_in_float32
@@ -115,8 +116,12 @@ class TorchExecutable:
         if is_captured:
             pad_products(module, self.signature.inputs)
         module = module.to(device)
+        if mode == "eager" and device.type == "cpu":
+            use_fast_forms(module, module.graph)
+            module.recompile()
         if not model.updated:
-            fold(module)
+            fold(module, module.graph)
+            module.recompile()
             drop_unused(module)
         for parameter in module.parameters():
             if parameter.device.type == "cpu":  # it shares the memory of the model's, which others may write

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dtype_of, is_constant, is_op
+from autocast.ir import all_bindings, dtype_of, is_constant, is_op, relax_functions
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.storage import LOW, compared_as, computes
 from autocast.operators import MULTIPLYING, Kind, is_kind
@@ -126,7 +126,7 @@ class _WidenProducts(_InFloat32):
 
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if not is_kind(call, *_WHOLE) or not any(dtype_of(operand) in self.dtypes for operand in call.args):
+        if not _multiplies(call, self.dtypes):
             return None
         result = self.emit(with_operands(call, [self.widened(operand) for operand in call.args]))
         return self.narrowed(result, call.ty)
@@ -139,6 +139,10 @@ class _WidenProducts(_InFloat32):
         return wide
 
 
+def _multiplies(call: relax.Expr, dtypes: Collection[str]) -> bool:
+    return is_kind(call, *_WHOLE) and any(dtype_of(operand) in dtypes for operand in call.args)
+
+
 def multiply_in_float32(mod: tvm.IRModule, dtypes: Collection[str]) -> tvm.IRModule:
     """Rewrite products, attention and recurrences of `dtypes` to load low, compute in float32 and store low.
 
@@ -149,6 +153,9 @@ def multiply_in_float32(mod: tvm.IRModule, dtypes: Collection[str]) -> tvm.IRMod
                                        p: f32 = R.matmul(b1, w1)
                                        c: bf16 = R.astype(p, "bfloat16")
     """
+    bindings = (binding for _, function in relax_functions(mod) for binding in all_bindings(function.body))
+    if not any(_multiplies(binding.value, dtypes) for binding in bindings):
+        return mod
     return rewrite_functions(mod, _WidenProducts, dtypes)
 
 

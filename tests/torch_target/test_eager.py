@@ -1,0 +1,95 @@
+"""Forms that torch's kernels for CPUs compute faster: the same numbers, and only where they are the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import fx, nn
+
+import autocast
+from autocast.torch_target.convert import to_graph
+from autocast.torch_target.eager import use_fast_forms
+from autocast.training import SGD, CrossEntropy, training_step
+from autocast.vm.generic import Generic
+
+_THRESHOLD = torch.ops.aten.threshold_backward
+
+
+def _fast(model: autocast.Model) -> fx.Graph:
+    root, graph = to_graph(model, widened=())
+    use_fast_forms(root, graph)
+    return graph
+
+
+def _count(graph: fx.Graph, target: Any) -> int:
+    return len(graph.find_nodes(op="call_function", target=target))
+
+
+def _model(function: Callable[..., torch.Tensor], *inputs: torch.Tensor, **options: Any) -> autocast.Model:
+    class Module(nn.Module):
+        def forward(self, *given: torch.Tensor) -> torch.Tensor:
+            return function(*given)
+
+    return autocast.from_torch(Module(), inputs, **options)
+
+
+def test_a_step_of_batch_norm_and_relu_is_what_it_was() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).train()
+    images, labels = 3 + torch.randn(5, 3, 8, 8), torch.randint(0, 4, (5,))
+    step = training_step(autocast.from_torch(module, (images,)), CrossEntropy(), SGD(momentum=0.9))
+    graph = _fast(step)
+    assert (_count(graph, torch.var), _count(graph, _THRESHOLD)) == (0, 1)
+
+    ours, plain = Generic(step), autocast.to_torch(step)
+    inputs = (images, labels, torch.tensor(0.1))
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(torch.from_dlpack(ours(*inputs)), plain(*inputs), rtol=1e-5, atol=1e-6)
+    for name, value in ours.state.items():
+        torch.testing.assert_close(torch.from_dlpack(value), plain.state_dict()[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_a_variance_is_a_mean_of_squares(keepdim: bool) -> None:
+    x = 100 + torch.randn(4, 7, 5)
+    model = _model(lambda x: x.var((0, 2), correction=0, keepdim=keepdim), x)
+    assert _count(_fast(model), torch.var) == 0
+    torch.testing.assert_close(torch.from_dlpack(Generic(model)(x)), x.var((0, 2), correction=0, keepdim=keepdim))
+
+
+def _chosen(x: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    return torch.where(x <= 0, 0.0, g)
+
+
+def test_zero_where_something_is_below_zero_is_a_threshold() -> None:
+    special = torch.tensor([torch.nan, torch.inf, -torch.inf, -0.0, 0.0, 1e-45, -1.0, 1.0])
+    x, g = special.repeat(8), special.repeat_interleave(8)
+    model = _model(_chosen, x, g)
+    assert _count(_fast(model), _THRESHOLD) == 1
+    torch.testing.assert_close(
+        torch.from_dlpack(Generic(model)(x, g)), _chosen(x, g), rtol=0, atol=0, equal_nan=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "options"),
+    [
+        (lambda x, g: torch.where(x <= 0, 0.0, g.sum(0)), (3, 4), {}),  # of another shape
+        (lambda x, g: torch.where(x <= 0, 0.0, g.double()), (3, 4), {}),  # of another dtype
+        (lambda x, g: torch.where(x <= 0, 0.5, g), (3, 4), {}),
+        (lambda x, g: torch.where(x <= 0.5, 0.0, g), (3, 4), {}),
+        (lambda x, g: torch.where(x < 0, 0.0, g), (3, 4), {}),
+        (lambda x, g: torch.where(x <= 0, g, 0.0), (3, 4), {}),
+        (_chosen, (3, 4), {"dynamic": {"rows": ("*", 0, 1, 8)}}),  # equal, but not known to be
+    ],
+)
+def test_other_choices_stay(function: Any, shape: tuple[int, ...], options: dict[str, Any]) -> None:
+    x, g = torch.randn(shape), torch.randn(shape)
+    model = _model(function, x, g, **options)
+    graph = _fast(model)
+    assert (_count(graph, _THRESHOLD), _count(graph, torch.where)) == (0, 1)
+    torch.testing.assert_close(torch.from_dlpack(Generic(model)(x, g)), function(x, g))
