@@ -20,4 +20,5 @@ RULES = (
     rule("relax.vision.get_valid_counts", full(1), why=_SCORES),
     rule("relax.vision.non_max_suppression", full(1), why=_SCORES),
     rule("relax.vision.all_class_non_max_suppression", full((0, 1, 3, 4)), why=_SCORES),
+    rule("relax.vision.suppress", full((0, 1, 3, 4)), why=_SCORES),
 )

@@ -22,6 +22,7 @@ from autocast.messages import check_value, checked_path, is_count, reason
 from autocast.model.value import Model
 from autocast.torch_target.asked import torch_dtype
 from autocast.torch_target.convert import check_model, to_torch
+from autocast.torch_target.onnx_boxes import box_forms
 from autocast.torch_target.onnx_file import tidy, write
 from autocast.torch_target.onnx_loops import loop_forms
 from autocast.torch_target.onnx_recurrent import recurrent_forms
@@ -164,6 +165,7 @@ def _forms() -> dict[Any, Callable[..., Any]]:
     return {
         torch.ops.aten.sort.stable: sort,
         torch.ops.aten.conv3d.default: conv3d,
+        **box_forms(op),
         **recurrent_forms(op),
         **loop_forms(),
     }

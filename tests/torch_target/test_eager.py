@@ -70,9 +70,7 @@ def test_zero_where_something_is_below_zero_is_a_threshold() -> None:
     x, g = special.repeat(8), special.repeat_interleave(8)
     model = _model(_chosen, x, g)
     assert _count(_fast(model), _THRESHOLD) == 1
-    torch.testing.assert_close(
-        torch.from_dlpack(Generic(model)(x, g)), _chosen(x, g), rtol=0, atol=0, equal_nan=True
-    )
+    torch.testing.assert_close(torch.from_dlpack(Generic(model)(x, g)), _chosen(x, g), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -260,6 +260,7 @@ SAMPLES: dict[str, Callable[[], relax.Call]] = {
     ),
     "relax.vision.roi_align": lambda: vision.roi_align(_images(), tensor(2, 5), (2, 2), 1.0),
     "relax.vision.roi_pool": lambda: vision.roi_pool(_images(), tensor(2, 5), (2, 2), 1.0),
+    "relax.vision.suppress": lambda: own.suppress(tensor(1, 5, 4), tensor(1, 3, 5), index(1), tensor(1), tensor(1)),
     "relax.where": lambda: op.where(boolean(2), tensor(2), tensor(2)),
     "relax.wrap_param": lambda: op.wrap_param(relax.const([1.0, 2.0], "float32"), "float16"),
 }

@@ -18,6 +18,7 @@ from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend.onnx.agreement import agreed
 from autocast.frontend.onnx.control import branches, loop
 from autocast.frontend.onnx.converters import CONVERTERS, Converter, Node
+from autocast.frontend.onnx.converters.node import sized
 from autocast.frontend.onnx.operators import SAID_BY_INPUTS, full_name
 from autocast.frontend.onnx.recurrent import RECURRENT, recurrent
 from autocast.frontend.onnx.sizes import Sizes
@@ -37,6 +38,7 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
         self.bb = PlacedBuilder()
         self._sizes = Sizes()
         self._loops = itertools.count()
+        self._depth = 0  # of graphs in nodes
         self._inferred = {value.name: value for value in (*graph.value_info, *graph.output)}
         self._outputs = {output.name for output in graph.output}
 
@@ -55,6 +57,7 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
         """That was done, for all graphs at once."""
 
     def _construct_nodes(self, graph: Any) -> None:
+        self._depth += 1
         for node in graph.node:
             where = f"{full_name(node)}{f' {node.name!r}' if node.name else ''}"
             self.bb.place = Place(node.name.strip("/").rpartition("/")[0].replace("/", "."), "")
@@ -87,6 +90,17 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
                     self._check(where, name, self._nodes[name], self._inferred[name])
                 if name in self._outputs and isinstance(self._nodes[name].ty, relax.ShapeType):
                     self._nodes[name] = self.bb.emit(relax.op.shape_to_tensor(self._nodes[name]))
+                if self._depth == 1 and name in self._nodes:
+                    self._nodes[name] = self._with_sizes(name, self._nodes[name])
+        self._depth -= 1
+
+    def _with_sizes(self, name: str, value: relax.Expr) -> relax.Expr:
+        """A result whose sizes depend on values, with a name for each that ONNX does not know either."""
+        if not isinstance(value.ty, relax.TensorType) or shape_of(value) is not None or value.ty.ndim < 1:
+            return value
+        dims = self._inferred[name].type.tensor_type.shape.dim if name in self._inferred else ()
+        known = {axis: dim.dim_value for axis, dim in enumerate(dims) if dim.HasField("dim_value")}
+        return self.bb.match_cast(value, sized(value, name, known))
 
     def _convert(self, node: onnx.NodeProto, converter: Converter) -> None:
         """By a converter of ours."""

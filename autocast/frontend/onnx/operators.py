@@ -22,7 +22,6 @@ _Attributes = Mapping[str, Any]
 
 #: Operator -> (when, of its attributes, the dtypes of its inputs and how many inputs it has; what is not imported).
 _MISTAKEN: dict[str, tuple[Callable[[_Attributes, Sequence[int | None], int], bool], str]] = {
-    "NonMaxSuppression": (lambda a, types, count: True, "it leaves boxes out"),
     "RoiAlign": (lambda a, types, count: a.get("mode") == b"max", "mode='max'"),
     "TopK": (lambda a, types, count: TensorProto.UINT64 in types, "uint64 tensors"),
 }
@@ -69,7 +68,6 @@ SAID_BY_INPUTS: dict[str, tuple[int, str]] = {
     "AffineGrid": (1, "size"),
     "CumSum": (1, "axis"),
     "Split": (1, "sizes"),
-    "TopK": (1, "count"),
     **{
         f"Reduce{what}": (1, "axes")
         for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")

@@ -21,6 +21,7 @@ from autocast.operators.own.activations import (
 )
 from autocast.operators.own.attention import attention_backward
 from autocast.operators.own.batch_norm import batch_norm_backward, normalize_batch
+from autocast.operators.own.boxes import suppress
 from autocast.operators.own.broadcast import broadcast_backward
 from autocast.operators.own.collectives import all_reduce_done, all_reduce_start
 from autocast.operators.own.convolutions import conv1d_weight_backward, conv2d_weight_backward, conv3d_weight_backward
@@ -104,6 +105,7 @@ __all__ = [
     "softplus_backward",
     "special",
     "stochastic_round",
+    "suppress",
     "sync_batch_norm",
     "sync_batch_norm_backward",
     "tanh_backward",

@@ -2,6 +2,7 @@
 
 from autocast.torch_target.asked import Row
 from autocast.torch_target.rows import (
+    boxes,
     collectives,
     creation,
     elementwise,
@@ -34,6 +35,7 @@ ROWS: dict[str, Row] = {
     **indexing.ROWS,
     **gradients.ROWS,
     **vision.ROWS,
+    **boxes.ROWS,
     **randomness.ROWS,
     **quantization.ROWS,
     **collectives.ROWS,

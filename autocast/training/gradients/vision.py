@@ -71,4 +71,5 @@ RULES = (
     not_differentiable("relax.vision.get_valid_counts", why=_BOXES),
     not_differentiable("relax.vision.non_max_suppression", why=_BOXES),
     not_differentiable("relax.vision.all_class_non_max_suppression", why=_BOXES),
+    not_differentiable("relax.vision.suppress", why="numbers of boxes"),
 )

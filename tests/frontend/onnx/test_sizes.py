@@ -130,6 +130,68 @@ def test_sizes_that_have_to_agree_are_compared_when_the_model_runs(text: str, sh
         autocast.from_onnx(model_of(text))(random(*shape))
 
 
+#: The rows whose first number is above 0, each less their mean, and how many there are.
+_FOUND = """
+    main (float[N, 3] x) => (float[M, 3] y, int64 count)
+        <int64[1] first = {0}, int64[1] one = {1}, float zero = {0}, int64 at = {0}> {
+        columns = Gather <axis = 1> (x, at)
+        chosen = Greater (columns, zero)
+        where = NonZero (chosen)
+        flat = Squeeze (where, first)
+        rows = Gather <axis = 0> (x, flat)
+        mean = ReduceMean <keepdims = 1> (rows, one)
+        y = Sub (rows, mean)
+        shape = Shape (y)
+        count = Gather (shape, at)
+    }
+"""
+
+
+def test_sizes_that_values_decide_have_names() -> None:
+    model = model_of(_FOUND)
+    imported = autocast.from_onnx(model)
+    for count, offset in ((5, 0), (9, 0), (4, 10), (4, -10), (0, 0)):  # some rows, all, none
+        x = random(count, 3) + np.float32(offset)
+        expected = ReferenceEvaluator(model).run(None, {"x": x})
+        for got, wanted in zip(imported(x), expected, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
+
+
+#: The largest of each row: as many as there are columns, but five at most.
+_FIVE = """
+    main (float[B, N] x) => (float[B, K] y, int64[B, K] places) <int64[1] one = {1}, int64[1] five = {5}> {
+        shape = Shape (x)
+        columns = Gather (shape, one)
+        count = Min (columns, five)
+        y, places = TopK <axis = 1> (x, count)
+    }
+"""
+
+
+def test_the_largest_are_as_many_as_a_size_says() -> None:
+    model = model_of(_FIVE)
+    imported = autocast.from_onnx(model)
+    for columns in (3, 5, 9):
+        x = np.round(random(2, columns))  # some are equal
+        expected = ReferenceEvaluator(model).run(None, {"x": x})
+        for got, wanted in zip(imported(x), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_the_largest_are_as_many_as_an_input_says(largest: int) -> None:
+    model = model_of(
+        "main (float[2, N, 3] x, int64[1] k) => (float[2, K, 3] y, int64[2, K, 3] places) "
+        f"{{ y, places = TopK <axis = 1, largest = {largest}> (x, k) }}"
+    )
+    imported = autocast.from_onnx(model)
+    for rows, count in ((3, 2), (5, 5), (9, 0)):
+        x = random(2, rows, 3)
+        expected = ReferenceEvaluator(model).run(None, {"x": x, "k": np.array([count])})
+        for got, wanted in zip(imported(x, np.array([count])), expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+
+
 def test_a_shape_that_is_an_input_is_refused() -> None:
     text = "main (float[6] x, int64[2] to) => (float[N, M] y) { y = Reshape (x, to) }"
     with pytest.raises(UnsupportedError, match="Reshape: its shape is computed when the model runs"):

@@ -5,12 +5,21 @@ Keys are the operators' names, with the domain before those of other domains tha
 
 from __future__ import annotations
 
-from autocast.frontend.onnx.converters import contrib, elementwise, geometry, quantized, resizing, shapes, signals
+from autocast.frontend.onnx.converters import (
+    boxes,
+    contrib,
+    elementwise,
+    geometry,
+    quantized,
+    resizing,
+    shapes,
+    signals,
+)
 from autocast.frontend.onnx.converters.node import Converter, Node
 
 CONVERTERS: dict[str, Converter] = {
     name: converter
-    for family in (contrib, elementwise, geometry, quantized, resizing, shapes, signals)
+    for family in (boxes, contrib, elementwise, geometry, quantized, resizing, shapes, signals)
     for name, converter in family.CONVERTERS.items()
 }
 

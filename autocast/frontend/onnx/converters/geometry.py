@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from onnx import helper
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir import GenericConst
 
+from autocast.frontend.names import variable_name
 from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape, static
 
 op = relax.op
@@ -95,6 +96,26 @@ def _pad(node: Node) -> relax.Expr:
     ones = node.emit(op.ones(shape(node[0]), "float32"))
     mask = node.emit(node.other("Pad", [ones, *inputs[1:]], node.attributes))
     return node.emit(op.where(op.greater(mask, relax.const(0.5, "float32")), inner, value))
+
+
+def _top_k(node: Node) -> relax.Expr:
+    """The first of all in order: as many as a constant says, a size, or a number that the model computes."""
+    if node.opset < 10:
+        return node.emit(node.other("TopK", node.inputs, node.attributes))
+    x, counts = node[0], node.expressions(1)
+    rank, largest = len(shape(x)), bool(node.attributes.get("largest", 1))
+    axis = int(node.attributes.get("axis", -1)) % rank
+    if counts is not None and isinstance(counts.flat[0], int):
+        return node.emit(op.topk(x, counts.flat[0], axis, "both", largest, "int64"))
+    if counts is not None:
+        count = counts.flat[0]
+    else:
+        size = node.emit(op.tensor_to_shape(node.emit(op.reshape(node.cast(node[1], "int64"), [1]))))
+        count = tirx.Var(f"{variable_name(next(filter(None, node.results)))}_count", "int64")
+        node.builder.match_cast(size, relax.ShapeType([count]))
+    order = node.emit(op.argsort(x, axis, largest, "int64"))
+    places = node.emit(op.strided_slice(order, axes=[axis], begin=[0], end=[count]))
+    return relax.Tuple([node.emit(op.gather_elements(x, places, axis)), places])
 
 
 def _columns_to_image(node: Node) -> relax.Expr:
@@ -221,4 +242,5 @@ CONVERTERS: dict[str, Converter] = {
     "ReverseSequence": _reverse_sequence,
     "SpaceToDepth": _depth_to_columns,
     "TensorScatter": _tensor_scatter,
+    "TopK": _top_k,
 }

@@ -11,6 +11,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from autocast.errors import UnsupportedError
+from autocast.frontend.names import variable_name
 from autocast.ir import dtype_of, shape_of
 
 op = relax.op
@@ -138,6 +139,13 @@ def shape(tensor: relax.Expr) -> tuple[Any, ...]:
             "the inputs. Export the model with fixed sizes"
         )
     return known
+
+
+def sized(tensor: relax.Expr, name: str, known: Mapping[int, int]) -> relax.TensorType:
+    """The type of a tensor whose sizes depend on values: those that are known by axis, and names for the others."""
+    axes = range(tensor.ty.ndim)
+    sizes = [known[axis] if axis in known else tirx.Var(f"{variable_name(name)}_{axis}", "int64") for axis in axes]
+    return relax.TensorType(sizes, dtype(tensor))
 
 
 def static(tensor: relax.Expr, what: str) -> tuple[int, ...]:
