@@ -10,6 +10,7 @@ from typing import Any
 
 import tvm_ffi
 
+from autocast.collecting import without_garbage_collection
 from autocast.errors import UnsupportedError
 from autocast.model.value import Model
 from autocast.runtime import heap
@@ -60,7 +61,7 @@ class Generic:
         """Tensors of the virtual machine in, one of them or a tuple out."""
         import torch
 
-        with torch.inference_mode():
+        with torch.inference_mode(), without_garbage_collection():
             outputs = self._interpreter.run(*map(torch.from_dlpack, inputs))
         return _converted(outputs)
 
