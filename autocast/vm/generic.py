@@ -63,6 +63,7 @@ class Generic:
 
         with torch.inference_mode(), without_garbage_collection():
             outputs = self._interpreter.run(*map(torch.from_dlpack, inputs))
+            self._interpreter.env = {}  # which has the outputs
         return _converted(outputs)
 
     @cached_property

@@ -96,7 +96,8 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
 
     def _with_sizes(self, name: str, value: relax.Expr) -> relax.Expr:
         """A result whose sizes depend on values, with a name for each that ONNX does not know either."""
-        if not isinstance(value.ty, relax.TensorType) or shape_of(value) is not None or value.ty.ndim < 1:
+        is_known = not isinstance(value.ty, relax.TensorType) or shape_of(value) is not None or lacks_dtype(value.ty)
+        if is_known or value.ty.ndim < 1:
             return value
         dims = self._inferred[name].type.tensor_type.shape.dim if name in self._inferred else ()
         known = {axis: dim.dim_value for axis, dim in enumerate(dims) if dim.HasField("dim_value")}
