@@ -42,9 +42,10 @@ VISION = (
         Kind.VISION,
         """
         image.affine_grid image.grid_sample image.resize3d vision.all_class_non_max_suppression vision.get_valid_counts
-        vision.multibox_transform_loc vision.non_max_suppression vision.roi_align vision.roi_pool vision.suppress
+        vision.multibox_transform_loc vision.non_max_suppression vision.roi_align vision.roi_pool
         """,
     ),
+    *rows(Kind.DEFINED, "vision.suppress"),
 )
 
 ROWS = (*REDUCTIONS, *SCANS, *NORMALIZATION, *POOLING, *LOSSES, *VISION)

@@ -13,6 +13,7 @@ from autocast.ir import dims, dtype_of, op_name
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.phases import searching
 from autocast.kernels.phases.searching import Emit
+from autocast.kernels.phases.sequences import part_sequences
 from autocast.kernels.storage import LOW
 from autocast.operators.own import OPERATORS, Expansion
 
@@ -73,6 +74,7 @@ _UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.matmul": _matmul,
     "relax.memory.view": _view,
     "relax.ewise_fma": lambda _, call, x, y, z: relax.op.add(relax.op.multiply(x, y), z),
+    "relax.nn.attention_var_len": part_sequences,
     "relax.nn.prelu": _prelu,
     "relax.nn.pixel_shuffle": _pixel_shuffle,
     "relax.quantize": _quantize,

@@ -136,12 +136,11 @@ class _Boxes:
         self.waiting.set(self.waiting() - 1)
         self.buffer[self.place(tirx.const(0, "int64"))] = self.buffer[self.place(self.waiting())]
         self.sink(0)
-        with T.While(place() < self.kept()):
-            with T.If(self.overlaps(self.buffer[(*self.group, place())], top())):
-                with T.Then():
-                    place.set(self.count)
-                with T.Else():
-                    place.set(place() + 1)
+        with T.While(place() < self.kept()), T.If(self.overlaps(self.buffer[(*self.group, place())], top())):
+            with T.Then():
+                place.set(self.count)
+            with T.Else():
+                place.set(place() + 1)
         with T.If(place() == self.kept()), T.Then():
             self.buffer[(*self.group, self.kept())] = top()
             self.kept.set(self.kept() + 1)
