@@ -12,6 +12,7 @@ from tvm.relax.expr_functor import mutator
 from autocast.ir import dims, dtype_of, op_name
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.phases import searching
+from autocast.kernels.phases.boxes import suppress_each_class
 from autocast.kernels.phases.searching import Emit
 from autocast.kernels.phases.sequences import part_sequences
 from autocast.kernels.storage import LOW
@@ -81,6 +82,7 @@ _UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.wrap_param": lambda _, call, x: relax.op.astype(x, call.attrs.dtype),
     "relax.hint_on_device": lambda _, call, x: x,
     "relax.builtin.stop_lift_params": lambda _, call, x: x,
+    "relax.vision.all_class_non_max_suppression": suppress_each_class,
     "relax.sort": searching.sort,
     "relax.argsort": searching.argsort,
     "relax.median": searching.median,

@@ -35,7 +35,7 @@ def _share(one: np.ndarray, other: np.ndarray, centred: bool) -> float:
     return float(sides[0] * sides[1] / (areas[0] + areas[1] - sides[0] * sides[1]))
 
 
-def _by_definition(
+def by_definition(
     boxes: np.ndarray, scores: np.ndarray, most: int, overlap: float, least: float, centred: bool = False
 ) -> np.ndarray:
     order = np.full(scores.shape, -1)
@@ -88,7 +88,7 @@ def test_boxes_are_kept_by_the_definition(dynamic: dict[bool, tuple[Any, Any]], 
         data.draw(st.sampled_from([0.0, 0.25, 0.5, 1.0])),
         data.draw(st.sampled_from([-math.inf, 0.0, 0.25])),
     )
-    expected = _by_definition(boxes, scores, *limits, centred)
+    expected = by_definition(boxes, scores, *limits, centred)
     kernel, row = dynamic[centred]
     inputs = _inputs(boxes, scores, *limits)
     np.testing.assert_array_equal(kernel(*inputs), expected)
@@ -101,7 +101,7 @@ def test_many_boxes_of_many_classes(dynamic: dict[bool, tuple[Any, Any]]) -> Non
     boxes = np.concatenate([corners, corners + generator.random((2, 300, 2), "float32") / 3], 2)
     scores = generator.random((2, 7, 300), "float32")
     inputs = _inputs(boxes, scores, 50, 0.5, 0.1)
-    expected = _by_definition(boxes, scores, 50, 0.5, 0.1)
+    expected = by_definition(boxes, scores, 50, 0.5, 0.1)
     assert (expected >= 0).sum() > 500
     for run in dynamic[False]:
         np.testing.assert_array_equal(np.asarray(run(*map(torch.from_numpy, inputs))), expected)
