@@ -15,7 +15,10 @@ from tests.fuzz.generator import parse
 
 def _both(expression: str, **operands: torch.Tensor) -> tuple[list[Any], list[Any]]:
     """What our kernels and torch's operators compute."""
-    inputs = ", ".join(f'{name}: R.Tensor({tuple(x.shape)}, "float32")' for name, x in operands.items())
+    types = {
+        name: f'R.Tensor({tuple(x.shape)}, "{str(x.dtype).removeprefix("torch.")}")' for name, x in operands.items()
+    }
+    inputs = ", ".join(f"{name}: {type}" for name, type in types.items())
     model = autocast.from_relax(
         parse(
             "@I.ir_module\nclass Module:\n    @R.function\n"
@@ -70,3 +73,18 @@ def test_boxes_of_enough_score_come_first_as_by_our_kernels(options: str) -> Non
     ours, torchs = _both(f"R.vision.get_valid_counts(data, {options})", data=data)
     for got, expected in zip(torchs, ours, strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kept", ["", "return_indices=False", "return_indices=False, invalid_to_bottom=True"])
+@pytest.mark.parametrize("options", ["", "max_output_size=3, top_k=6", "force_suppress=True, iou_threshold=0.2"])
+def test_boxes_are_suppressed_as_by_our_kernels(options: str, kept: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    classes = torch.randint(0, 2, (3, 12, 1), generator=generator)
+    corners, sizes, scores = (torch.rand(3, 12, columns, generator=generator) for columns in (2, 2, 1))
+    data = torch.cat([classes, (scores * 4).round() / 4 - 0.25, corners, corners + sizes / 2], 2)
+    counts, indices = torch.tensor([12, 5, 0], dtype=torch.int32), torch.arange(36, dtype=torch.int32).reshape(3, 12)
+    written = ", ".join(filter(None, (options, kept)))
+    expression = f"R.vision.non_max_suppression(data, counts, indices, {written})"
+    ours, torchs = _both(expression, data=data, counts=counts, indices=indices)
+    for got, expected in zip(torchs, ours, strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from autocast.errors import UnsupportedError
 from autocast.frontend.recurrent import define
 from autocast.torch_target.asked import Asked, Row, Value
 from autocast.torch_target.layouts import channels_first, to_layout
@@ -160,18 +161,90 @@ def _decoded(asked: Asked) -> Value:
     return asked.stored(boxes), asked.stored(scores)
 
 
+def _first(is_kept: Value, count: Value) -> tuple[Value, Value, Value]:
+    """Of (batch, count) truth values the places of the true ones before those of others, which are the first of these,
+    and how many there are."""
+    order = torch.sort(torch.logical_not(is_kept).to(torch.int32), stable=True, dim=1)[1]
+    total = is_kept.sum(1)
+    return order, torch.arange(count) < total.unsqueeze(1), total.to(torch.int32)
+
+
+def _moved(data: Value, order: Value, is_first: Value) -> Value:
+    """Rows of `data` (batch, boxes, numbers) in another order, those that are not first -1."""
+    moved = torch.gather(data, 1, order.unsqueeze(2).expand(data.shape))
+    return torch.where(is_first.unsqueeze(2), moved, -1.0).to(data.dtype)
+
+
 def _valid(asked: Asked) -> Value:
     """Boxes of enough score first, in their order, then -1: how many, they and where they were."""
     data, attrs = asked.args[0], asked.attrs
     is_valid = data[..., int(attrs.score_index)] > float(attrs.score_threshold)
     if int(attrs.id_index) >= 0:
         is_valid = torch.logical_and(is_valid, data[..., int(attrs.id_index)] >= 0)
-    order = torch.sort(torch.logical_not(is_valid).to(torch.int32), stable=True, dim=1)[1]
-    count = is_valid.sum(1)
-    is_first = torch.arange(asked.shape_of(0)[1]) < count.unsqueeze(1)
-    moved = torch.gather(data, 1, order.unsqueeze(2).expand(data.shape))
-    boxes = torch.where(is_first.unsqueeze(2), moved, -1.0)
-    return count.to(torch.int32), boxes.to(data.dtype), torch.where(is_first, order, -1).to(torch.int32)
+    order, is_first, total = _first(is_valid, asked.shape_of(0)[1])
+    return total, _moved(data, order, is_first), torch.where(is_first, order, -1).to(torch.int32)
+
+
+def _suppress_sorted(
+    data: torch.Tensor,
+    counts: torch.Tensor,
+    most: int,
+    overlap: float,
+    all_alike: bool,
+    top: int,
+    columns: list[int],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Boxes by their scores, and where they were: -1 for what is suppressed. `columns` are those of the first
+    coordinate, of the score and of the class."""
+    coordinate, score, class_ = columns
+    rows, places = torch.full_like(data, -1), torch.full(data.shape[:2], -1, device=data.device)
+    for image, count in enumerate(counts.tolist()):
+        order = torch.sort(data[image, :count, score], descending=True, stable=True)[1]
+        order = order[:top] if top > 0 else order
+        found = data[image, order]
+        low, high = _corners(found[:, coordinate : coordinate + 4], False)
+        area = (high - low).prod(1)
+        kept, scores = 0, found[:, score].clone()
+        for number in range(len(order)):
+            if not scores[number] > 0 or (most > 0 and kept >= most):
+                order[number] = found[number] = -1
+                continue
+            kept += 1
+            both = (torch.minimum(high, high[number]) - torch.maximum(low, low[number])).clamp(min=0).prod(1)
+            covered = area + area[number] - both
+            share = torch.where(covered <= 0, 0, both / covered)
+            gone = (scores > 0) & (share >= overlap) & (torch.arange(len(order), device=data.device) > number)
+            if not all_alike and class_ >= 0:
+                gone &= found[:, class_] == found[number, class_]
+            scores[gone] = found[gone, score] = -1
+            order[gone] = -1
+        rows[image, : len(order)], places[image, : len(order)] = found, order
+    return rows, places
+
+
+SUPPRESS_SORTED = define(
+    "suppress_sorted(Tensor data, Tensor counts, int most, float overlap, bool all_alike, int top, int[] columns)"
+    " -> (Tensor, Tensor)",
+    lambda data, *_: (torch.empty_like(data), data.new_empty(data.shape[:2], dtype=torch.int64)),
+    _suppress_sorted,
+)
+
+
+def _suppressed_sorted(asked: Asked) -> Value:
+    attrs, (data, counts, indices) = asked.attrs, asked.args
+    if float(attrs.soft_nms_sigma):
+        raise UnsupportedError(
+            f"to_torch: {asked.name} has soft_nms_sigma={float(attrs.soft_nms_sigma)}, expected 0, where no score decays"
+        )
+    columns = [int(attrs.coord_start), int(attrs.score_index), int(attrs.id_index)]
+    limits = int(attrs.max_output_size), float(attrs.iou_threshold), bool(attrs.force_suppress), int(attrs.top_k)
+    both = SUPPRESS_SORTED(data, counts, *limits, columns)
+    rows, places, count = both[0], both[1], asked.shape_of(0)[1]
+    if attrs.return_indices:
+        order, is_first, total = _first(places >= 0, count)
+        where = torch.gather(places, 1, order).clamp(min=0)
+        return torch.where(is_first, torch.gather(indices, 1, where), -1).to(torch.int32), total.unsqueeze(1)
+    return _moved(rows, *_first(rows[..., columns[1]] >= 0, count)[:2]) if attrs.invalid_to_bottom else rows
 
 
 ROWS: dict[str, Row] = {
@@ -180,4 +253,5 @@ ROWS: dict[str, Row] = {
     "vision.roi_pool": _pooled,
     "vision.multibox_transform_loc": _decoded,
     "vision.get_valid_counts": _valid,
+    "vision.non_max_suppression": _suppressed_sorted,
 }
