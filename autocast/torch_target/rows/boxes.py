@@ -234,7 +234,7 @@ def _suppressed_sorted(asked: Asked) -> Value:
     attrs, (data, counts, indices) = asked.attrs, asked.args
     if float(attrs.soft_nms_sigma):
         raise UnsupportedError(
-            f"to_torch: {asked.name} has soft_nms_sigma={float(attrs.soft_nms_sigma)}, expected 0, where no score decays"
+            f"to_torch: {asked.name} has soft_nms_sigma={float(attrs.soft_nms_sigma)}, expected 0: no score decays"
         )
     columns = [int(attrs.coord_start), int(attrs.score_index), int(attrs.id_index)]
     limits = int(attrs.max_output_size), float(attrs.iou_threshold), bool(attrs.force_suppress), int(attrs.top_k)
