@@ -1,4 +1,4 @@
-"""TVM's suppression of overlapping boxes, by ours: its own forgets boxes, and answers other sizes than its type says."""
+"""TVM's suppression of overlapping boxes, by ours: its own forgets boxes, and answers other sizes than it says."""
 
 from __future__ import annotations
 
