@@ -165,7 +165,10 @@ def dense(arg: Any) -> Any:
     if not arg.numel():
         return empty(arg.shape, dtype_name(arg))
     if not arg.is_cpu:
-        raise InputError(f"main: an input is on {arg.device}, expected the cpu. Call .cpu() on it")
+        raise InputError(
+            f"main: an input is on {arg.device}, expected the cpu. Call .cpu() on it, or let torch's kernels run the "
+            'model where its inputs are: vm.compile(model, "cuda")'
+        )
     if arg.is_conj() or arg.is_neg() or not arg.is_contiguous():
         arg = arg.detach().contiguous().resolve_conj().resolve_neg()
     pointer = arg.data_ptr()
