@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; make test installs it")
 
@@ -190,6 +191,42 @@ def test_the_largest_are_as_many_as_an_input_says(largest: int) -> None:
         expected = ReferenceEvaluator(model).run(None, {"x": x, "k": np.array([count])})
         for got, wanted in zip(imported(x, np.array([count])), expected, strict=True):
             np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (
+            "(float[N, 6] x, int64[1] k) => (float[M, 6] y) <int64[1] z = {0}> { y = Slice (x, z, k, z) }",
+            [3, -1, -9, 99, 0],
+        ),
+        (
+            "(float[N, 6] x, int64[1] k) => (float[M, 6] y) <int64[1] e = {9223372036854775807}, int64[1] z = {0}> "
+            "{ y = Slice (x, k, e, z) }",
+            [3, -1, -9, 99, 0],
+        ),
+        (
+            "(float[N, 6] x, int64[1] k) => (float[M, 6] y) <int64[1] e = {-2}, int64[1] z = {0}> "
+            "{ y = Slice (x, k, e, z) }",
+            [1, -4, 4],
+        ),
+        (
+            "(float[N, 6] x, int64[2] k) => (float[M, K] y) { l = Neg (k) y = Slice (x, k, l) }",
+            [(1, 2), (-9, -1), (3, 1)],
+        ),
+    ],
+    ids=["end", "begin", "both ways", "two axes"],
+)
+def test_slices_end_where_an_input_says(text: str, calls: list[Any]) -> None:
+    model = model_of(f"main {text}")
+    imported = autocast.from_onnx(model)
+    module = autocast.to_torch(imported)
+    for rows in (1, 5, 7):
+        for numbers in calls:
+            x, bounds = random(rows, 6), np.array(numbers).reshape(-1)
+            (expected,) = ReferenceEvaluator(model).run(None, {"x": x, "k": bounds})
+            np.testing.assert_array_equal(imported(x, bounds), expected)
+            np.testing.assert_array_equal(module(torch.from_numpy(x), torch.from_numpy(bounds)), expected)
 
 
 def test_a_shape_that_is_an_input_is_refused() -> None:

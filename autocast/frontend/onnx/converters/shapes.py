@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from onnx import numpy_helper
 from tvm import relax, tirx
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape
+from autocast.frontend.names import variable_name
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape, static
 
 op = relax.op
 
@@ -116,10 +117,15 @@ def _slice(node: Node) -> relax.Expr:
     given = [node.expressions(at) for at in range(1, 5)]
     missing = [at for at in range(1, 5) if given[at - 1] is None and node.get(at) is not None]
     x = node[0]
-    if missing:
-        return node.emit(node.other("Slice", node.inputs, node.attributes))
-    starts, ends = ([*one] for one in given[:2] if one is not None)
     sizes = shape(x)
+    if missing:
+        is_plain = max(missing) < 3 and (given[3] is None or all(step == 1 for step in given[3]))
+        if not is_plain:
+            return node.emit(node.other("Slice", node.inputs, node.attributes))
+        count = next(int(static(node[at], "bounds")[0]) for at in missing)
+        axes = [*range(count)] if given[2] is None else [int(axis) % len(sizes) for axis in given[2]]
+        return _slice_between(node, axes, given[:2])
+    starts, ends = ([*one] for one in given[:2] if one is not None)
     axes = [*range(len(starts))] if given[2] is None else [int(axis) % len(sizes) for axis in given[2]]
     steps = [1] * len(starts) if given[3] is None else [int(step) for step in given[3]]
     if all(isinstance(one, int) for one in (*sizes, *starts, *ends)) or any(step < 0 for step in steps):
@@ -137,6 +143,29 @@ def _slice(node: Node) -> relax.Expr:
     for axis, begin, stop, step in zip(axes, begins, stops, steps, strict=True):
         to[axis] = analyzer.simplify(tirx.floordiv(stop - begin + step - 1, step))
     return node.emit(op.reshape(result, to))  # which looks, when the model runs, whether there are as many
+
+
+def _slice_between(node: Node, axes: Sequence[int], known: Sequence[np.ndarray | None]) -> relax.Expr:
+    """Where bounds are numbers that the model computes: these get names."""
+    sizes = [shape(node[0])[axis] for axis in axes]
+    bounds: list[list[Any]] = []
+    for at, numbers in enumerate(known, 1):
+        if numbers is not None:
+            analyzer, zero = _of_sizes(sizes, [*numbers]), tirx.IntImm("int64", 0)
+            pairs = [(zero + _place(number, size, analyzer), size) for number, size in zip(numbers, sizes, strict=True)]
+            bounds.append([analyzer.simplify(tirx.max(tirx.min(place, size), 0)) for place, size in pairs])
+            continue
+        given, extents = node.cast(node[at], "int64"), node.emit(op.shape_to_tensor(relax.ShapeExpr(sizes)))
+        first = relax.const(0, "int64")
+        place = node.emit(op.where(op.less(given, first), op.add(given, extents), given))
+        place = node.emit(op.minimum(op.maximum(place, first), extents))
+        what = ("begin", "end")[at - 1]
+        names = [tirx.Var(f"{variable_name(node.results[0])}_{what}_{axis}", "int64") for axis in axes]
+        node.builder.match_cast(node.emit(op.tensor_to_shape(place)), relax.ShapeType(names))
+        bounds.append([*names])
+    begins, ends = bounds
+    ends = [tirx.max(end, begin) for begin, end in zip(begins, ends, strict=True)]
+    return node.emit(op.strided_slice(node[0], [*axes], begins, ends, [1] * len(ends), assume_inbound=True))
 
 
 def _of_sizes(*values: Any) -> tvm.sym.Analyzer:
