@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from tvm import relax
+from tvm import relax, tirx
 
 from autocast.errors import ImportModelError
 from autocast.frontend.conditions import never_negative
@@ -81,13 +81,17 @@ def slice_bounds(importer: Importer, node: fx.Node, size: Any, axis: int, positi
         else:
             bounds.append(_clipped(importer.arg(node, at, name), _example(given), size, known))
     (start, first), (end, last) = bounds
-    return start, start if first is not None and last is not None and last < first else end
+    if first is None or last is None:
+        return start, end if isinstance(start, int) and start == 0 else tirx.max(end, start)
+    return start, start if last < first else end
 
 
 def _clipped(value: Any, example: int | None, size: Any, known: int | None) -> tuple[Any, int | None]:
     """A slice's bound, and what it is for the example."""
-    if example is None or known is None:  # data decide, of which torch knows that it is within
-        return (size + value if isinstance(value, int) and value < 0 else value), None
+    if example is None or known is None:  # values decide; of those that a bound is torch knows that it is within
+        if not isinstance(value, int):
+            return value, None
+        return (tirx.max(size + value, 0) if value < 0 else tirx.min(value, size) if value else 0), None
     if example < 0:
         value, example = size + value, known + example
     if example < 0:

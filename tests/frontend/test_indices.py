@@ -57,3 +57,22 @@ def results() -> dict[str, torch.Tensor]:
 def test_places_beyond_a_tensor_are_within_it(name: str, results: dict[str, torch.Tensor]) -> None:
     function, within = CASES[name]
     assert torch.equal(results[name], function(TABLE, within(GIVEN)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, index: x[index],
+        lambda x, index: torch.nn.functional.embedding(index, x),
+        lambda x, index: x.index_select(0, index),
+        lambda x, index: x[index % x.shape[0]],
+        lambda x, index: torch.take(x, index),
+    ],
+    ids=["x[index]", "embedding", "index_select", "modulo", "take"],
+)
+def test_what_is_looked_up_among_no_rows_is_0(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
+    index = torch.tensor([0, 2])
+    model = from_torch(Calls(function), (torch.randn(5, 300), index), dynamic={"rows": ("args.0", 0, 0, 8)})
+    assert torch.count_nonzero(model(torch.zeros(0, 300), index)) == 0
+    x = torch.randn(3, 300)
+    torch.testing.assert_close(model(x, index), function(x, index))

@@ -31,6 +31,21 @@ def _places(places: te.Tensor, extents: Sequence[Any]) -> te.Tensor:
     return te.compute(places.shape, within, name="places")
 
 
+def _taken(x: te.Tensor, places: te.Tensor, axis: int, wraps: bool) -> te.Tensor:
+    """Rows of x, the nearest or around the end where a place is beyond it; 0 where x has none."""
+    extent = tirx.convert(x.shape[axis]).astype("int64")
+    rank = len(places.shape)
+
+    def element(*at: tirx.Var) -> tirx.Expr:
+        before, which, after = at[:axis], at[axis : axis + rank], at[axis + rank :]
+        place = places(*which).astype("int64")
+        last = extent - 1
+        near = tirx.floormod(place, tirx.max(extent, 1)) if wraps else tirx.max(tirx.min(place, last), 0)
+        return tirx.if_then_else(extent > 0, x(*before, near, *after), tirx.const(0, x.dtype))
+
+    return te.compute((*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]), element, name="taken")
+
+
 def _images(rois: te.Tensor, extent: Any) -> te.Tensor:
     """Regions (image, corners...) of images that there are; NaN is the first of them."""
 
@@ -112,6 +127,9 @@ def _lookup(rewriter: _WithinTensors, call: relax.Call, x: relax.Expr, places: r
     mode = str(call.attrs.mode)
     if mode == "nan" and call.attrs.axis is None:
         return op.take(x, places, 0, mode)
+    axis = int(call.attrs.axis or 0) % len(dims(x))
+    if mode != "nan" and not isinstance(dims(x)[axis], int):
+        return rewriter.builder_.call_te(_taken, x, places, axis, mode == "wrap")
     return op.take(x, places, call.attrs.axis, "clip") if mode == "fast" else None
 
 

@@ -33,7 +33,7 @@ def _nearest(number: tirx.Expr, rows: tirx.Expr) -> tirx.Expr:
 _IN_RANGE = {
     "fast": _nearest,
     "clip": _nearest,
-    "wrap": lambda number, rows: tirx.floormod(number, rows),
+    "wrap": lambda number, rows: tirx.floormod(number, tirx.max(rows, i64(1))),
 }
 
 
@@ -61,10 +61,21 @@ def lookup(spec: Lookup, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
 
             with (T.serial if small else T.parallel)(0, i64(before * chunks)) as task:
                 block, first = T.bind(quotient(task, chunks)), T.bind(remainder(task, chunks) * chunk)
-                write = T.bind((block * i64(count) + first) * i64(after))
-                if single:
-                    with T.serial(0, i64(minimum(count - first, chunk))) as step:
-                        copy_element(unit, table, place(first + step, block), out, write + step)
+                write, several = T.bind((block * i64(count) + first) * i64(after)), i64(minimum(count - first, chunk))
+
+                def copy() -> None:
+                    if single:
+                        with T.serial(0, several) as step:
+                            copy_element(unit, table, place(first + step, block), out, write + step)
+                    else:
+                        copy_row(unit, table, T.bind(place(first, block)), out, write, after)
+
+                if isinstance(rows, int):
+                    copy()
                 else:
-                    copy_row(unit, table, T.bind(place(first, block)), out, write, after)
+                    with T.If(i64(rows) > 0):
+                        with T.Then():
+                            copy()
+                        with T.Else(), T.serial(0, several * i64(after)) as element:  # a table without rows
+                            T.buffer_store(out.numbers, tirx.const(0, out.dtype), [write + element])
     return finished()
