@@ -206,10 +206,23 @@ class _Converter(ControlFlow):
             replaced = [self.values[self.main.params[position]] for position in written]
             replaced += [self.tracer.held(names[position]) for position in updates]
             outputs = self.updated(list(outputs), replaced)
+        outputs = self.apart(outputs, set())
         self.graph.output(self.tracer.create_arg(outputs))
         self.tidy()
         tensors = [node for node in self.graph.find_nodes(op="placeholder") if "shape" in node.meta]
         place_with([*tensors, *self.graph.find_nodes(op="get_attr")], self.graph)
+
+    def apart(self, result: Value, seen: set[fx.Node]) -> Value:
+        """Results that share memory with no input, parameter or constant, nor with one of those before, `seen`."""
+        if isinstance(result, tuple):
+            return tuple(self.apart(part, seen) for part in result)
+        if not isinstance(result, fx.Proxy | torch.Tensor):
+            return result
+        result = self.tracer.proxied(result)
+        base = base_of(result.node)
+        is_shared = base.op in ("placeholder", "get_attr") or base in seen
+        seen.add(base)
+        return result.clone() if is_shared else result
 
     def hold(self, name: str, *, is_state: bool) -> None:
         """Put a parameter at its name; state is a buffer with a copy."""

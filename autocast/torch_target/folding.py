@@ -25,7 +25,11 @@ def fold(root: torch.nn.Module, graph: fx.Graph) -> None:
         for node in graph.nodes:
             if node.op == "get_attr":
                 known[node] = operator.attrgetter(node.target)(root)
-            elif node.op in ("call_function", "call_method") and all(arg in known for arg in node.all_input_nodes):
+            elif (
+                node.op in ("call_function", "call_method")
+                and all(arg in known for arg in node.all_input_nodes)
+                and all(user.op != "output" for user in node.users)  # a call returns what nobody else has
+            ):
                 args, kwargs = (fx.map_arg(part, known.__getitem__) for part in (node.args, node.kwargs))
                 call = node.target if node.op == "call_function" else getattr(args[0], node.target)
                 known[node] = call(*(args if node.op == "call_function" else args[1:]), **kwargs)

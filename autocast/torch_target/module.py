@@ -135,13 +135,18 @@ def written(graph: fx.Graph) -> list[tuple[Any, ...]]:
     return [
         (
             node.op,
-            node.target if isinstance(node.target, str) else _get_qualified_name(node.target),
+            node.target if isinstance(node.target, str) else _name_of(node.target),
             *(fx.map_arg(part, places.__getitem__) for part in (node.args, node.kwargs)),
             node.name,
             node.meta.get("autocast"),
         )
         for node in graph.nodes
     ]
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name = _get_qualified_name(function)
+    return name if "." in name else f"builtins.{name}"  # getattr
 
 
 def read(lines: Sequence[tuple[Any, ...]]) -> fx.Graph:

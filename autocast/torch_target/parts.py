@@ -176,7 +176,7 @@ def base_of(node: fx.Node) -> fx.Node:
     return node
 
 
-_VIEWS = frozenset(("reshape", "permute", "expand", "size", "to"))
+_VIEWS = frozenset(("detach", "expand", "permute", "reshape", "size", "squeeze", "to", "unsqueeze", "view"))
 
 
 def _may_be_a_view(node: fx.Node) -> bool:

@@ -224,3 +224,26 @@ def test_attention_keeps_no_probabilities(rate: float, of_scores: list[torch.dty
         compiled = torch.compile(F.scaled_dot_product_attention, backend=dynamo.backend)
         compiled(q, k, v, dropout_p=rate).sum().backward()
     assert [t.dtype for t in kept if t.shape[-2:] == (32, 32)] == of_scores
+
+
+class _Cloned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).tanh().clone()
+
+
+def test_who_changes_a_copied_result_changes_no_gradient() -> None:
+    torch.manual_seed(0)
+    module = _Cloned()
+    gradients = []
+    for run in (module, torch.compile(module, backend=dynamo.backend, options={"policy": "mp0"})):
+        module.zero_grad()
+        result = run(torch.ones(2, 4))
+        result += 5
+        result.sum().backward()
+        gradients.append(module.linear.weight.grad.clone())
+    torch.testing.assert_close(gradients[1], gradients[0])
+    torch._dynamo.reset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -142,3 +143,57 @@ def test_what_a_branch_or_a_function_gives_back_is_not_overwritten() -> None:
     branch, _, first, _ = vm.compile(_GivenBack)(x, torch.tensor(True))
     torch.testing.assert_close(branch, x.log_softmax(-1))
     torch.testing.assert_close(first, x.sort().values)
+
+
+class _Returns(torch.nn.Module):
+    """Returns what a function makes of an input, a parameter and a buffer, all of zeros."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = torch.nn.Parameter(torch.zeros(4))
+        self.register_buffer("kept", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x, self.weight, self.kept)
+
+
+_RUNS: dict[str, Callable[[torch.nn.Module], Any]] = {
+    "compiled": lambda module: vm.compile(_imported(module)),
+    "at once": lambda module: vm.compile(_imported(module), mode="dynamic_hybrid"),
+    "to_torch": lambda module: autocast.to_torch(_imported(module)),
+    "torch:cpu": lambda module: vm.compile(_imported(module), "torch:cpu", mode="eager"),
+    "wrap": autocast.wrap,
+}
+
+
+def _imported(module: torch.nn.Module) -> autocast.Model:
+    return autocast.from_torch(module, (torch.zeros(4),))
+
+
+@pytest.mark.parametrize("run", _RUNS)
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w, b: x.clone(),
+        lambda x, w, b: torch.cat([x]),
+        lambda x, w, b: (x + 0, x * 1, x.clone().view(2, 2)),
+        lambda x, w, b: (y := x + 1, y.clone()),
+        lambda x, w, b: (x * 2, w.detach().clone(), b.clone()),
+        lambda x, w, b: torch.ones(4),
+    ],
+    ids=["a copy", "joined", "as it was", "twice", "parameters", "a literal"],
+)
+def test_who_changes_a_result_changes_nothing_else(function: Callable[..., Any], run: str) -> None:
+    module, x = _Returns(function).eval(), torch.zeros(4)
+    call = _RUNS[run](module)
+    with torch.no_grad():
+        expected = [tensor.clone() for tensor in _flat((module(torch.zeros(4)),))]
+        for _ in range(2):
+            results = _flat((call(x),))
+            for number, (got, want) in enumerate(zip(results, expected, strict=True)):
+                torch.testing.assert_close(got, want, rtol=0, atol=0)
+                got.add_(5 + number)
+            for number, (got, want) in enumerate(zip(results, expected, strict=True)):
+                torch.testing.assert_close(got, want + 5 + number, rtol=0, atol=0)
+        assert not x.any() and not module.weight.any() and not module.kept.any()

@@ -96,6 +96,12 @@ def test_copies_have_the_same_state_and_results() -> None:
         _assert_same(copied)
 
 
+def test_a_copy_draws_the_same_random_numbers() -> None:
+    model = autocast.from_torch(nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3)).train(), (torch.randn(4, 8),))
+    ours, x = autocast.to_torch(model), torch.randn(4, 8)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(ours))(x), ours(x), rtol=0, atol=0)
+
+
 class _Twice(nn.Module):
     def forward(self, weight: torch.Tensor) -> torch.Tensor:
         """Twice the weight."""
