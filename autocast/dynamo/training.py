@@ -37,6 +37,7 @@ from autocast.frontend.randomness import random_state
 from autocast.frontend.translate import translate
 from autocast.model.value import Model
 from autocast.passes.store_parameters import store_signature
+from autocast.policy import as_policy
 from autocast.torch_target.asked import torch_dtype
 
 aten = torch.ops.aten
@@ -109,6 +110,11 @@ class _Step:
         """Compiles both: what the backward graph reads in low precision decides what this one keeps in it."""
         if self._backward is None:
             return self.inference(graph, inputs)
+        if out_dtype := as_policy(**{"policy": None, **self.options}).out_dtype:
+            raise UnsupportedError(
+                f"torch.compile: got out_dtype={out_dtype!r} for a graph of which gradients are wanted, whose results "
+                "have the dtypes that torch differentiates; expected none. Convert the result, result.to(...)"
+            )
         with tracing(None), unset_fake_temporarily():
             self._backward.compile()
             low = self._backward.low
@@ -227,6 +233,12 @@ class _Backward(_Traced):
         super().__init__(body, options, list(map(value_of, placeholders)))
         self.low = {}
 
+    def imported(self, inputs: Sequence[Any]) -> Model:
+        """The graph as a model, of inputs as torch traced them: the forward graph keeps some in low precision."""
+        pairs = zip(inputs, map(value_of, self.body.graph.find_nodes(op="placeholder")), strict=True)
+        wide = [x.to(traced.dtype) if isinstance(x, torch.Tensor) else x for x, traced in pairs]
+        return super().imported(wide)
+
     def cast(self, model: Model) -> Model:
         """The model with its casts, but for those of inputs of which low precision alone is read."""
         model = super().cast(model)
@@ -235,6 +247,7 @@ class _Backward(_Traced):
         dtype = str(model.report.dtype)
         mod, stored = store_signature(model.mod, dtype, may)
         self.low = {names[name]: torch_dtype(dtype) for name in stored}
+        self.may = {names[name] for name in stored}  # the forward graph goes by that from now on, for all numbers
         return model.replace(mod=mod)
 
 

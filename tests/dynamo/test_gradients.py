@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
 from autocast import dynamo
@@ -246,4 +247,28 @@ def test_who_changes_a_copied_result_changes_no_gradient() -> None:
         result.sum().backward()
         gradients.append(module.linear.weight.grad.clone())
     torch.testing.assert_close(gradients[1], gradients[0])
+    torch._dynamo.reset()
+
+
+def test_images_of_other_sizes_train_in_low_precision() -> None:
+    """The backward graph is compiled anew for plain numbers, of inputs that the forward graph keeps low."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5))
+    compiled = torch.compile(module, backend=dynamo.backend)
+    for shape in ((4, 3, 8, 8), (5, 3, 9, 10), (3, 3, 7, 7)):
+        x, gradients = torch.randn(shape), []
+        for run in (module, compiled):
+            module.zero_grad()
+            run(x).square().sum().backward()
+            gradients.append([parameter.grad.clone() for parameter in module.parameters()])
+        for got, expected in zip(*gradients[::-1], strict=True):
+            torch.testing.assert_close(got, expected, rtol=0.1, atol=0.05 * float(expected.abs().max()))
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("options", [{"out_dtype": "bfloat16"}, {"policy": "mp0,out_dtype=float32"}])
+def test_the_dtype_of_results_is_torchs_where_gradients_are_wanted(options: dict[str, str]) -> None:
+    compiled = torch.compile(nn.Linear(4, 4), backend=dynamo.backend, options=options)
+    with pytest.raises(BackendCompilerFailed, match=r"got out_dtype='\w+' for a graph of which gradients are wanted"):
+        compiled(torch.randn(2, 4))
     torch._dynamo.reset()
