@@ -12,7 +12,7 @@ from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensor
 
 from autocast import amp
-from autocast.errors import UnsupportedError
+from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend import from_torch
 from autocast.kernels import detect_target
 from autocast.model.value import Model
@@ -139,6 +139,8 @@ class Graph:
         returned = body.graph.output_node().args[0]
         #: Results that are complex.
         self.complex = {i for i in self.results if value_of(returned[i]).is_complex()}
+        #: Whether there is code for each size: torch knows of sizes that vary what holds for some alone.
+        self.is_static = False
         self._codes: dict[tuple[Any, ...], _Code] = {}
         self._ready: dict[tuple[Any, ...], _Ready] = {}
 
@@ -167,6 +169,11 @@ class Graph:
     def numbers_of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The plain numbers among the inputs."""
         return tuple(inputs[i] for i in self.numbers)
+
+    def key_of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """What there is code of its own for: each value of plain numbers, and each size where sizes do not vary."""
+        shapes = (inputs[i].shape for i in self.tensors) if self.is_static else ()
+        return *self.numbers_of(inputs), *shapes
 
     def tensors_of(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """What the model takes."""
@@ -217,7 +224,7 @@ class Graph:
 
     def executable(self, inputs: Sequence[Any]) -> Executable:
         """What runs these inputs: with their numbers, and their weights as they are now."""
-        key = (self.numbers_of(inputs), *(id(inputs[i]) for i in self.weights))
+        key = (self.key_of(inputs), *(id(inputs[i]) for i in self.weights))
         ready = self._ready.get(key)
         if ready is None or ready.versions != _versions(ready.weights):
             weights = {_name(i): inputs[i] for i in self.weights}
@@ -235,10 +242,16 @@ class Graph:
 
     def code(self, inputs: Sequence[Any]) -> _Code:
         """The graph, compiled for the numbers among these inputs."""
-        numbers = self.numbers_of(inputs)
-        if numbers not in self._codes:
-            self._codes[numbers] = self._compiled(inputs)
-        return self._codes[numbers]
+        key = self.key_of(inputs)
+        if key not in self._codes:
+            try:
+                self._codes[key] = self._compiled(inputs)
+            except ImportModelError:
+                if self.is_static or not self.axes:
+                    raise
+                self.is_static = True
+                return self.code(inputs)
+        return self._codes[key]
 
     def _compiled(self, inputs: Sequence[Any]) -> _Code:
         model = self.cast(self.imported(inputs))
@@ -251,7 +264,7 @@ class Graph:
         dynamic = {
             name: [(order[i], axis, *self.bounds[name]) for i, axis in places]
             for name, places in self.axes.items()
-            if self.bounds[name][0] != self.bounds[name][1]  # torch found later that it does not vary
+            if not self.is_static and self.bounds[name][0] != self.bounds[name][1]  # else torch found it later
         }
         model = from_torch(Inputs(self, inputs), tuple(self.tensors_of(inputs)), dynamic=dynamic)
         if model.updated:

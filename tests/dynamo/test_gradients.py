@@ -272,3 +272,22 @@ def test_the_dtype_of_results_is_torchs_where_gradients_are_wanted(options: dict
     with pytest.raises(BackendCompilerFailed, match=r"got out_dtype='\w+' for a graph of which gradients are wanted"):
         compiled(torch.randn(2, 4))
     torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_sizes_that_vary_for_torch_may_be_some_alone(trains: bool) -> None:
+    """What a linear layer reads of images has as many columns as its weight: torch's sizes vary with that held."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 5))
+    compiled = torch.compile(module, backend=dynamo.backend, options={"policy": "mp0"}, dynamic=True)
+    for shape in ((4, 3, 8, 8), (6, 3, 8, 8), (6, 3, 5, 14)):
+        x, found = torch.randn(shape), []
+        for run in (module, compiled):
+            module.zero_grad()
+            with torch.set_grad_enabled(trains):
+                result = run(x)
+            if trains:
+                result.square().sum().backward()
+            found.append([result, *(parameter.grad.clone() for parameter in module.parameters() if trains)])
+        for got, expected in zip(*found[::-1], strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()
