@@ -279,6 +279,8 @@ class Importer(ExportedProgramImporter):
                 result = converter(node)
                 check_type(node, result, self.type_of, self._examples)
                 return result
+            except NameError:  # a fault of the converter, and no refusal
+                raise
             except Exception as error:  # TVM refuses in as many ways as it has operators
                 why = str(error) if isinstance(error, ImportModelError) else f"{type(error).__name__}: {error}"
         self.left[node] = why
