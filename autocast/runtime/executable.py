@@ -31,7 +31,6 @@ from autocast.runtime.pool import Storages, varying_blocks
 from autocast.runtime.processors import check_runs_here
 from autocast.runtime.program import CARRY, PREPARE
 from autocast.runtime.results import check_outputs
-from autocast.runtime.sharing import own, shared_results
 from autocast.runtime.signature import Input, Signature, described
 from autocast.runtime.status import Status
 from autocast.runtime.tensors import (
@@ -153,15 +152,8 @@ class Executable:
         returned = self.run((*map(to_argument, inputs), *self._bound()))
         if sizes is not None:
             check_outputs(self.signature.outputs, returned, sizes)
-        if self._shared:
-            returned = own(returned, self._shared)
         outputs = from_tensor(returned, kind_of(inputs))
         return write_outputs(outputs, written) if written else outputs
-
-    @cached_property
-    def _shared(self) -> Any:
-        """Which results are copied: who changes one changes nothing else."""
-        return shared_results(self.program.functions["main"])
 
     @cached_property
     def _storages(self) -> Storages:

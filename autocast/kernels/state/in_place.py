@@ -50,8 +50,6 @@ class _Places(Lifetimes):
         What the function returns apart from its new state.
     state : list of Var
         The arguments that are state.
-    given : set of Var
-        The arguments that the caller gives anew with each call: neither state nor parameters.
     """
 
     def __init__(self, mod: tvm.IRModule, function: relax.Function) -> None:
@@ -66,7 +64,6 @@ class _Places(Lifetimes):
         self.results = outputs[:kept]
         inputs = int((function.attrs or {}).get("num_input", len(function.params)))
         self.state = list(function.params[inputs - count : inputs])
-        self.given = set(function.params[: inputs - count])
         self.keep([*self.results, *(new for new in outputs[kept:] if not self._is_allocated(new))])
         for old, new in zip(self.state, outputs[kept:], strict=True):
             self._replace(old, new)
@@ -77,10 +74,14 @@ class _Places(Lifetimes):
     def _is_allocated(self, value: relax.Expr) -> bool:
         return [var in self.allocated for var, _ in self.tensors.of(value)] == [True]
 
-    def is_callers(self, value: relax.Expr) -> bool:
-        """Whether a result is all made by kernels for this call, or given by the caller."""
-        held = [self.of.get(var, var) for var, _ in self.tensors.of(value)]
-        return bool(held) and all(var in self.allocated or var in self.given for var in held)
+    def are_callers(self, values: Sequence[relax.Expr], returned: set[relax.Var]) -> bool:
+        """Whether results are all made by kernels for this call, each by itself; `returned` has those before, and then
+        these, too."""
+        held = [[self.of.get(var, var) for var, _ in self.tensors.of(value)] for value in values]
+        new = {var for those in held for var in those}
+        is_new = all(held) and new <= self.allocated and returned.isdisjoint(new) and len(new) == sum(map(len, held))
+        returned |= new
+        return is_new
 
     def _replace(self, old: relax.Var, new: relax.Expr) -> None:
         """Let the kernel that computes `new` write it to the state `old`; a copy where it cannot."""
@@ -182,6 +183,7 @@ class _Writer(PyExprMutator):
         self.places = places
         self.mod = mod
         self.kernels: dict[tuple[tvm.ir.GlobalVar, tuple[tuple[int, int], ...]], tvm.ir.GlobalVar] = {}
+        self.returned: set[relax.Var] = set()
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         if binding.var in self.places.of:
@@ -222,15 +224,16 @@ class _Writer(PyExprMutator):
         return relax.Function(function.params, body, None, function.is_pure, function.attrs)
 
     def result(self, value: relax.Expr) -> relax.Expr:
-        """What is returned for a result: never state, a parameter or a constant itself, which the caller could change.
+        """What is returned for a result: never an input, state, a parameter, a constant or another result itself, which
+        the caller could change.
 
         Nor is what a branch or a function of the module returned, which may be any of them.
         """
         new = self.visit_expr(value)
-        if self.places.is_callers(value):
-            return new
         if isinstance(value, relax.Tuple):
             return relax.Tuple([self.result(field) for field in value.fields])
+        if self.places.are_callers([value], self.returned):
+            return new
         if isinstance(value.ty, tvm.ir.TupleType):
             return relax.Tuple([self.owned(new, i) for i in range(len(value.ty.fields))])
         return self.spare(new)
@@ -267,8 +270,8 @@ class WriteInPlace:
         return (y, q)
 
     A kernel says by its attribute `autocast.in_place` whose place a result may take while it reads it. New state that
-    cannot be written in place, because the old one is read later, say, is copied at the end. So is a result that is a
-    parameter or a constant: what the caller does with it must not change the model.
+    cannot be written in place, because the old one is read later, say, is copied at the end. So is a result that is an
+    input, a parameter, a constant or another result: what the caller does with it must change nothing else.
     """
 
     def transform_module(self, mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
@@ -280,7 +283,7 @@ class WriteInPlace:
         if main is None:
             return mod
         places = _Places(mod, main)
-        if not places.of and not places.state and all(map(places.is_callers, places.results)):
+        if not places.of and not places.state and places.are_callers(places.results, set()):
             return mod
         writer = _Writer(mod, places)
         function = writer.written(main)

@@ -158,6 +158,21 @@ def test_sizes_that_values_decide_have_names() -> None:
             np.testing.assert_allclose(got, wanted, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("taken", ["v, o = TopK <axis = 0> (p, k)", "o = Slice (p, z, k, z)"])
+def test_sizes_that_values_decide_within_branches_have_none(taken: str) -> None:
+    result = "int64[A]" if "TopK" in taken else "float[A]"
+    model = model_of(
+        f"main (float[N] x, bool f, int64[1] k) => ({result} y) <int64[1] z = {{0}}, float zero = {{0}}> {{ y = If (f) "
+        f"<then_branch = t () => ({result} o) {{ c = Greater (x, zero) p = Compress (x, c) {taken} }}, "
+        f"else_branch = e () => ({result} o) {{ c = Less (x, zero) p = Compress (x, c) {taken} }}> }}"
+    )
+    imported, x = autocast.from_onnx(model), np.float32([1, -1, 2, -3, 0.5, -2])
+    for flag in (True, False):
+        inputs = {"x": x, "f": np.array(flag), "k": np.array([2])}
+        (expected,) = ReferenceEvaluator(model).run(None, inputs)
+        np.testing.assert_array_equal(imported(*inputs.values()), expected)
+
+
 #: The largest of each row: as many as there are columns, but five at most.
 _FIVE = """
     main (float[B, N] x) => (float[B, K] y, int64[B, K] places) <int64[1] one = {1}, int64[1] five = {5}> {

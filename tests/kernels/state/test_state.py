@@ -63,8 +63,8 @@ CASES = {
     "the input": (lambda op, x, p, q: (p + q, x, q), lambda x, p, q: (p + q, x, q), True),
     "a product": (lambda op, x, p, q: (x + q, op.matmul(x, p), q), lambda x, p, q: (x + q, x @ p, q), True),
     "a product that is added": (
-        lambda op, x, p, q: (x, p * relax.const(0.5) + op.matmul(x, x), q),
-        lambda x, p, q: (x, p * 0.5 + x @ x, q),
+        lambda op, x, p, q: (x + x, p * relax.const(0.5) + op.matmul(x, x), q),
+        lambda x, p, q: (x + x, p * 0.5 + x @ x, q),
         False,
     ),
     "a product of itself that is added": (
@@ -73,8 +73,8 @@ CASES = {
         True,
     ),
     "two products that are added": (
-        lambda op, x, p, q: (x, p + op.matmul(x, x) + op.matmul(x, q), q),
-        lambda x, p, q: (x, p + x @ x + x @ q, q),
+        lambda op, x, p, q: (x + x, p + op.matmul(x, x) + op.matmul(x, q), q),
+        lambda x, p, q: (x + x, p + x @ x + x @ q, q),
         False,
     ),
     "one that others read too": (

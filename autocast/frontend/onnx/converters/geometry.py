@@ -103,8 +103,7 @@ def _top_k(node: Node) -> relax.Expr:
     if node.opset < 10:
         return node.emit(node.other("TopK", node.inputs, node.attributes))
     x, counts = node[0], node.expressions(1)
-    rank, largest = len(shape(x)), bool(node.attributes.get("largest", 1))
-    axis = int(node.attributes.get("axis", -1)) % rank
+    largest, axis = bool(node.attributes.get("largest", 1)), int(node.attributes.get("axis", -1)) % x.ty.ndim
     if counts is not None and isinstance(counts.flat[0], int):
         return node.emit(op.topk(x, counts.flat[0], axis, "both", largest, "int64"))
     if counts is not None:

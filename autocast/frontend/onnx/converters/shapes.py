@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from autocast.errors import UnsupportedError
 from autocast.frontend.names import variable_name
 from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape, static
+from autocast.ir import shape_of
 
 op = relax.op
 
@@ -117,15 +118,15 @@ def _slice(node: Node) -> relax.Expr:
     given = [node.expressions(at) for at in range(1, 5)]
     missing = [at for at in range(1, 5) if given[at - 1] is None and node.get(at) is not None]
     x = node[0]
-    sizes = shape(x)
     if missing:
         is_plain = max(missing) < 3 and (given[3] is None or all(step == 1 for step in given[3]))
-        if not is_plain:
+        if not is_plain or shape_of(x) is None:
             return node.emit(node.other("Slice", node.inputs, node.attributes))
-        count = next(int(static(node[at], "bounds")[0]) for at in missing)
-        axes = [*range(count)] if given[2] is None else [int(axis) % len(sizes) for axis in given[2]]
+        count = int(static(node[missing[0]], "bounds")[0])
+        axes = [*range(count)] if given[2] is None else [int(axis) % x.ty.ndim for axis in given[2]]
         return _slice_between(node, axes, given[:2])
     starts, ends = ([*one] for one in given[:2] if one is not None)
+    sizes = shape(x)
     axes = [*range(len(starts))] if given[2] is None else [int(axis) % len(sizes) for axis in given[2]]
     steps = [1] * len(starts) if given[3] is None else [int(step) for step in given[3]]
     if all(isinstance(one, int) for one in (*sizes, *starts, *ends)) or any(step < 0 for step in steps):
