@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
-from autocast.errors import UnsupportedError
 from autocast.frontend.recurrent import define
 from autocast.torch_target.asked import Asked, Row, Value
 from autocast.torch_target.layouts import channels_first, to_layout
@@ -185,46 +186,86 @@ def _valid(asked: Asked) -> Value:
     return total, _moved(data, order, is_first), torch.where(is_first, order, -1).to(torch.int32)
 
 
+def _shares(boxes: torch.Tensor, number: int) -> torch.Tensor:
+    """Of boxes (count, 4), how much of what one of them and each cover both do."""
+    low, high = _corners(boxes, False)
+    area = (high - low).prod(1)
+    both = (torch.minimum(high, high[number]) - torch.maximum(low, low[number])).clamp(min=0).prod(1)
+    covered = area + area[number] - both
+    return torch.where(covered <= 0, 0, both / covered)
+
+
+class _Limits(NamedTuple):
+    """What boxes are kept by: `relax.op.vision.non_max_suppression` has the names and meanings."""
+
+    most: int
+    overlap: float
+    all_alike: bool
+    top: int
+    coordinate: int
+    score: int
+    class_: int
+    sigma: float
+    least: float
+
+    def rivals(self, rows: torch.Tensor, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which rows come after one and compete with it, and how much each shares with it."""
+        after = torch.arange(len(rows), device=rows.device) > number
+        if not self.all_alike and self.class_ >= 0:
+            after &= rows[:, self.class_] == rows[number, self.class_]
+        return after, _shares(rows[:, self.coordinate : self.coordinate + 4], number)
+
+    def suppress(self, rows: torch.Tensor, places: torch.Tensor) -> None:
+        """In rows by their scores, write -1 for what overlaps one before, and its place."""
+        kept, scores = 0, rows[:, self.score].clone()
+        for number in range(len(rows)):
+            if not scores[number] > 0 or (self.most > 0 and kept >= self.most):
+                places[number] = rows[number] = -1
+                continue
+            kept += 1
+            after, share = self.rivals(rows, number)
+            gone = after & (scores > 0) & (share >= self.overlap)
+            scores[gone] = rows[gone, self.score] = -1
+            places[gone] = -1
+
+    def decay(self, rows: torch.Tensor, places: torch.Tensor) -> None:
+        """Move the best first, again and again, and lower the scores of what shares with it; -1 for what is left."""
+        kept, scores = 0, rows[:, self.score]
+        for _ in range(min(self.most, len(rows)) if self.most > 0 else len(rows)):
+            waits = (places >= 0) & (scores > self.least)
+            waits[:kept] = False
+            if not waits.any():
+                break
+            pair = [kept, int(scores.masked_fill(~waits, -torch.inf).argmax())]
+            rows[pair], places[pair] = rows[pair[::-1]], places[pair[::-1]]
+            after, share = self.rivals(rows, kept)
+            after &= (places >= 0) & (scores > self.least)
+            lower = after & (share < self.overlap)
+            scores[lower] *= torch.exp(-0.5 / self.sigma * share[lower].square())
+            places[(after & (share >= self.overlap)) | (lower & (scores <= self.least))] = -1
+            kept += 1
+        rows[kept:] = places[kept:] = -1
+
+
 def _suppress_sorted(
-    data: torch.Tensor,
-    counts: torch.Tensor,
-    most: int,
-    overlap: float,
-    all_alike: bool,
-    top: int,
-    columns: list[int],
+    data: torch.Tensor, counts: torch.Tensor, whole: list[int], numbers: list[float]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Boxes by their scores, and where they were: -1 for what is suppressed. `columns` are those of the first
-    coordinate, of the score and of the class."""
-    coordinate, score, class_ = columns
+    """Boxes by their scores, and where they were: -1 for what is suppressed. The numbers are those of `_Limits`."""
+    most, all_alike, top, coordinate, score, class_ = whole
+    overlap, sigma, least = numbers
+    limits = _Limits(most, overlap, bool(all_alike), top, coordinate, score, class_, sigma, least)
     rows, places = torch.full_like(data, -1), torch.full(data.shape[:2], -1, device=data.device)
     for image, count in enumerate(counts.tolist()):
         order = torch.sort(data[image, :count, score], descending=True, stable=True)[1]
         order = order[:top] if top > 0 else order
         found = data[image, order]
-        low, high = _corners(found[:, coordinate : coordinate + 4], False)
-        area = (high - low).prod(1)
-        kept, scores = 0, found[:, score].clone()
-        for number in range(len(order)):
-            if not scores[number] > 0 or (most > 0 and kept >= most):
-                order[number] = found[number] = -1
-                continue
-            kept += 1
-            both = (torch.minimum(high, high[number]) - torch.maximum(low, low[number])).clamp(min=0).prod(1)
-            covered = area + area[number] - both
-            share = torch.where(covered <= 0, 0, both / covered)
-            gone = (scores > 0) & (share >= overlap) & (torch.arange(len(order), device=data.device) > number)
-            if not all_alike and class_ >= 0:
-                gone &= found[:, class_] == found[number, class_]
-            scores[gone] = found[gone, score] = -1
-            order[gone] = -1
+        (limits.decay if sigma > 0 else limits.suppress)(found, order)
         rows[image, : len(order)], places[image, : len(order)] = found, order
     return rows, places
 
 
 SUPPRESS_SORTED = define(
-    "suppress_sorted(Tensor data, Tensor counts, int most, float overlap, bool all_alike, int top, int[] columns)"
-    " -> (Tensor, Tensor)",
+    "suppress_sorted(Tensor data, Tensor counts, int[] whole, float[] numbers) -> (Tensor, Tensor)",
     lambda data, *_: (torch.empty_like(data), data.new_empty(data.shape[:2], dtype=torch.int64)),
     _suppress_sorted,
 )
@@ -232,19 +273,17 @@ SUPPRESS_SORTED = define(
 
 def _suppressed_sorted(asked: Asked) -> Value:
     attrs, (data, counts, indices) = asked.attrs, asked.args
-    if float(attrs.soft_nms_sigma):
-        raise UnsupportedError(
-            f"to_torch: {asked.name} has soft_nms_sigma={float(attrs.soft_nms_sigma)}, expected 0: no score decays"
-        )
-    columns = [int(attrs.coord_start), int(attrs.score_index), int(attrs.id_index)]
-    limits = int(attrs.max_output_size), float(attrs.iou_threshold), bool(attrs.force_suppress), int(attrs.top_k)
-    both = SUPPRESS_SORTED(data, counts, *limits, columns)
+    whole = ("max_output_size", "force_suppress", "top_k", "coord_start", "score_index", "id_index")
+    numbers = ("iou_threshold", "soft_nms_sigma", "score_threshold")
+    both = SUPPRESS_SORTED(data, counts, [int(attrs[key]) for key in whole], [float(attrs[key]) for key in numbers])
     rows, places, count = both[0], both[1], asked.shape_of(0)[1]
     if attrs.return_indices:
         order, is_first, total = _first(places >= 0, count)
         where = torch.gather(places, 1, order).clamp(min=0)
-        return torch.where(is_first, torch.gather(indices, 1, where), -1).to(torch.int32), total.unsqueeze(1)
-    return _moved(rows, *_first(rows[..., columns[1]] >= 0, count)[:2]) if attrs.invalid_to_bottom else rows
+        found = torch.where(is_first, torch.gather(indices, 1, where), -1).to(torch.int32), total.unsqueeze(1)
+        return (rows, *found) if float(attrs.soft_nms_sigma) > 0 else found
+    is_kept = rows[..., int(attrs.score_index)] >= 0
+    return _moved(rows, *_first(is_kept, count)[:2]) if attrs.invalid_to_bottom else rows
 
 
 ROWS: dict[str, Row] = {
