@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import is_result
 from autocast.frontend.conditions import bounds_of
+from autocast.frontend.containers import named_containers
 from autocast.frontend.decisions import Decision, Size
 from autocast.frontend.dynamic import DynamicAxis, Leaf
 
@@ -134,6 +135,7 @@ class Exported:
             if spec.is_leaf() or len(outputs) != spec.num_leaves:
                 return ()
             tree = pytree.tree_unflatten(list(range(len(outputs))), spec)
-            paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
+            with named_containers():
+                paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
         names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) for path in paths]
         return tuple(name for name, arg in zip(names, outputs, strict=True) if is_result(arg))

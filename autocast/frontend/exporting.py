@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one, negative_where_one
 from autocast.frontend.conditions import COMBINATIONS, counterexample
+from autocast.frontend.containers import named_containers
 from autocast.frontend.decisions import INSIDE, Decision, deviation, noted_decisions
 from autocast.frontend.decompose import decompose
 from autocast.frontend.derivatives import Derivatives, traced_below_autograd
@@ -48,6 +49,7 @@ _REMEDIES = (
 )
 
 
+@named_containers()
 def export(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic: Mapping[str, Any] | None
 ) -> Exported:
