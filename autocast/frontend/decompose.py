@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
+from autocast.frontend.complex_calls import COMPLEX
 from autocast.frontend.flex_attention import written_flex_attention
 from autocast.frontend.nodes import has_complex, is_random
 
@@ -142,11 +143,14 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
 def split(program: ExportedProgram, calls: Iterable[fx.Node], tried: set[Call]) -> ExportedProgram | None:
     """The program with calls like `calls` split by torch's tables; None where these split none of them.
 
-    Calls of complex and of random numbers stay: torch splits the latter into others of its own generator. Calls are
-    alike where operators, shapes, dtypes and numbers are the same: others of the operator stay whole. Those that were
-    `tried` before are not split again, and new ones are added to these. Those that torch fails to split stay whole.
+    Calls of complex numbers are split as `COMPLEX` says, and those of random ones stay: torch splits them into others
+    of its own generator. Calls are alike where operators, shapes, dtypes and numbers are the same: others of the
+    operator stay whole. Those that were `tried` before are not split again, and new ones are added to these. Those
+    that torch fails to split stay whole.
     """
-    known = [node for node in calls if node.target in _TABLE and not has_complex(node) and not is_random(node)]
+    known = [
+        node for node in calls if node.target in (COMPLEX if has_complex(node) else _TABLE) and not is_random(node)
+    ]
     wanted = {(node.target, _signature(node.args, node.kwargs)) for node in known} - tried
     if not wanted:
         return None
@@ -167,21 +171,21 @@ def _splitter(operator: OpOverload, wanted: set[Call]) -> Callable[..., Any]:
 
     Of operators that are composite to autograd, torch takes its own decompositions alone, for all calls.
     """
-    function = _TABLE[operator]
+    function = _TABLE.get(operator)
     if isinstance(function, functools.partial):
         return function
 
-    @functools.wraps(function)
     def splitter(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if (operator, _signature(args, kwargs)) in wanted else NotImplemented
+        is_complex = any(isinstance(x, torch.Tensor) and x.is_complex() for x in pytree.tree_leaves((args, kwargs)))
+        known = COMPLEX.get(operator) if is_complex else function
+        return known(*args, **kwargs) if known and (operator, _signature(args, kwargs)) in wanted else NotImplemented
 
     return splitter
 
 
 def _signature(args: Any, kwargs: Any) -> str:
     """What a call is given, in words, from the nodes of a program or from what torch traces with."""
-    leaves, spec = pytree.tree_flatten((tuple(args), dict(kwargs)), is_leaf=lambda value: isinstance(value, fx.Node))
-    return f"{spec} {[_word(leaf) for leaf in leaves]}"
+    return f"{_word(list(args))} {_word(dict(kwargs))}"
 
 
 def _word(value: Any) -> str:
@@ -189,6 +193,10 @@ def _word(value: Any) -> str:
         value = value.meta.get("val")
     if isinstance(value, torch.Tensor):
         return f"{value.dtype} {tuple(map(str, value.shape))}"
+    if isinstance(value, list | tuple):
+        return str([_word(part) for part in value])
+    if isinstance(value, dict):
+        return str({name: _word(part) for name, part in value.items()})
     return str(value)
 
 
