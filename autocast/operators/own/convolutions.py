@@ -13,8 +13,15 @@ from autocast.operators.operator import Expansion, Operator, define, like
 op = relax.op
 
 
+#: With more taps than this those of the last axis share a product.
+_TAPS = 64
+
+
 def _weight(e: Expansion) -> relax.Expr:
-    """One product for each tap: of the adjoint's (features, pixels) and the (pixels, channels) that the tap sees."""
+    """Products of the adjoint's (features, pixels) and of the (pixels, channels) that some taps of the window see.
+
+    All taps see their pixels in one reshaping where windows lie side by side, as a vision transformer's patches do.
+    """
     x, w, g = e.operands
     attributes = e.call.attrs
     features, per_group, *kernel = shape_of(w) or ()
@@ -27,15 +34,35 @@ def _weight(e: Expansion) -> relax.Expr:
     batch, _, *extents = shape_of(g) or ()
     pixels = math.prod(extents[1:], start=extents[0])
     rows = e.emit(op.reshape(g, relax.ShapeExpr([batch, groups, features // groups, pixels])))
-    taps = []
-    for tap in itertools.product(*map(range, kernel)):
-        begin = [place * step for place, step in zip(tap, dilation, strict=True)]
-        end = [b + (n - 1) * step + 1 for b, n, step in zip(begin, extents, strides, strict=True)]
-        seen = e.emit(op.strided_slice(padded, list(range(2, rank + 2)), begin, end, strides))
-        columns = e.emit(op.reshape(seen, relax.ShapeExpr([batch, groups, per_group, pixels])))
-        dtype = None if dtype_of(x) == dtype_of(w) else dtype_of(w)
-        taps.append(e.emit(op.sum(op.matmul(rows, op.permute_dims(columns, [0, 1, 3, 2]), out_dtype=dtype), 0)))
-    return op.reshape(e.emit(op.stack(taps, axis=-1)), w.ty.shape)
+    dtype = None if dtype_of(x) == dtype_of(w) else dtype_of(w)
+
+    def product(seen: relax.Expr, taps: int) -> relax.Expr:
+        """(groups, features of one, channels of one * taps), of (batch, channels, pixels ..., taps ...)."""
+        columns = relax.ShapeExpr([batch, groups, per_group, pixels, taps])
+        split = op.permute_dims(op.reshape(seen, columns), [0, 1, 3, 2, 4])
+        columns = e.emit(op.reshape(split, relax.ShapeExpr([batch, groups, pixels, per_group * taps])))
+        return e.emit(op.sum(op.matmul(rows, columns, out_dtype=dtype), 0))
+
+    def seen_by(x: relax.Expr, axes: range, tap: tuple[int, ...]) -> relax.Expr:
+        begin = [place * dilation[axis] for axis, place in zip(axes, tap, strict=True)]
+        end = [b + (extents[axis] - 1) * strides[axis] + 1 for axis, b in zip(axes, begin, strict=True)]
+        return op.strided_slice(x, [axis + 2 for axis in axes], begin, end, [strides[axis] for axis in axes])
+
+    if strides == kernel and all(step == 1 for step in dilation) and math.prod(kernel) > 1:
+        ends = [extent * size for extent, size in zip(extents, kernel, strict=True)]
+        tiles = op.strided_slice(padded, list(range(2, rank + 2)), [0] * rank, ends)
+        split = [size for pair in zip(extents, kernel, strict=True) for size in pair]
+        tiles = op.reshape(tiles, relax.ShapeExpr([batch, groups * per_group, *split]))
+        order = [0, 1, *range(2, 2 * rank + 2, 2), *range(3, 2 * rank + 2, 2)]
+        return op.reshape(product(op.permute_dims(tiles, order), math.prod(kernel)), w.ty.shape)
+    shared = kernel[-1] if math.prod(kernel) > _TAPS else 1
+    outer = kernel[: rank - 1] if shared > 1 else kernel
+    if shared > 1:
+        last = range(rank - 1, rank)
+        padded = e.emit(op.stack([e.emit(seen_by(padded, last, (place,))) for place in range(shared)], axis=-1))
+    taps = [product(seen_by(padded, range(len(outer)), tap), shared) for tap in itertools.product(*map(range, outer))]
+    found = op.reshape(op.stack(taps, axis=-1), [features, per_group, shared, math.prod(outer)])
+    return op.reshape(op.permute_dims(found, [0, 1, 3, 2]), w.ty.shape)
 
 
 def _channels_first(layout: str) -> list[int]:
