@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import autocast
-from autocast.errors import FallbackWarning, InputError, ReimportWarning
+from autocast.errors import FallbackWarning, InputError, PolicyError, ReimportWarning
 from autocast.wrapping import programs
 from tests.architectures import ARCHITECTURES
 
@@ -227,6 +227,8 @@ def test_options_are_those_of_autocast(imports: list[Any]) -> None:
     module, x = _network(), torch.randn(4, 16)
     exact = autocast.wrap(module, policy="float32_ops=(matmul,)")(x)
     torch.testing.assert_close(exact, module(x))
+    with pytest.raises(PolicyError, match="'fp32' is neither a preset nor a dtype"):
+        autocast.wrap(module, policy="fp32")
 
 
 def test_a_module_in_training_mode_changes_its_buffers_where_no_gradients_are_wanted(imports: list[Any]) -> None:

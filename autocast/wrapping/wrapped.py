@@ -13,6 +13,7 @@ from torch import nn
 
 from autocast.errors import InputError
 from autocast.messages import check_kind
+from autocast.policy import as_policy
 from autocast.wrapping.programs import OPTIONS, Programs
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -53,6 +54,8 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
 
     Raises
     ------
+    PolicyError
+        An option is none of those, or none of its legal values.
     ImportModelError
         In a call: what `from_torch` raises where `dynamic` says of which sizes the module is.
     """
@@ -61,6 +64,7 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         raise InputError(
             f"wrap: the module is {what}, expected one whose code is Python. Wrap the module it was made of"
         )
+    as_policy(options.get("policy"), **{name: value for name, value in options.items() if name != "policy"})
     kind: Any = type(module)
     own = module.__dict__.get("forward")
     made = _class_of(kind) if own is None else _class_with(kind, _method(module, own), own)
