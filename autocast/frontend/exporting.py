@@ -7,6 +7,7 @@ import inspect
 import logging
 import math
 import re
+import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -303,16 +304,37 @@ def _static(
     return " Without dynamic=, for inputs of these sizes alone, torch exports it."
 
 
+#: What torch logs beside an error: shapes that do not fit (since 2.14), and code that it looked for in vain.
+_LOGS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+
+
+class _WithoutGraph:
+    """Standard error, but for the graph up to where torch stopped: torch prints it beside the error, and once more."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._is_graph = stream, False
+
+    def write(self, text: str) -> int:
+        was_graph, self._is_graph = self._is_graph, text.lstrip().startswith("def forward(self")
+        is_its_end = was_graph and text == "\n"
+        return len(text) if self._is_graph or is_its_end else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
-    """Without the log of shapes that do not fit, which torch writes beside the error since 2.14."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
+    """Without what torch logs and prints beside an error, which says it all."""
+    levels = {log: log.level for log in map(logging.getLogger, _LOGS)}
+    for log in levels:
+        log.setLevel(logging.CRITICAL)
     try:
-        yield
+        with contextlib.redirect_stderr(_WithoutGraph(sys.stderr)):
+            yield
     finally:
-        log.setLevel(level)
+        for log, level in levels.items():
+            log.setLevel(level)
 
 
 @contextlib.contextmanager

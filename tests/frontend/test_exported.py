@@ -45,8 +45,17 @@ class Thins(nn.Module):
         return x.relu().to_sparse().to_dense()
 
 
+class Counts(nn.Module):
+    """One that decides by what it finds."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        count = int(x.max())
+        return x + 1 if count > 3 else x
+
+
 def test_a_refused_import_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    for module, example in ((Thins(), torch.ones(2, 3)), (nn.Linear(3, 2), torch.ones(2, 4))):
+    cases = ((Thins(), torch.ones(2, 3)), (nn.Linear(3, 2), torch.ones(2, 4)), (Counts(), torch.arange(5)))
+    for module, example in cases:
         with pytest.raises(ImportModelError):
             from_torch(module, (example,))
     assert capfd.readouterr() == ("", "")
