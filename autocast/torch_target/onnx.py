@@ -56,7 +56,7 @@ def to_onnx(model: Model, path: str | os.PathLike[str], *, opset: int = OPSET, e
     -------
     pathlib.Path
         The file. Inputs, outputs, parameters and dynamic dimensions have the model's names; outputs that have none
-        there are `output`, or `output_0` and so on.
+        there are `output`, or `output_0` and so on, and one that has an input's is `sample_out`.
 
     Raises
     ------
@@ -172,9 +172,15 @@ def _forms() -> dict[Any, Callable[..., Any]]:
 
 
 def _output_names(model: Model) -> list[str]:
-    if model.output_names:
-        return list(model.output_names[: model.num_results])
     taken = {*model.input_names, *model.params}
+    if model.output_names:
+        names = []
+        for name in model.output_names[: model.num_results]:
+            while name in taken:  # a module may return what it takes under one name; values of a file are others
+                name = f"{name}_out"
+            taken.add(name)
+            names.append(name)
+        return names
     free = (name for name in (f"output_{i}" for i in count()) if name not in taken)
     if model.num_results == 1 and "output" not in taken:
         return ["output"]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 from tvm.script import ir as I
 from tvm.script import relax as R
 
@@ -48,8 +49,9 @@ class _Net(nn.Module):
         lambda net, x: (x, x + net.weight, x),
         lambda net, x: (net.weight, x * net.weight, net.weight),
         lambda net, x: ((y := x.exp()), y, y * 2),
+        lambda net, x: {"x": x * 2, "weight": x + net.weight, "x_out": x},
     ],
-    ids=["input", "inputs", "parameters", "twice"],
+    ids=["input", "inputs", "parameters", "twice", "names of others"],
 )
 def test_results_have_names_of_their_own(function: Callable[..., Any], tmp_path: Path) -> None:
     net = _Net(function).eval()
@@ -57,7 +59,7 @@ def test_results_have_names_of_their_own(function: Callable[..., Any], tmp_path:
         expected = net(X)
     path = autocast.to_onnx(autocast.from_torch(net, (X,)), tmp_path / "net.onnx")
     got = _run(path, {"x": X})
-    for a, b in zip(got, expected if isinstance(expected, tuple) else (expected,), strict=True):
+    for a, b in zip(got, tree_leaves(expected), strict=True):
         torch.testing.assert_close(a, b)
     names = [output.name for output in onnx.load(path).graph.output]
     assert len(set(names)) == len(names) and "x" not in names and "weight" not in names
