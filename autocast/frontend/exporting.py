@@ -27,6 +27,7 @@ from autocast.frontend.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.exported import Exported
 from autocast.frontend.nodes import mark_conversions
+from autocast.frontend.numbers_of_sizes import noted_conversions, symbolic_conversions, symbolic_functions
 from autocast.frontend.recurrent_layers import whole_recurrences
 from autocast.frontend.rewritten import rewritten_functions
 from autocast.frontend.rewritten_layers import rewritten_layers
@@ -68,6 +69,28 @@ def export(
     leaves = input_leaves(module, args, kwargs)
     _check_inputs(module, args, kwargs, leaves)
     axes = parse(dynamic, leaves)
+    try:
+        with noted_conversions() as files:
+            return _export(module, args, kwargs, leaves, axes)
+    except ImportModelError as error:
+        if not files or not axes:
+            raise
+        refused = error
+    try:
+        with symbolic_conversions(files):
+            return _export(module, args, kwargs, leaves, axes)
+    except ImportModelError:
+        raise refused from refused.__cause__
+
+
+def _export(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Leaf],
+    axes: Sequence[DynamicAxis],
+) -> Exported:
+    """What `export` does, of the axes that vary."""
     derivatives = Derivatives()
     try:
         try:
@@ -143,6 +166,7 @@ def _traced(
             rewritten_layers(),
             whole_recurrences(),
             rewritten_functions(),
+            symbolic_functions(),
             noted_decisions() as decisions,
         ):
             program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)

@@ -1,0 +1,179 @@
+"""Python's functions of numbers, called with sizes that vary: `math.sqrt(n)`, `float(n)`, `int(0.7 * n)`, `len(x)`.
+
+Python makes numbers of their arguments, so that torch.export would know their results for the example alone. While a
+module is exported, those of `math` are others that compute with torch's symbols, as it has it itself of `max`, `min`
+and `math.pow`. `float`, `int` and `len`, which all code calls, are others in the files of code alone that call them
+with sizes; these are known when a module was exported once.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial, reduce
+from typing import Any
+from unittest import mock
+
+import torch
+
+from autocast.frontend.decisions import INSIDE
+
+#: Functions of `math` that are functions of torch's under the same names.
+_OF_TENSORS = (
+    "acos acosh asin asinh atan atan2 atanh cos cosh erf erfc exp expm1 fmod hypot lgamma log1p log10 log2 sin sinh tan "
+    "tanh"
+).split()
+
+
+def _varies(*values: Any) -> bool:
+    return any(isinstance(value, torch.SymInt | torch.SymFloat) for value in values)
+
+
+def _by_torch(name: str, *values: Any) -> Any:
+    """A function of tensors without dimensions; what it returns is a number that torch knows as one of values."""
+    numbers = [torch.scalar_tensor(value, dtype=torch.float64) for value in values]
+    return getattr(torch, name)(*numbers).item()
+
+
+def _log(x: Any, base: Any = None) -> Any:
+    return _by_torch("log", x) if base is None else _by_torch("log", x) / _MATH["log"](base)
+
+
+def _either(native: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
+    """`symbolic` where an argument is a size that varies, or was computed of one, else `native`."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return (symbolic if _varies(*args) else native)(*args, **kwargs)
+
+    return function
+
+
+#: By the name in `math` what is called instead.
+_MATH: dict[str, Callable[..., Any]] = {
+    name: _either(getattr(math, name), symbolic)
+    for name, symbolic in {
+        **{name: partial(_by_torch, name) for name in _OF_TENSORS},
+        "fabs": abs,
+        "isqrt": lambda n: math.trunc(torch.sym_sqrt(n)),
+        "log": _log,
+        "sqrt": torch.sym_sqrt,
+    }.items()
+}
+
+#: The same of builtins that are no types.
+_BUILTINS: dict[str, Callable[..., Any]] = {
+    "divmod": _either(divmod, lambda n, by: (n // by, n % by)),
+    "max": _either(max, lambda *numbers: reduce(torch.sym_max, numbers)),
+    "min": _either(min, lambda *numbers: reduce(torch.sym_min, numbers)),
+}
+
+#: What torch.export does not take, though Dynamo writes it in its graphs.
+_TORCH = {f"_sym_{name}": _MATH[name] for name in "acos asin atan cos cosh log2 sin sinh tan tanh".split()}
+
+
+@contextlib.contextmanager
+def symbolic_functions() -> Iterator[None]:
+    """While this is active, functions of `math` take sizes that vary."""
+    with contextlib.ExitStack() as stack:
+        for module, functions in ((math, _MATH), (builtins, _BUILTINS), (torch, _TORCH)):
+            for name, function in functions.items():
+                stack.enter_context(mock.patch.object(module, name, function))
+        yield
+
+
+class _Conversion(type):
+    """The type of what stands for `float` or `int`: in nearly all that code does with them it is these."""
+
+    native: type
+    symbolic: Callable[[Any], Any]
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return (cls.symbolic if _varies(*args) else cls.native)(*args, **kwargs)
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return isinstance(value, cls.native)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return issubclass(other, cls.native)
+
+    def __eq__(cls, other: Any) -> bool:
+        return other is cls or other is cls.native
+
+    def __hash__(cls) -> int:
+        return hash(cls.native)
+
+    def __getattr__(cls, name: str) -> Any:
+        return getattr(cls.native, name)
+
+
+def _conversion(native: type, symbolic: Callable[[Any], Any]) -> type:
+    return _Conversion(native.__name__, (), {"native": native, "symbolic": staticmethod(symbolic)})
+
+
+def _length(value: Any) -> Any:
+    return value.shape[0] if isinstance(value, torch.Tensor) and value.dim() else len(value)
+
+
+_CONVERSIONS = {
+    "float": _conversion(float, torch.sym_float),
+    "int": _conversion(int, torch.sym_int),
+    "len": _length,
+}
+
+
+@contextlib.contextmanager
+def noted_conversions() -> Iterator[list[dict[str, Any]]]:
+    """While this is active, the variables of each file whose code makes Python's numbers of sizes are added to a list,
+    once."""
+    found: list[dict[str, Any]] = []
+
+    def noting(native: Callable[[Any], Any], value: Any) -> Any:
+        frame = sys._getframe(2)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
+            frame = frame.f_back
+        if not any(known is frame.f_globals for known in found):
+            found.append(frame.f_globals)
+        return native(value)
+
+    def method(native: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        return lambda value: noting(native, value)
+
+    with contextlib.ExitStack() as stack:
+        for kind, names in ((torch.SymInt, ("__int__", "__index__")), (torch.SymFloat, ("__int__", "__float__"))):
+            for name in names:
+                stack.enter_context(mock.patch.object(kind, name, method(getattr(kind, name))))
+        yield found
+
+
+@contextlib.contextmanager
+def symbolic_conversions(files: list[dict[str, Any]]) -> Iterator[None]:
+    """While this is active, `float`, `int`, `len` and what was imported from `math` take sizes that vary in `files`."""
+    before = [(variables, {name: variables.get(name, _ABSENT) for name in _instead(variables)}) for variables in files]
+    for variables in files:
+        variables.update(_instead(variables))
+    try:
+        yield
+    finally:
+        for variables, values in before:
+            for name, value in values.items():
+                if value is _ABSENT:
+                    del variables[name]
+                else:
+                    variables[name] = value
+
+
+#: In place of a variable that a file does not have.
+_ABSENT = object()
+
+
+def _instead(variables: Mapping[str, Any]) -> dict[str, Any]:
+    native = {getattr(math, name): function for name, function in _MATH.items()}
+    imported = {
+        name: native[value]
+        for name, value in variables.items()
+        if callable(value) and getattr(value, "__module__", "") == "math" and value in native
+    }
+    return {**{name: value for name, value in _CONVERSIONS.items() if name not in variables}, **imported}
