@@ -14,7 +14,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -32,12 +32,19 @@ _OF_MEMORY = (
 )
 
 
+class Counterexample(NamedTuple):
+    """Sizes by name for which a module is another program, those that decide it, and why, in words."""
+
+    sizes: Mapping[str, int]
+    why: str
+
+
 def counterexample(
     program: torch.export.ExportedProgram,
     symbols: Mapping[str, str],
     asked: Mapping[str, tuple[int | None, int | None]],
-) -> str | None:
-    """Sizes for which a module is another program, and why, in words; None where none was found.
+) -> Counterexample | None:
+    """Sizes for which a module is another program; None where none was found.
 
     Parameters
     ----------
@@ -54,7 +61,7 @@ def counterexample(
         low = max(low, 2)  # the program of 2 is taken for that of 1
         least, largest = asked.get(name, (None, None))
         if max(least or low, 2) < low or (largest is not None and high is not None and high < largest):
-            return f"torch exports it for {name} from {low} to {high}"
+            return Counterexample({}, f"torch exports it for {name} from {low} to {high}")
         ranges[name] = (max(least or low, 2), high if largest is None else largest)
     conditions = [condition for condition in map(Condition, _asked(program)) if condition.symbols <= symbols.keys()]
     for sizes in combinations(ranges) if conditions else ():
@@ -62,7 +69,8 @@ def counterexample(
         for condition in conditions:
             if not condition.holds(values):
                 shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-                return f"for {shown} this does not hold: {condition.named(symbols)}"
+                decide = {symbols[symbol]: values[symbol] for symbol in condition.symbols}
+                return Counterexample(decide, f"for {shown} this does not hold: {condition.named(symbols)}")
     return None
 
 

@@ -27,12 +27,20 @@ from autocast.frontend.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.exported import Exported
 from autocast.frontend.nodes import mark_conversions
-from autocast.frontend.numbers_of_sizes import noted_conversions, symbolic_conversions, symbolic_functions
+from autocast.frontend.numbers_of_sizes import (
+    Conversion,
+    noted_conversions,
+    symbolic_conversions,
+    symbolic_functions,
+)
 from autocast.frontend.recurrent_layers import whole_recurrences
 from autocast.frontend.rewritten import rewritten_functions
 from autocast.frontend.rewritten_layers import rewritten_layers
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
 from autocast.runtime.tensors import kind_of_layout
+
+#: What torch's message has in it where a size that may vary does not.
+_OF_A_NUMBER = "specialized it to be a constant|inferred a static shape"
 
 #: (what torch's message has in it, what to try).
 _REMEDIES = (
@@ -40,6 +48,12 @@ _REMEDIES = (
         r"data-dependent",
         "The module decides by the values of a tensor (if, while, bool(), int(), item()), and an imported model does "
         "the same for all values: compute both ways and choose with torch.where, or decide outside of the module.",
+    ),
+    (
+        _OF_A_NUMBER,
+        "The module makes a Python number of a size, as a loop over rows does (for row in x, x.unbind(), range(n)): it has "
+        "as many steps and results as for the example. Compute all rows at a time, keep the number a size "
+        "(x.shape[0], n // 2, math.sqrt(n)), or leave the dimension out of dynamic=.",
     ),
     (r"\.numpy\(\) is not supported", "Use torch's own operations inside of the module."),
     (
@@ -69,16 +83,16 @@ def export(
     leaves = input_leaves(module, args, kwargs)
     _check_inputs(module, args, kwargs, leaves)
     axes = parse(dynamic, leaves)
+    with noted_conversions() as conversions:
+        try:
+            return _export(module, args, kwargs, leaves, axes, conversions)
+        except ImportModelError as error:
+            if not conversions or not axes:
+                raise
+            refused = error
     try:
-        with noted_conversions() as files:
-            return _export(module, args, kwargs, leaves, axes)
-    except ImportModelError as error:
-        if not files or not axes:
-            raise
-        refused = error
-    try:
-        with symbolic_conversions(files):
-            return _export(module, args, kwargs, leaves, axes)
+        with symbolic_conversions(conversions):
+            return _export(module, args, kwargs, leaves, axes, conversions)
     except ImportModelError:
         raise refused from refused.__cause__
 
@@ -89,8 +103,9 @@ def _export(
     kwargs: dict[str, Any],
     leaves: Sequence[Leaf],
     axes: Sequence[DynamicAxis],
+    conversions: Sequence[Conversion],
 ) -> Exported:
-    """What `export` does, of the axes that vary."""
+    """What `export` does, of the `axes` that vary; `conversions` are noted meanwhile."""
     derivatives = Derivatives()
     try:
         try:
@@ -110,7 +125,7 @@ def _export(
     except Exception as error:
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
         raise ImportModelError(
-            f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
+            f"from_torch: torch.export cannot export {type(module).__name__}{_place(error, conversions)}: {text}\n"
             f"{_remedy(text, axes)}{_static(module, args, kwargs, axes, differentiates=bool(derivatives.names))}"
         ) from error
     _check_conditions(exported, program, module)
@@ -184,13 +199,28 @@ def _to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
 
 
 def _check_conditions(exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
-    """ImportModelError where sizes that may come, and that torch did not prove anything of, are another program."""
+    """Raise the least sizes, as far as torch infers them, until what it assumes of sizes and did not prove holds.
+
+    Raises
+    ------
+    ImportModelError
+        It does not hold of sizes that may come: the module is another program for these.
+    """
     inferred = {axis.name: (axis.dim.min, axis.dim.max) for axis in exported.axes if not hasattr(axis.dim, "__name__")}
-    if inferred and (found := counterexample(program, exported.symbols, inferred)):
-        raise ImportModelError(
-            f"from_torch: {type(module).__name__} decides by sizes: {found}. Expected a module that computes the same "
-            f"for all sizes of {', '.join(sorted(inferred))}; narrow the bounds, or import it once for each case."
-        )
+    examples = {size.name: size.example for size in exported.sizes.values()}
+    first = None
+    while inferred and (found := counterexample(program, exported.symbols, inferred)):
+        first = first or found
+        size = next(iter(found.sizes.values())) if len(found.sizes) == 1 else _FEW
+        name = next(iter(found.sizes), "")
+        if size >= min(_FEW, examples.get(name, 0)) or not exported.require(name, size + 1):
+            raise ImportModelError(
+                f"from_torch: {type(module).__name__} decides by sizes: {first.why}. Expected a module that computes the "
+                f"same for all sizes of {', '.join(sorted(inferred))}, and cuts tensors (chunk, split) into as many parts; "
+                "narrow the bounds, import it once for each case, or, if it takes multiples alone, say so: "
+                'dynamic={"x": {1: 2 * torch.export.Dim("half")}}'
+            )
+        inferred[name] = (size + 1, inferred[name][1])
 
 
 def _check_decisions(exported: Exported, module: torch.nn.Module, example: Any) -> None:
@@ -286,10 +316,12 @@ def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: An
             )
 
 
-def _place(error: Exception) -> str:
-    """The innermost line of the model that led to an error, where it is not torch's own."""
+def _place(error: Exception, conversions: Sequence[Conversion]) -> str:
+    """The innermost line of the model that led to an error, where it is not torch's own, or made a size a number."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(INSIDE)]
-    return f" ({frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
+    if frames:
+        return f" ({frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})"
+    return f" ({conversions[0].place})" if conversions and re.search(_OF_A_NUMBER, str(error)) else ""
 
 
 def _remedy(text: str, axes: Sequence[DynamicAxis]) -> str:

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import linecache
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 from unittest import mock
 
+import sympy  # type: ignore[import-untyped]
 import torch
+from torch.fx.experimental.sym_node import SymNode
 
 from autocast.frontend.decisions import INSIDE
 
@@ -124,33 +128,53 @@ _CONVERSIONS = {
 }
 
 
+class Conversion(NamedTuple):
+    """A size that was made a number of Python's: the line of a module's code that led to it, and its file's variables."""
+
+    size: sympy.Expr
+    place: str
+    variables: dict[str, Any]
+
+
 @contextlib.contextmanager
-def noted_conversions() -> Iterator[list[dict[str, Any]]]:
-    """While this is active, the variables of each file whose code makes Python's numbers of sizes are added to a list,
-    once."""
-    found: list[dict[str, Any]] = []
+def noted_conversions() -> Iterator[list[Conversion]]:
+    """While this is active, the sizes that become numbers of Python's are added to the list, each line once."""
+    found: dict[tuple[str, sympy.Expr], Conversion] = {}
+    listed: list[Conversion] = []
 
-    def noting(native: Callable[[Any], Any], value: Any) -> Any:
-        frame = sys._getframe(2)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
-            frame = frame.f_back
-        if not any(known is frame.f_globals for known in found):
-            found.append(frame.f_globals)
-        return native(value)
+    def noting(native: Callable[..., Any]) -> Callable[..., Any]:
+        def guard(node: SymNode, file: str, line: int) -> Any:
+            frame = _outside(sys._getframe(1))
+            if frame is not None and node.expr.free_symbols:
+                at = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                place = f"{at}: {linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()}"
+                if (at, node.expr) not in found:
+                    found[at, node.expr] = Conversion(node.expr, place, frame.f_globals)
+                    listed.append(found[at, node.expr])
+            return native(node, file, line)
 
-    def method(native: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        return lambda value: noting(native, value)
+        return guard
 
     with contextlib.ExitStack() as stack:
-        for kind, names in ((torch.SymInt, ("__int__", "__index__")), (torch.SymFloat, ("__int__", "__float__"))):
-            for name in names:
-                stack.enter_context(mock.patch.object(kind, name, method(getattr(kind, name))))
-        yield found
+        for name in ("guard_int", "guard_float"):
+            stack.enter_context(mock.patch.object(SymNode, name, noting(getattr(SymNode, name))))
+        yield listed
+
+
+def _outside(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of a module's own code; None where torch alone led to this."""
+    while frame is not None and frame.f_code.co_filename.startswith(INSIDE):
+        if frame.f_code.co_filename.endswith("frontend/exporting.py"):
+            return None
+        frame = frame.f_back
+    return frame
 
 
 @contextlib.contextmanager
-def symbolic_conversions(files: list[dict[str, Any]]) -> Iterator[None]:
-    """While this is active, `float`, `int`, `len` and what was imported from `math` take sizes that vary in `files`."""
+def symbolic_conversions(conversions: Iterable[Conversion]) -> Iterator[None]:
+    """While this is active, `float`, `int`, `len` and what was imported from `math` take sizes that vary, in the files
+    of these `conversions`."""
+    files = list({id(conversion.variables): conversion.variables for conversion in conversions}.values())
     before = [(variables, {name: variables.get(name, _ABSENT) for name in _instead(variables)}) for variables in files]
     for variables in files:
         variables.update(_instead(variables))

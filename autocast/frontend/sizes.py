@@ -157,6 +157,10 @@ def _unknown(expr: sympy.Expr) -> ImportModelError:
 def number_of(operation: Any, values: Sequence[relax.Expr]) -> relax.Expr:
     """What Python computes of numbers that are 0-d float64 tensors."""
     known = _OF_NUMBERS.get(operation)
-    if known is None:
-        raise ImportModelError("a number that is computed of sizes in a way that is not known here")
+    if known is None or (operation is round and len(values) > 1):
+        raise ImportModelError(
+            f"a number is computed of sizes by {getattr(operation, '__name__', operation)} of {len(values)} numbers; "
+            f"expected one of {', '.join(sorted({known.__name__ for known in _OF_NUMBERS}))}. Try to compute it of a "
+            "tensor, torch.tensor(x.shape[0])"
+        )
     return known(*values)
