@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one, negative_where_one
-from autocast.frontend.conditions import COMBINATIONS, counterexample
+from autocast.frontend.conditions import ASSUMED, COMBINATIONS, counterexample
 from autocast.frontend.decisions import INSIDE, Decision, deviation, noted_decisions
 from autocast.frontend.decompose import decompose
 from autocast.frontend.derivatives import Derivatives, traced_below_autograd
@@ -189,13 +189,16 @@ def _traced(
 
 
 def _to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
-    """The axes with bounds of which torch proves nothing, if there are few enough sizes within all to try each."""
+    """The axes with bounds of which torch proves nothing, if there are few enough sizes within all to try each; where
+    there is no upper bound, the first ones are tried, as where there is none at all."""
     bounds = {axis.name: (axis.dim.min, axis.dim.max) for axis in axes if type(axis.dim) is torch.export.Dim}
-    if len(bounds) < len({axis.name for axis in axes}) or not all(isinstance(most, int) for _, most in bounds.values()):
+    if len(bounds) < len({axis.name for axis in axes}):
         return []
-    if math.prod(most - least + 1 for least, most in bounds.values()) > COMBINATIONS:
+    if math.prod(most - least + 1 for least, most in bounds.values() if isinstance(most, int)) > COMBINATIONS:
         return []
-    return [replace(axis, dim=torch.export.Dim.DYNAMIC(min=axis.dim.min, max=axis.dim.max)) for axis in axes]
+    bounds = {name: (least, most if isinstance(most, int) else None) for name, (least, most) in bounds.items()}
+    dims = {name: torch.export.Dim.DYNAMIC(min=least, max=most) for name, (least, most) in bounds.items()}
+    return [replace(axis, dim=dims[axis.name]) for axis in axes]
 
 
 def _check_conditions(exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
@@ -208,8 +211,8 @@ def _check_conditions(exported: Exported, program: torch.export.ExportedProgram,
     """
     inferred = {axis.name: (axis.dim.min, axis.dim.max) for axis in exported.axes if not hasattr(axis.dim, "__name__")}
     examples = {size.name: size.example for size in exported.sizes.values()}
-    first = None
-    while inferred and (found := counterexample(program, exported.symbols, inferred)):
+    first, assumed = None, getattr(module, ASSUMED, ())
+    while inferred and (found := counterexample(program, exported.symbols, inferred, assumed)):
         first = first or found
         size = next(iter(found.sizes.values())) if len(found.sizes) == 1 else _FEW
         name = next(iter(found.sizes), "")
@@ -233,9 +236,10 @@ def _check_decisions(exported: Exported, module: torch.nn.Module, example: Any) 
     """
     if not exported.decisions:
         return
+    assumed = getattr(module, ASSUMED, ())
     with _no_gradients(module), _no_cache(module, example[1]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        while found := deviation(exported.program, module, example, exported.decisions, exported.sizes):
+        while found := deviation(exported.program, module, example, exported.decisions, exported.sizes, assumed):
             (name, size), *others = found.sizes.items()
             if others or size > _FEW or not exported.require(name, size + 1):
                 shown = ", ".join(f"{name} = {size}" for name, size in found.sizes.items())
