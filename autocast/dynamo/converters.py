@@ -160,7 +160,9 @@ BACKWARD: dict[str, Converter] = {
     "attention_backward.default": attention_backward,
     "avg_pool2d_backward.default": _average_pool,
     "batch_norm_backward.default": _batch_norm,
-    "convert_element_type.default": lambda importer, node: cast(importer, importer.arg(node, 0, "a"), importer.dtype(node)),
+    "convert_element_type.default": lambda importer, node: cast(
+        importer, importer.arg(node, 0, "a"), importer.dtype(node)
+    ),
     "convolution_backward.default": _convolution,
     "embedding_dense_backward.default": _embedding,
     "gelu_backward.default": _gelu,

@@ -51,8 +51,8 @@ _REMEDIES = (
     ),
     (
         _OF_A_NUMBER,
-        "The module makes a Python number of a size, as a loop over rows does (for row in x, x.unbind(), range(n)): it has "
-        "as many steps and results as for the example. Compute all rows at a time, keep the number a size "
+        "The module makes a Python number of a size, as a loop over rows does (for row in x, x.unbind(), range(n)): "
+        "it has as many steps and results as for the example. Compute all rows at a time, keep the number a size "
         "(x.shape[0], n // 2, math.sqrt(n)), or leave the dimension out of dynamic=.",
     ),
     (r"\.numpy\(\) is not supported", "Use torch's own operations inside of the module."),
@@ -218,9 +218,9 @@ def _check_conditions(exported: Exported, program: torch.export.ExportedProgram,
         name = next(iter(found.sizes), "")
         if size >= min(_FEW, examples.get(name, 0)) or not exported.require(name, size + 1):
             raise ImportModelError(
-                f"from_torch: {type(module).__name__} decides by sizes: {first.why}. Expected a module that computes the "
-                f"same for all sizes of {', '.join(sorted(inferred))}, and cuts tensors (chunk, split) into as many parts; "
-                "narrow the bounds, import it once for each case, or, if it takes multiples alone, say so: "
+                f"from_torch: {type(module).__name__} decides by sizes: {first.why}. Expected a module that computes "
+                f"the same for all sizes of {', '.join(sorted(inferred))}, and cuts tensors (chunk, split) into as "
+                "many parts; narrow the bounds, import it once for each case, or, if it takes multiples alone, say so: "
                 'dynamic={"x": {1: 2 * torch.export.Dim("half")}}'
             )
         inferred[name] = (size + 1, inferred[name][1])
@@ -363,14 +363,17 @@ def _static(
 
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
-    """Without the log of shapes that do not fit, which torch writes beside the error since 2.14."""
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
+    """Without the logs of shapes that do not fit, which torch writes beside the error since 2.14, and of conditions
+    that it cannot write."""
+    names = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+    levels = [(log, log.level) for log in map(logging.getLogger, names)]
+    for log, _ in levels:
+        log.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        log.setLevel(level)
+        for log, level in levels:
+            log.setLevel(level)
 
 
 @contextlib.contextmanager

@@ -300,7 +300,9 @@ class Importer(ExportedProgramImporter):
 
     def _number(self, node: fx.Node) -> relax.Expr:
         """What a node computes of numbers and sizes, as a 0-d tensor of float64."""
-        return self.emit(number_of(node.target, [self._float64(value) for value in self.values(node.args) if value is not None]))
+        return self.emit(
+            number_of(node.target, [self._float64(value) for value in self.values(node.args) if value is not None])
+        )
 
     def _float64(self, value: Any) -> relax.Expr:
         """A number, a size, or what was computed of them, as a 0-d tensor."""

@@ -27,9 +27,9 @@ from autocast.frontend.decisions import INSIDE
 
 #: Functions of `math` that are functions of torch's under the same names.
 _OF_TENSORS = (
-    "acos acosh asin asinh atan atan2 atanh cos cosh erf erfc exp expm1 fmod hypot lgamma log1p log10 log2 sin sinh tan "
-    "tanh"
-).split()
+    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "sin", "sinh", "tan", "tanh"),
+    *("erf", "erfc", "exp", "expm1", "fmod", "hypot", "lgamma", "log1p", "log10", "log2"),
+)
 
 
 def _varies(*values: Any) -> bool:
@@ -75,7 +75,7 @@ _BUILTINS: dict[str, Callable[..., Any]] = {
 }
 
 #: What torch.export does not take, though Dynamo writes it in its graphs.
-_TORCH = {f"_sym_{name}": _MATH[name] for name in "acos asin atan cos cosh log2 sin sinh tan tanh".split()}
+_TORCH = {f"_sym_{name}": _MATH[name] for name in _OF_TENSORS if hasattr(torch, f"_sym_{name}")}
 
 
 @contextlib.contextmanager
@@ -129,7 +129,7 @@ _CONVERSIONS = {
 
 
 class Conversion(NamedTuple):
-    """A size that was made a number of Python's: the line of a module's code that led to it, and its file's variables."""
+    """A size that was made a number of Python's: the line of a module's code that led to it, its file's variables."""
 
     size: sympy.Expr
     place: str

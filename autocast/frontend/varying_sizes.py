@@ -73,7 +73,12 @@ def _logspace(start: Any, end: Any, steps: Any, base: float = 10.0, **options: A
 
 
 def _triangle(
-    native: Callable[..., torch.Tensor], written: Callable[..., torch.Tensor], row: Any, col: Any, *args: Any, **options: Any
+    native: Callable[..., torch.Tensor],
+    written: Callable[..., torch.Tensor],
+    row: Any,
+    col: Any,
+    *args: Any,
+    **options: Any,
 ) -> torch.Tensor:
     return (written if _varies([row, col]) else native)(row, col, *args, **options)
 
