@@ -124,9 +124,10 @@ def _export(
         raise
     except Exception as error:
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
+        static = _static(module, args, kwargs, axes, differentiates=bool(derivatives.names))
         raise ImportModelError(
             f"from_torch: torch.export cannot export {type(module).__name__}{_place(error, conversions)}: {text}\n"
-            f"{_remedy(text, axes)}{_static(module, args, kwargs, axes, differentiates=bool(derivatives.names))}"
+            f"{_remedy(text, axes, conversions)}{static}"
         ) from error
     _check_conditions(exported, program, module)
     exported.allow_one(dropped_where_one(program), negative_where_one(program))
@@ -328,9 +329,9 @@ def _place(error: Exception, conversions: Sequence[Conversion]) -> str:
     return f" ({conversions[0].place})" if conversions and re.search(_OF_A_NUMBER, str(error)) else ""
 
 
-def _remedy(text: str, axes: Sequence[DynamicAxis]) -> str:
+def _remedy(text: str, axes: Sequence[DynamicAxis], conversions: Sequence[Conversion]) -> str:
     for pattern, remedy in _REMEDIES:
-        if re.search(pattern, text):
+        if re.search(pattern, text) and (conversions or pattern != _OF_A_NUMBER):
             return remedy
     if axes:
         names = ", ".join(sorted({axis.name for axis in axes}))
