@@ -6,8 +6,6 @@ import contextlib
 import inspect
 import logging
 import math
-import re
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +19,7 @@ from torch.utils import _pytree as pytree
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one, negative_where_one
 from autocast.frontend.conditions import ASSUMED, COMBINATIONS, counterexample
-from autocast.frontend.decisions import INSIDE, Decision, deviation, noted_decisions
+from autocast.frontend.decisions import Decision, deviation, noted_decisions
 from autocast.frontend.decompose import decompose
 from autocast.frontend.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
@@ -34,33 +32,11 @@ from autocast.frontend.numbers_of_sizes import (
     symbolic_functions,
 )
 from autocast.frontend.recurrent_layers import whole_recurrences
+from autocast.frontend.remedies import place, remedy
 from autocast.frontend.rewritten import rewritten_functions
 from autocast.frontend.rewritten_layers import rewritten_layers
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
 from autocast.runtime.tensors import kind_of_layout
-
-#: What torch's message has in it where a size that may vary does not.
-_OF_A_NUMBER = "specialized it to be a constant|inferred a static shape"
-
-#: (what torch's message has in it, what to try).
-_REMEDIES = (
-    (
-        r"data-dependent",
-        "The module decides by the values of a tensor (if, while, bool(), int(), item()), and an imported model does "
-        "the same for all values: compute both ways and choose with torch.where, or decide outside of the module.",
-    ),
-    (
-        _OF_A_NUMBER,
-        "The module makes a Python number of a size, as a loop over rows does (for row in x, x.unbind(), range(n)): "
-        "it has as many steps and results as for the example. Compute all rows at a time, keep the number a size "
-        "(x.shape[0], n // 2, math.sqrt(n)), or leave the dimension out of dynamic=.",
-    ),
-    (r"\.numpy\(\) is not supported", "Use torch's own operations inside of the module."),
-    (
-        r"Unsupported input type",
-        "Example inputs are tensors, plain Python values, and tuples and dictionaries of them.",
-    ),
-)
 
 
 def export(
@@ -126,8 +102,8 @@ def _export(
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
         static = _static(module, args, kwargs, axes, differentiates=bool(derivatives.names))
         raise ImportModelError(
-            f"from_torch: torch.export cannot export {type(module).__name__}{_place(error, conversions)}: {text}\n"
-            f"{_remedy(text, axes, conversions)}{static}"
+            f"from_torch: torch.export cannot export {type(module).__name__}{place(error, conversions)}: {text}\n"
+            f"{remedy(text, axes, conversions)}{static}"
         ) from error
     _check_conditions(exported, program, module)
     exported.allow_one(dropped_where_one(program), negative_where_one(program))
@@ -319,30 +295,6 @@ def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: An
                 f"from_torch: the example input {leaf.name!r} is a numpy array; expected a torch tensor. Try "
                 "torch.from_numpy(array)."
             )
-
-
-def _place(error: Exception, conversions: Sequence[Conversion]) -> str:
-    """The innermost line of the model that led to an error, where it is not torch's own, or made a size a number."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(INSIDE)]
-    if frames:
-        return f" ({frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})"
-    return f" ({conversions[0].place})" if conversions and re.search(_OF_A_NUMBER, str(error)) else ""
-
-
-def _remedy(text: str, axes: Sequence[DynamicAxis], conversions: Sequence[Conversion]) -> str:
-    for pattern, remedy in _REMEDIES:
-        if re.search(pattern, text) and (conversions or pattern != _OF_A_NUMBER):
-            return remedy
-    if axes:
-        names = ", ".join(sorted({axis.name for axis in axes}))
-        return (
-            f"Either it does not run with the example inputs, or it does not allow {names} to vary freely: name "
-            "every input that has the dimension, or narrow its bounds."
-        )
-    return (
-        "Make sure that the module runs with the example inputs; if it does, write this part of it with other "
-        "operations, or leave it out of the module that you import."
-    )
 
 
 def _static(

@@ -77,10 +77,16 @@ def _triangle(
     written: Callable[..., torch.Tensor],
     row: Any,
     col: Any,
-    *args: Any,
-    **options: Any,
+    offset: int = 0,
+    **how: Any,
 ) -> torch.Tensor:
-    return (written if _varies([row, col]) else native)(row, col, *args, **options)
+    """The places of a triangle: of half a square as many as an expression of sizes says, else they are found."""
+    if not _varies([row, col]):
+        return native(row, col, offset, **how)
+    if str(row) == str(col) and abs(offset) <= 1:
+        return written(row, col, offset, **how)
+    cut = torch.tril if native is torch.tril_indices else torch.triu
+    return cut(torch.ones(row, col, dtype=torch.bool), offset).nonzero().T.to(how.get("dtype", torch.int64))
 
 
 def combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
