@@ -18,7 +18,7 @@ from tvm import relax, tirx
 
 from autocast.errors import ImportModelError
 
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+_ARITHMETIC: dict[Any, Callable[..., Any]] = {
     sympy.Add: operator.add,
     sympy.Mul: operator.mul,
     sympy_functions.FloorDiv: tirx.floordiv,

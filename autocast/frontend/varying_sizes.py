@@ -142,7 +142,8 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arg
         scale = 1 / torch.sym_sqrt(query.shape[-1])
     if isinstance(scale, torch.SymFloat | torch.SymInt):
         query, scale = query * scale, 1.0
-    return F.scaled_dot_product_attention(query, key, value, *args, scale=scale, **options)
+    native: Callable[..., torch.Tensor] = F.scaled_dot_product_attention
+    return native(query, key, value, *args, scale=scale, **options)
 
 
 #: Functions, as a module calls them, and what is called instead.
