@@ -16,7 +16,7 @@ from tvm import relax
 from autocast.dynamo.adjoints import adjoints
 from autocast.dynamo.attention import attention, attention_backward
 from autocast.errors import ImportModelError
-from autocast.frontend.helpers import Converter, axis_of, dims
+from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
 from autocast.frontend.layers import convolution
 from autocast.frontend.pooling import average_pool, max_pool
@@ -160,6 +160,9 @@ BACKWARD: dict[str, Converter] = {
     "attention_backward.default": attention_backward,
     "avg_pool2d_backward.default": _average_pool,
     "batch_norm_backward.default": _batch_norm,
+    "convert_element_type.default": lambda importer, node: cast(
+        importer, importer.arg(node, 0, "a"), importer.dtype(node)
+    ),
     "convolution_backward.default": _convolution,
     "embedding_dense_backward.default": _embedding,
     "gelu_backward.default": _gelu,

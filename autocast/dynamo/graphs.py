@@ -10,10 +10,12 @@ import torch
 from torch import fx
 from torch._higher_order_ops.effects import with_effects
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from autocast import amp
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend import from_torch
+from autocast.frontend.conditions import ASSUMED, Condition, guarded
 from autocast.kernels import detect_target
 from autocast.model.value import Model
 from autocast.runtime.executable import Executable
@@ -46,6 +48,7 @@ class Inputs(torch.nn.Module):
     def __init__(self, graph: Graph, inputs: Sequence[Any]) -> None:
         super().__init__()
         self.body, self.graph, self.numbers = graph.body, graph, graph.numbers_of(inputs)
+        self.__dict__[ASSUMED] = graph.assumed
         for position in graph.weights:
             self.register_buffer(_name(position), inputs[position].detach())
         self.eval()
@@ -123,11 +126,13 @@ class Graph:
         self.axes: dict[str, list[tuple[int, int]]] = {}
         self.bounds: dict[str, tuple[int | None, ...]] = {}
         self.expressions: dict[str, Any] = {}
+        self.environment: ShapeEnv | None = None
         for i in self.tensors:
             for axis, size in enumerate(values[i].shape):
                 if isinstance(size, torch.SymInt):
                     self.axes.setdefault(str(size), []).append((i, axis))
                     self.bounds[str(size)], self.expressions[str(size)] = _bounds(size), size.node.expr
+                    self.environment = size.node.shape_env
         rest = [i for i in range(len(examples)) if i not in tensors]
         self.sizes = {i: self.axes[str(values[i])][0] for i in rest if str(values[i]) in self.axes}
         self.carried = [i for i in rest if i not in self.sizes and self.is_carried(values[i])]
@@ -165,6 +170,11 @@ class Graph:
                     f"{type(value).__name__}; expected tensors and their sizes. Compute it outside of the graph"
                 )
         return tensors, passed, others
+
+    @property
+    def assumed(self) -> list[Condition]:
+        """What torch checks of sizes before it calls the graph."""
+        return [] if self.environment is None else list(map(Condition, guarded(self.environment)))
 
     def numbers_of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The plain numbers among the inputs."""

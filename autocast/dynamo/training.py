@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
@@ -202,7 +203,8 @@ class _Traced(Graph):
             for tensor, axis in places[1:]:
                 torch._check(given[tensor].shape[axis] == known[name])
             expression = self.expressions[name]
-            if not expression.is_symbol and known.keys() >= set(map(str, expression.free_symbols)):
+            whole = all(part.is_integer for part in sympy.preorder_traversal(expression))  # torch traces no others here
+            if whole and not expression.is_symbol and known.keys() >= set(map(str, expression.free_symbols)):
                 values = {symbol: known[str(symbol)] for symbol in expression.free_symbols}
                 torch._check(known[name] == sympy_interp(PythonReferenceAnalysis, values, expression))
 

@@ -30,8 +30,9 @@ def operands(importer: Importer, node: fx.Node, *, numbers_are_wide: bool = Fals
         common = torch.float32
     dtype = str(importer._convert_data_type(common))
     left, right = (_operand(importer, importer.arg(node, i, ""), dtype) for i in range(2))
-    if alpha != 1:
-        right = importer.emit(relax.op.multiply(right, relax.const(alpha, dtype)))
+    if isinstance(alpha, fx.Node) or alpha != 1:
+        factor = _operand(importer, importer.arg(node, len(node.args), "alpha"), dtype)
+        right = importer.emit(relax.op.multiply(right, factor))
     return left, right
 
 

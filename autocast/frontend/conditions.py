@@ -14,12 +14,15 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
+
+#: Where a module keeps what holds of all sizes that it is called with.
+ASSUMED = "_autocast_assumed"
 
 #: So many combinations of sizes are tried; of a dimension that has no upper bound so many sizes.
 COMBINATIONS, _SIZES = 20_000, 1024
@@ -32,12 +35,20 @@ _OF_MEMORY = (
 )
 
 
+class Counterexample(NamedTuple):
+    """Sizes by name for which a module is another program, those that decide it, and why, in words."""
+
+    sizes: Mapping[str, int]
+    why: str
+
+
 def counterexample(
     program: torch.export.ExportedProgram,
     symbols: Mapping[str, str],
     asked: Mapping[str, tuple[int | None, int | None]],
-) -> str | None:
-    """Sizes for which a module is another program, and why, in words; None where none was found.
+    assumed: Sequence[Condition] = (),
+) -> Counterexample | None:
+    """Sizes for which a module is another program; None where none was found.
 
     Parameters
     ----------
@@ -47,6 +58,8 @@ def counterexample(
         The names of its symbolic sizes.
     asked
         By name the least and the largest size that there may be; None: what torch inferred.
+    assumed
+        What holds of all sizes that may come, by their names.
     """
     ranges, bounds = {}, bounds_of(program)
     for symbol, name in symbols.items():
@@ -54,15 +67,18 @@ def counterexample(
         low = max(low, 2)  # the program of 2 is taken for that of 1
         least, largest = asked.get(name, (None, None))
         if max(least or low, 2) < low or (largest is not None and high is not None and high < largest):
-            return f"torch exports it for {name} from {low} to {high}"
+            return Counterexample({}, f"torch exports it for {name} from {low} to {high}")
         ranges[name] = (max(least or low, 2), high if largest is None else largest)
     conditions = [condition for condition in map(Condition, _asked(program)) if condition.symbols <= symbols.keys()]
     for sizes in combinations(ranges) if conditions else ():
+        if not all(condition.holds(sizes) for condition in assumed if condition.symbols <= sizes.keys()):
+            continue
         values = {symbol: sizes[name] for symbol, name in symbols.items()}
         for condition in conditions:
             if not condition.holds(values):
                 shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-                return f"for {shown} this does not hold: {condition.named(symbols)}"
+                decide = {symbols[symbol]: values[symbol] for symbol in condition.symbols}
+                return Counterexample(decide, f"for {shown} this does not hold: {condition.named(symbols)}")
     return None
 
 
@@ -93,8 +109,12 @@ class Condition:
 def _asked(program: torch.export.ExportedProgram) -> list[Any]:
     """What was found to hold of the sizes of a program, as expressions, but for what changes no number."""
     env = _environment(program)
-    guards = [] if env is None else env.guards
-    places = [(guard.expr, guard.sloc.framework_loc) for guard in guards if guard.expr.free_symbols]
+    return [] if env is None else guarded(env)
+
+
+def guarded(env: ShapeEnv) -> list[Any]:
+    """What torch found to hold of sizes, as expressions, but for what changes no number."""
+    places = [(guard.expr, guard.sloc.framework_loc) for guard in env.guards if guard.expr.free_symbols]
     # Of what it does not know the frame of, torch has text or nothing.
     exprs = [expr for expr, at in places if not is_of_memory(getattr(at, "filename", ""), getattr(at, "name", ""))]
     return [expr for expr in exprs if not _is_of_few(PythonPrinter().doprint(expr))]

@@ -132,7 +132,7 @@ def _evaluate_uniform(node: fx.Node, values: dict[fx.Node, Any]) -> torch.Tensor
         return target(base, *node.args[1:], **node.kwargs)
     first = node.args[0] if node.args else None
     args, kwargs = _map(node.args, values), _map(node.kwargs, values)
-    if target in _FILLS_LIKE or (target in _POINTWISE and not _has_symbolic_scalar(node)):
+    if (target in _FILLS_LIKE or target in _POINTWISE) and not _has_symbolic_scalar(node):
         return target(*args, **kwargs)
     if target is aten.expand.default:
         return values[first].expand(base)

@@ -57,7 +57,7 @@ TRUSTED = frozenset(
         "abs acos acosh asin asinh atan atanh ceil cos cosh",
         "erf exp flip floor gelu isinf isnan leaky_relu log max mean",
         "min neg permute prod reciprocal relu round rsqrt sigmoid sign silu",
-        "sin sinh sqrt square stack tan tanh tril triu trunc",
+        "sin sinh sqrt square stack tan tanh trunc",
     )
     for name in names.split()
 )

@@ -96,6 +96,7 @@ def deviation(
     example: tuple[Sequence[Any], Mapping[str, Any]],
     decisions: Sequence[Decision],
     sizes: Mapping[str, Size],
+    assumed: Sequence[Condition] = (),
 ) -> Deviation | None:
     """Sizes for which a decision falls otherwise than it did, and the module returns something else; None if none are
     found.
@@ -108,6 +109,8 @@ def deviation(
         What the module decided.
     sizes
         By torch's symbol what there is to know of a size. Those of which nothing is decided stay as they are.
+    assumed
+        What holds of all sizes that may come, by their names.
     """
     agree: dict[tuple[int, ...], bool | None] = {}
     usual = {symbol: max(size.example, size.least, 2) for symbol, size in sizes.items()}
@@ -119,6 +122,9 @@ def deviation(
         others = (values for values in combinations(bounds) if decision.condition.holds(values) != decision.held)
         for values in islice(others, _CALLS):
             sized = {**usual, **values}
+            named = {sizes[symbol].name: value for symbol, value in sized.items()}
+            if not all(condition.holds(named) for condition in assumed if condition.symbols <= named.keys()):
+                continue
             key = tuple(sized.values())
             if key not in agree:
                 agree[key] = _agrees(program, module, example, sized)

@@ -6,9 +6,7 @@ import contextlib
 import inspect
 import logging
 import math
-import re
 import sys
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,33 +19,26 @@ from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one, negative_where_one
-from autocast.frontend.conditions import COMBINATIONS, counterexample
+from autocast.frontend.conditions import ASSUMED, COMBINATIONS, counterexample
 from autocast.frontend.containers import named_containers
-from autocast.frontend.decisions import INSIDE, Decision, deviation, noted_decisions
+from autocast.frontend.decisions import Decision, deviation, noted_decisions
 from autocast.frontend.decompose import decompose
 from autocast.frontend.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.exported import Exported
 from autocast.frontend.nodes import mark_conversions
+from autocast.frontend.numbers_of_sizes import (
+    Conversion,
+    noted_conversions,
+    symbolic_conversions,
+    symbolic_functions,
+)
 from autocast.frontend.recurrent_layers import whole_recurrences
+from autocast.frontend.remedies import place, remedy
 from autocast.frontend.rewritten import rewritten_functions
 from autocast.frontend.rewritten_layers import rewritten_layers
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
 from autocast.runtime.tensors import kind_of_layout
-
-#: (what torch's message has in it, what to try).
-_REMEDIES = (
-    (
-        r"data-dependent",
-        "The module decides by the values of a tensor (if, while, bool(), int(), item()), and an imported model does "
-        "the same for all values: compute both ways and choose with torch.where, or decide outside of the module.",
-    ),
-    (r"\.numpy\(\) is not supported", "Use torch's own operations inside of the module."),
-    (
-        r"Unsupported input type",
-        "Example inputs are tensors, plain Python values, and tuples and dictionaries of them.",
-    ),
-)
 
 
 @named_containers()
@@ -71,6 +62,29 @@ def export(
     leaves = input_leaves(module, args, kwargs)
     _check_inputs(module, args, kwargs, leaves)
     axes = parse(dynamic, leaves)
+    with noted_conversions() as conversions:
+        try:
+            return _export(module, args, kwargs, leaves, axes, conversions)
+        except ImportModelError as error:
+            if not conversions or not axes:
+                raise
+            refused = error
+    try:
+        with symbolic_conversions(conversions):
+            return _export(module, args, kwargs, leaves, axes, conversions)
+    except ImportModelError:
+        raise refused from refused.__cause__
+
+
+def _export(
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    leaves: Sequence[Leaf],
+    axes: Sequence[DynamicAxis],
+    conversions: Sequence[Conversion],
+) -> Exported:
+    """What `export` does, of the `axes` that vary; `conversions` are noted meanwhile."""
     derivatives = Derivatives()
     try:
         try:
@@ -89,9 +103,10 @@ def export(
         raise
     except Exception as error:
         text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
+        static = _static(module, args, kwargs, axes, differentiates=bool(derivatives.names))
         raise ImportModelError(
-            f"from_torch: torch.export cannot export {type(module).__name__}{_place(error)}: {text}\n"
-            f"{_remedy(text, axes)}{_static(module, args, kwargs, axes, differentiates=bool(derivatives.names))}"
+            f"from_torch: torch.export cannot export {type(module).__name__}{place(error, conversions)}: {text}\n"
+            f"{remedy(text, axes, conversions)}{static}"
         ) from error
     _check_conditions(exported, program, module)
     exported.allow_one(dropped_where_one(program), negative_where_one(program))
@@ -146,6 +161,7 @@ def _traced(
             rewritten_layers(),
             whole_recurrences(),
             rewritten_functions(),
+            symbolic_functions(),
             noted_decisions() as decisions,
         ):
             program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
@@ -153,23 +169,41 @@ def _traced(
 
 
 def _to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
-    """The axes with bounds of which torch proves nothing, if there are few enough sizes within all to try each."""
+    """The axes with bounds of which torch proves nothing, if there are few enough sizes within all to try each; where
+    there is no upper bound, the first ones are tried, as where there is none at all."""
     bounds = {axis.name: (axis.dim.min, axis.dim.max) for axis in axes if type(axis.dim) is torch.export.Dim}
-    if len(bounds) < len({axis.name for axis in axes}) or not all(isinstance(most, int) for _, most in bounds.values()):
+    if len(bounds) < len({axis.name for axis in axes}):
         return []
-    if math.prod(most - least + 1 for least, most in bounds.values()) > COMBINATIONS:
+    if math.prod(most - least + 1 for least, most in bounds.values() if isinstance(most, int)) > COMBINATIONS:
         return []
-    return [replace(axis, dim=torch.export.Dim.DYNAMIC(min=axis.dim.min, max=axis.dim.max)) for axis in axes]
+    bounds = {name: (least, most if isinstance(most, int) else None) for name, (least, most) in bounds.items()}
+    dims = {name: torch.export.Dim.DYNAMIC(min=least, max=most) for name, (least, most) in bounds.items()}
+    return [replace(axis, dim=dims[axis.name]) for axis in axes]
 
 
 def _check_conditions(exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
-    """ImportModelError where sizes that may come, and that torch did not prove anything of, are another program."""
+    """Raise the least sizes, as far as torch infers them, until what it assumes of sizes and did not prove holds.
+
+    Raises
+    ------
+    ImportModelError
+        It does not hold of sizes that may come: the module is another program for these.
+    """
     inferred = {axis.name: (axis.dim.min, axis.dim.max) for axis in exported.axes if not hasattr(axis.dim, "__name__")}
-    if inferred and (found := counterexample(program, exported.symbols, inferred)):
-        raise ImportModelError(
-            f"from_torch: {type(module).__name__} decides by sizes: {found}. Expected a module that computes the same "
-            f"for all sizes of {', '.join(sorted(inferred))}; narrow the bounds, or import it once for each case."
-        )
+    examples = {size.name: size.example for size in exported.sizes.values()}
+    first, assumed = None, getattr(module, ASSUMED, ())
+    while inferred and (found := counterexample(program, exported.symbols, inferred, assumed)):
+        first = first or found
+        size = next(iter(found.sizes.values())) if len(found.sizes) == 1 else _FEW
+        name = next(iter(found.sizes), "")
+        if size >= min(_FEW, examples.get(name, 0)) or not exported.require(name, size + 1):
+            raise ImportModelError(
+                f"from_torch: {type(module).__name__} decides by sizes: {first.why}. Expected a module that computes "
+                f"the same for all sizes of {', '.join(sorted(inferred))}, and cuts tensors (chunk, split) into as "
+                "many parts; narrow the bounds, import it once for each case, or, if it takes multiples alone, say so: "
+                'dynamic={"x": {1: 2 * torch.export.Dim("half")}}'
+            )
+        inferred[name] = (size + 1, inferred[name][1])
 
 
 def _check_decisions(exported: Exported, module: torch.nn.Module, example: Any) -> None:
@@ -182,9 +216,10 @@ def _check_decisions(exported: Exported, module: torch.nn.Module, example: Any) 
     """
     if not exported.decisions:
         return
+    assumed = getattr(module, ASSUMED, ())
     with _no_gradients(module), _no_cache(module, example[1]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        while found := deviation(exported.program, module, example, exported.decisions, exported.sizes):
+        while found := deviation(exported.program, module, example, exported.decisions, exported.sizes, assumed):
             (name, size), *others = found.sizes.items()
             if others or size > _FEW or not exported.require(name, size + 1):
                 shown = ", ".join(f"{name} = {size}" for name, size in found.sizes.items())
@@ -263,28 +298,6 @@ def _check_inputs(module: torch.nn.Module, example_args: Any, example_kwargs: An
                 f"from_torch: the example input {leaf.name!r} is a numpy array; expected a torch tensor. Try "
                 "torch.from_numpy(array)."
             )
-
-
-def _place(error: Exception) -> str:
-    """The innermost line of the model that led to an error, where it is not torch's own."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(INSIDE)]
-    return f" ({frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line})" if frames else ""
-
-
-def _remedy(text: str, axes: Sequence[DynamicAxis]) -> str:
-    for pattern, remedy in _REMEDIES:
-        if re.search(pattern, text):
-            return remedy
-    if axes:
-        names = ", ".join(sorted({axis.name for axis in axes}))
-        return (
-            f"Either it does not run with the example inputs, or it does not allow {names} to vary freely: name "
-            "every input that has the dimension, or narrow its bounds."
-        )
-    return (
-        "Make sure that the module runs with the example inputs; if it does, write this part of it with other "
-        "operations, or leave it out of the module that you import."
-    )
 
 
 def _static(

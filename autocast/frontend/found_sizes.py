@@ -114,9 +114,16 @@ class FoundSizes:
     def match_number(self, builder: PlacedBuilder, value: relax.Expr, size: Any) -> None:
         """The number that a 0-d tensor holds as the size that torch calls it, where anything reads that."""
         if isinstance(size, torch.SymInt) and not self.knows(size) and _symbol(size) in self.read:
-            row = relax.op.reshape(relax.op.astype(value, "int64"), [1])
-            shape, ty = builder.emit(relax.op.tensor_to_shape(builder.emit(row))), size.node.expr
-            self._matched(builder, shape, {_symbol(size)}, lambda: relax.ShapeType([self.size(ty)]))
+            shape, expr = _shape(builder, value), size.node.expr
+            self._matched(builder, shape, {_symbol(size)}, lambda: relax.ShapeType([self.size(expr)]))
+
+    def match_computed(self, builder: PlacedBuilder, value: relax.Expr, size: torch.SymInt) -> tirx.Var:
+        """The whole number that a 0-d tensor holds as the size that torch computes of others by floating-point ones."""
+        expr = size.node.expr
+        self.known |= expr.free_symbols
+        self.symbols[str(expr)] = variable = tirx.Var(f"rounded{len(self.symbols)}", "int64")
+        builder.match_cast(_shape(builder, value), relax.ShapeType([variable]))
+        return variable
 
     def _matched(self, builder: PlacedBuilder, value: relax.Expr, new: set[sympy.Symbol], ty: _Type) -> relax.Var:
         """`value` as one of type `ty()`, which says the `new` sizes; where they are checked, other names come first.
@@ -142,6 +149,12 @@ class FoundSizes:
         self.symbols.update(sizes)
         builder.match_cast(builder.emit(call), relax.ShapeType(list(sizes.values())))
         return builder.match_cast(value, ty())
+
+
+def _shape(builder: PlacedBuilder, value: relax.Expr) -> relax.Var:
+    """A shape of the one size that a 0-d tensor holds."""
+    row = relax.op.reshape(relax.op.astype(value, "int64"), [1])
+    return builder.emit(relax.op.tensor_to_shape(builder.emit(row)))
 
 
 def _solved(condition: Condition, new: set[sympy.Symbol]) -> tuple[sympy.Symbol, sympy.Expr] | None:

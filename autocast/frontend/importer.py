@@ -254,13 +254,11 @@ class Importer(ExportedProgramImporter):
             self.found.match_number(self.block_builder, self.env[node], node.meta["val"])
             return self.env[node]
         if isinstance(node.meta.get("val"), torch.SymInt):
-            if not self.found.knows(node.meta["val"]):
-                raise ImportModelError("a number that depends on the values of a tensor; leave out .item()")
-            return self.dim(node.meta["val"])
+            return self._size(node)
         if isinstance(node.meta.get("val"), torch.SymBool):
             return None  # a condition of sizes: what reads it computes it
         if isinstance(node.meta.get("val"), torch.SymFloat):
-            return self.emit(number_of(node.target, [*map(self._float64, self.values(node.args))]))
+            return self._number(node)
         if node.target is with_effects and not node.args[1]._schema.returns:
             return [None]  # a check that raises, and orders itself after others by a token
         if operator_of(node) is not node.target:
@@ -285,6 +283,26 @@ class Importer(ExportedProgramImporter):
                 why = str(error) if isinstance(error, ImportModelError) else f"{type(error).__name__}: {error}"
         self.left[node] = why
         return self.otherwise(self, node)
+
+    def _size(self, node: fx.Node) -> tirx.PrimExpr:
+        """A size that is computed of others: as one, or, where floating-point numbers decide it, as a number."""
+        size = node.meta["val"]
+        try:
+            if self.found.knows(size):
+                return self.dim(size)
+            raise ImportModelError("a number that depends on the values of a tensor; leave out .item()")
+        except ImportModelError as refused:
+            try:
+                number = self._number(node)
+            except ImportModelError:
+                raise refused from None
+        return self.found.match_computed(self.block_builder, number, size)
+
+    def _number(self, node: fx.Node) -> relax.Expr:
+        """What a node computes of numbers and sizes, as a 0-d tensor of float64."""
+        return self.emit(
+            number_of(node.target, [self._float64(value) for value in self.values(node.args) if value is not None])
+        )
 
     def _float64(self, value: Any) -> relax.Expr:
         """A number, a size, or what was computed of them, as a 0-d tensor."""

@@ -15,7 +15,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.conditions import never_negative
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
-from autocast.ir import is_tensor
+from autocast.ir import dtype_of, is_constant, is_tensor
 
 
 def _index_select(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -108,10 +108,10 @@ def _example(size: Any) -> int | None:
 def _pad(importer: Importer, node: fx.Node) -> relax.Expr:
     """Numbers before and after; where sizes say how many, what is put beside it may be empty."""
     amounts, given = importer.arg(node, 1, "pad"), node.args[1]
-    if all(isinstance(amount, int) for amount in amounts):
-        return importer.convert_map["constant_pad_nd.default"](node)
     x, value, dtype = importer.arg(node, 0, "self"), importer.arg(node, 2, "value", 0), importer.dtype(node)
-    number = value if isinstance(value, relax.Expr) else relax.const(value, dtype)
+    if all(isinstance(amount, int) for amount in amounts) and isinstance(value, int | float):
+        return importer.convert_map["constant_pad_nd.default"](node)
+    number = _number(importer, value, dtype)
     for place, amount in enumerate(amounts):
         if isinstance(amount, int) and amount == 0:
             continue
@@ -119,7 +119,7 @@ def _pad(importer: Importer, node: fx.Node) -> relax.Expr:
             raise ImportModelError("it pads by what may be below 0 for some sizes; cut the tensor first")
         axis = len(dims(x)) - 1 - place // 2
         shape = [*dims(x)[:axis], amount, *dims(x)[axis + 1 :]]
-        numbers = importer.emit(relax.op.full(shape, number, dtype))
+        numbers = importer.emit(_filled(shape, number))
         x = importer.emit(relax.op.concat([x, numbers] if place % 2 else [numbers, x], axis=axis))
     return x
 
@@ -225,10 +225,13 @@ def _full(importer: Importer, node: fx.Node) -> relax.Expr:
     """Every `full`, `full_like` and `new_full`; the value is a number, a size, or what a tensor holds."""
     position = 2 if node.target is torch.ops.aten.new_full.default else 1
     value, dtype = importer.arg(node, position, "fill_value"), importer.dtype(node)
-    number = _number(importer, value, dtype)
-    if isinstance(value, bool | int | float):
-        return importer.emit(relax.op.full(importer.shape(node), number, dtype))
-    return importer.emit(relax.op.broadcast_to(number, importer.shape(node)))
+    return importer.emit(_filled(importer.shape(node), _number(importer, value, dtype)))
+
+
+def _filled(shape: list[Any], number: relax.Expr) -> relax.Expr:
+    """A tensor of a number, which a 0-d tensor holds."""
+    known = is_constant(number)
+    return relax.op.full(shape, number, dtype_of(number)) if known else relax.op.broadcast_to(number, shape)
 
 
 def _scalar_tensor(importer: Importer, node: fx.Node) -> relax.Expr:

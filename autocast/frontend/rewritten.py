@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
-from autocast.frontend.varying_sizes import VARYING
+from autocast.frontend.varying_sizes import VARYING, combinations
 
 #: What selu approaches.
 _SELU_LIMIT = -1.7580993408473766
@@ -72,8 +72,10 @@ def _corrcoef(input: torch.Tensor) -> torch.Tensor:
 
 
 def _combinations(input: torch.Tensor, r: int = 2, with_replacement: bool = False) -> torch.Tensor:
-    if r == 0 or not isinstance(input.shape[0], int):
+    if r == 0:
         return torch.combinations(input, r, with_replacement)
+    if not isinstance(input.shape[0], int):
+        return combinations(input, r, with_replacement)
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     places = list(choose(range(input.shape[0]), r))
     return input[torch.tensor(places, dtype=torch.int64).reshape(len(places), r)]

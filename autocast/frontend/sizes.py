@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from tvm import relax, tirx
 
 from autocast.errors import ImportModelError
 
-_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+_ARITHMETIC: dict[Any, Callable[..., Any]] = {
     sympy.Add: operator.add,
     sympy.Mul: operator.mul,
     sympy_functions.FloorDiv: tirx.floordiv,
@@ -25,17 +26,27 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     sympy_functions.PythonMod: tirx.floormod,
     sympy_functions.Max: tirx.max,
     sympy_functions.Min: tirx.min,
+    sympy_functions.BitwiseFn_bitwise_and: tirx.bitwise_and,
+    sympy_functions.BitwiseFn_bitwise_or: tirx.bitwise_or,
+    sympy.Abs: lambda size: tirx.max(size, -size),
 }
 
-#: What Python computes of sizes that is no size.
+#: What Python computes of sizes and numbers, by numbers.
 _OF_NUMBERS: dict[Any, Callable[..., relax.Expr]] = {
     torch.sym_float: lambda x: x,
     torch.sym_max: relax.op.maximum,
     torch.sym_min: relax.op.minimum,
+    torch.sym_sqrt: relax.op.sqrt,
+    math.ceil: relax.op.ceil,
+    math.floor: relax.op.floor,
+    math.trunc: relax.op.trunc,
+    round: relax.op.round,
+    **dict.fromkeys((abs, operator.abs), relax.op.abs),
     operator.add: relax.op.add,
     operator.sub: relax.op.subtract,
     operator.mul: relax.op.multiply,
     operator.truediv: relax.op.divide,
+    operator.mod: relax.op.floor_mod,
     operator.pow: relax.op.power,
     operator.neg: relax.op.negative,
 }
@@ -45,7 +56,10 @@ _DENOMINATOR, _TRIED = 4096, 1 << 20
 
 
 def size_of(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
-    """A size that torch computes from symbols, as Relax does; symbols that are new are added to `symbols`."""
+    """A size that torch computes from symbols, as Relax does; symbols that are new are added to `symbols`, which may
+    have sizes that are computed of others, too, by their text."""
+    if (known := symbols.get(str(expr))) is not None:
+        return known
     if isinstance(expr, sympy.Symbol):
         return symbols.setdefault(str(expr), tirx.Var(str(expr), "int64"))
     if isinstance(expr, sympy.Integer):
@@ -60,9 +74,7 @@ def size_of(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr:
     if combine is None:
         raise _unknown(expr)
     parts = [size_of(part, symbols) for part in expr.args]
-    result = parts[0]
-    for part in parts[1:]:
-        result = combine(result, part)
+    result = functools.reduce(combine, parts) if len(parts) > 1 else combine(*parts)
     return tvm.sym.Analyzer().simplify(result)  # TVM's fusion takes `2 * n` for another size than its own `n * 2`
 
 
@@ -91,6 +103,8 @@ def _rounded(expr: sympy.Expr, symbols: dict[str, tvm.ir.Expr]) -> tirx.PrimExpr
     scaled = _scaled_size(expr.args[0])
     if scaled is None or scaled.factor < 0:
         raise _unknown(expr)
+    if isinstance(expr, sympy_functions.TruncToInt) and not scaled.size.is_nonnegative:
+        raise _unknown(expr)  # which is rounded up where it is negative
     above, below = scaled.factor.as_integer_ratio()
     upwards = isinstance(expr, sympy_functions.CeilToInt)
     more = below - 1 if upwards else 0
@@ -141,8 +155,12 @@ def _unknown(expr: sympy.Expr) -> ImportModelError:
 
 
 def number_of(operation: Any, values: Sequence[relax.Expr]) -> relax.Expr:
-    """What Python computes of sizes and is no whole number, of 0-d float64 tensors."""
+    """What Python computes of numbers that are 0-d float64 tensors."""
     known = _OF_NUMBERS.get(operation)
-    if known is None:
-        raise ImportModelError("a number that is computed of sizes in a way that is not known here")
+    if known is None or (operation is round and len(values) > 1):
+        raise ImportModelError(
+            f"a number is computed of sizes by {getattr(operation, '__name__', operation)} of {len(values)} numbers; "
+            f"expected one of {', '.join(sorted({known.__name__ for known in _OF_NUMBERS}))}. Try to compute it of a "
+            "tensor, torch.tensor(x.shape[0])"
+        )
     return known(*values)

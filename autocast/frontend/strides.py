@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import fx
-from tvm import relax
+from tvm import relax, tirx
 
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, dims
 from autocast.frontend.importer import Importer
+from autocast.ir import dtype_of
 
 op = relax.op
 
@@ -73,7 +75,7 @@ def _unfold(importer: Importer, node: fx.Node) -> relax.Expr:
         return importer.emit(op.reshape(x, importer.shape(node)))
     axis = axis_of(x, importer.arg(node, 1, "dimension"))
     count = importer.shape(node)[axis]
-    places: Any = relax.const(np.arange(width)[None, :])
+    places: Any = relax.const(np.arange(width)[None, :], "int64")
     if isinstance(count, int):
         places = relax.const(np.arange(count)[:, None] * step + np.arange(width))
     else:
@@ -84,9 +86,40 @@ def _unfold(importer: Importer, node: fx.Node) -> relax.Expr:
     return windows if axis == rank - 1 else importer.emit(op.permute_dims(windows, last))
 
 
+def _diagonal(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Of two axes the elements at the same places, in the last one; of axes of known size torch says it by strides."""
+    x, shape = importer.arg(node, 0, "self"), importer.shape(node)
+    offset = importer.arg(node, 1, "offset", 0)
+    first, second = (axis_of(x, importer.arg(node, 2 + i, name, i)) for i, name in enumerate(("dim1", "dim2")))
+    rows, columns = dims(x)[first], dims(x)[second]
+    if all(isinstance(size, int | tirx.IntImm) for size in (rows, columns)):
+        raise ImportModelError("it reads places that are known")
+    others = [axis for axis in range(len(dims(x))) if axis not in (first, second)]
+    x = importer.emit(op.permute_dims(x, [*others, first, second]))
+    x = importer.emit(op.reshape(x, [*dims(x)[:-2], rows * columns]))
+    begin = max(offset, 0) + max(-offset, 0) * columns
+    places = importer.emit(op.arange(begin, begin + shape[-1] * (columns + 1), columns + 1, "int64"))
+    return importer.emit(op.take(x, places, axis=len(others), mode="clip"))
+
+
+def _triangle(importer: Importer, node: fx.Node, lower: bool) -> relax.Expr:
+    """What is on a diagonal, and below or above it; TVM has an operator for diagonals that are known."""
+    diagonal = importer.arg(node, 1, "diagonal", 0)
+    if isinstance(diagonal, int):
+        return importer.convert_map[node.target.__name__](node)
+    x = importer.arg(node, 0, "self")
+    rows, columns = (importer.emit(op.arange(0, size, 1, "int64")) for size in dims(x)[-2:])
+    last = importer.emit(op.add(importer.emit(op.expand_dims(rows, 1)), importer.number(diagonal, "int64")))
+    kept = importer.emit((op.less_equal if lower else op.greater_equal)(columns, last))
+    return importer.emit(op.where(kept, x, relax.const(0, dtype_of(x))))
+
+
 #: Converters by the name of the overload.
 STRIDES: dict[str, Converter] = {
     "as_strided.default": _as_strided,
     "as_strided_copy.default": _as_strided,
+    "diagonal.default": _diagonal,
+    "tril.default": partial(_triangle, lower=True),
+    "triu.default": partial(_triangle, lower=False),
     "unfold.default": _unfold,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -71,6 +72,23 @@ def test_options_are_those_of_autocast(imports: list[Any]) -> None:
 def test_an_option_that_autocast_lacks_is_an_error_that_names_it() -> None:
     with pytest.raises(Exception, match="sharpness"):
         _compiled(_network(), sharpness=3)(torch.randn(4, 16))
+
+
+@pytest.mark.parametrize(
+    ("function", "sizes"),
+    [
+        (lambda x: x[:, : int(x.shape[1] * 0.7)] / math.sqrt(x.shape[1]), (9, 14, 20)),
+        (lambda x: torch.cat(x.chunk(2, 1)[::-1], 1) + min(x.shape[1], 12), (9, 14, 20)),
+        (lambda x: x.unflatten(1, (2, x.shape[1] // 2)).transpose(1, 2) * len(x), (8, 14, 20)),
+    ],
+    ids=["numbers", "parts", "multiples"],
+)
+def test_what_torch_checked_of_sizes_has_one_code_for_all(function: Any, sizes: Any, imports: list[Any]) -> None:
+    compiled = torch.compile(function, backend=dynamo.backend, options={"policy": "mp0"}, dynamic=True)
+    for size in sizes:
+        x = torch.randn(3, size)
+        torch.testing.assert_close(compiled(x), function(x))
+    assert len(imports) == 1
 
 
 def test_sizes_that_vary_are_compiled_once(imports: list[Any]) -> None:

@@ -79,10 +79,16 @@ def test_numbers_are_counted_as_often_as_sizes_say(counted: Any) -> None:
         assert torch.equal(model(torch.randn(size, 3)), counted(size))
 
 
-def test_a_size_that_floating_point_numbers_round_otherwise_is_refused() -> None:
+def test_a_size_that_floating_point_numbers_round_otherwise_is_as_they_round_it() -> None:
     """0.7 * 90 is 62.99999999999999."""
-    with pytest.raises(ImportModelError, match="is computed with FloorToInt"):
-        from_torch(Calls(lambda x: torch.zeros(math.floor(x.shape[0] * 0.7))), (torch.ones(9),), dynamic={"n": (0, 0)})
+    module = Calls(lambda x: torch.zeros(math.floor(x.shape[0] * 0.7)))
+    model = from_torch(module, (torch.ones(9),), dynamic={"n": (0, 0)})
+    assert [len(model(torch.ones(size))) for size in (10, 90)] == [7, 62]
+
+
+def test_a_size_that_no_line_of_the_module_computes_is_refused_where_numbers_round_it_otherwise() -> None:
+    with pytest.raises(ImportModelError, match="is computed with CeilToInt"):
+        from_torch(Calls(lambda x: torch.arange(0, 1, 1 / x.shape[0])), (torch.ones(9),), dynamic={"n": (0, 0)})
 
 
 @pytest.mark.parametrize("bounds", [(), (2, 64)])

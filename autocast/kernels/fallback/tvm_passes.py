@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from autocast.ir import is_tir_group, relax_functions
 from autocast.kernels.backend import Backend
@@ -14,6 +14,9 @@ from autocast.kernels.contexts import changed_context
 #: Operators that TVM may fuse to one kernel. It writes out a value wherever it is used, so that a long chain in which
 #: each value is used twice, such as a hash, would grow without bound.
 _FUSED_OPERATORS = 12
+
+#: TVM's number for what nothing is fused with.
+_OPAQUE = 8
 
 
 def sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, Backend], tvm.IRModule]:
@@ -33,9 +36,26 @@ def legalize(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
 
 
 def fuse(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
-    """Neighbouring operators as one PrimFunc."""
+    """Neighbouring operators as one PrimFunc.
+
+    TVM fails where one of them takes a size as a number that is no dimension of the others: it defines that twice. Then
+    those that take numbers stay apart.
+    """
+    fused = sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())
     with changed_context(config={"relax.FuseOps.max_depth": _FUSED_OPERATORS}):
-        return sequence(relax.transform.FuseOps(), relax.transform.FuseTIR())(mod, backend)
+        try:
+            return fused(mod, backend)
+        except tvm.error.InternalError:
+            return fused(_with_numbers_apart(mod), backend)
+
+
+def _with_numbers_apart(mod: tvm.IRModule) -> tvm.IRModule:
+    """The module with PrimFuncs that take numbers, such as `shape_to_tensor(n, result)`, as opaque ones."""
+    result = mod.clone()
+    for var, function in mod.functions.items():
+        if isinstance(function, tirx.PrimFunc) and any(isinstance(p.ty, tvm.ir.PrimType) for p in function.params):
+            result[var] = function.with_attr("op_pattern", _OPAQUE)
+    return result
 
 
 def fuse_existing(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
