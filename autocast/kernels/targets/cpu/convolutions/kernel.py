@@ -177,9 +177,10 @@ class _Generator:
         # Tiles of all heights for all kinds are much code, and the matrix unit's have one height.
         if known or self.blocking.tiles or len(self.blocking.kinds()) > 1:
             tiles = (chunk.pixels + tallest - 1) // tallest
-            self._tiles_from(chunk, i64(0), tallest, i64(tiles), first_panel, count)
+            self._tiles_from(chunk, 0, tallest, i64(tiles), first_panel, count)
             return
-        first, heights = i64(0), heights_down_from(tallest, self.blocking.panel // self.unit.lanes)
+        first: tirx.Expr = i64(0)
+        heights = heights_down_from(tallest, self.blocking.panel // self.unit.lanes)
         for at, height in enumerate(heights, 1):
             # What a tile of each of the lower heights can hold is left to these.
             left = tirx.max(i64(chunk.pixels) - first - sum(heights[at:]), i64(0))
@@ -190,7 +191,7 @@ class _Generator:
     def _tiles_from(
         self,
         chunk: _Chunk,
-        first: tirx.Expr,
+        first: int | tirx.Expr,
         height: int,
         tiles: tirx.Expr,
         first_panel: tirx.Expr,
@@ -200,9 +201,10 @@ class _Generator:
         with T.serial(0, tiles) as tile:
             bases, places = (T.alloc_buffer((height,), "int64") for _ in range(2))
             with T.serial(0, i64(height)) as row:
-                pixel = first + tile * height + row
-                # Rows beyond the last pixel compute it once more, and store it where it is.
-                if not (isinstance(chunk.pixels, int) and chunk.pixels % height == 0):
+                pixel = tile * height + row + first
+                # Rows beyond the last pixel compute it once more, and store it where it is. There are none where tiles of
+                # one height are all, and fill the chunk.
+                if not (isinstance(first, int) and isinstance(chunk.pixels, int) and chunk.pixels % height == 0):
                     pixel = tirx.min(pixel, i64(chunk.pixels) - 1)
                 base, place = self._addresses(chunk, T.bind(pixel))
                 T.buffer_store(bases, base, [row])
