@@ -202,8 +202,8 @@ class _Generator:
             bases, places = (T.alloc_buffer((height,), "int64") for _ in range(2))
             with T.serial(0, i64(height)) as row:
                 pixel = tile * height + row + first
-                # Rows beyond the last pixel compute it once more, and store it where it is. There are none where tiles of
-                # one height are all, and fill the chunk.
+                # Rows beyond the last pixel compute it once more, and store it where it is. There are none where tiles
+                # of one height fill the chunk.
                 if not (isinstance(first, int) and isinstance(chunk.pixels, int) and chunk.pixels % height == 0):
                     pixel = tirx.min(pixel, i64(chunk.pixels) - 1)
                 base, place = self._addresses(chunk, T.bind(pixel))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 import tvm
 
 from autocast.kernels.specs.convolutions import Convolution
@@ -96,10 +97,25 @@ def outputs(cases: list[Case], cpu: str, cores: int = 2) -> list[np.ndarray]:
             np.full([int(size) for size in written.shape], -1, str(written.dtype))
         )  # NaN, as pairs of bfloat16
         module[f"pack{i}"](tvm.runtime.tensor(case.weights), packed)
-        operands = [tvm.runtime.tensor(x) for x in (*case.extras, case.out)]
+        memory, out = guarded(case.out)
+        operands = [*map(tvm.runtime.tensor, case.extras), out]
         module[f"convolution{i}"](tvm.runtime.tensor(case.data), packed, *operands)
-        results.append(operands[-1].numpy().astype(np.float64))
+        results.append(out.numpy().astype(np.float64))
+        around = np.delete(memory.numpy(), slice(GUARD, GUARD + case.out.nbytes))
+        assert (around == GUARDED).all(), f"{case.spec} of {case.data.shape} writes beyond its output"
     return results
+
+
+#: Bytes before and after an output that nobody may write to, and what is in each.
+GUARD, GUARDED = 4096, 0xA5
+
+
+def guarded(values: np.ndarray) -> tuple[torch.Tensor, tvm.runtime.Tensor]:
+    """Bytes, and a tensor of these values in the midst of them."""
+    memory = torch.full((values.nbytes + 2 * GUARD,), GUARDED, dtype=torch.uint8)
+    inner = memory[GUARD : GUARD + values.nbytes]
+    inner.copy_(torch.from_numpy(np.ascontiguousarray(values).view(np.uint8).reshape(-1)))
+    return memory, tvm.runtime.from_dlpack(inner.view(getattr(torch, str(values.dtype))).reshape(values.shape))
 
 
 def check(cases: list[Case], cpu: str, cores: int = 2) -> None:

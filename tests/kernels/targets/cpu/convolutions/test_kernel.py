@@ -139,6 +139,12 @@ def test_tiles_of_several_heights_cover_any_number_of_pixels(kind: str, dtype: s
     check([Case(spec, (1, 1, width), seed=width) for width in range(1, 34)], here)
 
 
+def test_tiles_of_several_heights_write_nothing_beyond_an_image() -> None:
+    sizes = [(64, 64, 3, (7, 7), (3,) * 4), *((size, size, 8, (3, 3), (1,) * 4) for size in range(8, 30, 4))]
+    specs = [Convolution(None, h, w, c, 64, kernel, strides=(2, 2), padding=p) for h, w, c, kernel, p in sizes]
+    check([Case(in_dtype(spec, "bfloat16"), (3, 0, 0)) for spec in specs], here)
+
+
 @pytest.mark.parametrize("cores", [1, 3])
 def test_every_number_of_tasks_covers_the_whole_output(cores: int) -> None:
     big = Convolution(5, 20, 20, 48, 200, (3, 3), padding=ALL_AROUND)
