@@ -152,7 +152,14 @@ def _traced(
     axes: Sequence[DynamicAxis],
 ) -> tuple[torch.export.ExportedProgram, Sequence[Decision]]:
     shapes = export_shapes(axes, leaves, args)
-    with _no_gradients(module), _no_cache(module, kwargs), _no_guess(), _unlogged(), warnings.catch_warnings():
+    with (
+        _as_it_was(module),
+        _no_gradients(module),
+        _no_cache(module, kwargs),
+        _no_guess(),
+        _unlogged(),
+        warnings.catch_warnings(),
+    ):
         # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
         warnings.simplefilter("ignore")
         examples, named = grown(axes, leaves, _apart(module, (args, kwargs)))
@@ -308,10 +315,17 @@ def _static(
         return ""
     written_out = traced_below_autograd(module) if differentiates else contextlib.nullcontext()
     try:
-        with _no_gradients(module), _no_cache(module, kwargs), _unlogged(), warnings.catch_warnings():
+        with (
+            _as_it_was(module),
+            _no_gradients(module),
+            _no_cache(module, kwargs),
+            _unlogged(),
+            warnings.catch_warnings(),
+            written_out,
+            whole_recurrences(),
+        ):
             warnings.simplefilter("ignore")
-            with written_out, whole_recurrences():
-                torch.export.export(module, args, kwargs, strict=False)
+            torch.export.export(module, args, kwargs, strict=False)
     except Exception:
         return ""
     return " Without dynamic=, for inputs of these sizes alone, torch exports it."
@@ -348,6 +362,32 @@ def _unlogged() -> Iterator[None]:
     finally:
         for log, level in levels.items():
             log.setLevel(level)
+
+
+@contextlib.contextmanager
+def _as_it_was(module: torch.nn.Module) -> Iterator[None]:
+    """Give a module its attributes back: what its forward keeps for later calls has no values while torch traces.
+
+    Raises
+    ------
+    ImportModelError
+        Forward made a buffer: torch takes it for another one, and writes it to an input.
+    """
+    before = [(part, dict(part.__dict__), dict(part._buffers)) for part in module.modules()]
+    try:
+        yield
+        for part, _, buffers in before:
+            made = [name for name, buffer in part._buffers.items() if buffer is not None and buffers.get(name) is None]
+            if made:
+                raise ImportModelError(
+                    f"from_torch: {type(part).__name__} makes the buffers {', '.join(made)} in its first call, expected "
+                    "them to be there. Try to call the module once with the example inputs before it is imported"
+                )
+    finally:
+        for part, attributes, buffers in before:
+            for known, values in ((part.__dict__, attributes), (part._buffers, buffers)):
+                known.clear()
+                known.update(values)
 
 
 @contextlib.contextmanager

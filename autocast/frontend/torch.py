@@ -69,7 +69,7 @@ def from_torch(
         int64 or float64); None and words are left out. Caches are not built: `use_cache` is off in the configuration
         while a Hugging Face module is exported, unless `example_kwargs` sets it. What a call changes (statistics of
         BatchNorm, the state of random numbers) are parameters with `updates`. Buffers and parameters that need no
-        gradient are `frozen`.
+        gradient are `frozen`. `module` is left as it was.
 
     Raises
     ------

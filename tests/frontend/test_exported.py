@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from autocast import from_torch
+from autocast import from_torch, wrap
 from autocast.errors import ImportModelError
 
 
@@ -59,6 +59,32 @@ def test_a_refused_import_prints_nothing(capfd: pytest.CaptureFixture[str]) -> N
         with pytest.raises(ImportModelError):
             from_torch(module, (example,))
     assert capfd.readouterr() == ("", "")
+
+
+class Remembers(nn.Module):
+    """One that keeps what it made for a size, and is of one size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("places", None, persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.places is None:
+            self.places = torch.arange(x.shape[1], dtype=x.dtype)
+            self.size = int(x.shape[1])
+        return (x + self.places).reshape(2, 3)
+
+
+def test_an_import_leaves_the_module_as_it_was() -> None:
+    module, x = Remembers(), torch.ones(2, 3)
+    with pytest.raises(ImportModelError, match="cannot export Remembers"):
+        from_torch(module, (x,), dynamic={"n": ("x", 1)})
+    with pytest.raises(ImportModelError, match="Remembers makes the buffers places in its first call"):
+        from_torch(module, (x,))
+    assert module.places is None and not hasattr(module, "size")
+    expected = module(x)
+    torch.testing.assert_close(from_torch(module, (x,))(x), expected, rtol=0, atol=0)
+    torch.testing.assert_close(wrap(Remembers())(x), expected, rtol=0, atol=0)
 
 
 def test_a_dimension_of_size_0_is_imported_with_the_bounds_that_an_error_proposes() -> None:

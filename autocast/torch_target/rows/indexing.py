@@ -37,7 +37,7 @@ def _take(asked: Asked) -> Value:
         )
     places = _within(indices, size, mode)
     rank = asked.call.args[1].ty.ndim if hasattr(asked.call.args[1].ty, "ndim") else 0
-    found = torch.index_select(x, axis, places.reshape(-1) if rank != 1 else places)
+    found = x.index_select(axis, places.reshape(-1) if rank != 1 else places)
     if mode == "nan":
         inside = (places == indices).reshape([-1 if i == axis else 1 for i in range(max(asked.rank(), 1))])
         found = torch.where(inside, found, math.nan)

@@ -65,7 +65,7 @@ def _cut(x: Value, axis: int, size: Value, first: Value, last: Value, step: Valu
         return x[index] if axis else x[index[0]]
     if all(isinstance(value, int) for value in (size, first, last)):
         places = list(range(size))[_from_end(first, last, size, step)]
-        return torch.index_select(x, axis, torch.tensor(places, dtype=torch.int64))
+        return x.index_select(axis, torch.tensor(places, dtype=torch.int64))
     turned = torch.flip(x, [axis])
     return _cut(turned, axis, size, size - 1 - first, size - 1 - last, -step)
 

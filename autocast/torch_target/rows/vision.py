@@ -29,10 +29,10 @@ def _resize(asked: Asked) -> Value:
             )
         pixels = [(torch.clamp(i, 0, size - 1).to(torch.int64), weight) for i, weight in taps(at, size, attrs)]
         if len(pixels) == 1:
-            x = torch.index_select(x, axis, pixels[0][0])
+            x = x.index_select(axis, pixels[0][0])
             continue
         along = [-1 if i == axis else 1 for i in range(2 + len(axes))]
-        parts = [torch.index_select(x, axis, i) * weight.to(wide).reshape(along) for i, weight in pixels]
+        parts = [x.index_select(axis, i) * weight.to(wide).reshape(along) for i, weight in pixels]
         x = functools.reduce(torch.add, parts)
     return asked.stored(to_layout(x, f"NC{axes}", layout)).to(asked.dtype)
 
