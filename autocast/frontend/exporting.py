@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 import math
-import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.modules import transformer
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
@@ -38,6 +35,7 @@ from autocast.frontend.remedies import place, remedy
 from autocast.frontend.rewritten import rewritten_functions
 from autocast.frontend.rewritten_layers import rewritten_layers
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
+from autocast.frontend.tracing import as_it_was, no_cache, no_gradients, no_guess, unlogged
 from autocast.runtime.tensors import kind_of_layout
 
 
@@ -140,7 +138,7 @@ def _exported(
             (program, decisions), axes = _traced(module, args, kwargs, leaves, tried), tried
         except Exception:
             raise error from None
-    with _no_gradients(module):
+    with no_gradients(module):
         return replace(_decomposed(program, leaves, axes), decisions=decisions), program
 
 
@@ -153,11 +151,11 @@ def _traced(
 ) -> tuple[torch.export.ExportedProgram, Sequence[Decision]]:
     shapes = export_shapes(axes, leaves, args)
     with (
-        _as_it_was(module),
-        _no_gradients(module),
-        _no_cache(module, kwargs),
-        _no_guess(),
-        _unlogged(),
+        as_it_was(module),
+        no_gradients(module),
+        no_cache(module, kwargs),
+        no_guess(),
+        unlogged(),
         warnings.catch_warnings(),
     ):
         # torch 2.13 warns about its own pytrees, and about constants that tracing models makes from tensors.
@@ -224,7 +222,7 @@ def _check_decisions(exported: Exported, module: torch.nn.Module, example: Any) 
     if not exported.decisions:
         return
     assumed = getattr(module, ASSUMED, ())
-    with _no_gradients(module), _no_cache(module, example[1]), warnings.catch_warnings():
+    with no_gradients(module), no_cache(module, example[1]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         while found := deviation(exported.program, module, example, exported.decisions, exported.sizes, assumed):
             (name, size), *others = found.sizes.items()
@@ -248,12 +246,6 @@ def _apart(module: torch.nn.Module, example: Any) -> Any:
         return value
 
     return pytree.tree_map(other, example)
-
-
-def _no_gradients(module: torch.nn.Module) -> torch.no_grad | torch.inference_mode:
-    """Of a module that was made in inference mode, that mode: nothing else may read its tensors through a view."""
-    tensors = [*module.parameters(), *module.buffers()]
-    return torch.inference_mode() if any(tensor.is_inference() for tensor in tensors) else torch.no_grad()
 
 
 def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], axes: Sequence[DynamicAxis]) -> Exported:
@@ -316,10 +308,10 @@ def _static(
     written_out = traced_below_autograd(module) if differentiates else contextlib.nullcontext()
     try:
         with (
-            _as_it_was(module),
-            _no_gradients(module),
-            _no_cache(module, kwargs),
-            _unlogged(),
+            as_it_was(module),
+            no_gradients(module),
+            no_cache(module, kwargs),
+            unlogged(),
             warnings.catch_warnings(),
             written_out,
             whole_recurrences(),
@@ -329,88 +321,3 @@ def _static(
     except Exception:
         return ""
     return " Without dynamic=, for inputs of these sizes alone, torch exports it."
-
-
-#: What torch logs beside an error: shapes that do not fit (since 2.14), and code that it looked for in vain.
-_LOGS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
-
-
-class _WithoutGraph:
-    """Standard error, but for the graph up to where torch stopped: torch prints it beside the error, and once more."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream, self._is_graph = stream, False
-
-    def write(self, text: str) -> int:
-        was_graph, self._is_graph = self._is_graph, text.lstrip().startswith("def forward(self")
-        is_its_end = was_graph and text == "\n"
-        return len(text) if self._is_graph or is_its_end else self._stream.write(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-@contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """Without what torch logs and prints beside an error, which says it all."""
-    levels = {log: log.level for log in map(logging.getLogger, _LOGS)}
-    for log in levels:
-        log.setLevel(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stderr(_WithoutGraph(sys.stderr)):
-            yield
-    finally:
-        for log, level in levels.items():
-            log.setLevel(level)
-
-
-@contextlib.contextmanager
-def _as_it_was(module: torch.nn.Module) -> Iterator[None]:
-    """Give a module its attributes back: what its forward keeps for later calls has no values while torch traces.
-
-    Raises
-    ------
-    ImportModelError
-        Forward made a buffer: torch takes it for another one, and writes it to an input.
-    """
-    before = [(part, dict(part.__dict__), dict(part._buffers)) for part in module.modules()]
-    try:
-        yield
-        for part, _, buffers in before:
-            made = [name for name, buffer in part._buffers.items() if buffer is not None and buffers.get(name) is None]
-            if made:
-                raise ImportModelError(
-                    f"from_torch: {type(part).__name__} makes the buffers {', '.join(made)} in its first call; expected "
-                    "all to be there. Try to call the module once with the example inputs before it is imported"
-                )
-    finally:
-        for part, attributes, buffers in before:
-            for known, values in ((part.__dict__, attributes), (part._buffers, buffers)):
-                known.clear()
-                known.update(values)
-
-
-@contextlib.contextmanager
-def _no_guess() -> Iterator[None]:
-    """Without the look at values by which layers of `nn.Transformer` guess that a mask is causal: they apply the mask
-    itself unless `is_causal` tells them."""
-    guess = transformer._detect_is_causal_mask
-    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
-    try:
-        yield
-    finally:
-        transformer._detect_is_causal_mask = guess
-
-
-@contextlib.contextmanager
-def _no_cache(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Switch key/value caches off in the configurations of a Hugging Face model, and back on afterwards."""
-    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if c is not None}
-    changed = [c for c in configs.values() if getattr(c, "use_cache", False) is True and "use_cache" not in kwargs]
-    try:
-        for config in changed:
-            config.use_cache = False
-        yield
-    finally:
-        for config in changed:
-            config.use_cache = True

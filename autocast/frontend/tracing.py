@@ -1,0 +1,112 @@
+"""What is otherwise around a module while torch traces it, and is as it was afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.nn.modules import transformer
+
+from autocast.errors import ImportModelError
+
+#: What torch logs beside an error: shapes that do not fit (since 2.14), and code that it looked for in vain.
+_LOGS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+
+
+class _WithoutGraph:
+    """Standard error, but for the graph up to where torch stopped: torch prints it beside the error, and once more."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self._is_graph = stream, False
+
+    def write(self, text: str) -> int:
+        was_graph, self._is_graph = self._is_graph, text.lstrip().startswith("def forward(self")
+        is_its_end = was_graph and text == "\n"
+        return len(text) if self._is_graph or is_its_end else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def unlogged() -> Iterator[None]:
+    """Without what torch logs and prints beside an error, which says it all."""
+    levels = {log: log.level for log in map(logging.getLogger, _LOGS)}
+    for log in levels:
+        log.setLevel(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stderr(_WithoutGraph(sys.stderr)):
+            yield
+    finally:
+        for log, level in levels.items():
+            log.setLevel(level)
+
+
+@contextlib.contextmanager
+def as_it_was(module: torch.nn.Module) -> Iterator[None]:
+    """Give a module its attributes back: what its forward keeps for later calls has no values while torch traces.
+
+    Raises
+    ------
+    ImportModelError
+        Forward made a buffer: torch takes it for another one, and writes it to an input.
+    """
+    before = [(part, dict(part.__dict__), dict(part._buffers)) for part in module.modules()]
+    try:
+        yield
+        for part, _, buffers in before:
+            made = [name for name, buffer in part._buffers.items() if buffer is not None and buffers.get(name) is None]
+            if made:
+                raise ImportModelError(
+                    f"from_torch: {type(part).__name__} makes the buffers {', '.join(made)} in its first call; they have "
+                    "to be there. Try to call the module once with the example inputs before it is imported"
+                )
+    finally:
+        for part, attributes, buffers in before:
+            _give_back(part.__dict__, attributes)
+            _give_back(part._buffers, buffers)
+
+
+def _give_back(known: dict[str, Any], before: dict[str, Any]) -> None:
+    """Make entries what they were; those that are it stay untouched, as other threads may call the module."""
+    for name in known.keys() - before.keys():
+        del known[name]
+    for name, value in before.items():
+        if name not in known or known[name] is not value:
+            known[name] = value
+
+
+@contextlib.contextmanager
+def no_guess() -> Iterator[None]:
+    """Without the look at values by which layers of `nn.Transformer` guess that a mask is causal: they apply the mask
+    itself unless `is_causal` tells them."""
+    guess = transformer._detect_is_causal_mask
+    transformer._detect_is_causal_mask = lambda mask, is_causal=None, size=None: is_causal is True
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = guess
+
+
+@contextlib.contextmanager
+def no_cache(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Switch key/value caches off in the configurations of a Hugging Face model, and back on afterwards."""
+    configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if c is not None}
+    changed = [c for c in configs.values() if getattr(c, "use_cache", False) is True and "use_cache" not in kwargs]
+    try:
+        for config in changed:
+            config.use_cache = False
+        yield
+    finally:
+        for config in changed:
+            config.use_cache = True
+
+
+def no_gradients(module: torch.nn.Module) -> torch.no_grad | torch.inference_mode:
+    """Of a module that was made in inference mode, that mode: nothing else may read its tensors through a view."""
+    tensors = [*module.parameters(), *module.buffers()]
+    return torch.inference_mode() if any(tensor.is_inference() for tensor in tensors) else torch.no_grad()
