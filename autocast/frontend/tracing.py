@@ -62,8 +62,8 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
             made = [name for name, buffer in part._buffers.items() if buffer is not None and buffers.get(name) is None]
             if made:
                 raise ImportModelError(
-                    f"from_torch: {type(part).__name__} makes the buffers {', '.join(made)} in its first call; they have "
-                    "to be there. Try to call the module once with the example inputs before it is imported"
+                    f"from_torch: {type(part).__name__} makes the buffers {', '.join(made)} in its first call, "
+                    "expected to be there. Try to call the module once with the example inputs before it is imported"
                 )
     finally:
         for part, attributes, buffers in before:
