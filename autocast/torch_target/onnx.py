@@ -142,6 +142,7 @@ def _exported(model: Model, opset: int, exact: bool) -> Any:
 
 def _forms() -> dict[Any, Callable[..., Any]]:
     """What torch's exporter lacks, in ONNX."""
+    import onnx_ir as ir
     from onnxscript import opset18
 
     op: Any = opset18
@@ -162,7 +163,15 @@ def _forms() -> dict[Any, Callable[..., Any]]:
         operands = [x, weight] if bias is None else [x, weight, bias]
         return op.Conv(*operands, strides=stride, pads=[*padding, *padding], dilations=dilation, group=groups)
 
+    def remainder(x: Any, other: Any) -> Any:  # the exporter's own takes no sizes
+        is_number = isinstance(other, int | float)
+        divisor = op.Constant(value=ir.tensor(other, dtype=x.dtype)) if is_number else op.CastLike(other, x)
+        if x.dtype.is_integer():
+            return op.Mod(x, divisor)
+        return op.Sub(x, op.Mul(op.Floor(op.Div(x, divisor)), divisor))
+
     return {
+        torch.ops.aten.remainder.Scalar: remainder,
         torch.ops.aten.sort.stable: sort,
         torch.ops.aten.conv3d.default: conv3d,
         **box_forms(op),

@@ -65,6 +65,19 @@ def test_results_have_names_of_their_own(function: Callable[..., Any], tmp_path:
     assert len(set(names)) == len(names) and "x" not in names and "weight" not in names
 
 
+def test_lookups_and_remainders_by_sizes_that_vary(tmp_path: Path) -> None:
+    class Chosen(nn.Module):
+        def forward(self, x: torch.Tensor, rows: torch.Tensor) -> Any:
+            return x[rows], rows % x.shape[0], x % 0.75
+
+    rows = torch.tensor([0, -1, 2, -3])
+    model = autocast.from_torch(Chosen(), (X, rows), dynamic={"n": ("x", 0, 3, 9)})
+    path = autocast.to_onnx(model, tmp_path / "chosen.onnx")
+    for x in (X, torch.randn(7, 4)):
+        for a, b in zip(_run(path, {"x": x, "rows": rows}), Chosen()(x, rows), strict=True):
+            torch.testing.assert_close(a, b)
+
+
 def test_what_is_computed_under_the_name_of_a_result_is_renamed() -> None:
     import onnx_ir as ir
 
