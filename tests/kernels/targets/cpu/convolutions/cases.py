@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 import tvm
 
 from autocast.kernels.specs.convolutions import Convolution
@@ -14,6 +13,7 @@ from autocast.kernels.targets.cpu.convolutions.weights import pack_weights
 from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING, SMALLEST
 from tests.kernels.targets.cpu.epilogues import evaluated
+from tests.kernels.targets.cpu.guards import Guarded
 from tests.kernels.targets.cpu.products.cases import target_of
 
 Extents = tuple[int, int, int]
@@ -97,25 +97,11 @@ def outputs(cases: list[Case], cpu: str, cores: int = 2) -> list[np.ndarray]:
             np.full([int(size) for size in written.shape], -1, str(written.dtype))
         )  # NaN, as pairs of bfloat16
         module[f"pack{i}"](tvm.runtime.tensor(case.weights), packed)
-        memory, out = guarded(case.out)
-        operands = [*map(tvm.runtime.tensor, case.extras), out]
+        out = Guarded(case.out)
+        operands = [*map(tvm.runtime.tensor, case.extras), out.tensor]
         module[f"convolution{i}"](tvm.runtime.tensor(case.data), packed, *operands)
         results.append(out.numpy().astype(np.float64))
-        around = np.delete(memory.numpy(), slice(GUARD, GUARD + case.out.nbytes))
-        assert (around == GUARDED).all(), f"{case.spec} of {case.data.shape} writes beyond its output"
     return results
-
-
-#: Bytes before and after an output that nobody may write to, and what is in each.
-GUARD, GUARDED = 4096, 0xA5
-
-
-def guarded(values: np.ndarray) -> tuple[torch.Tensor, tvm.runtime.Tensor]:
-    """Bytes, and a tensor of these values in the midst of them."""
-    memory = torch.full((values.nbytes + 2 * GUARD,), GUARDED, dtype=torch.uint8)
-    inner = memory[GUARD : GUARD + values.nbytes]
-    inner.copy_(torch.from_numpy(np.ascontiguousarray(values).view(np.uint8).reshape(-1)))
-    return memory, tvm.runtime.from_dlpack(inner.view(getattr(torch, str(values.dtype))).reshape(values.shape))
 
 
 def check(cases: list[Case], cpu: str, cores: int = 2) -> None:

@@ -14,6 +14,7 @@ from autocast.kernels.specs.convolutions import Pooling
 from autocast.kernels.targets.cpu.convolutions.pooling import pooling
 from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
+from tests.kernels.targets.cpu.guards import Guarded
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 needs = {cpu: pytest.mark.skipif(not runs_here(cpu), reason=f"this machine cannot run {cpu} code") for cpu in CPUS}
@@ -70,8 +71,8 @@ def run(spec: Pooling, data: np.ndarray, cpu: str) -> np.ndarray:
     target = target_of(cpu)
     out_shape = (data.shape[0], *(spec.output_extent(axis, data.shape[axis + 1]) for axis in (0, 1)), spec.channels)
     kernel = compile_kernels({"main": pooling(spec, target, "main")}, target)["main"]
-    out = tvm.runtime.tensor(np.full(out_shape, np.nan, DTYPES[spec.out_dtype]))
-    kernel(tvm.runtime.tensor(data), out)
+    out = Guarded(np.full(out_shape, np.nan, DTYPES[spec.out_dtype]))
+    kernel(tvm.runtime.tensor(data), out.tensor)
     return out.numpy().astype(np.float64)
 
 

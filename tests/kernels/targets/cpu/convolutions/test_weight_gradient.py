@@ -14,6 +14,7 @@ from autocast.kernels.targets.cpu.convolutions.weight_gradient import weight_gra
 from tests.kernels.compiling import assembly_of, compile_kernels
 from tests.kernels.targets.cpu.convolutions.test_kernel import ALL_AROUND, here, other_cpus
 from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING
+from tests.kernels.targets.cpu.guards import Guarded
 from tests.kernels.targets.cpu.products.cases import target_of
 from tests.kernels.targets.cpu.products.test_assembly import MULTIPLY, straight_loops
 
@@ -59,8 +60,8 @@ def check(specs: list[Convolution], cpu: str, cores: int = 2, batch: int = 3) ->
         extents = (spec.batch or batch, spec.output_extent(0, spec.height), spec.output_extent(1, spec.width))
         data = rng.standard_normal((extents[0], spec.height, spec.width, spec.channels)).astype(DTYPES[spec.data_dtype])
         adjoint = rng.standard_normal((*extents, spec.features)).astype(DTYPES[spec.out_dtype])
-        out = tvm.runtime.tensor(np.full(WeightGradient(spec).shape, np.nan, "float32"))
-        module[f"gradient{i}"](tvm.runtime.tensor(data), tvm.runtime.tensor(adjoint), out)
+        out = Guarded(np.full(WeightGradient(spec).shape, np.nan, np.float32))
+        module[f"gradient{i}"](tvm.runtime.tensor(data), tvm.runtime.tensor(adjoint), out.tensor)
         expected = exact(spec, data, adjoint)
         size = exact(spec, np.abs(data), np.abs(adjoint))
         allowed = (extents[0] * extents[1] * extents[2] + 2) * ROUNDING["float32"] * size + 1e-30

@@ -13,6 +13,7 @@ from autocast.kernels.targets.cpu.products.prepack import PackedWeight, pack_wei
 from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING, SMALLEST
 from tests.kernels.targets.cpu.epilogues import evaluated
+from tests.kernels.targets.cpu.guards import Guarded
 
 CPUS = ("sapphirerapids", "znver4", "skylake-avx512", "x86-64-v3", "x86-64")
 
@@ -85,15 +86,17 @@ class Case:
     def run(self, *, in_place: bool = False) -> np.ndarray:
         """The kernel's output, as float64; its memory holds NaN before, or the residual if that is to be `in_place`."""
         compiled = self.compiled(in_place)
-        tensors = [tvm.runtime.tensor(x) for x in (*self.operands(), self.out)]
+        tensors = [tvm.runtime.tensor(x) for x in self.operands()]
         if self.layout is not None:
             packed = np.full(self.layout.shape, np.nan, DTYPES[self.layout.packed_dtype])
             weight, tensors[1] = tensors[1], tvm.runtime.tensor(packed)
             compiled["pack"](weight, tensors[1])
         if in_place:
-            tensors.pop()
-        compiled["main"](*tensors)
-        return tensors[-1].numpy().astype(np.float64)
+            compiled["main"](*tensors)
+            return tensors[-1].numpy().astype(np.float64)
+        out = Guarded(self.out)
+        compiled["main"](*tensors, out.tensor)
+        return out.numpy().astype(np.float64)
 
     def expected(self) -> tuple[np.ndarray, np.ndarray]:
         """The product in float64, and how far from it each element may be.
