@@ -13,6 +13,7 @@ from autocast.kernels.targets.cpu.attention.kernel import attention
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.attention.cases import Case, bias, heads
+from tests.kernels.targets.cpu.guards import Guarded
 from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 INFINITY = float("inf")
@@ -113,9 +114,9 @@ def kernels(request: pytest.FixtureRequest) -> tuple[tvm.runtime.Module, bool, t
 
 
 def _run(kernel: Any, case: Case) -> np.ndarray:
-    tensors = [tvm.runtime.tensor(array) for array in (*case.arguments, case.poisoned())]
-    kernel(*tensors)
-    return tensors[-1].numpy()
+    out = Guarded(case.poisoned())
+    kernel(*map(tvm.runtime.tensor, case.arguments), out.tensor)
+    return out.numpy()
 
 
 @pytest.mark.parametrize("name", SPECS)
