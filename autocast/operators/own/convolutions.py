@@ -38,9 +38,13 @@ def _weight(e: Expansion) -> relax.Expr:
 
     def product(seen: relax.Expr, taps: int) -> relax.Expr:
         """(groups, features of one, channels of one * taps), of (batch, channels, pixels ..., taps ...)."""
-        columns = relax.ShapeExpr([batch, groups, per_group, pixels, taps])
-        split = op.permute_dims(op.reshape(seen, columns), [0, 1, 3, 2, 4])
-        columns = e.emit(op.reshape(split, relax.ShapeExpr([batch, groups, pixels, per_group * taps])))
+        if taps == 1:
+            columns = e.emit(op.reshape(seen, relax.ShapeExpr([batch, groups, per_group, pixels])))
+            columns = op.permute_dims(columns, [0, 1, 3, 2])
+        else:
+            columns = op.reshape(seen, relax.ShapeExpr([batch, groups, per_group, pixels, taps]))
+            columns = op.permute_dims(columns, [0, 1, 3, 2, 4])
+            columns = e.emit(op.reshape(columns, relax.ShapeExpr([batch, groups, pixels, per_group * taps])))
         return e.emit(op.sum(op.matmul(rows, columns, out_dtype=dtype), 0))
 
     def seen_by(x: relax.Expr, axes: range, tap: tuple[int, ...]) -> relax.Expr:
@@ -61,8 +65,11 @@ def _weight(e: Expansion) -> relax.Expr:
         last = range(rank - 1, rank)
         padded = e.emit(op.stack([e.emit(seen_by(padded, last, (place,))) for place in range(shared)], axis=-1))
     taps = [product(seen_by(padded, range(len(outer)), tap), shared) for tap in itertools.product(*map(range, outer))]
-    found = op.reshape(op.stack(taps, axis=-1), [features, per_group, shared, math.prod(outer)])
-    return op.reshape(op.permute_dims(found, [0, 1, 3, 2]), w.ty.shape)
+    found = e.emit(op.stack(taps, axis=-1))
+    if shared > 1:
+        found = op.reshape(found, [features, per_group, shared, math.prod(outer)])
+        found = op.permute_dims(found, [0, 1, 3, 2])
+    return op.reshape(found, w.ty.shape)
 
 
 def _channels_first(layout: str) -> list[int]:
