@@ -5,6 +5,7 @@ torch's own decompositions of these end in operators of complex numbers again.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +18,18 @@ aten = torch.ops.aten
 
 
 def _in_parts(operator: OpOverload) -> Callable[..., Any]:
-    """An operator that does the same to real and to imaginary parts: it moves, chooses or adds numbers."""
+    """An operator that does the same to real and to imaginary parts: it moves, chooses or adds numbers.
+
+    Whole numbers and truth values among its arguments are axes, places and masks.
+    """
+
+    def imaginary(value: Any) -> Any:
+        is_number = isinstance(value, float) or (isinstance(value, Tensor) and value.is_floating_point())
+        return _imaginary(value) if is_number or _is_complex(value) else value
 
     def split(*args: Any, **kwargs: Any) -> Any:
-        real, imaginary = (
-            operator(*pytree.tree_map(part, args), **pytree.tree_map(part, kwargs)) for part in (_real, _imaginary)
-        )
-        return pytree.tree_map(torch.complex, real, imaginary)
+        parts = (operator(*pytree.tree_map(of, args), **pytree.tree_map(of, kwargs)) for of in (_real, imaginary))
+        return pytree.tree_map(torch.complex, *parts)
 
     return split
 
@@ -33,11 +39,8 @@ def _real(value: Any) -> Any:
 
 
 def _imaginary(value: Any) -> Any:
-    """Of a real tensor that is one of several, as in `where`, zeros: indices and masks stay what they are."""
-    if _is_complex(value):
-        return value.imag
-    is_number = isinstance(value, float) or (isinstance(value, Tensor) and value.is_floating_point())
-    return value * 0 if is_number else value
+    """Of a number, or of a tensor of numbers."""
+    return value.imag if _is_complex(value) else value * 0
 
 
 def _is_complex(value: Any) -> bool:
@@ -108,6 +111,16 @@ def _equal(a: Any, b: Any) -> Tensor:
     return torch.logical_and(torch.eq(_real(a), _real(b)), torch.eq(_imaginary(a), _imaginary(b)))
 
 
+def _where(mask: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.complex(*(torch.where(mask, part(a), part(b)) for part in (_real, _imaginary)))
+
+
+def _stack(tensors: list[Tensor], dim: int = 0) -> Tensor:
+    dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in tensors]).to_real()
+    parts = ([part(tensor).to(dtype) for tensor in tensors] for part in (_real, _imaginary))
+    return torch.complex(*(torch.stack(part, dim) for part in parts))
+
+
 def _filled(z: Tensor, mask: Tensor, value: Any) -> Tensor:
     return torch.complex(z.real.masked_fill(mask, value.real), z.imag.masked_fill(mask, value.imag))
 
@@ -127,7 +140,9 @@ def _variance(z: Tensor, axes: Any = None, *, correction: Any = 1, keepdim: bool
     return real + imaginary
 
 
-def _mean(z: Tensor, axes: Any = None, keepdim: bool = False, **kwargs: Any) -> Tensor:
+def _mean(z: Tensor, axes: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    if dtype not in (None, z.dtype):
+        return NotImplemented
     return torch.complex(z.real.mean(axes, keepdim), z.imag.mean(axes, keepdim))
 
 
@@ -148,13 +163,11 @@ _MOVES = (
     aten.scatter_add.default,
     aten.select_scatter.default,
     aten.split_with_sizes.default,
-    aten.stack.default,
     aten.sum.default,
     aten.tril.default,
     aten.triu.default,
     aten.unbind.int,
     aten.unfold.default,
-    aten.where.self,
 )
 
 #: How the calls of complex numbers are split that nothing converts.
@@ -186,9 +199,11 @@ COMPLEX: dict[OpOverload, Callable[..., Any]] = {
     aten.sin.default: _sine,
     aten.sinh.default: lambda z: torch.complex(z.real.sinh() * z.imag.cos(), z.real.cosh() * z.imag.sin()),
     aten.sqrt.default: _root,
+    aten.stack.default: _stack,
     aten.std.correction: lambda z, *args, **kwargs: _variance(z, *args, **kwargs).sqrt(),
     aten.t.default: lambda z: z.permute(1, 0),
     aten.tanh.default: _tanh,
     aten.var.correction: _variance,
     aten.vdot.default: lambda a, b: (a.conj() * b).sum(),
+    aten.where.self: _where,
 }

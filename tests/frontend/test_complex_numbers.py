@@ -14,6 +14,8 @@ from autocast.frontend import from_torch
 ROWS = torch.tensor([2, 0])
 PLACES = torch.tensor([[0], [1], [2]])
 
+WHOLE = torch.arange(12).reshape(3, 4) % 3 - 1
+
 #: Functions of two complex matrices (3, 4).
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "addmm": lambda z, w: torch.addmm(z[:, :3], z, w.T, beta=2, alpha=0.5),
@@ -32,6 +34,8 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "dot": lambda z, w: torch.dot(z[0], w[0]),
     "embedding": lambda z, w: nn.functional.embedding(ROWS, z),
     "eq": lambda z, w: z == torch.where(w.real > 0, z, w),
+    "eq of a number": lambda z, w: torch.complex(z.real.round(), z.imag * 0) == 1,
+    "eq of whole numbers": lambda z, w: torch.complex(z.real.round(), z.imag * 0) == WHOLE,
     "flip": lambda z, w: z.flip(1),
     "gather": lambda z, w: z.gather(1, PLACES),
     "index": lambda z, w: z[ROWS],
@@ -60,6 +64,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "split": lambda z, w: z.split([1, 3], 1)[1] + w.unbind(1)[0].unsqueeze(1),
     "sqrt": lambda z, w: z.sqrt(),
     "stack": lambda z, w: torch.stack([z, w], 1),
+    "stack of whole numbers": lambda z, w: torch.stack([z, WHOLE]),
     "std": lambda z, w: z.std(1, correction=0),
     "sum": lambda z, w: z.sum(),
     "tanh": lambda z, w: z.tanh(),
@@ -68,6 +73,7 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "var": lambda z, w: z.var(),
     "vdot": lambda z, w: torch.vdot(z[0], w[0]),
     "where": lambda z, w: torch.where(w.real > 0, z, w.real),
+    "where of whole numbers": lambda z, w: torch.where(w.real > 0, z, WHOLE),
     "where of a number": lambda z, w: torch.where(w.real > 0, z, 1 + 2j),
 }
 
