@@ -25,16 +25,21 @@ REPORT = """
 
 
 PAUSES = """
-    import json, os
+    import json, os, time
     import torch
     from autocast.runtime import threads
     torch.set_num_threads(3)
+    count = lambda: len(os.listdir("/proc/self/task"))
     counts = []
     for _ in range(2):
         total = torch.ones(1 << 20) + 1
-        counts.append(len(os.listdir("/proc/self/task")))
+        counts.append(count())
         threads.pause_openmp()
-        counts.append(len(os.listdir("/proc/self/task")))
+        # The system lists a thread for a moment after its end.
+        deadline = time.monotonic() + 10
+        while count() > counts[-1] - 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        counts.append(count())
     print(json.dumps([*counts, torch.get_num_threads(), float(total.sum())]))
 """
 
