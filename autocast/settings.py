@@ -87,7 +87,7 @@ SETTINGS = (
         "int, poison, or both with a comma",
         _parse_debug,
         Debug(),
-        "1 passes and their times, 2 cast decisions, 3 IR differences, 4 kernels; poison: memory is NaN before its use",
+        "1 passes, 2 cast decisions, 3 IR differences, 4 kernels; poison: memory is NaN before use, and guarded",
     ),
     Setting(
         "AUTOCAST_DUMP",

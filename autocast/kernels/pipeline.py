@@ -216,13 +216,14 @@ PLANNING = (
 
 #: Every allocation and every release becomes a binding of its own.
 RELEASING = (
-    PoisonMemory(),
     relax.transform.LowerAllocTensor(),
     relax.transform.KillAfterLastUse(),
 )
 
-#: The rest of TVM's build pipeline: allocations and releases are hidden in calls of the virtual machine.
+#: The rest of TVM's build pipeline, and what watches memory: allocations and releases are hidden in calls of the
+#: virtual machine.
 FINISHING = (
+    PoisonMemory(),
     relax.transform.LowerRuntimeBuiltin(),
     relax.transform.ComputePrimValue(),
     relax.transform.VMShapeLower(),

@@ -12,7 +12,8 @@ from autocast.errors import InputError
 from autocast.messages import check_value, is_count
 from autocast.runtime.executable import Executable
 from autocast.runtime.latency_report import LatencyReport, OperatorTime
-from autocast.runtime.program import POISON, Kernel
+from autocast.runtime.poison import POISON
+from autocast.runtime.program import Kernel
 from autocast.runtime.signature import Inputs
 from autocast.runtime.sizes import evaluate
 from autocast.runtime.tensors import bytes_of

@@ -16,9 +16,6 @@ from autocast.runtime.sizes import Size, as_size
 #: The function that computes, once, what depends on parameters alone, and the one that narrows the state.
 PREPARE, CARRY = "autocast_prepare", "autocast_carry"
 
-#: The packed function that fills a tensor. Profiles and memory plans do not count its calls.
-POISON = "autocast.poison"
-
 #: The name of the number of threads in a kernel's workspace.
 THREADS = "threads"
 

@@ -9,12 +9,11 @@ import tvm
 from tvm import relax
 
 from autocast import ir
-from autocast.kernels.poison import is_poisoning
-from autocast.kernels.state.tensors import VIEWS
+from autocast.kernels.state.tensors import RELEASES, VIEWS
 from autocast.runtime.program import Function
 from autocast.vm.dimensions import Dimensions
 
-_RELEASES = ("relax.memory.kill_storage", "relax.memory.kill_tensor", "relax.vm.kill_object")
+_RELEASES = (*RELEASES, "relax.vm.kill_object")
 
 
 def described(mod: tvm.IRModule, function: relax.Function) -> Function:
@@ -81,7 +80,7 @@ class _Describer:
             steps.append(("allocate", number, self.shape(ir.shape_of(call)), str(call.ty.dtype)))
         if name == "relax.vm.call_tir_dyn":  # a kernel that also takes sizes
             steps.append(self.kernel(call.args[0], call.args[1].fields))
-        elif name is None and not is_poisoning(call):
+        elif name is None:
             steps.append(self.kernel(call.op, call.args))
         return steps
 

@@ -11,6 +11,7 @@ from tvm import relax, tirx
 
 from autocast.kernels import detect_target, plan
 from autocast.kernels.pipeline import RELEASING
+from autocast.kernels.poison import PoisonMemory
 from autocast.model import Model
 from autocast.vm.checks import check_module
 from tests.kernels.compiling import machine_of
@@ -53,7 +54,7 @@ def run(mod: tvm.IRModule, *arrays: np.ndarray) -> list[np.ndarray]:
 def planned_main(model: Model | tvm.IRModule) -> relax.Function:
     """`main` of what the virtual machine executes, for this machine, while allocations are bindings of their own."""
     mod = plan(check_module(getattr(model, "mod", model)), detect_target()).planned
-    return tvm.transform.Sequential(RELEASING)(mod)["main"]
+    return tvm.transform.Sequential([*RELEASING, PoisonMemory()])(mod)["main"]
 
 
 def random(shape: Sequence[int], dtype: str, seed: int = 0, scale: float = 1.0) -> np.ndarray:

@@ -11,12 +11,13 @@ from tvm.script import tirx as T
 
 import autocast
 from autocast import vm
+from autocast.errors import AutocastError
 from autocast.kernels import detect_target
 from autocast.kernels.extents import i64
 from autocast.kernels.targets.cpu.instruction_sets import instruction_set
 from autocast.kernels.targets.cpu.vector.llvm_ir import conversions_and_accesses
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, importing, kernel_function
-from autocast.runtime.program import POISON
+from autocast.runtime.poison import POISON
 from tests.kernels.compiling import compile_kernels
 from tests.kernels.modules import planned_main
 
@@ -117,3 +118,28 @@ def test_the_workspace_of_a_kernel_is_nan() -> None:
 def test_without_the_switch_nothing_is_poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AUTOCAST_DEBUG")
     assert POISON not in planned_main(autocast.from_relax(_Forgetful)).script()
+
+
+def test_what_a_kernel_writes_behind_a_tensor_is_an_error_that_names_it() -> None:
+    @I.ir_module
+    class Module:
+        @T.prim_func(private=True, s_tir=True)
+        def beyond(x: T.handle, y: T.handle):
+            n = T.int64()
+            _, out = T.match_buffer(x, (n,)), T.match_buffer(y, (n,))
+            T.evaluate(T.call_extern("handle", "memset", out.data, 0, n * 4 + 8))
+
+        @R.function
+        def main(x: R.Tensor(("n",), "float32")):
+            n = T.int64()
+            cls = Module
+            h = R.call_tir(cls.beyond, (x,), out_ty=R.Tensor((n,), "float32"))
+            y = R.add(h, x)
+            return y, h
+
+    executable = vm.compile(Module)
+    for size in (0, 1, 7, 64):
+        with pytest.raises(
+            AutocastError, match=rf"\({size},\): a kernel wrote behind it, at byte 0 .*: beyond, elementwise_add"
+        ):
+            executable(np.zeros(size, "float32"))

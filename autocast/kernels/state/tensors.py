@@ -18,7 +18,8 @@ VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_offset"
 #: Operators that allocate a tensor: in storage of its own, or in storage that the memory plan gives it.
 ALLOCATIONS = ("relax.builtin.alloc_tensor", "relax.memory.alloc_tensor")
 
-_RELEASES = ("relax.memory.kill_storage", "relax.memory.kill_tensor")
+#: Operators that give memory back.
+RELEASES = ("relax.memory.kill_storage", "relax.memory.kill_tensor")
 
 #: Functions outside of the module that give back no operand: they send, or copy, what they are given.
 _SENDING = frozenset((*collectives.FUNCTIONS, *sharding.FUNCTIONS))
@@ -103,7 +104,7 @@ class Lifetimes:
         self.tensors.bind(binding)
         if is_op(value, *ALLOCATIONS):
             self.allocated.add(binding.var)
-        if is_alias(value) or is_op(value, *_RELEASES):
+        if is_alias(value) or is_op(value, *RELEASES):
             return
         # What is not known to be a kernel may give back an operand.
         until = number if self._is_kernel(value) else self.end
