@@ -310,4 +310,5 @@ def _bounds(size: torch.SymInt) -> tuple[int | None, ...]:
     """The least and the largest value of a size, None where there is none."""
     bounds = size.node.shape_env.bound_sympy(size.node.expr)
     upper = int(bounds.upper) if bounds.upper.is_Integer and bounds.upper < 2**31 else None
-    return max(int(bounds.lower), 1), upper
+    lower = int(bounds.lower) if bounds.lower.is_Integer else 1
+    return max(lower, 1), upper

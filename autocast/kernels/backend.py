@@ -90,7 +90,7 @@ class Backend:
 
 
 def rooted(function: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with its body in a root block: Relax's RewriteDataflowReshape asserts that there is one."""
+    """The function with its body in a root block: TVM's analysis of what is a reshape asserts that there is one."""
     if isinstance(function.body, SBlockRealize):
         return function
     block = SBlock([], [], [], "root", function.body)

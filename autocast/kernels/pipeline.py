@@ -203,7 +203,6 @@ LOWERING = (
 PLANNING = (
     ViewOutputs(),
     ViewReshapes(),
-    relax.transform.RewriteDataflowReshape(),
     OrderForMemory(),
     relax.transform.ToNonDataflow(),
     relax.transform.RemovePurityChecking(),

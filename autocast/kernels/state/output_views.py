@@ -6,37 +6,34 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import is_op, is_tensor, relax_functions
-from autocast.kernels.state.reshapes import is_reshape
+from autocast.ir import is_op, relax_functions
+from autocast.kernels.state.reshapes import is_reshaping
 
 
 @mutator
 class _OutputViews(PyExprMutator):
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         inside = not isinstance(binding.var, relax.DataflowVar) and self.builder_.current_block_is_dataflow()
-        if not inside or not self.is_reshape(binding.value) or not self.is_computed(binding.value):
+        if not inside or not self.reshapes(binding.value) or not self.is_computed(binding.value):
             super().visit_var_binding_(binding)
             return
         view = self.builder_.emit(self.visit_expr(binding.value))
         self.set_var_remap(binding.var, self.builder_.emit_output(view, binding.var.name))
 
-    def is_reshape(self, value: relax.Expr) -> bool:
-        """Whether `value` calls a PrimFunc that copies its one argument, in order."""
-        if not is_op(value, "relax.call_tir"):
-            return False
-        tensors = [field for field in value.args[1].fields if is_tensor(field)]
-        return len(tensors) == 1 and is_reshape(self.builder_.get()[value.args[0]])
+    def reshapes(self, value: relax.Expr) -> bool:
+        """Whether `value` copies a tensor, in order."""
+        return is_reshaping(self.builder_.get(), value)
 
     def is_computed(self, reshape: relax.Call) -> bool:
         """Whether a kernel writes what is reshaped: an output that is a view of an argument would let it be changed."""
         source = reshape.args[1].fields[0]
         value = self.lookup_binding(source) if isinstance(source, relax.DataflowVar) else None
-        return is_op(value, "relax.call_tir") and (not self.is_reshape(value) or self.is_computed(value))
+        return is_op(value, "relax.call_tir") and (not self.reshapes(value) or self.is_computed(value))
 
 
 @tvm.transform.module_pass(opt_level=0, name="ViewOutputs")
 class ViewOutputs:
-    """Bind reshapes that are outputs inside their dataflow blocks: TVM makes views of those, and copies of others.
+    """Bind reshapes that are outputs inside their dataflow blocks: there they become views (`ViewReshapes`).
 
     Before::                                  After::
 

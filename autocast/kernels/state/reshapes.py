@@ -1,4 +1,4 @@
-"""Views where the sizes of reshapes are known at run time: TVM makes views where it can prove what a kernel copies."""
+"""Views instead of kernels that copy a tensor, in order: those that TVM recognizes, and reshapes to run-time sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import dims, is_op, relax_functions, shape_of
+from autocast.ir import dims, is_op, is_tensor, relax_functions, shape_of
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 
 #: Marks PrimFuncs that copy their one tensor, in order.
@@ -14,8 +14,24 @@ RESHAPE = "autocast.reshape"
 
 
 def is_reshape(function: tirx.PrimFunc) -> bool:
-    """Whether a PrimFunc copies its first argument to its last, in order."""
-    return RESHAPE in (function.attrs or {}) or relax.analysis.has_reshape_pattern(function)
+    """Whether a PrimFunc copies its first argument to its last, in order.
+
+    TVM's analysis asserts where it cannot divide an extent by another, such as `(13 - n) * 13` by `13 - n`.
+    """
+    if RESHAPE in (function.attrs or {}):
+        return True
+    try:
+        return relax.analysis.has_reshape_pattern(function)
+    except tvm.error.InternalError:
+        return False
+
+
+def is_reshaping(mod: tvm.IRModule, value: relax.Expr) -> bool:
+    """Whether `value` calls a PrimFunc that copies its one tensor, in order."""
+    if not is_op(value, "relax.call_tir"):
+        return False
+    tensors = [field for field in value.args[1].fields if is_tensor(field)]
+    return len(tensors) == 1 and is_tensor(value) and is_reshape(mod[value.args[0]])
 
 
 @mutator
@@ -43,7 +59,7 @@ def mark_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
 @mutator
 class _Views(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        if not is_op(call, "relax.call_tir") or RESHAPE not in (self.builder_.get()[call.args[0]].attrs or {}):
+        if not is_reshaping(self.builder_.get(), call):
             return call
         return relax.op.reshape(self.visit_expr(call.args[1].fields[0]), call.ty.shape)
 
@@ -56,7 +72,7 @@ class _Views(PyExprMutator):
 
 @tvm.transform.module_pass(opt_level=0, name="ViewReshapes")
 class ViewReshapes:
-    """Let the results of marked PrimFuncs be views, as TVM's RewriteDataflowReshape does to those that it recognizes.
+    """Let the results of PrimFuncs that copy a tensor be views, inside dataflow blocks.
 
     Before::                                          After::
 
