@@ -182,7 +182,7 @@ class Graph:
 
     def key_of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """What there is code of its own for: each value of plain numbers, and each size where sizes do not vary."""
-        shapes = (inputs[i].shape for i in self.tensors) if self.is_static else ()
+        shapes = (tensor.shape for tensor in self.tensors_of(inputs)) if self.is_static else ()
         return *self.numbers_of(inputs), *shapes
 
     def tensors_of(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -257,7 +257,7 @@ class Graph:
             try:
                 self._codes[key] = self._compiled(inputs)
             except ImportModelError:
-                if self.is_static or not self.axes:
+                if self.is_static or not (self.axes or self.carried):
                     raise
                 self.is_static = True
                 return self.code(inputs)

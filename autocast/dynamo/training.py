@@ -184,9 +184,10 @@ class _Traced(Graph):
         """The graph as a model; its sizes may be computed of one another, and torch finds out which are."""
         axes: dict[int, dict[int, Any]] = {}
         order = {position: i for i, position in enumerate(self.tensors)}
-        for position, axis in () if self.is_static else itertools.chain.from_iterable(self.axes.values()):
-            axes.setdefault(order[position], {})[axis] = Dim.AUTO
-        axes |= {len(self.tensors) + i: {0: Dim.AUTO} for i in range(len(self.carried))}
+        if not self.is_static:
+            for position, axis in itertools.chain.from_iterable(self.axes.values()):
+                axes.setdefault(order[position], {})[axis] = Dim.AUTO
+            axes |= {len(self.tensors) + i: {0: Dim.AUTO} for i in range(len(self.carried))}
         given: Any = tuple(self.tensors_of(inputs)), {}, axes
         return translate(Inputs(self, inputs), given, random_state(self.seed), "torch", BACKWARD)
 

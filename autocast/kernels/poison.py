@@ -7,7 +7,7 @@ from tvm import relax
 
 from autocast import ir, settings
 from autocast.ir import is_op
-from autocast.kernels.state.tensors import RELEASES, Lifetimes
+from autocast.kernels.state.tensors import ALLOCATIONS, RELEASES, Lifetimes
 from autocast.runtime.poison import GUARD, GUARDED, POISON, WHOLE
 
 
@@ -46,49 +46,58 @@ def _poisoned(mod: tvm.IRModule, function: relax.Function) -> relax.Function:
     for (var, _), number in lives.last.items():
         if var in lives.allocated:
             dying.setdefault(number, []).append(var)
-    guarded, users = _Guarded(), _users(lives)
-
-    def at_its_end(var: relax.Var, *, dies: bool) -> list[relax.Binding]:
-        checked = [_call(WHOLE, var, tvm.ir.StringImm(", ".join(users.get(var, ()))))] if var in guarded.tensors else []
-        return [*checked, _call(POISON, var)] if dies else checked
-
-    blocks, number = [], 0
-    for block in function.body.blocks:
-        bindings = []
-        for binding in block.bindings:
-            if not is_op(binding.value, *RELEASES):
-                bindings.append(guarded.binding(binding))
-            if binding.var in lives.allocated:
-                bindings.append(_call(POISON, binding.var))
-            if binding.var in guarded.tensors:
-                bindings.append(_call(GUARDED, binding.var))
-            for var in dying.get(number, ()):
-                bindings += at_its_end(var, dies=True)
-            number += 1
-        blocks.append(relax.BindingBlock(bindings))
-    results = [call for var in dying.get(lives.end, ()) for call in at_its_end(var, dies=False)]
-    body = relax.SeqExpr([*blocks, relax.BindingBlock(results)], function.body.body)
+    guards, bindings = _Guards(_users(lives)), []
+    for number, binding in enumerate(lives.bindings):
+        bindings += guards.around(binding)
+        for var in dying.get(number, ()):
+            bindings += [*guards.checks(var), _call(POISON, var)]
+    for var in tuple(guards.tensors.values()):
+        bindings += guards.checks(var)
+    body = relax.SeqExpr([relax.BindingBlock(bindings)], function.body.body)
     return relax.Function(function.params, body, function.ret_ty, function.is_pure, function.attrs)
 
 
-class _Guarded:
-    """Storage that is a guard longer than it was, and the tensors in it: one at a time, from its first byte on."""
+class _Guards:
+    """What is behind the tensors of a function, whose storage is a guard longer than it was.
 
-    def __init__(self) -> None:
+    Attributes
+    ----------
+    tensors : dict of Var to Var
+        Of each storage the tensor in it, from its first byte on, until it is checked.
+    """
+
+    def __init__(self, users: dict[relax.Var, list[str]]) -> None:
+        self._users = users
         self._storage: set[relax.Var] = set()
-        self.tensors: set[relax.Var] = set()
+        self._storage_of: dict[relax.Var, relax.Var] = {}
+        self.tensors: dict[relax.Var, relax.Var] = {}
 
-    def binding(self, binding: relax.Binding) -> relax.Binding:
-        """The next binding of a function; longer, if it allocates storage."""
-        value = binding.value
-        if is_op(value, "relax.memory.alloc_tensor") and value.args[0] in self._storage:
-            self.tensors.add(binding.var)
-        if not is_op(value, "relax.memory.alloc_storage") or not isinstance(value.args[0], relax.ShapeExpr):
-            return binding
-        (size,) = value.args[0].values
-        self._storage.add(binding.var)
-        longer = relax.Call(value.op, [relax.ShapeExpr([size + GUARD]), *value.args[1:]], value.attrs)
-        return relax.VarBinding(binding.var, relax.BlockBuilder().normalize(longer))
+    def around(self, binding: relax.Binding) -> list[relax.Binding]:
+        """The next binding of the function, with what there is to do before and after it, but no release."""
+        var, value = binding.var, binding.value
+        if is_op(value, *RELEASES):
+            return []
+        if is_op(value, "relax.memory.alloc_storage") and isinstance(value.args[0], relax.ShapeExpr):
+            (size,) = value.args[0].values
+            self._storage.add(var)
+            longer = relax.Call(value.op, [relax.ShapeExpr([size + GUARD]), *value.args[1:]], value.attrs)
+            return [relax.VarBinding(var, relax.BlockBuilder().normalize(longer))]
+        if not is_op(value, *ALLOCATIONS):
+            return [binding]
+        if value.args[0] not in self._storage:
+            return [binding, _call(POISON, var)]
+        other = self.tensors.get(value.args[0])
+        before = [] if other is None else self.checks(other)
+        self.tensors[value.args[0]], self._storage_of[var] = var, value.args[0]
+        return [*before, binding, _call(POISON, var), _call(GUARDED, var)]
+
+    def checks(self, var: relax.Var) -> list[relax.Binding]:
+        """The check of what is behind a tensor, unless it is checked, or not guarded."""
+        storage = self._storage_of.pop(var, None)
+        if storage is None:
+            return []
+        del self.tensors[storage]
+        return [_call(WHOLE, var, tvm.ir.StringImm(", ".join(self._users.get(var, ()))))]
 
 
 def _users(lives: Lifetimes) -> dict[relax.Var, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax, te, tirx, topi
 
 from autocast.ir import is_tir_group, relax_functions
 from autocast.kernels.backend import Backend
@@ -31,8 +31,22 @@ def sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, Backend], t
 
 def legalize(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Operators as PrimFuncs; fusion crashes at fields of literal tuples, which legalized operators may leave."""
+    legalized = relax.transform.LegalizeOps({"relax.scatter_nd": _scatter_nd})
     tidied = relax.transform.CanonicalizeBindings()
-    return sequence(relax.transform.LegalizeOps(), tidied, relax.transform.AnnotateTIROpPattern())(mod, backend)
+    return sequence(legalized, tidied, relax.transform.AnnotateTIROpPattern())(mod, backend)
+
+
+def _scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """As TVM's, which compares sizes such as `3 * n` by their addresses: the updates get those of the data."""
+
+    def scatter(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> te.Tensor:
+        batch = len(indices.shape) - 1
+        rest = data.shape[int(indices.shape[-1]) :]
+        if not all(isinstance(size, tirx.IntImm | tirx.Var) for size in rest):
+            updates = te.compute([*updates.shape[:batch], *rest], lambda *place: updates(*place), "updates")
+        return topi.scatter_nd(data, topi.transpose(indices, [batch, *range(batch)]), updates, call.attrs.reduction)
+
+    return builder.call_te(scatter, *call.args)
 
 
 def fuse(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import math
+
 import tvm
 from tvm import relax, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from autocast.ir import dims, is_op, is_tensor, relax_functions, shape_of
+from autocast.ir import dims, is_op, is_tensor, relax_functions, same_shape, shape_of
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.extents import i64
 
 #: Marks PrimFuncs that copy their one tensor, in order.
 RESHAPE = "autocast.reshape"
 
 
 def is_reshape(function: tirx.PrimFunc) -> bool:
-    """Whether a PrimFunc copies its first argument to its last, in order.
+    """Whether a PrimFunc copies its first argument to its last, all of it and in order.
 
-    TVM's analysis asserts where it cannot divide an extent by another, such as `(13 - n) * 13` by `13 - n`.
+    TVM's analysis takes the first rows of a tensor for the tensor, and asserts where it cannot divide an extent by
+    another, such as `(13 - n) * 13` by `13 - n`.
     """
     if RESHAPE in (function.attrs or {}):
         return True
+    buffers = [param for param in function.params if isinstance(param.ty, tirx.buffer.BufferType)]
+    if not buffers or not same_shape(*([math.prod(end.shape, start=i64(1))] for end in (buffers[0], buffers[-1]))):
+        return False
     try:
         return relax.analysis.has_reshape_pattern(function)
     except tvm.error.InternalError:
