@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tvm
 from tvm.script import ir as I
 from tvm.script import relax as R
@@ -38,6 +39,23 @@ class Argument:
         return R.reshape(x, R.shape([n, 4, c, h, w]))
 
 
+@I.ir_module
+class Rows:
+    """Slices that TVM's analysis takes for reshapes, or asserts of."""
+
+    @R.function
+    def main(x: R.Tensor((2, 13, 13), "float32"), like: R.Tensor(("n",), "float32")):
+        n = T.int64()
+        with R.dataflow():
+            first = R.strided_slice(x, axes=[0, 1], begin=[0, 0], end=[1, 1], assume_inbound=True)
+            rest = R.strided_slice(x, axes=[2], begin=[n], end=[13], assume_inbound=True)
+            transposed = R.permute_dims(x, [0, 2, 1])
+            y = R.matmul(R.squeeze(first, axis=[1]), transposed)
+            z = R.matmul(transposed, rest)
+            R.output(y, z)
+        return y, z
+
+
 _X, _LIKE = random((2, 12, 5, 6), "float32"), np.zeros(3, "float32")
 
 
@@ -65,3 +83,11 @@ def test_a_kernel_divides_by_sizes_that_tvm_knows_to_be_positive() -> None:
 
 def test_a_tensor_of_no_elements_keeps_its_other_sizes() -> None:
     assert from_relax(Argument)(_X[:, :, :0], _LIKE).shape == (2, 4, 3, 0, 6)
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_slices_are_no_reshapes(size: int) -> None:
+    x = random((2, 13, 13), "float32")
+    y, z = from_relax(Rows)(x, np.zeros(size, "float32"))
+    np.testing.assert_allclose(y, x[:1, :1] @ x.mT, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(z, x.mT @ x[:, :, size:], rtol=1e-5, atol=1e-5)
