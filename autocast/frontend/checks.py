@@ -17,7 +17,6 @@ from torch.export.graph_signature import (
     TensorArgument,
     TokenArgument,
 )
-from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 from autocast.frontend.nodes import module_path, operator_of
@@ -131,40 +130,13 @@ def check_faithful(program: ExportedProgram) -> None:
     """ImportModelError if the program, as exported, holds operators that an import would silently turn into others."""
     rules = {name: (when, what, remedy) for name, when, what, remedy in _UNFAITHFUL}
     found: dict[tuple[str, str], list[str]] = {}
-    for node in _call_nodes(program):
+    for node in call_nodes(program):
         rule = rules.get(str(node.target).rpartition(".")[0])
         if rule is not None and rule[0](node):
             found.setdefault(rule[1:], []).append(call_place(node))
     if found:
         lines = [f"  {what}: {_where(places)}; {remedy}" for (what, remedy), places in found.items()]
         raise ImportModelError("from_torch: the model cannot be imported faithfully:\n" + "\n".join(lines))
-
-
-def dropped_where_one(program: ExportedProgram) -> set[str]:
-    """The symbols of sizes whose axis `squeeze` drops where they are 1; torch.export takes them for larger."""
-    dropped = set()
-    for node in _call_nodes(program):
-        if node.target.overloadpacket in (torch.ops.aten.squeeze, torch.ops.aten.squeeze_):
-            x = node.args[0].meta["val"]
-            axes = node.args[1] if len(node.args) > 1 else range(x.dim())
-            for axis in [axes] if isinstance(axes, int) else axes:
-                if x.dim() and isinstance(x.shape[axis], torch.SymInt):
-                    dropped.add(str(x.shape[axis].node.expr))
-    return dropped
-
-
-def negative_where_one(program: ExportedProgram) -> set[str]:
-    """The symbols of which a size is computed that is negative where they are 1: torch takes them for larger."""
-    values = (value for node in _call_nodes(program) for value in pytree.tree_leaves(node.meta.get("val")))
-    sizes = {
-        size.node.expr
-        for value in values
-        if isinstance(value, torch.Tensor)
-        for size in value.shape
-        if isinstance(size, torch.SymInt)
-    }
-    symbols = ((size, next(iter(size.free_symbols))) for size in sizes if len(size.free_symbols) == 1)
-    return {str(symbol) for size, symbol in symbols if size.subs(symbol, 1).is_negative}
 
 
 def check_supported(left: Mapping[fx.Node, str]) -> None:
@@ -220,7 +192,8 @@ def check_signature(program: ExportedProgram) -> None:
             )
 
 
-def _call_nodes(program: ExportedProgram) -> Iterable[fx.Node]:
+def call_nodes(program: ExportedProgram) -> Iterable[fx.Node]:
+    """The calls of operators in a program, also those in its branches and loops."""
     for module in program.graph_module.modules():
         if isinstance(module, fx.GraphModule):
             for node in module.graph.nodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from autocast.frontend.conditions import bounds_of
 from autocast.frontend.containers import named_containers
 from autocast.frontend.decisions import Decision, Size
 from autocast.frontend.dynamic import DynamicAxis, Leaf
+from autocast.frontend.size_one import other_where_one
 
 
 @dataclass(frozen=True)
@@ -71,30 +72,27 @@ class Exported:
         least = [getattr(axis.dim, "min", None) for axis in self.axes if axis.name == name]
         return next((size for size in least if size is not None), None)
 
-    def allow_one(self, dropped: Collection[str], negative: Collection[str]) -> None:
+    def allow_one(self, program: torch.export.ExportedProgram) -> None:
         """Lower the least size, where torch infers it, from 2 to the 1 that a `Dim` with its own bounds has.
 
         Raises
         ------
         ImportModelError
-            The module drops an axis where a symbol of `dropped` is 1, or computes a size that is negative where one of
-            `negative` is, and the user's bounds allow that.
+            The module, whose `program` is as it was before it was decomposed, is another where a size is 1, and the
+            user's bounds allow that.
         """
-        symbols = self.symbols
-        for found, what in (
-            (dropped, "drops an axis (squeeze) where {} is 1, and its tensors have another rank then"),
-            (negative, "cuts more off than there is (x[1:-1]) where {} is 1"),
-        ):
-            names = sorted({name for symbol, name in symbols.items() if symbol in found and self._asks_for_one(name)})
-            if names:
-                raise ImportModelError(
-                    f"from_torch: the module {what.format(' or '.join(names))}. Expected a least size of 2, or a "
-                    "module that is the same for 1 (x.squeeze(-1) for axes that are always 1, say)"
-                )
-        for symbol, name in symbols.items():
-            is_free = self.least_asked(name) is None or self._asks_for_one(name)
-            if is_free and symbol not in dropped and symbol not in negative:
-                self._bound(symbol, 1, only=2)
+        sizes = self.sizes
+        free = {symbol for symbol, name in self.symbols.items() if self.least_asked(name) is None}
+        asked = {symbol for symbol, name in self.symbols.items() if self._asks_for_one(name)}
+        allowed = {symbol for symbol in free | asked if symbol in sizes and sizes[symbol].least <= 2}
+        others = other_where_one(program, {symbol: size.example for symbol, size in sizes.items()}, allowed)
+        for symbol in sorted(others.keys() & asked):
+            raise ImportModelError(
+                f"from_torch: the module is another where {self.symbols[symbol]} is 1: {others[symbol]}. Expected a "
+                "least size of 2, or a module that is the same for 1 (x.squeeze(-1) for axes that are always 1, say)"
+            )
+        for symbol in allowed - others.keys():
+            self._bound(symbol, 1, only=2)
 
     def _asks_for_one(self, name: str) -> bool:
         least = self.least_asked(name)

@@ -15,7 +15,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
-from autocast.frontend.checks import check_dense, check_faithful, check_signature, dropped_where_one, negative_where_one
+from autocast.frontend.checks import check_dense, check_faithful, check_signature
 from autocast.frontend.conditions import ASSUMED, COMBINATIONS, counterexample
 from autocast.frontend.containers import named_containers
 from autocast.frontend.decisions import Decision, deviation, noted_decisions
@@ -107,7 +107,7 @@ def _export(
             f"{remedy(text, axes, conversions)}{static}"
         ) from error
     _check_conditions(exported, program, module)
-    exported.allow_one(dropped_where_one(program), negative_where_one(program))
+    exported.allow_one(program)
     _check_decisions(exported, module, (args, kwargs))
     return exported
 

@@ -45,8 +45,24 @@ def test_slices_end_where_the_axis_does(sliced: Any, bounds: tuple[int, ...]) ->
         assert_close((model(x),), (sliced(x),))
 
 
+@pytest.mark.parametrize("function", [lambda x: x.repeat(2, 1)[:3], lambda x: torch.cat([x, x[:1]])[-3:]])
+def test_a_slice_of_more_than_there_is_where_a_size_is_one(function: Any) -> None:
+    """torch takes sizes for 2 or more, and has not even a condition for these."""
+    x = torch.randn(5, 3)
+    with pytest.raises(
+        ImportModelError, match=r"another where n is 1: aten.slice.Tensor .* gives \(2, 3\), not \(3, 3\)"
+    ):
+        from_torch(Calls(function), (x,), dynamic={"n": (0, 0, 1, 40)})
+    model = from_torch(Calls(function), (x,), dynamic={"n": (0, 0)})
+    assert_close((model(x[:2]),), (function(x[:2]),))
+    with pytest.raises(InputError, match="expected n of 2 or more"):
+        model(x[:1])
+
+
 def test_a_slice_that_the_bounds_do_not_leave_room_for_is_refused() -> None:
-    with pytest.raises(ImportModelError, match=r"cuts more off than there is .* where n is 1"):
+    with pytest.raises(
+        ImportModelError, match=r"another where n is 1: aten.slice.Tensor .* gives \(0, 3\), not \(-1, 3\)"
+    ):
         from_torch(Calls(lambda x: x[1:-1]), (torch.randn(6, 3),), dynamic={"n": (0, 0, 1, 40)})
 
 
