@@ -50,7 +50,7 @@ class Exported:
         names: dict[str, str] = {}
         for axis in self.axes:
             size = nodes[specs[axis.leaf].arg.name].meta["val"].shape[axis.axis]
-            if isinstance(size, int):
+            if isinstance(size, int) or size.node.expr.is_number:  # which torch may have found later
                 if axis.dim is torch.export.Dim.AUTO:
                     continue
                 raise ImportModelError(

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from autocast.frontend.checks import call_nodes, call_place
 from autocast.frontend.conditions import sizes_of
+from autocast.frontend.nodes import results_read
 
 
 def other_where_one(program: ExportedProgram, sizes: Mapping[str, int], symbols: Collection[str]) -> dict[str, str]:
@@ -55,8 +56,8 @@ class _Given:
             args, kwargs = pytree.tree_map(self._argument, (node.args, node.kwargs))
             if "device" in kwargs:
                 kwargs["device"] = "meta"
-            declared = [tuple(map(self._concrete, shape)) for shape in _shapes(node.meta["val"])]
-            shapes = [tuple(shape) for shape in _shapes(node.target(*args, **kwargs))]
+            declared = [tuple(map(self._concrete, shape)) for shape in _shapes(node, node.meta["val"])]
+            shapes = [tuple(shape) for shape in _shapes(node, node.target(*args, **kwargs))]
         except Exception:  # torch refuses these sizes, or cannot say without the numbers
             return ""
         if shapes == declared:
@@ -79,5 +80,8 @@ class _Given:
         return value
 
 
-def _shapes(value: Any) -> list[torch.Size]:
-    return [leaf.shape for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+def _shapes(node: fx.Node, value: Any) -> list[torch.Size]:
+    """Those of a node's result; of several, those that are read: others may have any."""
+    read = results_read(node)
+    values = [one for i, one in enumerate(value) if i in read] if read else [value]
+    return [leaf.shape for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]

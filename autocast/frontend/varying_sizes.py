@@ -41,6 +41,13 @@ def _max_pool1d(
     return F.max_pool2d(input.unsqueeze(-2), *window, ceil_mode).squeeze(-2)
 
 
+def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: float = 2.0, compute_mode: Any = None) -> torch.Tensor:
+    """By differences, as torch computes it of up to 25 rows: of more by products, unless it is told."""
+    if _varies((*x1.shape, *x2.shape)) and compute_mode in (None, "use_mm_for_euclid_dist_if_necessary"):
+        compute_mode = "donot_use_mm_for_euclid_dist"
+    return torch.cdist(x1, x2, p, compute_mode or "use_mm_for_euclid_dist_if_necessary")
+
+
 def _linspace(start: Any, end: Any, steps: Any, **options: Any) -> torch.Tensor:
     """From both ends to the middle, as torch computes it."""
     if not _varies([steps]):
@@ -150,6 +157,7 @@ def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *arg
 VARYING: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.max_pool1d, F.max_pool1d), _max_pool1d),
     **dict.fromkeys((torch.tensor_split, torch.Tensor.tensor_split), _tensor_split),
+    torch.cdist: _cdist,
     torch.kron: _kron,
     torch.linspace: _linspace,
     torch.logspace: _logspace,

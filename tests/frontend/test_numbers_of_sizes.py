@@ -94,6 +94,7 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "combinations": lambda x: torch.combinations(x[0]),
     "combinations with replacement": lambda x: torch.combinations(x[0], with_replacement=True),
     "kron": lambda x: torch.kron(x, torch.tensor([[[1.0], [2.0]]])),
+    "cdist": lambda x: torch.cdist(x[:, :, None], x[:1, :, None] + 9),
     "one_hot": lambda x: F.one_hot(torch.arange(_length(x)).flip(0), _length(x)) + len(x),
     "logspace": lambda x: torch.logspace(0, 1, _length(x)) + x,
 }
