@@ -91,8 +91,11 @@ class Condition:
         self._code = compile(PythonPrinter().doprint(expr), "<condition>", "eval")
 
     def holds(self, values: Mapping[str, int]) -> bool:
-        """Whether it does for these sizes."""
-        return bool(self.evaluated(values))
+        """Whether it does for these sizes; not where it divides by one that is 0."""
+        try:
+            return bool(self.evaluated(values))
+        except ZeroDivisionError:
+            return False
 
     def evaluated(self, values: Mapping[str, int]) -> Any:
         """What it is for these sizes."""

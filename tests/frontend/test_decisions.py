@@ -18,8 +18,9 @@ from tests.frontend.helpers import Calls, assert_close, asserting
     [
         (lambda x: x * 2 if x.shape[0] == 7 else x + 1, "for n = 7 this does not hold: .*!= 7"),
         (lambda x: x * 2 if x.shape[0] % 2 else x + 1, "for n = 3 this does not hold: .*% 2"),
+        (lambda x: x * 2 if x.shape[0] % (x.shape[0] - 7) == 2 else x + 1, "for n = 7 this does not hold: .*% .*!= 2"),
     ],
-    ids=["one size", "odd sizes"],
+    ids=["one size", "odd sizes", "a division by 0"],
 )
 @pytest.mark.parametrize("row", [(0, 0), (0, 0, 1, 16)], ids=["inferred", "bounds"])
 def test_a_module_that_is_another_for_other_sizes_is_refused(decides: Any, why: str, row: tuple[int, ...]) -> None:
