@@ -15,7 +15,7 @@ from autocast.frontend.conditions import bounds_of
 from autocast.frontend.containers import named_containers
 from autocast.frontend.decisions import Decision, Size
 from autocast.frontend.dynamic import DynamicAxis, Leaf
-from autocast.frontend.size_one import other_where_one
+from autocast.frontend.small_sizes import other_program
 
 
 @dataclass(frozen=True)
@@ -78,25 +78,23 @@ class Exported:
         Raises
         ------
         ImportModelError
-            The module, whose `program` is as it was before it was decomposed, is another where a size is 1, and the
-            user's bounds allow that.
+            The module, whose `program` is as it was before it was decomposed, is another where a size is 1 or 0, and
+            the user's bounds allow that.
         """
         sizes = self.sizes
-        free = {symbol for symbol, name in self.symbols.items() if self.least_asked(name) is None}
-        asked = {symbol for symbol, name in self.symbols.items() if self._asks_for_one(name)}
-        allowed = {symbol for symbol in free | asked if symbol in sizes and sizes[symbol].least <= 2}
-        others = other_where_one(program, {symbol: size.example for symbol, size in sizes.items()}, allowed)
-        for symbol in sorted(others.keys() & asked):
-            raise ImportModelError(
-                f"from_torch: the module is another where {self.symbols[symbol]} is 1: {others[symbol]}. Expected a "
-                "least size of 2, or a module that is the same for 1 (x.squeeze(-1) for axes that are always 1, say)"
-            )
-        for symbol in allowed - others.keys():
-            self._bound(symbol, 1, only=2)
-
-    def _asks_for_one(self, name: str) -> bool:
-        least = self.least_asked(name)
-        return least is not None and least < 2
+        examples = {symbol: size.example for symbol, size in sizes.items()}
+        for symbol, size in sizes.items():
+            asked = self.least_asked(size.name)
+            least = 1 if asked is None else asked
+            others = (other_program(program, {**examples, symbol: few}) for few in range(least, 2) if size.least <= 2)
+            other = next(filter(None, others), "")
+            if other and asked is not None:
+                raise ImportModelError(
+                    f"from_torch: the module is another where {size.name} is less than 2: {other}. Expected a least "
+                    "size of 2, or a module that is the same for 1 (x.squeeze(-1) for axes that are always 1, say)"
+                )
+            if least < 2 and not other:
+                self._bound(symbol, 1, only=2)
 
     @property
     def sizes(self) -> dict[str, Size]:

@@ -137,7 +137,7 @@ def test_an_axis_that_is_dropped_where_its_size_is_one_is_at_least_two() -> None
     assert model(torch.randn(2, 4)).shape == (2, 4)
     with pytest.raises(InputError, match="expected n of 2 or more"):
         model(torch.randn(1, 4))
-    with pytest.raises(ImportModelError, match=r"another where n is 1: aten.squeeze.* gives \(4,\), not \(1, 4\)"):
+    with pytest.raises(ImportModelError, match=r"where n is less than 2: aten.squeeze.* gives \(4,\), not \(1, 4\)"):
         from_torch(Calls(lambda x: x.squeeze()), (torch.randn(3, 4),), dynamic={"n": ("*", 0, 1, 8)})
 
 

@@ -50,7 +50,7 @@ def test_a_slice_of_more_than_there_is_where_a_size_is_one(function: Any) -> Non
     """torch takes sizes for 2 or more, and has not even a condition for these."""
     x = torch.randn(5, 3)
     with pytest.raises(
-        ImportModelError, match=r"another where n is 1: aten.slice.Tensor .* gives \(2, 3\), not \(3, 3\)"
+        ImportModelError, match=r"another where n is less than 2: aten.slice.Tensor .* gives \(2, 3\), not \(3, 3\)"
     ):
         from_torch(Calls(function), (x,), dynamic={"n": (0, 0, 1, 40)})
     model = from_torch(Calls(function), (x,), dynamic={"n": (0, 0)})
@@ -59,9 +59,19 @@ def test_a_slice_of_more_than_there_is_where_a_size_is_one(function: Any) -> Non
         model(x[:1])
 
 
+def test_a_slice_of_what_may_be_empty_is_refused_unless_it_is_empty_then() -> None:
+    x, rows = torch.randn(5, 3), {"n": (0, 0, 0, 40)}
+    with pytest.raises(
+        ImportModelError, match=r"where n is less than 2: aten.slice.Tensor .* gives \(0, 3\), not \(1, 3\)"
+    ):
+        from_torch(Calls(lambda x: x[:1] * 2), (x,), dynamic=rows)
+    model = from_torch(Calls(lambda x: x[:, :1] * 2), (x,), dynamic=rows)
+    assert model(x[:0]).shape == (0, 1)
+
+
 def test_a_slice_that_the_bounds_do_not_leave_room_for_is_refused() -> None:
     with pytest.raises(
-        ImportModelError, match=r"another where n is 1: aten.slice.Tensor .* gives \(0, 3\), not \(-1, 3\)"
+        ImportModelError, match=r"another where n is less than 2: aten.slice.Tensor .* gives \(0, 3\), not \(-1, 3\)"
     ):
         from_torch(Calls(lambda x: x[1:-1]), (torch.randn(6, 3),), dynamic={"n": (0, 0, 1, 40)})
 

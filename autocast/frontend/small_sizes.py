@@ -1,4 +1,4 @@
-"""Where a program is another for a size of 1: torch.export takes every size that varies for a larger one."""
+"""Where a program is another for a size of 1 or 0: torch.export takes every size that varies for a larger one."""
 
 from __future__ import annotations
 
@@ -15,22 +15,15 @@ from autocast.frontend.conditions import sizes_of
 from autocast.frontend.nodes import results_read
 
 
-def other_where_one(program: ExportedProgram, sizes: Mapping[str, int], symbols: Collection[str]) -> dict[str, str]:
-    """Of each of these symbols, if a tensor has other sizes where it is 1 than those that torch computes of it: which.
+def other_program(program: ExportedProgram, sizes: Mapping[str, int]) -> str:
+    """If a tensor has other sizes, where the symbols have these, than those that torch computes of them: which.
 
-    Such as `x.squeeze(1)`, `x[1:-1]` or `x.repeat(2)[:3]`. Each operator is asked for its result by itself, without
-    numbers, for 1 and the examples' other `sizes`; what raises an error for these does so in the module, too.
+    Such as `x.squeeze(1)`, `x[1:-1]` or `x.repeat(2)[:3]` where there is one. Each operator is asked for its result by
+    itself, without numbers; what raises an error for these sizes does so in the module, too.
     """
-    others: dict[str, str] = {}
-    nodes = [node for node in call_nodes(program) if _vary(node.all_input_nodes)]
-    for symbol in symbols:
-        ones = _Given({**sizes, symbol: 1})
-        for node in nodes:
-            found = ones.other(node)
-            if found:
-                others[symbol] = found
-                break
-    return others
+    given = _Given(sizes)
+    nodes = (node for node in call_nodes(program) if _vary(node.all_input_nodes))
+    return next(filter(None, map(given.other, nodes)), "")
 
 
 def _vary(nodes: Collection[fx.Node]) -> bool:
