@@ -21,12 +21,9 @@ _LOW = {"rtol": 2e-2, "atol": 2e-2}
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
+def _without_gradients() -> Iterator[None]:
     with torch.no_grad():
         yield
-    torch._dynamo.reset()
 
 
 def _network() -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,14 +19,6 @@ from autocast.dynamo import training
 
 #: No low precision at all.
 _FLOAT32 = {"policy": "mp0"}
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def _compiled(module: Any, **options: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -59,14 +59,6 @@ class _Of(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.function(self.layer(x), x, x.shape[1])
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def _trained(module: Any, weights: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
