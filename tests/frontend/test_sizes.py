@@ -59,6 +59,14 @@ def test_a_slice_of_more_than_there_is_where_a_size_is_one(function: Any) -> Non
         model(x[:1])
 
 
+def test_a_size_that_torch_settles_while_it_decomposes_is_refused() -> None:
+    def places(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.max_pool3d(x.repeat(1, 2, 1)[None], (1, 3, 2), return_indices=True)[1]
+
+    with pytest.raises(ImportModelError, match="works for size 2 of 'args.0', axis 1 only"):
+        from_torch(Calls(places), (torch.randn(3, 2, 6),), dynamic={"n": ("*", 1)})
+
+
 def test_a_slice_of_what_may_be_empty_is_refused_unless_it_is_empty_then() -> None:
     x, rows = torch.randn(5, 3), {"n": (0, 0, 0, 40)}
     with pytest.raises(

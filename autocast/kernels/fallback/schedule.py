@@ -93,7 +93,7 @@ def _guarded(function: tirx.PrimFunc) -> tirx.PrimFunc:
     else:
         sizes = [size for buffer in buffers[-1:] for size in buffer.shape if not isinstance(size, tirx.IntImm)]
     if not sizes or (RESHAPE not in (function.attrs or {}) and is_reshape(function)):
-        return function  # they are looked for
+        return function  # `is_reshape` looks for these loops
     body = tirx.IfThenElse(tirx.all(*[size > 0 for size in sizes]), block.body, None)
     fields = (block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init, block.alloc_buffers)
     guarded = s_tir.SBlock(*fields, block.match_buffers, block.annotations)
