@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 import autocast
 from autocast import dynamo
 from autocast.dynamo import training
+from autocast.errors import ImportModelError
 
 #: No low precision at all.
 _FLOAT32 = {"policy": "mp0"}
@@ -188,6 +189,27 @@ def test_a_size_that_no_kept_tensor_has_may_vary(compilations: list[Any]) -> Non
         compiled(x, w).sum().backward()
         torch.testing.assert_close(x.grad, (function(x, w) * w).detach().expand(rows, 4))
     assert len(compilations) == 1
+
+
+def test_numbers_that_a_backward_graph_decides_by_have_code_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of rows, which no tensor that is kept has."""
+    translate = training.translate
+
+    def deciding(graph: Any, given: Any, *others: Any) -> Any:
+        if given[2]:
+            raise ImportModelError("it decides by sizes")
+        return translate(graph, given, *others)
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (x.sum(0) * w).exp()
+
+    monkeypatch.setattr(training, "translate", deciding)
+    w = torch.tensor(0.5, requires_grad=True)
+    compiled = torch.compile(function, backend=partial(dynamo.backend, options=_FLOAT32), dynamic=True)
+    for rows in (3, 5, 3):
+        x = torch.randn(rows, 4, requires_grad=True)
+        compiled(x, w).sum().backward()
+        torch.testing.assert_close(x.grad, (function(x, w) * w).detach().expand(rows, 4))
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # Dynamo reads it

@@ -63,7 +63,7 @@ def test_a_size_that_torch_settles_while_it_decomposes_is_refused() -> None:
     def places(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.max_pool3d(x.repeat(1, 2, 1)[None], (1, 3, 2), return_indices=True)[1]
 
-    with pytest.raises(ImportModelError, match="works for size 2 of 'args.0', axis 1 only"):
+    with pytest.raises(ImportModelError, match=r"works for size 2 of 'args\.0', axis 1 only"):
         from_torch(Calls(places), (torch.randn(3, 2, 6),), dynamic={"n": ("*", 1)})
 
 
