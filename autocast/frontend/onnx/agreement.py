@@ -24,29 +24,86 @@ _ELEMENTWISE = frozenset(
 )
 
 
+#: Operator -> axes of operands that are as long as one of another's: (operand, its axis, the other, its axis).
+_MATCHED: dict[str, tuple[tuple[int, int, int, int], ...]] = {
+    "BatchNormalization": ((0, 1, 1, 0),),
+    "ConvTranspose": ((0, 1, 1, 0),),
+    **dict.fromkeys(("GRU", "RNN"), ((0, 2, 1, 2), (5, 0, 1, 0), (5, 2, 2, 2))),
+    "InstanceNormalization": ((0, 1, 1, 0),),
+    "LSTM": ((0, 2, 1, 2), (5, 0, 1, 0), (5, 2, 2, 2), (6, 0, 1, 0), (6, 2, 2, 2)),
+    "MatMul": ((0, -1, 1, -2), (1, -2, 0, -1)),
+}
+
+
 def agreed(
     builder: relax.BlockBuilder, name: str, inputs: Sequence[relax.Expr | None], attributes: Mapping[str, Any]
 ) -> list[relax.Expr | None]:
     """The inputs of a node, reshaped where they have to have sizes that nobody can know to be the same."""
-    tensors = [one for one in inputs if one is not None]
-    shapes = [shape_of(one) if isinstance(one.ty, relax.TensorType) else None for one in tensors]
-    if (name not in _ELEMENTWISE and name != "Concat") or any(one is None for one in shapes) or len(shapes) < 2:
+    if name == "ScatterND":
+        return _scattered(builder, [*inputs])
+    if name in _MATCHED or name == "Conv":
+        inputs = _matched(builder, name, [*inputs], attributes)
+    if name not in _ELEMENTWISE and name not in ("Concat", "MatMul"):
         return [*inputs]
-    known = [list(one) for one in shapes if one is not None]
+    tensors = [one for one in inputs if one is not None]
+    shapes = [_shape(one) for one in tensors]
+    known = [[*one] for one in shapes if one is not None]
+    if len(known) < max(2, len(shapes)):
+        return [*inputs]
     rank = max(map(len, known))
-    skipped = int(attributes["axis"]) % rank if name == "Concat" else None
-    for axis in range(-rank, 0):
+    joined = int(attributes.get("axis", 0))
+    skipped = {"Concat": (joined - rank if joined >= 0 else joined,), "MatMul": (-1, -2)}.get(name, ())
+    for axis in (axis for axis in range(-rank, 0) if axis not in skipped):
         rows = [one for one in known if len(one) >= -axis]
-        if axis + rank != skipped:
-            leader = _leader([one[axis] for one in rows], name != "Concat")
-            for one in rows:
-                one[axis] = one[axis] if isinstance(one[axis], int) or leader is None else leader
+        leader = _leader([one[axis] for one in rows], name != "Concat")
+        for one in rows:
+            one[axis] = one[axis] if isinstance(one[axis], int) or leader is None else leader
     changed = {
         id(tensor): builder.emit(relax.op.reshape(tensor, to))
         for tensor, was, to in zip(tensors, shapes, known, strict=True)
         if not all(a is b for a, b in zip(was or (), to, strict=True))
     }
     return [changed.get(id(one), one) for one in inputs]
+
+
+def _matched(
+    builder: relax.BlockBuilder, name: str, inputs: list[Any], attributes: Mapping[str, Any]
+) -> list[relax.Expr | None]:
+    """Sizes that vary as those of the other operand, of a `Conv` as many channels as its groups have."""
+    groups = int(attributes.get("group", 1)) if name == "Conv" else 1
+    for at, axis, other, its in _MATCHED.get(name, ((0, 1, 1, 1),)):
+        shapes = [_shape(inputs[place]) if place < len(inputs) else None for place in (at, other)]
+        own, theirs = shapes
+        if own is None or theirs is None or len(own) < (2 if axis < 0 else axis + 1) or (len(theirs) < 2 and its < 0):
+            continue
+        wanted = theirs[its] * groups if groups > 1 else theirs[its]
+        if _leader((own[axis], wanted), False) is not None and not isinstance(own[axis], int):
+            own[axis] = wanted
+            inputs[at] = builder.emit(relax.op.reshape(inputs[at], own))
+    return inputs
+
+
+def _scattered(builder: relax.BlockBuilder, inputs: list[Any]) -> list[relax.Expr | None]:
+    """The updates of a `ScatterND`: a row of what is left of the data for each place."""
+    data, places, updates = map(_shape, inputs[:3])
+    if data is None or places is None or updates is None or not isinstance(places[-1], int):
+        return inputs
+    to = [*places[:-1], *data[places[-1] :]]
+    if len(to) == len(updates) and _leader_of_pairs(to, updates):
+        inputs[2] = builder.emit(relax.op.reshape(inputs[2], to))
+    return inputs
+
+
+def _leader_of_pairs(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether a size of one is not known to be that of the other."""
+    return any(_leader(pair, False) is not None for pair in zip(a, b, strict=True))
+
+
+def _shape(tensor: relax.Expr | None) -> list[Any] | None:
+    if isinstance(tensor, relax.ShapeExpr):
+        return [len(tensor.values)]
+    sizes = None if tensor is None or not isinstance(tensor.ty, relax.TensorType) else shape_of(tensor)
+    return None if sizes is None else [*sizes]
 
 
 def _leader(sizes: Sequence[Any], broadcasts: bool) -> Any:

@@ -26,9 +26,6 @@ from autocast.ir import PlacedBuilder, dtype_of, lacks_dtype, shape_of
 from autocast.ir.places import Place
 from autocast.messages import reason
 
-#: What TVM's importer does with shapes.
-_OF_SHAPES = frozenset(("Cast", "CastLike", "Concat", "Equal", "Gather", "Shape", "Slice", "Where"))
-
 
 class GraphImporter(tvm_onnx.ONNXGraphImporter):
     """TVM's importer, with the nodes' names as places, and each node's results checked."""
@@ -68,11 +65,8 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
                     branches(self, node)
                 elif node.op_type == "Loop":
                     loop(self, node, f"loop_{next(self._loops)}")
-                elif (converter := CONVERTERS.get(full_name(node))) is not None:
-                    self._convert(node, converter)
                 else:
-                    self._check_said(node)
-                    self._by_tvm(node)
+                    self._operator(node)
             except UnsupportedError as error:
                 if str(error).startswith("from_onnx:"):  # of a node in a branch
                     raise
@@ -103,6 +97,23 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
         known = {axis: dim.dim_value for axis, dim in enumerate(dims) if dim.HasField("dim_value")}
         return self.bb.match_cast(value, sized(value, name, known))
 
+    def _operator(self, node: onnx.NodeProto) -> None:
+        """By a converter of ours, or by TVM's importer, of operands whose sizes agree."""
+        converter = CONVERTERS.get(full_name(node))
+        if converter is None:
+            self._check_said(node)
+        before = {name: self._nodes[name] for name in node.input if name}
+        attributes = {one.name: one.i for one in node.attribute}
+        inputs = [self._nodes[name] if name else None for name in node.input]
+        for name, value in zip(node.input, agreed(self.bb, node.op_type, inputs, attributes), strict=True):
+            if name:
+                self._nodes[name] = value
+        if converter is None:
+            self._by_tvm(node)
+        else:
+            self._convert(node, converter)
+        self._nodes.update((name, value) for name, value in before.items() if name not in node.output)
+
     def _convert(self, node: onnx.NodeProto, converter: Converter) -> None:
         """By a converter of ours."""
         attributes = {one.name: onnx.helper.get_attribute_value(one) for one in node.attribute}
@@ -116,6 +127,7 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
                 opset=self.opset,
                 parameter=self._parameter,
                 expressions=lambda at: self._sizes.array(node.input[at], self._nodes) if at < len(node.input) else None,
+                partly=lambda at: self._sizes.partly.get(node.input[at]),
                 other=self._other,
             )
         )
@@ -127,20 +139,14 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
             self._nodes[name] = result
 
     def _by_tvm(self, node: onnx.NodeProto) -> None:
-        """By TVM's importer, which takes shapes for tensors in some operators only, and operands of the same sizes."""
-        shapes = {
-            name: value
-            for name in node.input
-            if name and isinstance((value := self._nodes[name]).ty, relax.ShapeType) and node.op_type not in _OF_SHAPES
-        }
-        tensors = {name: self.bb.emit(relax.op.shape_to_tensor(value)) for name, value in shapes.items()}
-        inputs = {name: tensors.get(name, self._nodes[name]) for name in node.input if name}
-        attributes = {one.name: one.i for one in node.attribute}
-        given = agreed(self.bb, node.op_type, [*inputs.values()], attributes)
-        before = {name: self._nodes[name] for name in inputs}
-        self._nodes.update(zip(inputs, given, strict=True))
+        """By TVM's importer, which takes shapes for other shapes where it cannot know them to be the same."""
+        self._nodes.update((name, self._tensor(self._nodes[name])) for name in node.input if name)
         super()._construct_nodes(SimpleNamespace(node=[node]))
-        self._nodes.update((name, value) for name, value in before.items() if name not in node.output)
+
+    def _tensor(self, value: relax.Expr | None) -> relax.Expr | None:
+        """A shape as a tensor, and a tensor as it is."""
+        is_shape = value is not None and isinstance(value.ty, relax.ShapeType)
+        return self.bb.emit(relax.op.shape_to_tensor(value)) if is_shape else value
 
     def _check_said(self, node: onnx.NodeProto) -> None:
         """UnsupportedError if a node computes axes, a shape or a count from values that are known when it runs."""
@@ -162,7 +168,8 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
         """What the node of an operator of TVM's importer would be."""
         raw = {key: value.encode() if isinstance(value, str) else value for key, value in attributes.items()}
         raw["tvm_custom"] = {"name": "", "num_outputs": 1}
-        return super()._convert_operator(name, tvm_onnx.onnx_input(inputs), raw, self.opset)
+        given = tvm_onnx.onnx_input([self._tensor(value) for value in inputs])
+        return super()._convert_operator(name, given, raw, self.opset)
 
     def _convert_operator(self, op_name: str, inputs: Any, attrs: dict[str, Any], opset: int) -> relax.Expr:
         """Recurrent layers by ours."""

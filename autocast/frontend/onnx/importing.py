@@ -106,17 +106,39 @@ def _loaded(path_or_model: Any) -> onnx.ModelProto:
         ) from error
 
 
+#: Operators whose results ONNX infers other sizes for than they have.
+_MISTAKEN_BY_ONNX = frozenset(("STFT",))
+
+
 def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a model that ONNX's checker takes."""
+    """A copy of a model that ONNX's checker takes, without the shapes that it says of its results.
+
+    Those of inputs count, and what follows from them: others are out of date once somebody has renamed a dimension.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for value in copy.graph.output:
+        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+            value.type.tensor_type.shape.SetInParent()  # which the checker asks for, and runtimes do not
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(copy)
     except Exception as error:
         raise ImportModelError(
             f"from_onnx: ONNX's checker refuses the model: {reason(error)}. Expected a model that "
             "onnx.checker.check_model takes"
         ) from error
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    not_inferred = {
+        name
+        for node in copy.graph.node
+        if node.domain not in ("", "ai.onnx") or node.op_type in _MISTAKEN_BY_ONNX
+        for name in node.output
+    }
+    kept = [value for value in copy.graph.value_info if value.name in not_inferred]
+    del copy.graph.value_info[:]
+    copy.graph.value_info.extend(kept)
+    for value in copy.graph.output:
+        if value.name not in not_inferred:
+            value.type.tensor_type.ClearField("shape")
     for value in copy.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.dim_value < 0:  # what some exporters call a dimension that varies
@@ -146,7 +168,7 @@ def _make_dynamic(graph: onnx.GraphProto, dynamic: Mapping[str, Any] | None) -> 
             elif len(row) > 2:
                 bounds[name] = (row[2], row[3] if len(row) == 4 else None)
     if dynamic:
-        del graph.value_info[:]  # they say the sizes that were
+        del graph.value_info[:]  # of operators that ONNX does not infer: they say the sizes that were
         for output in graph.output:
             output.type.tensor_type.ClearField("shape")
     return bounds

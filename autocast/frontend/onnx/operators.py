@@ -67,7 +67,6 @@ def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
 SAID_BY_INPUTS: dict[str, tuple[int, str]] = {
     "AffineGrid": (1, "size"),
     "CumSum": (1, "axis"),
-    "Split": (1, "sizes"),
     **{
         f"Reduce{what}": (1, "axes")
         for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")

@@ -22,6 +22,9 @@ from autocast.ir import shape_of
 #: An array of int, bool or expressions of int64; None where it cannot be said.
 Values = np.ndarray | None
 
+#: No axis is as long: ends from here on mean the end, whatever the size is.
+BEYOND = 10**9
+
 #: Tensors of more elements than this are left to the compiler.
 LARGEST = 64
 
@@ -32,13 +35,20 @@ def _quotient(a: Any, b: Any) -> Any:
     """Of sizes, which are not negative."""
     if isinstance(a, int) and isinstance(b, int):
         return int(a / b) if b else None
-    return _simple(tirx.floordiv(a, b)) if isinstance(b, int) and b > 0 else None
+    return _divided(tirx.floordiv, a, b, 1)
 
 
 def _remainder(a: Any, b: Any) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return a % b if b else None
-    return _simple(tirx.floormod(a, b)) if isinstance(b, int) and b > 0 else None
+    return _divided(tirx.floormod, a, b, 0)
+
+
+def _divided(divide: Callable[[Any, Any], Any], a: Any, b: Any, by_itself: int) -> Any:
+    """A quotient or a remainder of sizes; one of 0 divides as 1 does, since nothing else may come of it."""
+    if isinstance(b, int):
+        return _simple(divide(a, b)) if b > 0 else None
+    return by_itself if tvm.sym.Analyzer().can_prove_equal(a, b) else _simple(divide(a, tirx.max(b, 1)))
 
 
 def _chosen(of_numbers: Callable[[Any, Any], Any], of_sizes: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -61,15 +71,47 @@ def _simple(value: Any) -> Any:
     return int(value) if isinstance(value, tirx.IntImm) else value
 
 
+def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool | None]:
+    """Whether a comparison of sizes holds whatever the dimensions are; None if that depends."""
+
+    def compared(a: Any, b: Any) -> bool | None:
+        if isinstance(a, int) and isinstance(b, int):
+            return bool(compare(a, b))
+        analyzer = of_sizes([a, b])
+        holds = compare(a, b)
+        return True if analyzer.can_prove(holds) else False if analyzer.can_prove(tirx.Not(holds)) else None
+
+    return compared
+
+
+def of_sizes(*values: Any) -> tvm.sym.Analyzer:
+    """What knows that the dimensions in expressions are not negative."""
+    analyzer = tvm.sym.Analyzer()
+    expressions = [one for group in values for one in group if isinstance(one, tvm.ir.Expr)]
+    for var in {var for one in expressions for var in tirx.analysis.undefined_vars(one)}:
+        analyzer.bind(var, tvm.ir.Range.from_min_extent(tirx.IntImm("int64", 0), tirx.IntImm("int64", BEYOND)))
+    return analyzer
+
+
+#: Operators whose results are bools.
+_LOGICAL = frozenset(("And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"))
+
 _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "Add": _chosen(operator.add, operator.add),
+    "And": lambda a, b: False if a is False or b is False else None if a is None or b is None else a and b,
     "Div": _quotient,
     "Equal": _equal,
+    "Greater": _compared(operator.gt),
+    "GreaterOrEqual": _compared(operator.ge),
+    "Less": _compared(operator.lt),
+    "LessOrEqual": _compared(operator.le),
     "Max": _chosen(max, tirx.max),
     "Min": _chosen(min, tirx.min),
     "Mod": _remainder,
     "Mul": _chosen(operator.mul, operator.mul),
     "Neg": lambda a: -a if isinstance(a, int) else _simple(0 - a),
+    "Not": lambda a: None if a is None else not a,
+    "Or": lambda a, b: True if a is True or b is True else None if a is None or b is None else a or b,
     "Sub": _chosen(operator.sub, operator.sub),
     "Where": lambda condition, a, b: None if condition is None else a if condition else b,
 }
@@ -136,6 +178,8 @@ class Sizes:
 
     def __init__(self) -> None:
         self.known: dict[str, np.ndarray] = {}
+        #: What is joined of known and of other tensors, with None for each element of these.
+        self.partly: dict[str, np.ndarray] = {}
         self.dtypes: dict[str, str] = {}
 
     def compute(self, node: onnx.NodeProto, nodes: Mapping[str, Any]) -> bool:
@@ -148,6 +192,8 @@ class Sizes:
         if node.op_type not in _ELEMENTWISE and node.op_type not in _MOVES and node.op_type not in ("Cast", "Concat"):
             return False
         given = [self.array(name, nodes) for name in node.input if name]
+        if node.op_type == "Concat" and any(one is None for one in given):
+            self._join(node, nodes, given)
         if any(one is None for one in given) or not any(name in self.known for name in node.input):
             return False
         try:
@@ -159,6 +205,20 @@ class Sizes:
         self.known[node.output[0]] = array
         self.dtypes[node.output[0]] = self._dtype(node, attributes)
         return True
+
+    def _join(self, node: onnx.NodeProto, nodes: Mapping[str, Any], given: Sequence[Values]) -> None:
+        """Keep what is known of a vector that others are a part of."""
+        rows: list[np.ndarray] = []
+        for name, one in zip(node.input, given, strict=True):
+            type = nodes[name].ty
+            sizes = shape_of(nodes[name]) if isinstance(type, relax.TensorType) else None
+            if one is not None:
+                rows.append(one)
+            elif sizes is not None and len(sizes) == 1 and isinstance(sizes[0], int):
+                rows.append(np.full(sizes[0], None, object))
+            else:
+                return
+        self.partly[node.output[0]] = np.concatenate(rows)
 
     def _computed(self, name: str, attributes: Mapping[str, Any], given: list[np.ndarray]) -> Values:
         if name == "Cast":
@@ -199,7 +259,7 @@ class Sizes:
         return builder.emit(tensor if dtype == "int64" else relax.op.astype(tensor, dtype))
 
     def _dtype(self, node: onnx.NodeProto, attributes: Mapping[str, Any]) -> str:
-        if node.op_type == "Equal":
+        if node.op_type in _LOGICAL:
             return "bool"
         if node.op_type == "Cast":
             return str(helper.tensor_dtype_to_np_dtype(attributes["to"]))

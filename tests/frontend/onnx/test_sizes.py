@@ -15,7 +15,7 @@ onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; ma
 from onnx.reference import ReferenceEvaluator
 
 import autocast
-from autocast.errors import InputError, UnsupportedError
+from autocast.errors import InputError
 
 
 def model_of(text: str) -> Any:
@@ -242,9 +242,3 @@ def test_slices_end_where_an_input_says(text: str, calls: list[Any]) -> None:
             (expected,) = ReferenceEvaluator(model).run(None, {"x": x, "k": bounds})
             np.testing.assert_array_equal(imported(x, bounds), expected)
             np.testing.assert_array_equal(module(torch.from_numpy(x), torch.from_numpy(bounds)), expected)
-
-
-def test_a_shape_that_is_an_input_is_refused() -> None:
-    text = "main (float[6] x, int64[2] to) => (float[N, M] y) { y = Reshape (x, to) }"
-    with pytest.raises(UnsupportedError, match="Reshape: its shape is computed when the model runs"):
-        autocast.from_onnx(model_of(text))

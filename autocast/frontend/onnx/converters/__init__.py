@@ -10,16 +10,18 @@ from autocast.frontend.onnx.converters import (
     contrib,
     elementwise,
     geometry,
+    padding,
     quantized,
     resizing,
     shapes,
     signals,
+    windows,
 )
 from autocast.frontend.onnx.converters.node import Converter, Node
 
 CONVERTERS: dict[str, Converter] = {
     name: converter
-    for family in (boxes, contrib, elementwise, geometry, quantized, resizing, shapes, signals)
+    for family in (boxes, contrib, elementwise, geometry, padding, quantized, resizing, shapes, signals, windows)
     for name, converter in family.CONVERTERS.items()
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import relax
 
 from autocast.frontend.onnx.converters.node import Converter, Node, dtype, number, shape
+from autocast.frontend.onnx.converters.windows import convolution
 
 op = relax.op
 
@@ -69,8 +70,7 @@ def _activated(node: Node, x: relax.Expr) -> relax.Expr:
 
 def _fused_conv(node: Node) -> relax.Expr:
     """A convolution, to which a tensor is added before its activation where there is one."""
-    attributes = {key: value for key, value in node.attributes.items() if not key.startswith("activation")}
-    x = node.emit(node.other("Conv", (node[0], node[1], node.get(2)), attributes))
+    x = convolution(node, node[0], node[1], node.get(2))
     added = node.get(3)
     return _activated(node, x if added is None else node.emit(op.add(x, added)))
 

@@ -12,7 +12,7 @@ from tvm.ir import GenericConst
 
 from autocast.errors import UnsupportedError
 from autocast.frontend.names import variable_name
-from autocast.ir import dtype_of, shape_of
+from autocast.ir import dtype_of, same_shape, shape_of
 
 op = relax.op
 
@@ -40,6 +40,8 @@ class Node:
         The value of the model's parameter of this name; None where there is none.
     expressions
         The whole numbers and expressions that an input holds, by its place; None where they are not known.
+    partly
+        The same of a vector that was joined of what is known and what is not: None for each element that is not.
     other
         Converts the node of another operator: `other(name, inputs, attributes)`.
     """
@@ -51,6 +53,7 @@ class Node:
     opset: int
     parameter: Callable[[str], np.ndarray | None]
     expressions: Callable[[int], np.ndarray | None]
+    partly: Callable[[int], np.ndarray | None]
     other: Callable[[str, Sequence[relax.Expr | None], Mapping[str, Any]], relax.Expr]
 
     def get(self, at: int) -> relax.Expr | None:
@@ -76,6 +79,30 @@ class Node:
         """A tensor in another dtype."""
         value = self.emit(value)
         return value if dtype(value) == to else self.emit(op.astype(value, to))
+
+    def reshaped(self, value: relax.Expr, to: Sequence[Any]) -> relax.Expr:
+        """A tensor in another shape; with other names for its sizes, a call looks whether it has as many elements."""
+        return value if same_shape(shape(value), to) else self.emit(op.reshape(value, [*to]))
+
+    def size(self, value: Any) -> relax.Expr:
+        """A number, or an expression in the names of dimensions, as a tensor without axes, int64."""
+        if isinstance(value, int):
+            return relax.const(value, "int64")
+        return self.emit(op.reshape(op.shape_to_tensor(relax.ShapeExpr([value])), []))
+
+    def named(self, sizes: relax.Expr, what: str, at: int | None = None) -> list[Any]:
+        """Names for what a vector of int64, of known length, holds when the model runs: sizes from here on.
+
+        What is known of the input `at`, of which it is computed, has none; of -1 and 0 in it something else was made.
+        """
+        base, sizes = variable_name(next(filter(None, self.results))), self.emit(sizes)
+        names = [tirx.Var(f"{base}_{what}_{place}", "int64") for place in range(static(sizes, what)[0])]
+        self.builder.match_cast(self.emit(op.tensor_to_shape(sizes)), relax.ShapeType(names))
+        known = None if at is None else self.partly(at)
+        if known is None:
+            return [*names]
+        is_free = [one is None or (isinstance(one, int) and one < 2) for one in known]
+        return [name if free else one for name, free, one in zip(names, is_free, known, strict=True)]
 
     def along(self, vector: relax.Expr, axis: int, rank: int) -> relax.Expr:
         """A vector along one axis of a tensor of `rank` axes; what has another number of axes is itself."""
@@ -146,6 +173,20 @@ def sized(tensor: relax.Expr, name: str, known: Mapping[int, int]) -> relax.Tens
     axes = range(tensor.ty.ndim)
     sizes = [known[axis] if axis in known else tirx.Var(f"{variable_name(name)}_{axis}", "int64") for axis in axes]
     return relax.TensorType(sizes, dtype(tensor))
+
+
+def said(node: Node, at: int, what: str) -> list[Any]:
+    """The numbers or expressions that an input holds; names, if the model computes them."""
+    known = node.expressions(at)
+    if known is not None:
+        return list(known.reshape(-1))
+    return node.named(vector(node, at), what, at)
+
+
+def vector(node: Node, at: int) -> relax.Expr:
+    """An input of integers as a vector of int64."""
+    count = int(np.prod(static(node[at], "number of elements")))
+    return node.emit(op.reshape(node.cast(node[at], "int64"), [count]))
 
 
 def static(tensor: relax.Expr, what: str) -> tuple[int, ...]:

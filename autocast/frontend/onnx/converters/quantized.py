@@ -15,6 +15,8 @@ from tvm import relax
 
 from autocast.errors import UnsupportedError
 from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape
+from autocast.frontend.onnx.converters.windows import convolution
+from autocast.frontend.onnx.recurrent import recurrent
 
 op = relax.op
 
@@ -89,7 +91,7 @@ def _matmul(node: Node, a: _Quantized, b: _Quantized) -> relax.Expr:
 
 def _conv(node: Node, x: _Quantized, w: _Quantized) -> relax.Expr:
     """The convolution, in int32. A vector of zeros of the weight is one for each channel of the result."""
-    return node.emit(node.other("Conv", (x.steps(node, 1), w.steps(node, 0), None), node.attributes))
+    return convolution(node, x.steps(node, 1), w.steps(node, 0))
 
 
 def _matmul_integer(node: Node) -> relax.Expr:
@@ -263,6 +265,21 @@ def _repeated(node: Node, blocks: relax.Expr, size: int, axis: int, like: tuple)
     return node.emit(op.strided_slice(whole, axes=[axis], begin=[0], end=[like[axis]]))
 
 
+def _dynamic_lstm(node: Node) -> relax.Expr:
+    """Its weights in float32, of which inputs and states are no integers as in onnxruntime: less is rounded."""
+    weights = [_weights(node, at, at_scale) for at, at_scale in ((1, 8), (2, 10))]
+    inputs = [node[0], *weights, *(node.get(at) for at in range(3, 8))]
+    return recurrent(node.builder, "LSTM", inputs, node.attributes)
+
+
+def _weights(node: Node, at: int, at_scale: int) -> relax.Expr:
+    """(directions, inputs, gates) of integers as (directions, gates, inputs) of float32."""
+    steps, scale, zero = (node.known(place, "weight") for place in (at, at_scale, at_scale + 1))
+    scale, zero = (one.reshape(len(one), 1, -1).astype("float32") for one in (scale, zero))
+    real = (steps.astype("float32") - zero) * scale
+    return relax.const(np.ascontiguousarray(real.transpose(0, 2, 1)))
+
+
 _MICROSOFT = "com.microsoft."
 
 CONVERTERS: dict[str, Converter] = {
@@ -273,6 +290,7 @@ CONVERTERS: dict[str, Converter] = {
     "QLinearMatMul": _qlinear_matmul,
     "QuantizeLinear": _not_blocked("QuantizeLinear"),
     f"{_MICROSOFT}DequantizeLinear": _linear("DequantizeLinear"),
+    f"{_MICROSOFT}DynamicQuantizeLSTM": _dynamic_lstm,
     f"{_MICROSOFT}DynamicQuantizeMatMul": _dynamic_matmul,
     f"{_MICROSOFT}MatMulIntegerToFloat": _matmul_to_float,
     f"{_MICROSOFT}MatMulNBits": _matmul_nbits,

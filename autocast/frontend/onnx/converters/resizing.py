@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,21 +12,33 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
-from autocast.errors import UnsupportedError
-from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape, static
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, said, shape
+from autocast.frontend.onnx.converters.resampling import resampled, scaled
+from autocast.ir import same_shape
 
 op = relax.op
 
 _NEAREST = "nearest"
+_FIXED = "expected fixed ones: dynamic={name: size}"
 #: What Relax's operator has, too; the others are in ONNX's alone.
 _COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _IN_OPSET_10 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 
 def _resize(node: Node) -> relax.Expr:
+    """By the scales or the sizes of some axes, of which one is left out, or empty."""
     if node.opset < 11:
-        return _resized(node, (node[0], None, node.inputs[1]), 1, None, {**node.attributes, **_IN_OPSET_10})
-    return _resized(node, node.inputs, 2, 3, node.attributes)
+        return _upsample(node)
+    x, rank = node[0], len(shape(node[0]))
+    attributes = {key: value for key, value in node.attributes.items() if key != "axes"}
+    axes = [axis % rank for axis in node.attributes.get("axes", range(rank))]
+    regions = _regions(node.known_or(1, "region (roi)", np.empty(0)), axes, rank)
+    scales = node.known_or(2, "scales", np.empty(0))
+    if scales.size:
+        factors = np.ones(rank)
+        factors[axes] = scales
+        return _by_scales(node, x, factors, regions, attributes)
+    return _by_sizes(node, x, axes, said(node, 3, "sizes"), regions, attributes)
 
 
 def _upsample(node: Node) -> relax.Expr:
@@ -36,32 +48,29 @@ def _upsample(node: Node) -> relax.Expr:
     return _by_scales(node, node[0], given, None, attributes)
 
 
-def _resized(
-    node: Node, inputs: Sequence[relax.Expr | None], scales_at: int, sizes_at: int | None, attributes: Mapping[str, Any]
+def _by_sizes(
+    node: Node,
+    x: relax.Expr,
+    axes: list[int],
+    sizes: list[Any],
+    regions: np.ndarray | None,
+    attributes: Mapping[str, Any],
 ) -> relax.Expr:
-    """`scales_at`, `sizes_at`: which inputs say by how much, of which one is left out, or empty."""
-    x, axes = node[0], attributes.get("axes")
-    rank = len(shape(x))
-    attributes = {key: value for key, value in attributes.items() if key != "axes"}
-    axes = [*range(rank)] if axes is None else [axis % rank for axis in axes]
-    scales = node.known_or(scales_at, "scales", np.empty(0))
-    sizes = np.empty(0) if sizes_at is None else node.known_or(sizes_at, "sizes", np.empty(0))
-    roi = node.known_or(1, "region (roi)", np.empty(0)) if sizes_at is not None else np.empty(0)
-    if scales.size:
-        factors = np.ones(rank)
-        factors[axes] = scales
-        return _by_scales(node, x, factors, _regions(roi, axes, rank), attributes)
-    extents = static(x, "input")
+    extents = shape(x)
     policy = attributes.get("keep_aspect_ratio_policy", "stretch")
-    wanted = np.array(extents, "int64")
-    factors = np.array(sizes, "float64") / np.array([extents[axis] for axis in axes])
+    wanted, factors = [*extents], np.ones(len(extents))
+    if not all(isinstance(size, int) for size in (*sizes, *(extents[axis] for axis in axes))):
+        node.refuse(f"Resize with keep_aspect_ratio_policy={policy!r} of sizes that vary", policy != "stretch", _FIXED)
+        for axis, size in zip(axes, sizes, strict=True):
+            wanted[axis], factors[axis] = size, 1.0 if same_shape([size], [extents[axis]]) else np.nan
+        return _to_sizes(node, x, factors, wanted, regions, attributes)
+    factors[axes] = np.array(sizes, "float64") / np.array([extents[axis] for axis in axes])
     if policy != "stretch":
-        factors[:] = factors.min() if policy == "not_larger" else factors.max()
-        sizes = np.floor(np.array([extents[axis] for axis in axes]) * factors + 0.5)
-    wanted[axes] = sizes
-    whole = np.ones(rank)
-    whole[axes] = factors
-    return _to_sizes(node, x, whole, wanted.tolist(), _regions(roi, axes, rank), attributes)
+        factors[axes] = factors[axes].min() if policy == "not_larger" else factors[axes].max()
+        sizes = np.floor(np.array([extents[axis] for axis in axes]) * factors[axes] + 0.5).astype(int).tolist()
+    for axis, size in zip(axes, sizes, strict=True):
+        wanted[axis] = size
+    return _to_sizes(node, x, factors, wanted, regions, attributes)
 
 
 def _regions(roi: np.ndarray, axes: list[int], rank: int) -> np.ndarray | None:
@@ -80,14 +89,11 @@ def _by_scales(
     cropped = np.ones(len(extents)) if regions is None or not _crops(attributes) else regions[1] - regions[0]
     factors = [float(scale) for scale in scales]
     sizes = [
-        int(np.floor(extent * width * factor)) if isinstance(extent, int) else extent * int(factor)
+        int(np.floor(np.float32(extent * width) * np.float32(factor)))
+        if isinstance(extent, int)
+        else scaled(node, extent, factor)
         for extent, width, factor in zip(extents, cropped, factors, strict=True)
     ]
-    if any(not isinstance(size, int) and factor != int(factor) for size, factor in zip(sizes, factors, strict=True)):
-        raise UnsupportedError(
-            f"it resizes axes whose sizes vary by {factors}; expected whole numbers, or fixed sizes: "
-            "dynamic={name: size}"
-        )
     return _to_sizes(node, x, np.array(factors), sizes, regions, attributes)
 
 
@@ -103,12 +109,14 @@ def _to_sizes(
     regions: np.ndarray | None,
     attributes: Mapping[str, Any],
 ) -> relax.Expr:
-    """`scales` and `sizes` are those of all axes."""
+    """`scales` and `sizes` are those of all axes; a scale that is not a number is the size over the one before."""
     extents = shape(x)
     mode = str(attributes.get("mode", _NEAREST))
     coordinates = str(attributes.get("coordinate_transformation_mode", "half_pixel"))
     is_exact = all(
-        not isinstance(extent, int) or extent * scale == size
+        mode != _NEAREST
+        if np.isnan(scale)
+        else (extent * scale == size if isinstance(extent, int) else scale == int(scale))
         for extent, scale, size in zip(extents, scales, sizes, strict=True)
     )
     is_plain = len(extents) == 4 and all(scales[:2] == 1) and coordinates in _COORDINATES and is_exact
@@ -124,12 +132,18 @@ def _to_sizes(
                 cubic_alpha=float(attributes.get("cubic_coeff_a", -0.75)),
             )
         )
-    fixed = static(x, "input")
     node.refuse(
         f"Resize of {dtype(x)} by mode={mode!r}", mode != _NEAREST and "float" not in dtype(x), "expected floats"
     )
+    if not all(isinstance(size, int) for size in (*extents, *sizes)):
+        asks = bool(attributes.get("antialias")) or _crops(attributes)
+        node.refuse("Resize with antialias or a region, of sizes that vary,", asks, _FIXED)
+        for axis, (size, scale) in enumerate(zip(sizes, scales, strict=True)):
+            if scale != 1:
+                x = resampled(node, x, axis, size, None if np.isnan(scale) else float(scale), attributes)
+        return x
     outside: list[tuple[int, np.ndarray]] = []
-    for axis, (extent, size) in enumerate(zip(fixed, sizes, strict=True)):
+    for axis, (extent, size) in enumerate(zip(extents, sizes, strict=True)):
         region = None if regions is None else regions[:, axis]
         if size == extent and scales[axis] == 1 and not (_crops(attributes) and region is not None):
             continue
@@ -137,10 +151,17 @@ def _to_sizes(
         x = _along(node, x, axis, matrix, mode == _NEAREST)
         outside += [(axis, beyond)] if beyond.any() else []
     for axis, beyond in outside:
-        mask = beyond.reshape([-1 if at == axis else 1 for at in range(len(fixed))])
+        mask = beyond.reshape([-1 if at == axis else 1 for at in range(len(extents))])
         value = relax.const(float(attributes.get("extrapolation_value", 0.0)), dtype(x))
         x = node.emit(op.where(relax.const(mask), value, x))
     return x
+
+
+def _is_exact(extent: Any, scale: float, size: Any, mode: str) -> bool:
+    """Whether Relax's operator, which divides sizes as float32, has the same coordinates."""
+    if np.isnan(scale):
+        return mode != _NEAREST
+    return bool(extent * scale == size if isinstance(extent, int) else scale == int(scale))
 
 
 def _along(node: Node, x: relax.Expr, axis: int, matrix: np.ndarray, is_choice: bool) -> relax.Expr:

@@ -1,0 +1,234 @@
+"""Operators on sizes that vary, at sizes small and large, beside onnxruntime."""
+
+# ruff: noqa: E402 (what the imports need may not be installed)
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; make test installs it")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; make test installs it")
+
+import autocast
+from autocast.errors import InputError
+from tests.frontend.onnx.test_sizes import model_of, random
+
+
+def compared(text: str, *calls: tuple[Any, ...]) -> None:
+    """A model's results for the inputs of each call."""
+    model = model_of(f"main {text}")
+    imported = autocast.from_onnx(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    names = [value.name for value in model.graph.input]
+    for inputs in calls:
+        expected = session.run(None, dict(zip(names, inputs, strict=True)))
+        outputs = imported(*inputs)
+        for got, wanted in zip(outputs if isinstance(outputs, tuple) else (outputs,), expected, strict=True):
+            assert got.dtype == wanted.dtype
+            np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", ["N", "3", "7"])
+@pytest.mark.parametrize(
+    ("start", "end", "step"),
+    [
+        *[(-5, 2**62, 1), (-5, -4, 1), (-5, -1, 1), (-9, -8, 1), (-4, 6, 2), (2, 5, 1), (5, 2, 1), (8, 9, 1)],
+        *[(5, -7, -1), (2**62, -(2**62), -1), (-2, -9, -2)],
+    ],
+)
+def test_slices_that_begin_or_end_beyond_an_axis_are_cut_there(size: str, start: int, end: int, step: int) -> None:
+    text = (
+        f"(float[{size}] x) => (float[M] y) <int64[1] s = {{{start}}}, int64[1] e = {{{end}}}, int64[1] a = {{0}}, "
+        f"int64[1] k = {{{step}}}> {{ y = Slice (x, s, e, a, k) }}"
+    )
+    compared(text, *[(random(rows),) for rows in ((1, 3, 4, 5, 7, 12) if size == "N" else (int(size),))])
+
+
+def test_the_attributes_of_an_old_slice_say_the_same() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 4, opset_import: ["" : 9]> main (float[N, 6] x) => (float[M, K] y) '
+        "{ y = Slice <starts = [-3, 1], ends = [9223372036854775807, -1]> (x) }"
+    )
+    imported = autocast.from_onnx(model)
+    for rows in (2, 5):
+        np.testing.assert_array_equal(imported(x := random(rows, 6)), x[-3:, 1:-1])
+
+
+def test_sizes_that_nobody_can_compare_before_are_compared_by_a_call() -> None:
+    text = """
+        (float[A, B] x) => (bool[1] same, bool[1] divides, int64[1] parts, int64[1] chosen)
+            <int64[1] zero = {0}, int64[1] one = {1}> {
+            a = Shape <start = 0, end = 1> (x)
+            b = Shape <start = 1, end = 2> (x)
+            same = Equal (a, b)
+            rest = Mod (a, b)
+            divides = Equal (rest, zero)
+            parts = Div (a, b)
+            more = Greater (a, b)
+            chosen = Where (more, parts, one)
+        }
+    """
+    compared(text, *[(random(*sizes),) for sizes in ((4, 4), (4, 2), (5, 2), (2, 4))])
+
+
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+@pytest.mark.parametrize("node", ["Conv <{}> (x, w)", "MaxPool <{}, kernel_shape = [3, 3]> (x)"])
+def test_windows_are_padded_as_sizes_need(node: str, mode: str) -> None:
+    for stride in (1, 2, 3):
+        what = node.format(f'auto_pad = "{mode}", strides = [{stride}, {stride}]')
+        weight = ", ".join(f"{number:.3f}" for number in random(2 * 2 * 9).reshape(-1))
+        text = f"(float[B, 2, H, W] x) => (float[B, 2, K, L] y) <float[2, 2, 3, 3] w = {{{weight}}}> {{ y = {what} }}"
+        compared(text, *[(random(1, 2, *sizes) - 3,) for sizes in ((3, 3), (4, 5), (6, 7), (8, 10))])
+
+
+@pytest.mark.parametrize("includes", [0, 1])
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+def test_averages_of_windows_at_an_edge_are_of_what_is_inside(mode: str, includes: int) -> None:
+    text = (
+        "(float[B, 2, N] x) => (float[B, 2, M] y) "
+        f'{{ y = AveragePool <auto_pad = "{mode}", kernel_shape = [3], strides = [2], '
+        f"count_include_pad = {includes}> (x) }}"
+    )
+    imported = autocast.from_onnx(model_of(f"main {text}"))
+    for size in (3, 4, 5, 8):
+        x = random(1, 2, size)
+        total = max((-(-size // 2) - 1) * 2 + 3 - size, 0)
+        begin = total // 2 if mode == "SAME_UPPER" else total - total // 2
+        rows = [[place for place in range(at - begin, at - begin + 3) if 0 <= place < size] for at in range(0, size, 2)]
+        expected = [x[..., row].sum(-1) / (3 if includes else len(row)) for row in rows]
+        np.testing.assert_allclose(imported(x), np.stack(expected, -1), rtol=1e-5, atol=1e-6)
+
+
+_MODES = [
+    *['mode = "nearest"', 'mode = "nearest", nearest_mode = "floor", coordinate_transformation_mode = "asymmetric"'],
+    *['mode = "nearest", nearest_mode = "ceil"', 'mode = "nearest", nearest_mode = "round_prefer_ceil"'],
+    *['mode = "linear"', 'mode = "linear", coordinate_transformation_mode = "align_corners"'],
+    *['mode = "linear", coordinate_transformation_mode = "half_pixel_symmetric"'],
+    *['mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel"'],
+    *['mode = "cubic"', 'mode = "cubic", exclude_outside = 1'],
+]
+
+
+#: Of which onnxruntime counts the result's whole elements, and ONNX's own tests what is behind the point as well.
+_DIFFERENT = ("align_corners", "pytorch_half_pixel")
+
+
+@pytest.mark.parametrize("mode", [mode for mode in _MODES if not any(one in mode for one in _DIFFERENT)])
+@pytest.mark.parametrize("scale", [0.5, 0.7, 1.5, 2.75])
+def test_resizing_by_a_scale_that_is_no_whole_number(scale: float, mode: str) -> None:
+    text = (
+        "(float[1, 2, N, 5] x) => (float[1, 2, M, K] y) "
+        f"<float[4] scales = {{1, 1, {scale}, {scale}}}> {{ y = Resize <{mode}> (x, , scales) }}"
+    )
+    compared(text, *[(random(1, 2, rows, 5),) for rows in (2, 3, 6, 9)])
+
+
+@pytest.mark.parametrize("mode", _MODES)
+def test_resizing_to_the_sizes_of_another_tensor(mode: str) -> None:
+    text = f"""
+        (float[1, 2, N, 5] x, float[1, 2, M, K] z) => (float[1, 2, M, K] y) {{
+            sizes = Shape (z)
+            y = Resize <{mode}> (x, , , sizes)
+        }}
+    """
+    shapes = [((2, 5), (7, 8)), ((3, 5), (3, 5)), ((6, 5), (4, 1)), ((1, 5), (49, 3))]
+    compared(text, *[(random(1, 2, *a), random(1, 2, *b)) for a, b in shapes])
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (
+            "(float[6, N] x, int64[3] to) => (float[A, B, C] y) { y = Reshape (x, to) }",
+            [(random(6, 2), np.array(to)) for to in ([3, 4, 1], [-1, 2, 3], [0, 2, -1], [12, 1, -1])],
+        ),
+        (
+            "(float[N, 1] x, int64[3] to) => (float[A, B, C] y) { y = Expand (x, to) }",
+            [(random(2, 1), np.array(to)) for to in ([3, 2, 4], [1, 1, 1], [5, 1, 2])],
+        ),
+        (
+            "(int64[2] to) => (float[A, B] y) { y = ConstantOfShape (to) }",
+            [(np.array(to),) for to in ([2, 3], [0, 4])],
+        ),
+        (
+            "(float[N, 2] x, int64[2] times) => (float[A, B] y) { y = Tile (x, times) }",
+            [(random(3, 2), np.array(times)) for times in ([2, 3], [1, 1], [4, 0])],
+        ),
+        (
+            "(int64 a, int64 b, int64 c) => (int64[N] y) { y = Range (a, b, c) }",
+            [tuple(map(np.array, ends)) for ends in ((0, 5, 1), (2, 9, 3), (7, -3, -4), (5, 2, 1))],
+        ),
+        (
+            "(float a, float b, float c) => (float[N] y) { y = Range (a, b, c) }",
+            [tuple(np.array(end, "float32") for end in ends) for ends in ((0, 1, 0.25), (2, -1, -0.5))],
+        ),
+        (
+            "(float[N, 3] x, int64[4] pads) => (float[A, B] y) { y = Pad (x, pads) }",
+            [(random(4, 3), np.array(pads)) for pads in ([1, 2, 3, 0], [-1, 0, -2, 1], [0, -1, 2, -1])],
+        ),
+        (
+            "(float[N, 3] x, int64[2] parts) => (float[A, 3] y, float[B, 3] z) { y, z = Split <axis = 0> (x, parts) }",
+            [(random(5, 3), np.array(parts)) for parts in ([2, 3], [5, 0])],
+        ),
+        (
+            "(int64[N] x, int64 depth) => (float[N, D] y) <float[2] values = {0, 1}> { y = OneHot (x, depth, values) }",
+            [(np.array([0, 2, -1]), np.array(depth)) for depth in (3, 5)],
+        ),
+    ],
+    ids=["Reshape", "Expand", "ConstantOfShape", "Tile", "Range", "Range of floats", "Pad", "Split", "OneHot"],
+)
+def test_shapes_and_counts_that_are_inputs(text: str, calls: list[tuple[Any, ...]]) -> None:
+    compared(text, *calls)
+
+
+def test_a_shape_that_is_computed_in_part_keeps_what_is_known_of_it() -> None:
+    text = """
+        (float[N, 6] x, int64[1] count) => (float[N, A, B] y) <int64[1] rest = {-1}> {
+            rows = Shape <start = 0, end = 1> (x)
+            to = Concat <axis = 0> (rows, count, rest)
+            z = Reshape (x, to)
+            y = Add (z, z)
+        }
+    """
+    compared(text, *[(random(rows, 6), np.array([count])) for rows, count in ((2, 3), (5, 1), (4, 6))])
+    imported = autocast.from_onnx(model_of(f"main {text}"))
+    assert "R.Tensor((N, z_size_1, z_size_2)" in imported.mod.script()
+
+
+def test_parts_that_are_not_all_of_an_axis_are_an_error() -> None:
+    imported = autocast.from_onnx(
+        model_of(
+            "main (float[N, 3] x) => (float[2, 3] y, float[3, 3] z) <int64[2] parts = {2, 3}> "
+            "{ y, z = Split <axis = 0> (x, parts) }"
+        )
+    )
+    np.testing.assert_array_equal(imported(x := random(5, 3))[1], x[2:])
+    with pytest.raises(InputError, match="needs"):
+        imported(random(6, 3))
+
+
+def test_what_a_file_says_of_its_results_does_not_count() -> None:
+    model = model_of("main (float[1, 4] x) => (float[1, 4] y) { z = Relu (x) s = Shape (z) y = Reshape (z, s) }")
+    stale = onnx.shape_inference.infer_shapes(model)
+    stale.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    stale.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 7
+    imported = autocast.from_onnx(stale)
+    np.testing.assert_array_equal(imported(x := random(3, 4)), np.maximum(x, 0))
+    bare = onnx.ModelProto()
+    bare.CopyFrom(model)
+    bare.graph.output[0].type.tensor_type.ClearField("shape")
+    np.testing.assert_array_equal(autocast.from_onnx(bare)(x[:1]), np.maximum(x[:1], 0))
+
+
+def test_channels_that_have_a_name_are_as_many_as_the_weights_say() -> None:
+    weight = ", ".join(["0.5"] * 36)
+    text = f"""
+        (float[B, C, N] x) => (float[B, 6, M] y)
+            <float[6, 2, 3] w = {{{weight}}}> {{ y = Conv <group = 2> (x, w) }}
+    """
+    compared(text, (random(2, 4, 5),))
+    with pytest.raises(InputError, match="C"):
+        autocast.from_onnx(model_of(f"main {text}"))(random(2, 6, 5))
