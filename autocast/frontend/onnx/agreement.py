@@ -12,6 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from autocast.frontend.onnx.sizes import of_sizes
 from autocast.ir import shape_of
 
 #: Operators whose operands are broadcast.
@@ -55,6 +56,8 @@ def agreed(
     skipped = {"Concat": (joined - rank if joined >= 0 else joined,), "MatMul": (-1, -2)}.get(name, ())
     for axis in (axis for axis in range(-rank, 0) if axis not in skipped):
         rows = [one for one in known if len(one) >= -axis]
+        for one in rows if name != "Concat" else ():
+            one[axis] = 1 if _is_one_at_most(one[axis]) else one[axis]
         leader = _leader([one[axis] for one in rows], name != "Concat")
         for one in rows:
             one[axis] = one[axis] if isinstance(one[axis], int) or leader is None else leader
@@ -104,6 +107,11 @@ def _shape(tensor: relax.Expr | None) -> list[Any] | None:
         return [len(tensor.values)]
     sizes = None if tensor is None or not isinstance(tensor.ty, relax.TensorType) else shape_of(tensor)
     return None if sizes is None else [*sizes]
+
+
+def _is_one_at_most(size: Any) -> bool:
+    """Of a slice `[:1]`, which is broadcast unless it is empty."""
+    return not isinstance(size, int) and bool(of_sizes([size]).can_prove(size <= 1))
 
 
 def _leader(sizes: Sequence[Any], broadcasts: bool) -> Any:

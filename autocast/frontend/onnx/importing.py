@@ -133,9 +133,10 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
         if node.domain not in ("", "ai.onnx") or node.op_type in _MISTAKEN_BY_ONNX
         for name in node.output
     }
-    kept = [value for value in copy.graph.value_info if value.name in not_inferred]
-    del copy.graph.value_info[:]
-    copy.graph.value_info.extend(kept)
+    for value in copy.graph.value_info:
+        if value.name not in not_inferred:
+            for dim in value.type.tensor_type.shape.dim:
+                dim.Clear()  # how many axes there are counts
     for value in copy.graph.output:
         if value.name not in not_inferred:
             value.type.tensor_type.ClearField("shape")
