@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from autocast.frontend.onnx.sizes import of_sizes
+from autocast.frontend.onnx.expressions import of_sizes
 from autocast.ir import shape_of
 
 #: Operators whose operands are broadcast.

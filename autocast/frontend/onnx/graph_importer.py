@@ -33,7 +33,7 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
     def __init__(self, graph: onnx.GraphProto) -> None:
         super().__init__(None, None, keep_params_in_input=True)
         self.bb = PlacedBuilder()
-        self._sizes = Sizes()
+        self._sizes = Sizes(self._parameter)
         self._loops = itertools.count()
         self._depth = 0  # of graphs in nodes
         self._inferred = {value.name: value for value in (*graph.value_info, *graph.output)}

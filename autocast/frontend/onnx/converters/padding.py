@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst
 
 from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape, vector
-from autocast.frontend.onnx.sizes import of_sizes
+from autocast.frontend.onnx.expressions import is_size, of_sizes
 
 op = relax.op
 
@@ -38,16 +38,12 @@ def surrounded(node: Node, x: relax.Expr, begins: Sequence[Any], ends: Sequence[
                 filling = node.emit(op.broadcast_to(value, [*sizes[:axis], more, *sizes[axis + 1 :]]))
                 parts.insert(place and len(parts), filling)
         x = node.emit(op.concat(parts, axis=axis)) if len(parts) > 1 else x
-        cuts = [0 if _is_none_less(count, analyzer) else tirx.max(0 - count, 0) for count in (begin, end)]
+        cuts = [0 if is_size(count) else tirx.max(0 - count, 0) for count in (begin, end)]
         if any(not isinstance(cut, int) or cut for cut in cuts):
             whole = shape(x)[axis]
             x = node.emit(op.strided_slice(x, [axis], [cuts[0]], [analyzer.simplify(whole - cuts[1])]))
         x = node.reshaped(x, to)
     return x
-
-
-def _is_none_less(count: Any, analyzer: Any) -> bool:
-    return count >= 0 if isinstance(count, int) else bool(analyzer.can_prove(count >= 0))
 
 
 def _counts(node: Node) -> list[Any]:

@@ -9,17 +9,15 @@ from typing import Any
 from tvm import relax, tirx
 
 from autocast.frontend.onnx.converters.node import Node, dtype, shape
+from autocast.frontend.onnx.expressions import FINEST
 
 op = relax.op
-
-#: Scales whose products with sizes float32 has exactly, as whole numbers over this at most.
-_FINEST = 256
 
 
 def scaled(node: Node, extent: Any, scale: float) -> Any:
     """How many elements `extent` times `scale` are: the product in float32, without what is behind its point."""
     exact = Fraction(scale)
-    if exact.denominator <= _FINEST:
+    if exact.denominator <= FINEST:
         return tirx.floordiv(extent * exact.numerator, exact.denominator)
     product = op.floor(op.multiply(node.cast(node.size(extent), "float32"), relax.const(scale, "float32")))
     return node.named(node.emit(op.reshape(node.cast(product, "int64"), [1])), "size")[0]

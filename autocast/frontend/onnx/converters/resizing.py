@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+import tvm
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 from tvm import relax
 
-from autocast.frontend.onnx.converters.node import Converter, Node, dtype, said, shape
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, said, shape, static
 from autocast.frontend.onnx.converters.resampling import resampled, scaled
+from autocast.frontend.onnx.expressions import OF_FLOATS, Ratio, parts
 from autocast.ir import same_shape
 
 op = relax.op
@@ -33,19 +35,31 @@ def _resize(node: Node) -> relax.Expr:
     attributes = {key: value for key, value in node.attributes.items() if key != "axes"}
     axes = [axis % rank for axis in node.attributes.get("axes", range(rank))]
     regions = _regions(node.known_or(1, "region (roi)", np.empty(0)), axes, rank)
-    scales = node.known_or(2, "scales", np.empty(0))
-    if scales.size:
-        factors = np.ones(rank)
-        factors[axes] = scales
-        return _by_scales(node, x, factors, regions, attributes)
+    if node.get(2) is not None and static(node[2], "scales") != (0,):
+        return _scaled(node, x, axes, 2, regions, attributes)
     return _by_sizes(node, x, axes, said(node, 3, "sizes"), regions, attributes)
 
 
 def _upsample(node: Node) -> relax.Expr:
     attributes = {**node.attributes, **_IN_OPSET_10}
     scales = attributes.pop("scales", None)
-    given = node.known(1, "scales") if scales is None else np.array(scales, "float32")
-    return _by_scales(node, node[0], given, None, attributes)
+    if scales is not None:
+        return _by_scales(node, node[0], np.array(scales, "float32"), None, attributes)
+    return _scaled(node, node[0], [*range(len(shape(node[0])))], 1, None, attributes)
+
+
+def _scaled(
+    node: Node, x: relax.Expr, axes: list[int], at: int, regions: np.ndarray | None, attributes: Mapping[str, Any]
+) -> relax.Expr:
+    """By the scales that an input holds: numbers, or sizes over those that there are."""
+    found = node.expressions(at)
+    if found is not None and any(isinstance(part, tvm.ir.Expr) for one in found for part in parts(one)):
+        sizes = [OF_FLOATS["Mul"](shape(x)[axis], scale) for axis, scale in zip(axes, found, strict=True)]
+        sizes = [size.floor() if isinstance(size, Ratio) else size for size in sizes]
+        return _by_sizes(node, x, axes, sizes, regions, attributes)
+    factors = np.ones(len(shape(x)))
+    factors[axes] = node.known(at, "scales")
+    return _by_scales(node, x, factors, regions, attributes)
 
 
 def _by_sizes(

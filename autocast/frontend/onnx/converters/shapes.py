@@ -13,7 +13,7 @@ from tvm import relax, tirx
 
 from autocast.errors import UnsupportedError
 from autocast.frontend.onnx.converters.node import Converter, Node, dtype, said, shape, static, vector
-from autocast.frontend.onnx.sizes import BEYOND, of_sizes
+from autocast.frontend.onnx.expressions import BEYOND, of_sizes
 from autocast.ir import same_shape, shape_of
 
 op = relax.op
