@@ -25,14 +25,20 @@ _ELEMENTWISE = frozenset(
 )
 
 
+#: Axes of a recurrent layer's operands: the width of X, the batch and the states' width.
+_RECURRENT = ((0, 2, 1, 2), (0, 1, 5, 1), (5, 0, 1, 0), (5, 2, 2, 2))
+
 #: Operator -> axes of operands that are as long as one of another's: (operand, its axis, the other, its axis).
 _MATCHED: dict[str, tuple[tuple[int, int, int, int], ...]] = {
     "BatchNormalization": ((0, 1, 1, 0),),
+    "Conv": ((0, 1, 1, 1),),
     "ConvTranspose": ((0, 1, 1, 0),),
-    **dict.fromkeys(("GRU", "RNN"), ((0, 2, 1, 2), (5, 0, 1, 0), (5, 2, 2, 2))),
+    "GRU": _RECURRENT,
     "InstanceNormalization": ((0, 1, 1, 0),),
-    "LSTM": ((0, 2, 1, 2), (5, 0, 1, 0), (5, 2, 2, 2), (6, 0, 1, 0), (6, 2, 2, 2)),
+    "LSTM": (*_RECURRENT, (6, 0, 1, 0), (6, 1, 5, 1), (6, 2, 2, 2)),
     "MatMul": ((0, -1, 1, -2), (1, -2, 0, -1)),
+    "RNN": _RECURRENT,
+    "RoiAlign": ((2, 0, 1, 0),),
 }
 
 
@@ -42,7 +48,7 @@ def agreed(
     """The inputs of a node, reshaped where they have to have sizes that nobody can know to be the same."""
     if name == "ScatterND":
         return _scattered(builder, [*inputs])
-    if name in _MATCHED or name == "Conv":
+    if name in _MATCHED and not attributes.get("layout"):  # of recurrent layers whose batch comes first
         inputs = _matched(builder, name, [*inputs], attributes)
     if name not in _ELEMENTWISE and name not in ("Concat", "MatMul"):
         return [*inputs]
@@ -74,7 +80,7 @@ def _matched(
 ) -> list[relax.Expr | None]:
     """Sizes that vary as those of the other operand, of a `Conv` as many channels as its groups have."""
     groups = int(attributes.get("group", 1)) if name == "Conv" else 1
-    for at, axis, other, its in _MATCHED.get(name, ((0, 1, 1, 1),)):
+    for at, axis, other, its in _MATCHED[name]:
         shapes = [_shape(inputs[place]) if place < len(inputs) else None for place in (at, other)]
         own, theirs = shapes
         if own is None or theirs is None or len(own) < (2 if axis < 0 else axis + 1) or (len(theirs) < 2 and its < 0):
