@@ -80,7 +80,11 @@ def from_onnx(
     values = {name: array for name, (_, array) in importer._params.items()}
     mod["main"] = main
     imported = from_relax(mod, values)
-    return imported.replace(output_names=tuple(output.name for output in model.graph.output))
+    statistics = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:]}
+    return imported.replace(
+        output_names=tuple(output.name for output in model.graph.output),
+        frozen=frozenset(statistics.intersection(imported.params)),
+    )
 
 
 def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:

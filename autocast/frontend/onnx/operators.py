@@ -66,7 +66,6 @@ def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
 #: Operator -> an input that TVM's importer has to know the values of, and what it says.
 SAID_BY_INPUTS: dict[str, tuple[int, str]] = {
     "AffineGrid": (1, "size"),
-    "CumSum": (1, "axis"),
     **{
         f"Reduce{what}": (1, "axes")
         for what in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")

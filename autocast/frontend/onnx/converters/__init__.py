@@ -8,6 +8,7 @@ from __future__ import annotations
 from autocast.frontend.onnx.converters import (
     boxes,
     contrib,
+    einsum,
     elementwise,
     geometry,
     padding,
@@ -21,7 +22,19 @@ from autocast.frontend.onnx.converters.node import Converter, Node
 
 CONVERTERS: dict[str, Converter] = {
     name: converter
-    for family in (boxes, contrib, elementwise, geometry, padding, quantized, resizing, shapes, signals, windows)
+    for family in (
+        boxes,
+        contrib,
+        einsum,
+        elementwise,
+        geometry,
+        padding,
+        quantized,
+        resizing,
+        shapes,
+        signals,
+        windows,
+    )
     for name, converter in family.CONVERTERS.items()
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import tvm
 from onnx import helper, numpy_helper
@@ -138,13 +140,34 @@ def _lp_normalization(node: Node) -> relax.Expr:
     return node.emit(op.divide(x, op.where(op.equal(norm, number(0, x)), number(1, x), norm)))
 
 
-def _cumprod(node: Node) -> relax.Expr:
-    axis = int(node.known(1, "axis").item())
+def _cumulative(scan: Callable[..., relax.Expr]) -> Converter:
+    def convert(node: Node) -> relax.Expr:
+        x = node[0]
+        axis = int(node.known(1, "axis").item()) % len(shape(x))
+        flips = bool(node.attributes.get("reverse"))
+        x = node.emit(op.flip(x, axis)) if flips else x
+        result = node.emit(scan(x, axis, dtype(x), bool(node.attributes.get("exclusive"))))
+        return node.emit(op.flip(result, axis)) if flips else result
+
+    return convert
+
+
+def _clip(node: Node) -> relax.Expr:
+    """First no less than one bound, then no more than the other; one that is left out, or no number, is none."""
     x = node[0]
-    flips = bool(node.attributes.get("reverse"))
-    x = node.emit(op.flip(x, axis)) if flips else x
-    result = node.emit(op.cumprod(x, axis, dtype(x), bool(node.attributes.get("exclusive"))))
-    return node.emit(op.flip(result, axis)) if flips else result
+    for at, (name, bounded) in enumerate((("min", op.maximum), ("max", op.minimum)), 1):
+        bound = node.get(at) if node.opset >= 11 else None
+        if node.opset < 11 and name in node.attributes:
+            bound = relax.const(node.attributes[name], dtype(x))
+        if isinstance(bound, tvm.ir.GenericConst):
+            if np.isnan(bound.value.numpy().astype("float64")):
+                continue
+            bound = relax.const(bound.value.numpy().item(), dtype(x))
+        elif bound is not None and "float" in dtype(x):
+            endless = relax.const(-np.inf if name == "min" else np.inf, dtype(x))
+            bound = node.emit(op.where(op.isnan(bound), endless, bound))
+        x = x if bound is None else node.emit(bounded(x, bound))
+    return x
 
 
 def _det(node: Node) -> relax.Expr:
@@ -194,7 +217,9 @@ CONVERTERS: dict[str, Converter] = {
     "BitCast": _bit_cast,
     "BitShift": _bit_shift,
     "Constant": _constant,
-    "CumProd": _cumprod,
+    "Clip": _clip,
+    "CumProd": _cumulative(op.cumprod),
+    "CumSum": _cumulative(op.cumsum),
     "Det": _det,
     "Dropout": _dropout,
     "Elu": _elu,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax, tirx
 from tvm.ir import GenericConst
 
@@ -26,6 +27,10 @@ def surrounded(node: Node, x: relax.Expr, begins: Sequence[Any], ends: Sequence[
     value
         A tensor without axes.
     """
+    counts = [*begins, *ends]
+    if isinstance(value, GenericConst) and all(isinstance(count, int) and count >= 0 for count in counts):
+        widths = [int(count) for pair in zip(begins, ends, strict=True) for count in pair]
+        return node.emit(op.nn.pad(x, widths, "constant", value.value.numpy().item())) if any(widths) else x
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         sizes = [*shape(x)]
         analyzer = of_sizes(sizes, [begin, end])
@@ -48,6 +53,8 @@ def surrounded(node: Node, x: relax.Expr, begins: Sequence[Any], ends: Sequence[
 
 def _counts(node: Node) -> list[Any]:
     """How many elements a `Pad` adds; those that the model computes are what it adds without what it cuts."""
+    if node.opset < 11:
+        return [int(count) for count in node.attributes["pads" if node.opset > 1 else "paddings"]]
     known = node.expressions(1)
     if known is not None:
         return [*known.reshape(-1)]
@@ -58,21 +65,49 @@ def _counts(node: Node) -> list[Any]:
 
 
 def _pad(node: Node) -> relax.Expr:
-    """By TVM's importer where all is known; a value that is computed when the model runs is a tensor."""
-    inputs = list(node.inputs)
-    is_constant = node.attributes.get("mode", "constant") == "constant"
-    counts = _counts(node) if node.opset >= 11 else []
-    is_known = all(isinstance(count, int) for count in counts)
-    if is_known and (not is_constant or node.opset < 11 or isinstance(node.get(2), GenericConst | None)):
-        return node.emit(node.other("Pad", inputs, node.attributes))
-    node.refuse("Pad by sizes that vary, other than with a constant,", not is_constant, "expected mode='constant'")
-    x, rank = node[0], len(shape(node[0]))
+    x, rank, counts = node[0], len(shape(node[0])), _counts(node)
     axes = [int(axis) % rank for axis in node.known_or(3, "axes", range(rank))]
     begins, ends = [0] * rank, [0] * rank
     for axis, begin, end in zip(axes, counts[: len(axes)], counts[len(axes) :], strict=True):
         begins[axis], ends[axis] = begin, end
-    value = relax.const(0, dtype(x)) if node.get(2) is None else op.reshape(node[2], [])
-    return surrounded(node, x, begins, ends, node.emit(value))
+    mode = node.attributes.get("mode", "constant")
+    if mode == "constant":
+        return surrounded(node, x, begins, ends, _value(node, x))
+    for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        if not all(isinstance(count, int) and count == 0 for count in (begin, end)):
+            x = node.emit(op.take(x, _sources(node, shape(x)[axis], begin, end, mode), axis=axis, mode="clip"))
+    return x
+
+
+def _value(node: Node, x: relax.Expr) -> relax.Expr:
+    """What a `Pad` with a constant puts around a tensor, without axes."""
+    given = node.get(2) if node.opset >= 11 else None
+    if given is None:
+        return relax.const(node.attributes.get("value", 0) if node.opset < 11 else 0, dtype(x))
+    if isinstance(given, GenericConst):
+        return relax.const(given.value.numpy().item(), dtype(x))
+    return node.emit(op.reshape(given, []))
+
+
+def _sources(node: Node, size: Any, begin: Any, end: Any, mode: Any) -> relax.Expr:
+    """Where the elements of an axis come from: edge, reflect (at the last ones) or wrap."""
+    if all(isinstance(one, int) for one in (size, begin, end)):
+        more = [max(count, 0) for count in (begin, end)]
+        places = np.pad(np.arange(size), more, mode=mode)
+        return relax.const(places[more[0] - begin : len(places) - (more[1] - end)], "int64")
+    one, zero = relax.const(1, "int64"), relax.const(0, "int64")
+    count = node.size(size)
+    analyzer = of_sizes([size, begin, end])
+    places = node.emit(op.arange(0, analyzer.simplify(size + begin + end), 1, "int64"))
+    places = node.emit(op.subtract(places, node.size(begin)))
+    last = node.emit(op.subtract(count, one))
+    if mode == "wrap":
+        return node.emit(op.floor_mod(places, op.maximum(count, one)))
+    if mode == "reflect":
+        period = node.emit(op.maximum(op.add(last, last), one))
+        places = node.emit(op.floor_mod(places, period))
+        return node.emit(op.minimum(places, op.subtract(period, places)))
+    return node.emit(op.minimum(op.maximum(places, zero), last))
 
 
 CONVERTERS: dict[str, Converter] = {"Pad": _pad}
