@@ -118,26 +118,35 @@ def _check(model: Model, opset: int) -> None:
         )
 
 
+#: Examples have the smallest sizes that there may be, or multiples of what networks of images halve five times.
+_STEPS = (1, 32)
+
+
 def _exported(model: Model, opset: int, exact: bool) -> Any:
     """What torch's exporter makes of a model: onnx_ir's Model."""
     module = to_torch(model, exact=exact)
-    examples, dynamic = _examples(model)
-    with _quiet():
-        try:
-            program = torch.onnx.export(
-                module,
-                examples,
-                dynamic_shapes=dynamic,
-                input_names=list(model.input_names),
-                opset_version=opset,
-                custom_translation_table=_forms(),
-                dynamo=True,
-                optimize=False,  # it computes the casts of parameters, which lose their names
-                verbose=False,
-            )
-        except Exception as error:
-            raise UnsupportedError(_refusal(module, examples, dynamic, opset, error)) from error
-    return program.model
+    varies = any(_varies(size) for var in model.main.params[: model.num_input] for size in dims(var))
+    refusals: list[UnsupportedError] = []
+    for step in _STEPS if varies else _STEPS[:1]:
+        examples, dynamic = _examples(model, step)
+        with _quiet():
+            try:
+                return torch.onnx.export(
+                    module,
+                    examples,
+                    dynamic_shapes=dynamic,
+                    input_names=list(model.input_names),
+                    opset_version=opset,
+                    custom_translation_table=_forms(),
+                    dynamo=True,
+                    optimize=False,  # it computes the casts of parameters, which lose their names
+                    verbose=False,
+                ).model
+            except Exception as error:
+                refusal = UnsupportedError(_refusal(module, examples, dynamic, opset, error))
+                refusal.__cause__ = error
+                refusals.append(refusal)
+    raise refusals[0]
 
 
 def _forms() -> dict[Any, Callable[..., Any]]:
@@ -196,10 +205,10 @@ def _output_names(model: Model) -> list[str]:
     return [next(free) for _ in range(model.num_results)]
 
 
-def _examples(model: Model) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
+def _examples(model: Model, step: int) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
     """Inputs to export with, and the names of those axes of each input that vary.
 
-    Sizes that vary are different numbers, none of them 1: torch takes equal ones for one size.
+    Sizes that vary are different multiples of `step`, none of them 1: torch takes equal ones for one size.
     """
     main, attrs = model.main, model.main.attrs
     inputs = main.params[: model.num_input]
@@ -209,7 +218,9 @@ def _examples(model: Model) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, A
     for size in (size for var in inputs for size in dims(var) if isinstance(size, tirx.Var)):
         if size not in values:
             least, most = int(lower.get(size.name, 1)), int(upper.get(size.name, 2**31))
-            values[size] = next((n for n in range(least, min(most, least + 64) + 1) if n not in taken), most)
+            first = -(-max(least, 2 * step) // step) * step
+            candidates = range(first, min(most, first + 64 * step) + 1, step)
+            values[size] = next((n for n in candidates if n not in taken), most)
             taken.add(values[size])
     sizes = Sizes(values)
     tensors = tuple(torch.zeros(sizes(dims(var)), dtype=torch_dtype(str(var.ty.dtype))) for var in inputs)

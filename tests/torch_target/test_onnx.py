@@ -225,3 +225,15 @@ def test_recurrent_layers_are_those_of_onnx_for_any_number_of_steps(layer: nn.Mo
     expected = (hiddens, *(last if isinstance(last, tuple) else (last,)))
     assert error(run(tmp_path / "layer.onnx", x), tuple(value.detach() for value in expected)) < 1e-6
     assert str(type(layer).__name__) in {node.op_type for node in onnx.load(tmp_path / "layer.onnx").graph.node}
+
+
+def test_a_model_that_halves_an_image_is_exported_with_images_that_are_large_enough(tmp_path: Path) -> None:
+    """Of a file whose sizes have no bounds: the smallest ones have no pixel left after the fourth pooling."""
+    nodes = " ".join(f"x{at + 1} = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x{at})" for at in range(4))
+    text = f"main (float[1, 2, H, W] x0) => (float[1, 2, K, L] y) {{ {nodes} y = Relu (x4) }}"
+    model = autocast.from_onnx(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}'))
+    session = ort.InferenceSession(autocast.to_onnx(model, tmp_path / "halved.onnx"))
+    for height, width in ((16, 16), (33, 70)):
+        x = torch.randn(1, 2, height, width)
+        (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        torch.testing.assert_close(torch.from_numpy(got), torch.from_numpy(model(x.numpy())))
