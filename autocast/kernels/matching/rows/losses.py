@@ -8,7 +8,6 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dims, dtype_of, is_op, shape_of
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
-from autocast.kernels.matching.rows.space import is_simple
 
 op = relax.op
 
@@ -112,7 +111,7 @@ def _is_taken(predictions: relax.Expr) -> bool:
 def is_matrix(predictions: relax.Expr) -> bool:
     """Whether `predictions` are those of a row for each label, whose losses are row operators."""
     shape = shape_of(predictions)
-    return is_simple(shape) and len(shape or ()) == 2
+    return shape is not None and len(shape) == 2
 
 
 def decompose_losses(mod: tvm.IRModule) -> tvm.IRModule:

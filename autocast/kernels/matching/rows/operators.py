@@ -12,7 +12,7 @@ from autocast.ir import dims, is_op, number_of, op_name, shape_of, storage
 from autocast.kernels.explain import Declined
 from autocast.kernels.matching.clusters import Clusters
 from autocast.kernels.matching.functions import operation
-from autocast.kernels.matching.rows.space import EXACT, INTEGERS, Form, RowSpace, is_simple, space_of
+from autocast.kernels.matching.rows.space import EXACT, INTEGERS, Form, RowSpace, space_of
 from autocast.kernels.matching.translate import Translation, is_rounded_load
 from autocast.kernels.specs.program import operands_of
 from autocast.kernels.storage import LOW
@@ -36,8 +36,8 @@ class RowTranslation(Translation):
     def computed(self, var: relax.Var) -> int:
         """The step that computes a member."""
         call = self.bound[var]
-        if not is_simple(shape_of(var)):
-            raise Declined("a dimension is not known, or computed from others")
+        if shape_of(var) is None:
+            raise Declined("a dimension is not known")
         form = self.space.form(dims(var))
         if form is None:
             raise Declined("its result has another shape")
@@ -80,8 +80,8 @@ class RowTranslation(Translation):
     def read(self, expr: relax.Expr, form: Form, *, integers: bool = False) -> int:
         """The step of an operand of something that has `form`."""
         shape = shape_of(expr)
-        if shape is None or not is_simple(shape):
-            raise Declined("it reads a tensor of unknown or computed dimensions")
+        if shape is None:
+            raise Declined("it reads a tensor of unknown dimensions")
         if (number := number_of(expr)) is not None:
             return self.constant(number)
         expr = self.narrow(expr)

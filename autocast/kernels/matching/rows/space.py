@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 
 from autocast.ir import same_shape, shape_of, storage
 from autocast.kernels.explain import Declined
@@ -104,11 +104,6 @@ class RowSpace:
         return tuple(view)
 
 
-def is_simple(shape: tuple | None) -> bool:
-    """Whether all dimensions are numbers or run-time variables."""
-    return shape is not None and all(isinstance(dim, int | tirx.Var) for dim in shape)
-
-
 def _alike(left: tuple, right: tuple) -> bool:
     if len(left) != len(right):
         return False
@@ -135,8 +130,8 @@ def rows_of(call: relax.Call) -> RowSpace:
     """The same whatever dtype they are stored in."""
     data, attributes = call.args[0], call.attrs
     shape = shape_of(data)
-    if not shape or not all(is_simple(shape_of(operand)) for operand in call.args):
-        raise Declined("it reads a scalar, or a dimension is not known or computed from others")
+    if not shape or any(shape_of(operand) is None for operand in call.args):
+        raise Declined("it reads a scalar, or a dimension is not known")
     rank = len(shape)
     axes = getattr(attributes, "axes", None) or getattr(attributes, "axis", None)
     axes = range(rank) if axes is None else [axes] if isinstance(axes, int) else axes

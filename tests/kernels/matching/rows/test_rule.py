@@ -158,3 +158,36 @@ def test_the_extent_of_a_row_must_be_that_of_a_tensor() -> None:
     assert _lowered(Module) == ["relax.broadcast_to", "relax.sum"]
     (got,) = run(Module, np.zeros(7, "float32"))
     assert got == 7
+
+
+@I.ir_module
+class _Halved:
+    """Rows of which there are as many as a convolution with a stride leaves."""
+
+    @R.function
+    def main(x: R.Tensor(("n", 1500), "float32"), w: R.Tensor((1500,), "float32")) -> R.Tuple(
+        R.Tensor("float32", ndim=2), R.Tensor("float32", ndim=2), R.Tensor("float32", ndim=1)
+    ):
+        with R.dataflow():
+            half = R.strided_slice(x, axes=[0], begin=[0], end=[10**6], strides=[2])
+            soft = R.nn.softmax(half)
+            norm = R.nn.layer_norm(half, w, w, axes=[-1], epsilon=1e-5)
+            most = R.max(R.multiply(half, R.const(2.0, "float32")), axis=[-1])
+            result = (soft, norm, most)
+            R.output(result)
+        return result
+
+
+def test_rows_whose_number_is_computed_have_kernels_too() -> None:
+    calls = _lowered(_Halved)
+    assert [call.rpartition("_d")[0].rstrip("0123456789") for call in calls if "_d0x1500" in call] == [
+        *("softmax", "layer_norm", "max")
+    ]
+    for count in (1, 6, 9):
+        x, w = random((count, 1500), "float32"), random((1500,), "float32")
+        half = x[::2].astype("float64")
+        parts = np.exp(half - half.max(1, keepdims=True))
+        norm = (half - half.mean(1, keepdims=True)) / np.sqrt(half.var(1, keepdims=True) + 1e-5) * w + w
+        expected = (parts / parts.sum(1, keepdims=True), norm, 2 * half.max(1))
+        for got, wanted in zip(run(_Halved, x, w), expected, strict=True):
+            assert error(got, wanted) < 2e-6
