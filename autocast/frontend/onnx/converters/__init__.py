@@ -16,26 +16,18 @@ from autocast.frontend.onnx.converters import (
     resizing,
     shapes,
     signals,
+    slices,
     windows,
 )
 from autocast.frontend.onnx.converters.node import Converter, Node
 
+_FAMILIES = (
+    *(boxes, contrib, einsum, elementwise, geometry, padding),
+    *(quantized, resizing, shapes, signals, slices, windows),
+)
+
 CONVERTERS: dict[str, Converter] = {
-    name: converter
-    for family in (
-        boxes,
-        contrib,
-        einsum,
-        elementwise,
-        geometry,
-        padding,
-        quantized,
-        resizing,
-        shapes,
-        signals,
-        windows,
-    )
-    for name, converter in family.CONVERTERS.items()
+    name: converter for family in _FAMILIES for name, converter in family.CONVERTERS.items()
 }
 
 __all__ = ["CONVERTERS", "Converter", "Node"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -212,19 +213,48 @@ def _batch_norm(node: Node) -> relax.Expr:
     return relax.Tuple([node.emit(y), *map(node.emit, running)])
 
 
+def _softmax(operator: Callable[..., relax.Expr]) -> Converter:
+    """Before opset 13, over all axes from one on."""
+
+    def convert(node: Node) -> relax.Expr:
+        x, sizes = node[0], shape(node[0])
+        axis = int(node.attributes.get("axis", -1 if node.opset >= 13 else 1)) % len(sizes)
+        if node.opset >= 13 or axis == len(sizes) - 1:
+            return node.emit(operator(x, axis))
+        before, after = math.prod(sizes[:axis]), math.prod(sizes[axis:])
+        return node.emit(op.reshape(operator(op.reshape(x, [before, after]), -1), sizes))
+
+    return convert
+
+
+def _hardmax(node: Node) -> relax.Expr:
+    """1 at the first of the largest elements, and 0 elsewhere."""
+    x, sizes = node[0], shape(node[0])
+    axis = int(node.attributes.get("axis", -1 if node.opset >= 13 else 1)) % len(sizes)
+    if node.opset < 13:  # over all axes from this one on
+        x, axis = node.emit(op.reshape(x, [math.prod(sizes[:axis]), math.prod(sizes[axis:])])), 1
+    places = node.along(op.arange(0, shape(x)[axis], 1, "int64"), axis, len(shape(x)))
+    best = node.cast(op.argmax(x, axis, keepdims=True), "int64")
+    chosen = node.cast(op.equal(best, places), dtype(x))
+    return node.reshaped(chosen, sizes)
+
+
 CONVERTERS: dict[str, Converter] = {
     "BatchNormalization": _batch_norm,
     "BitCast": _bit_cast,
     "BitShift": _bit_shift,
-    "Constant": _constant,
     "Clip": _clip,
+    "Constant": _constant,
     "CumProd": _cumulative(op.cumprod),
     "CumSum": _cumulative(op.cumsum),
     "Det": _det,
     "Dropout": _dropout,
     "Elu": _elu,
+    "Hardmax": _hardmax,
     "IsInf": _is_inf,
+    "LogSoftmax": _softmax(op.nn.log_softmax),
     "LpNormalization": _lp_normalization,
     "Mod": _mod,
     "Pow": _pow,
+    "Softmax": _softmax(op.nn.softmax),
 }
