@@ -232,3 +232,36 @@ def test_channels_that_have_a_name_are_as_many_as_the_weights_say() -> None:
     compared(text, (random(2, 4, 5),))
     with pytest.raises(InputError, match="C"):
         autocast.from_onnx(model_of(f"main {text}"))(random(2, 6, 5))
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("bhid,bhjd->bhij", ["A,2,N,3", "A,2,M,3"]),
+        ("...ij,...jk->...ik", ["A,2,N,3", "2,3,M"]),
+        ("ij,ij->i", ["N,3", "N,3"]),
+        ("i,j->ij", ["N", "M"]),
+        ("ii->i", ["3,3"]),
+        ("iij->j", ["3,3,N"]),
+        ("ijk,k", ["A,N,3", "3"]),
+        ("ab,bc,cd->da", ["N,3", "3,2", "2,M"]),
+        ("bij->b", ["A,N,M"]),
+        ("bi,bj,b->ji", ["A,N", "A,M", "A"]),
+    ],
+)
+def test_einsum_is_products_of_matrices(equation: str, shapes: list[str]) -> None:
+    given = ", ".join(f"float[{sizes}] x{at}" for at, sizes in enumerate(shapes))
+    names = ", ".join(f"x{at}" for at in range(len(shapes)))
+    result = ",".join("PQRS"[: np.einsum(equation, *_ones(shapes, 2)).ndim])
+    node = f'y = Einsum <equation = "{equation}"> ({names})'
+    imported = autocast.from_onnx(model_of(f"main ({given}) => (float[{result}] y) {{ {node} }}"))
+    assert "einsum" not in imported.mod.script()
+    for size in (1, 2, 4):
+        inputs = [random(*array.shape) for array in _ones(shapes, size)]
+        np.testing.assert_allclose(imported(*inputs), np.einsum(equation, *inputs), rtol=1e-5, atol=1e-5)
+
+
+def _ones(shapes: list[str], size: int) -> list[np.ndarray]:
+    """Tensors of these shapes, in which A, N and M are a size, and the two after it."""
+    names = {"A": size, "N": size + 1, "M": size + 2}
+    return [np.ones([names.get(name) or int(name) for name in sizes.split(",")], "float32") for sizes in shapes]
