@@ -98,13 +98,13 @@ def _scattered(builder: relax.BlockBuilder, inputs: list[Any]) -> list[relax.Exp
     if data is None or places is None or updates is None or not isinstance(places[-1], int):
         return inputs
     to = [*places[:-1], *data[places[-1] :]]
-    if len(to) == len(updates) and _leader_of_pairs(to, updates):
+    if len(to) == len(updates) and _may_differ(to, updates):
         inputs[2] = builder.emit(relax.op.reshape(inputs[2], to))
     return inputs
 
 
-def _leader_of_pairs(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether a size of one is not known to be that of the other."""
+def _may_differ(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether a size of one is not known to be that of the other: of a pair the first leads then."""
     return any(_leader(pair, False) is not None for pair in zip(a, b, strict=True))
 
 

@@ -121,9 +121,10 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for value in copy.graph.output:
-        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
-            value.type.tensor_type.shape.SetInParent()  # which the checker asks for, and runtimes do not
+    tensors = [value for value in copy.graph.output if value.type.HasField("tensor_type")]
+    bare = {value.name for value in tensors if not value.type.tensor_type.HasField("shape")}
+    for value in tensors:
+        value.type.tensor_type.shape.SetInParent()  # which the checker asks for, and runtimes do not
     try:
         onnx.checker.check_model(copy)
     except Exception as error:
@@ -141,8 +142,8 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
         if value.name not in not_inferred:
             for dim in value.type.tensor_type.shape.dim:
                 dim.Clear()  # how many axes there are counts
-    for value in copy.graph.output:
-        if value.name not in not_inferred:
+    for value in tensors:
+        if value.name not in not_inferred or value.name in bare:
             value.type.tensor_type.ClearField("shape")
     for value in copy.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):

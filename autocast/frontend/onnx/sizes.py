@@ -78,9 +78,8 @@ _MOVES: dict[str, Callable[..., Values]] = {
 def _cast(data: np.ndarray, to: int) -> np.ndarray | None:
     """Numbers in another dtype; those behind the point are cut, as no size is negative."""
     if to in (TensorProto.INT32, TensorProto.INT64):
-        return _objects([one.floor() if isinstance(one, Ratio) else one for one in data.reshape(-1)]).reshape(
-            data.shape
-        )
+        whole = [one.floor() if isinstance(one, Ratio) else one for one in data.reshape(-1)]
+        return _objects(whole).reshape(data.shape)
     return data if to in (TensorProto.FLOAT, TensorProto.DOUBLE) else None
 
 

@@ -110,3 +110,37 @@ def test_a_layer_as_torch_has_it_is_one_operator_for_any_number_of_steps(
 def test_what_is_not_imported_of_a_layer_is_refused(model: Any, message: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"from_onnx: the node (LSTM|GRU|RNN): {message}"):
         autocast.from_onnx(model)
+
+
+@pytest.mark.parametrize("direction", ["forward", "bidirectional"])
+def test_a_layer_of_quantized_weights_is_near_what_onnxruntime_rounds_further(direction: str) -> None:
+    count, width, units = 1 + (direction == "bidirectional"), 5, 4
+    rng = np.random.default_rng(0)
+    weights = {
+        name: rng.integers(-127, 128, (count, rows, 4 * units), dtype="int8")
+        for name, rows in (("w", width), ("r", units))
+    }
+    scales = {f"{name}_scale": np.full(count, 0.004, "float32") for name in weights}
+    zeros = {f"{name}_zero": np.array([3, -2], "int8")[:count] for name in weights}
+    names = ["x", "w", "r", "", "", "", "", "", "w_scale", "w_zero", "r_scale", "r_zero"]
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", names, ["y", "h", "c"], domain="com.microsoft", hidden_size=units, direction=direction
+    )
+    floats = onnx.TensorProto.FLOAT
+    graph = helper.make_graph(
+        [node],
+        "layer",
+        [helper.make_tensor_value_info("x", floats, ["steps", 2, width])],
+        [helper.make_tensor_value_info(name, floats, None) for name in ("y", "h", "c")],
+        [onnx.numpy_helper.from_array(array, name) for name, array in (weights | scales | zeros).items()],
+    )
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)], ir_version=8
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    imported = autocast.from_onnx(model)
+    for steps in (1, 6):
+        x = rng.standard_normal((steps, 2, width)).astype("float32")
+        for got, wanted in zip(imported(x), session.run(None, {"x": x}), strict=True):
+            assert np.asarray(got).shape == wanted.shape
+            assert np.abs(got - wanted).max() < 0.02 * np.abs(wanted).max()

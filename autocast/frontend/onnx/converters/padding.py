@@ -36,19 +36,22 @@ def surrounded(node: Node, x: relax.Expr, begins: Sequence[Any], ends: Sequence[
         analyzer = of_sizes(sizes, [begin, end])
         to = [*sizes]
         to[axis] = analyzer.simplify(sizes[axis] + begin + end)
-        parts = [x]
-        for place, count in ((0, begin), (len(parts), end)):
-            more = analyzer.simplify(tirx.max(count, 0)) if not isinstance(count, int) else max(count, 0)
-            if not isinstance(more, int | tirx.IntImm) or int(more):
-                filling = node.emit(op.broadcast_to(value, [*sizes[:axis], more, *sizes[axis + 1 :]]))
-                parts.insert(place and len(parts), filling)
-        x = node.emit(op.concat(parts, axis=axis)) if len(parts) > 1 else x
+        before, after = (_filling(node, value, sizes, axis, count) for count in (begin, end))
+        x = node.emit(op.concat([*before, x, *after], axis=axis)) if before or after else x
         cuts = [0 if is_size(count) else tirx.max(0 - count, 0) for count in (begin, end)]
         if any(not isinstance(cut, int) or cut for cut in cuts):
             whole = shape(x)[axis]
             x = node.emit(op.strided_slice(x, [axis], [cuts[0]], [analyzer.simplify(whole - cuts[1])]))
         x = node.reshaped(x, to)
     return x
+
+
+def _filling(node: Node, value: relax.Expr, sizes: Sequence[Any], axis: int, count: Any) -> list[relax.Expr]:
+    """A tensor of a value, of `count` elements along an axis; none where that is known to be 0 or less."""
+    more = max(count, 0) if isinstance(count, int) else of_sizes([count]).simplify(tirx.max(count, 0))
+    if isinstance(more, int | tirx.IntImm) and int(more) == 0:
+        return []
+    return [node.emit(op.broadcast_to(value, [*sizes[:axis], more, *sizes[axis + 1 :]]))]
 
 
 def _counts(node: Node) -> list[Any]:

@@ -128,10 +128,7 @@ def _to_sizes(
     mode = str(attributes.get("mode", _NEAREST))
     coordinates = str(attributes.get("coordinate_transformation_mode", "half_pixel"))
     is_exact = all(
-        mode != _NEAREST
-        if np.isnan(scale)
-        else (extent * scale == size if isinstance(extent, int) else scale == int(scale))
-        for extent, scale, size in zip(extents, scales, sizes, strict=True)
+        _is_exact(extent, float(scale), size, mode) for extent, scale, size in zip(extents, scales, sizes, strict=True)
     )
     is_plain = len(extents) == 4 and all(scales[:2] == 1) and coordinates in _COORDINATES and is_exact
     if is_plain and "float" in dtype(x) and not attributes.get("antialias") and not attributes.get("exclude_outside"):
