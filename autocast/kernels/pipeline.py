@@ -54,6 +54,7 @@ from autocast.kernels.phases.empty import remove_empty
 from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.fold_scales import fold_scales
 from autocast.kernels.phases.fold_signs import fold_signs
+from autocast.kernels.phases.integers import multiply_integers
 from autocast.kernels.phases.leftovers import remove_leftovers
 from autocast.kernels.phases.order_floats import order_floats
 from autocast.kernels.phases.outline import outline_branches
@@ -109,6 +110,10 @@ def _write_recurrences(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     return write_recurrences(mod, has_recurrent_kernel if backend.has(Recurrence) else lambda _: False)
 
 
+def _multiply_integers(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
+    return multiply_integers(mod, (*backend.multiplies, "float32"))
+
+
 def _channels_last(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     return channels_last(mod) if backend.has(Convolution) else mod
 
@@ -149,6 +154,7 @@ LOWERING = (
     _phase(to_dataflow),
     _phase(remove_empty),
     Phase("expand_operators", _expand_operators),
+    Phase("multiply_integers", _multiply_integers),
     _phase(canonicalize),
     _phase(fold_scales),
     _phase(fold_signs),

@@ -15,6 +15,7 @@ from autocast.errors import UnsupportedError
 from autocast.ir import all_bindings, first_order, op_name, relax_functions, with_functions
 from autocast.ir.private import private_functions, recursive_functions
 from autocast.kernels.phases.expand import expand_operators
+from autocast.kernels.phases.integers import multiply_integers
 from autocast.kernels.phases.widen import multiply_in_float32
 from autocast.kernels.storage import LOW
 from autocast.model.value import OTHER_NAMES, Model, updates_of, written_of
@@ -80,7 +81,7 @@ def _converted(model: Model, exact: bool, fused: bool, widened: Collection[str])
     """The graph of a model, made."""
     check_model("to_torch", model)
     mod = expand_operators(_with_private(model.mod), lambda call: _stays(call, fused=fused))
-    mod = multiply_in_float32(mod, widened)
+    mod = multiply_in_float32(multiply_integers(mod, ["float64"]), widened)
     functions = {var.name_hint: function for var, function in relax_functions(mod)}
     loops = {
         name: loop for name, function in functions.items() if (loop := loop_of(function, mod.get_global_var(name)))

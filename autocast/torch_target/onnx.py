@@ -17,7 +17,9 @@ import torch
 from tvm import tirx
 
 from autocast.errors import ArtifactError, UnsupportedError
-from autocast.ir import dims
+from autocast.ir import all_bindings, dims
+from autocast.ir.agreeing import sizes_in
+from autocast.kernels.phases.integers import multiply_integers
 from autocast.messages import check_value, checked_path, is_count, reason
 from autocast.model.value import Model
 from autocast.torch_target.asked import torch_dtype
@@ -124,11 +126,13 @@ _STEPS = (1, 32)
 
 def _exported(model: Model, opset: int, exact: bool) -> Any:
     """What torch's exporter makes of a model: onnx_ir's Model."""
-    module = to_torch(model, exact=exact)
+    # Runtimes convolve float32 alone.
+    module = to_torch(model.replace(mod=multiply_integers(model.mod, ["float32"])), exact=exact)
     varies = any(_varies(size) for var in model.main.params[: model.num_input] for size in dims(var))
     refusals: list[UnsupportedError] = []
-    for step in _STEPS if varies else _STEPS[:1]:
-        examples, dynamic = _examples(model, step)
+    choices = [_sizes(model, step) for step in (_STEPS if varies else _STEPS[:1])]
+    for sizes in sorted(choices, key=lambda sizes: _constants(model, sizes)):
+        examples, dynamic = _examples(model, sizes)
         with _quiet():
             try:
                 return torch.onnx.export(
@@ -205,13 +209,10 @@ def _output_names(model: Model) -> list[str]:
     return [next(free) for _ in range(model.num_results)]
 
 
-def _examples(model: Model, step: int) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
-    """Inputs to export with, and the names of those axes of each input that vary.
-
-    Sizes that vary are different multiples of `step`, none of them 1: torch takes equal ones for one size.
-    """
-    main, attrs = model.main, model.main.attrs
-    inputs = main.params[: model.num_input]
+def _sizes(model: Model, step: int) -> dict[tirx.Var, int]:
+    """Sizes that vary as different multiples of `step`, none of them 1: torch takes equal ones for one size."""
+    attrs = model.main.attrs
+    inputs = model.main.params[: model.num_input]
     lower, upper = (attrs.get(f"tir_var_{side}_bound", {}) for side in ("lower", "upper"))
     taken = {int(size) for var in inputs for size in dims(var) if isinstance(size, tirx.IntImm)} | {1}
     values: dict[tirx.Var, int] = {}
@@ -222,6 +223,21 @@ def _examples(model: Model, step: int) -> tuple[tuple[torch.Tensor, ...], tuple[
             candidates = range(first, min(most, first + 64 * step) + 1, step)
             values[size] = next((n for n in candidates if n not in taken), most)
             taken.add(values[size])
+    return values
+
+
+def _constants(model: Model, values: dict[tirx.Var, int]) -> int:
+    """How many of the sizes that are computed of others are 0 or 1, which torch may take for what they always are."""
+    types = (binding.var.ty for binding in all_bindings(model.main.body))
+    varying = {size for type_ in types for size in sizes_in(type_) if _varies(size)}
+    known = (size for size in varying if values.keys() >= set(tirx.analysis.undefined_vars(size)))
+    number = Sizes(values)
+    return sum(number((size,))[0] in (0, 1) for size in known)
+
+
+def _examples(model: Model, values: dict[tirx.Var, int]) -> tuple[tuple[torch.Tensor, ...], tuple[dict[int, Any], ...]]:
+    """Inputs to export with, and the names of those axes of each input that vary."""
+    inputs = model.main.params[: model.num_input]
     sizes = Sizes(values)
     tensors = tuple(torch.zeros(sizes(dims(var)), dtype=torch_dtype(str(var.ty.dtype))) for var in inputs)
     return tensors, tuple({axis: _axis(size) for axis, size in enumerate(dims(var)) if _varies(size)} for var in inputs)

@@ -237,3 +237,39 @@ def test_a_model_that_halves_an_image_is_exported_with_images_that_are_large_eno
         x = torch.randn(1, 2, height, width)
         (got,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
         torch.testing.assert_close(torch.from_numpy(got), torch.from_numpy(model(x.numpy())))
+
+
+def test_sizes_that_the_smallest_example_would_make_1_stay_open(tmp_path: Path) -> None:
+    """torch takes a size of 1 on the way for what it always is, and the file then says so to onnxruntime."""
+    text = (
+        "main (float[1, W, 4] x, float[4, 3] w, float[4] b) => (float[1, N, 3] y) {"
+        "s = Constant <value = int64[1] {0}> () e = Constant <value = int64[1] {10000}> ()"
+        "a = Constant <value = int64[1] {1}> () t = Constant <value = int64[1] {8}> ()"
+        "k = Slice (x, s, e, a, t) r = Constant <value = int64[2] {-1, 4}> () f = Reshape (k, r)"
+        "g = Add (f, b) m = MatMul (g, w) q = Constant <value = int64[3] {1, -1, 3}> () y = Reshape (m, q) }"
+    )
+    model = autocast.from_onnx(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}'))
+    path = autocast.to_onnx(model, tmp_path / "sliced.onnx")
+    shapes = dict(axes(onnx.load(path).graph.value_info))
+    assert not any(shape[:1] == [1] and len(shape) == 2 for shape in shapes.values())
+    for length in (2, 41):
+        inputs = [torch.randn(1, length, 4), torch.randn(4, 3), torch.randn(4)]
+        torch.testing.assert_close(run(path, *inputs)[0], torch.from_numpy(model(*(x.numpy() for x in inputs))))
+
+
+@pytest.mark.parametrize("weight", ["int8", "uint8"])
+def test_integers_are_multiplied_in_float32_that_onnxruntime_convolves(weight: str, tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    whole = torch.iinfo(getattr(torch, weight))
+    extremes = torch.tensor([whole.min, whole.max], dtype=getattr(torch, weight))
+    x = 255 * torch.randint(2, (2, 70, 6, 5), generator=generator, dtype=torch.uint8)
+    w = extremes[torch.randint(2, (4, 70, 3, 3), generator=generator)]
+    text = (
+        f"main (uint8[N, 70, 6, 5] x, {weight}[4, 70, 3, 3] w) => (int32[N, 4, 4, 3] y)"
+        "{ z = Constant <value = uint8 {3}> () y = ConvInteger (x, w, z) }"
+    )
+    model = autocast.from_onnx(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]> {text}'))
+    expected = nn.functional.conv2d(x.double() - 3, w.double()).to(torch.int32)
+    assert torch.equal(run(autocast.to_onnx(model, tmp_path / "conv.onnx"), x, w)[0], expected)
+    assert torch.equal(autocast.to_torch(model)(x, w), expected)
+    assert torch.equal(torch.from_numpy(model(x.numpy(), w.numpy())), expected)

@@ -18,13 +18,13 @@ from autocast.operators import MULTIPLYING, Kind, is_kind
 _WHOLE = (Kind.ATTENTION, Kind.RECURRENCE, *MULTIPLYING)
 
 
-def with_float32_result(call: relax.Call, operands: list[relax.Expr]) -> relax.Call:
-    """A product of `operands` like `call`, accumulated in and answering float32."""
+def with_result(call: relax.Call, operands: list[relax.Expr], dtype: str) -> relax.Call:
+    """A product of `operands` like `call`, accumulated in and answering `dtype`."""
     if is_op(call, "relax.matmul"):
-        return relax.op.matmul(*operands, out_dtype="float32")
+        return relax.op.matmul(*operands, out_dtype=dtype)
     build = getattr(relax.op.nn, call.op.name.removeprefix("relax.nn."))
     options = {name: getattr(call.attrs, name) for name in list(inspect.signature(build).parameters)[2:]}
-    return build(*operands, **{**options, "out_dtype": "float32"})
+    return build(*operands, **{**options, "out_dtype": dtype})
 
 
 def with_operands(call: relax.Call, operands: list[relax.Expr]) -> relax.Call:
@@ -164,7 +164,7 @@ class _Accumulate(BindingRewriter):
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
         if is_kind(call, *MULTIPLYING) and dtype_of(call) in LOW:
-            product = self.emit(with_float32_result(call, [self.new(operand) for operand in call.args]))
+            product = self.emit(with_result(call, [self.new(operand) for operand in call.args], "float32"))
             return relax.op.astype(product, dtype_of(call))
         if is_op(call, "relax.cumsum", "relax.cumprod") and dtype_of(call) == "float32":
             build = getattr(relax.op, call.op.name.removeprefix("relax."))
