@@ -60,6 +60,7 @@ from autocast.kernels.phases.order_floats import order_floats
 from autocast.kernels.phases.outline import outline_branches
 from autocast.kernels.phases.packed import match_packed
 from autocast.kernels.phases.prepare import prepare_parameters
+from autocast.kernels.phases.quantized import quantized_in_float32
 from autocast.kernels.phases.recursion import check_recursion
 from autocast.kernels.phases.repeat import repeat_cheap
 from autocast.kernels.phases.slices import keep_sizes_of_slices
@@ -153,8 +154,9 @@ LOWERING = (
     _phase(outline_branches),
     _phase(to_dataflow),
     _phase(remove_empty),
-    Phase("expand_operators", _expand_operators),
     Phase("multiply_integers", _multiply_integers),
+    _phase(quantized_in_float32),
+    Phase("expand_operators", _expand_operators),
     _phase(canonicalize),
     _phase(fold_scales),
     _phase(fold_signs),

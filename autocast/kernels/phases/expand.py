@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
@@ -13,6 +12,7 @@ from autocast.ir import dims, dtype_of, op_name
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.phases import searching
 from autocast.kernels.phases.boxes import suppress_each_class
+from autocast.kernels.phases.quantized import rounded
 from autocast.kernels.phases.searching import Emit
 from autocast.kernels.phases.sequences import part_sequences
 from autocast.kernels.storage import LOW
@@ -36,20 +36,9 @@ def _prelu(_: Emit, call: relax.Call, x: relax.Expr, alpha: relax.Expr) -> relax
     return relax.op.where(positive, x, relax.op.multiply(x, factor))
 
 
-def _quantize(_: Emit, call: relax.Call, x: relax.Expr, scale: relax.Expr, zero: relax.Expr) -> relax.Expr | None:
-    op, dtype, axis = relax.op, str(call.attrs.out_dtype), int(call.attrs.axis) % len(dims(x))
-    if "int" not in dtype:
-        return None
-
-    def along_axis(parameter: relax.Expr) -> relax.Expr:
-        wide = op.astype(parameter, "float32")
-        if not dims(parameter):
-            return wide
-        return op.reshape(wide, [dims(parameter)[0] if i == axis else 1 for i in range(len(dims(x)))])
-
-    steps = op.round(op.divide(op.astype(x, "float32"), along_axis(scale)))
-    bounds = np.iinfo(dtype)
-    return op.astype(op.clip(op.add(steps, along_axis(zero)), int(bounds.min), int(bounds.max)), dtype)
+def _quantize(emit: Emit, call: relax.Call, x: relax.Expr, scale: relax.Expr, zero: relax.Expr) -> relax.Expr | None:
+    steps = rounded(emit, call, x, scale, zero)
+    return None if steps is None else relax.op.astype(steps, str(call.attrs.out_dtype))
 
 
 def _matmul(_: Emit, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:

@@ -49,7 +49,7 @@ class _Analysis:
 
     def __init__(self, function: relax.Function) -> None:
         self.sources: dict[relax.Var, dict[object, float]] = {
-            param: {param: _bytes(param)} for param in parameters_of(function)
+            param: {param: _source_bytes(param)} for param in parameters_of(function)
         }
         self.values: dict[relax.Var, relax.Expr] = {}
         self.bindings: dict[relax.Var, relax.VarBinding] = {}
@@ -81,7 +81,7 @@ class _Analysis:
         if isinstance(value, relax.Var):
             return self.sources.get(value)
         if ir.is_constant(value):
-            return {value.value: _bytes(value)}
+            return {value.value: _source_bytes(value)}
         if isinstance(value, relax.TupleGetItem):
             return self._of(value.tuple_value)
         if isinstance(value, relax.Tuple):
@@ -106,10 +106,15 @@ def _is_pure(call: relax.Call) -> bool:
     return isinstance(call.op, tvm.ir.Op) and bool(call.op.get_attr("FPurity")) and ir.op_name(call) not in _OPAQUE
 
 
-def _bytes(expr: relax.Expr) -> float:
-    """The bytes of a tensor; infinity where its shape is not known, or `expr` is no tensor."""
+def _bytes(expr: relax.Expr, least: int = 1) -> float:
+    """The bytes of a tensor, `least` for an element; infinity where its shape is not known, or `expr` is no tensor."""
     shape, dtype = ir.static_shape(expr), ir.dtype_of(expr)
-    return math.inf if shape is None or dtype is None else math.prod(shape) * tvm.DataType(dtype).itemsize
+    return math.inf if shape is None or dtype is None else math.prod(shape) * max(least, tvm.DataType(dtype).itemsize)
+
+
+def _source_bytes(source: relax.Expr) -> float:
+    """What is kept instead of a source may be as large: of integers the float32 numbers that they stand for."""
+    return _bytes(source, 4 if "int" in str(ir.dtype_of(source)) else 1)
 
 
 class _Choice:
@@ -193,8 +198,9 @@ def prepare_parameters(mod: tvm.IRModule, *, only_small: bool = False) -> tvm.IR
 
     `autocast_prepare` takes main's original parameters and returns its new ones: those that main still reads, then
     what was computed from them. A value that is larger than all it is computed from together (by more than padding,
-    and than a few pages) is computed at each call: reading its sources is cheaper than keeping it. So are a view and a
-    widening cast, which kernels do while they load, and what main returns, since a caller may write to it.
+    and than a few pages) is computed at each call: reading its sources is cheaper than keeping it. Of a quantized
+    weight the real numbers are kept, though. A view and a widening cast, which kernels do while they load, are computed
+    at each call, and so is what main returns, since a caller may write to it.
     Equal computations are done once.
 
     With `only_small`, just values of a few pages that depend on a parameter move, such as the factors of a

@@ -79,6 +79,15 @@ def test_results_larger_than_their_sources_and_views_are_computed_at_each_call(d
     assert kept in operators(mod)
 
 
+def test_of_a_weight_of_integers_the_real_numbers_are_kept():
+    def body(x, w):
+        return relax.op.matmul(x, relax.op.multiply(relax.op.astype(w, "float32"), relax.const(0.5)))
+
+    mod = main_of(body, relax.TensorType((256, 1024), "int8"))
+    assert prepared(mod) == ["relax.astype", "relax.multiply"]
+    assert operators(mod) == ["relax.matmul"]
+
+
 def test_a_large_value_on_the_way_to_a_small_one_is_computed_beforehand():
     mod = main_of(lambda x, w: relax.op.add(x, relax.op.sum(relax.op.broadcast_to(w, (4, *LARGE)))), LARGE)
     assert prepared(mod) == ["relax.broadcast_to", "relax.sum"]

@@ -17,7 +17,10 @@ from autocast.kernels.specs.products import Product
 from autocast.kernels.storage import LOW
 
 #: What is often done to parameters before a product reads them.
-_KEEPS_CONSTANT = ("relax.astype", "relax.concat", "relax.multiply", "relax.permute_dims", "relax.reshape")
+_KEEPS_CONSTANT = (
+    *("relax.astype", "relax.concat", "relax.permute_dims", "relax.reshape", "relax.strided_slice"),
+    *("relax.multiply", "relax.subtract"),
+)
 
 
 @dataclass(frozen=True)
