@@ -17,6 +17,7 @@ from autocast.frontend.masks import MASKS
 from autocast.frontend.movement import MOVEMENT
 from autocast.frontend.noise import NOISE
 from autocast.frontend.pooling import POOLING
+from autocast.frontend.quantized import QUANTIZED
 from autocast.frontend.recurrent import RECURRENT
 from autocast.frontend.reductions import REDUCTIONS
 from autocast.frontend.resampling import RESAMPLING
@@ -40,6 +41,7 @@ CONVERTERS: dict[str, Converter] = {
     **MOVEMENT,
     **NOISE,
     **POOLING,
+    **QUANTIZED,
     **RECURRENT,
     **REDUCTIONS,
     **RESAMPLING,

@@ -30,5 +30,5 @@ def _grouped(importer: Importer, node: fx.Node) -> relax.Expr:
 #: Converters by the name of the overload.
 EXPERTS: dict[str, Converter] = {
     "_grouped_mm.default": _grouped,
-    "grouped_mm_fallback.default": _grouped,
+    "transformers::grouped_mm_fallback.default": _grouped,
 }

@@ -24,6 +24,7 @@ from tvm import relax, tirx
 from tvm.script import relax as R
 
 from autocast.errors import ImportModelError
+from autocast.frontend.nodes import name_of
 from autocast.ir import PlacedBuilder
 from autocast.runtime.found_sizes import CHECK
 
@@ -171,11 +172,11 @@ def _solved(condition: Condition, new: set[sympy.Symbol]) -> tuple[sympy.Symbol,
 
 def takes_size(node: fx.Node, number: fx.Node) -> bool:
     """Whether `node` is given a number as a size or a place, not as one to compute with."""
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target.__name__ in _BY_TENSOR:
+    if not isinstance(node.target, torch._ops.OpOverload) or name_of(node) in _BY_TENSOR:
         return False
     arguments = node.target._schema.arguments
     given = {argument.name: value for argument, value in zip(arguments, node.args, strict=False)} | dict(node.kwargs)
-    kinds = (*_SIZES, "number") if node.target.__name__ in _COUNTING else _SIZES
+    kinds = (*_SIZES, "number") if name_of(node) in _COUNTING else _SIZES
     return any(str(a.type) in kinds and number in _nodes(given.get(a.name)) for a in arguments)
 
 

@@ -30,6 +30,7 @@ from autocast.frontend.nodes import (
     control_flow,
     has_complex,
     makes_floats,
+    name_of,
     narrows,
     node_place,
     operator_of,
@@ -92,7 +93,7 @@ class Importer(ExportedProgramImporter):
 
     def converter(self, node: fx.Node) -> Callable[..., Any] | None:
         """What translates `node`: an operator of a user's, a converter of ours, or one of TVM's."""
-        name = node.target.__name__
+        name = name_of(node)
         row = registered(node)
         if row is not None:
             return partial(translate_registered, self, row)
@@ -270,7 +271,7 @@ class Importer(ExportedProgramImporter):
                 raise ImportModelError("nothing here translates it; write it with torch.cond, while_loop, scan or map")
             return converter(node)
         converter, why = self.converter(node), NO_CONVERTER
-        if not self._is_known(node.meta.get("val")) and node.target.__name__ not in FINDING:
+        if not self._is_known(node.meta.get("val")) and name_of(node) not in FINDING:
             why = "its result has sizes that values decide"
         elif converter is not None:
             try:

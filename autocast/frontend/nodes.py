@@ -64,6 +64,16 @@ def operator_of(node: fx.Node) -> Any:
     return node.args[0] if node.target is auto_functionalized_v2 else node.target
 
 
+def name_of(node: fx.Node) -> str:
+    """The name of what a node calls, as converters are listed by: `add.Tensor`, `mine::add.Tensor` of other libraries.
+
+    A library's operator may have the name of one of torch's, and compute something else.
+    """
+    library = getattr(node.target, "namespace", "aten")
+    name: str = node.target.__name__
+    return name if library == "aten" else f"{library}::{name}"
+
+
 def is_random(node: fx.Node) -> bool:
     """Whether an operator draws random numbers."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags

@@ -127,7 +127,7 @@ def _converter(operator: Any) -> Converter:
 
 #: Converters by the name of the overload.
 RECURRENT: dict[str, Converter] = {
-    "lstm.default": _converter(own.lstm),
-    "gru.default": _converter(own.gru),
-    "rnn.default": _converter(own.rnn),
+    "autocast::lstm.default": _converter(own.lstm),
+    "autocast::gru.default": _converter(own.gru),
+    "autocast::rnn.default": _converter(own.rnn),
 }

@@ -273,3 +273,21 @@ def test_operators_that_write_into_their_arguments_are_torchs() -> None:
         if run == 0:
             assert_close(called(X), expected)
     assert_close((torch.from_dlpack(executable.state["total"]),), (module.total,))
+
+
+@torch.library.custom_op("autocast_tests::relu", mutates_args=())
+def relu(x: torch.Tensor) -> torch.Tensor:
+    """Of the name of one of torch's, and something else."""
+    return 3 * x
+
+
+@relu.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+def test_an_operator_of_another_library_with_a_name_of_torchs_is_not_torchs() -> None:
+    x = torch.randn(2, 3)
+    with pytest.warns(FallbackWarning, match="autocast_tests"):
+        model = from_torch(Calls(torch.ops.autocast_tests.relu), (x,))
+    assert torch.equal(vm.compile(model)(x), 3 * x)

@@ -1,0 +1,77 @@
+"""Converters of what quantizers of torch (PT2E) write: numbers of 8 and 16 bits with a scale and a zero."""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import fx
+from tvm import relax
+
+from autocast.errors import ImportModelError
+from autocast.frontend.helpers import Converter, cast, dims
+from autocast.frontend.importer import Importer
+from autocast.ir import dtype_of
+
+op = relax.op
+
+_INTEGERS = ("int8", "uint8", "int16")
+
+
+def _integers(importer: Importer, node: fx.Node, at: int, name: str) -> str:
+    """The dtype of integers that an argument names."""
+    dtype = str(importer.arg(node, at, name)).removeprefix("torch.")
+    if dtype not in _INTEGERS:
+        raise ImportModelError(f"quantization to {dtype}; expected one of {', '.join(_INTEGERS)}")
+    return dtype
+
+
+def _axis(node: fx.Node, rank: int) -> int:
+    """The axis along which each has a scale; for all elements it does not matter."""
+    return int(node.args[3]) % rank if "per_channel" in str(node.target) else 0
+
+
+def _parameter(importer: Importer, value: object, dtype: str) -> relax.Expr:
+    """A scale or a zero: a number, or a tensor without axes or with one."""
+    if not isinstance(value, relax.Expr):
+        return relax.const(value, dtype)
+    return cast(importer, value, dtype)
+
+
+def _quantize(importer: Importer, node: fx.Node) -> relax.Expr:
+    """As torch does: by the reciprocal of the scale, which is another number than the quotient by it."""
+    per_channel = "per_channel" in str(node.target)
+    x, scale, zero = (importer.arg(node, at, name) for at, name in enumerate(("input", "scale", "zero_point")))
+    low, high = (importer.arg(node, at + per_channel, name) for at, name in ((3, "quant_min"), (4, "quant_max")))
+    dtype, axis = _integers(importer, node, 5 + per_channel, "dtype"), _axis(node, len(dims(x)))
+    wide = cast(importer, x, "float32")
+    if isinstance(scale, relax.Expr):
+        inverse = importer.emit(op.divide(relax.const(1.0, "float32"), cast(importer, scale, "float32")))
+        if dims(inverse):
+            sizes = [dims(inverse)[0] if at == axis else 1 for at in range(len(dims(x)))]
+            inverse = importer.emit(op.reshape(inverse, sizes))
+    else:
+        inverse = relax.const(1.0 / scale, "float32")
+    steps = importer.emit(op.multiply(wide, inverse))
+    zeros = _parameter(importer, zero, dtype)
+    ones = relax.const(np.ones(dims(zeros), "float32"))
+    integers = importer.emit(op.quantize(steps, ones, zeros, axis, dtype))
+    bounds = np.iinfo(dtype)
+    if isinstance(low, relax.Expr) or isinstance(high, relax.Expr):
+        raise ImportModelError("bounds of integers that are tensors")
+    if (low, high) == (bounds.min, bounds.max):
+        return integers
+    return importer.emit(op.clip(integers, max(low, int(bounds.min)), min(high, int(bounds.max))))
+
+
+def _dequantize(importer: Importer, node: fx.Node) -> relax.Expr:
+    x, scale, zero = (importer.arg(node, at, name) for at, name in enumerate(("input", "scale", "zero_point")))
+    zeros = relax.const(0, "int32") if zero is None else _parameter(importer, zero, str(dtype_of(x)))
+    axis = _axis(node, len(dims(x)))
+    real = op.dequantize(x, _parameter(importer, scale, "float32"), zeros, axis, "float32")
+    return cast(importer, importer.emit(real), importer.dtype(node))
+
+
+QUANTIZED: dict[str, Converter] = {
+    f"quantized_decomposed::{verb}_{kind}": converter
+    for verb, converter in (("quantize", _quantize), ("dequantize", _dequantize))
+    for kind in ("per_tensor.default", "per_tensor.tensor", "per_tensor.tensor2", "per_channel.default")
+}
