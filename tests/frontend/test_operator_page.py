@@ -16,6 +16,6 @@ def test_the_page_is_the_one_that_the_tables_make():
 
 
 def test_the_page_has_every_operator_that_can_be_imported_and_no_other():
-    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `([\w:]+)` \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
     listed = [f"{operator}.{overload}" for operator, overloads in rows for overload in overloads.split(", ")]
     assert sorted(listed) == sorted([*CONVERTERS.keys() - {"getitem"}, *TRUSTED, "getitem.Python's own"])
