@@ -70,7 +70,15 @@ def _dequantize(importer: Importer, node: fx.Node) -> relax.Expr:
     return cast(importer, importer.emit(real), importer.dtype(node))
 
 
+def _integer_product(importer: Importer, node: fx.Node) -> relax.Expr:
+    """Sums of int32 of products of int8."""
+    a, b = (importer.arg(node, at, name) for at, name in enumerate(("self", "mat2")))
+    return importer.emit(op.matmul(a, b, out_dtype="int32"))
+
+
 QUANTIZED: dict[str, Converter] = {
+    "_int_mm.default": _integer_product,
+} | {
     f"quantized_decomposed::{verb}_{kind}": converter
     for verb, converter in (("quantize", _quantize), ("dequantize", _dequantize))
     for kind in ("per_tensor.default", "per_tensor.tensor", "per_tensor.tensor2", "per_channel.default")

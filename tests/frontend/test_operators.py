@@ -8,6 +8,7 @@ import torch
 from autocast import amp
 from autocast.frontend import from_torch
 from autocast.frontend.converters import CONVERTERS, TRUSTED
+from autocast.frontend.quantized import QUANTIZED
 from autocast.frontend.decompose import decompose
 from autocast.frontend.masks import MASKS
 from autocast.frontend.noise import NOISE
@@ -102,7 +103,7 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
     }  # what torch splits grid_sampler into
     seen |= {f"autocast::{layer}.default" for layer in ("gru", "lstm", "rnn")}  # test_recurrent.py
     seen |= {"_grouped_mm.default", "transformers::grouped_mm_fallback.default"}  # test_experts.py
-    seen |= {name for name in CONVERTERS if name.startswith("quantized_decomposed::")}  # test_quantized.py
+    seen |= QUANTIZED.keys()  # test_quantized.py
     seen |= {"new_full.default", "unbind.int"}  # "ldexp" and "unbind_copy", split further
     seen |= {"scatter_reduce.two"}  # test_scatter_reduces_as_torch_does
     seen |= {"_unsafe_index.Tensor", "_unsafe_masked_index.default"}  # "index where a mask is true", "nearest exact"

@@ -76,6 +76,13 @@ def test_scales_may_be_tensors_and_zeros_none() -> None:
         assert torch.equal(got, expected)
 
 
+def test_products_of_integers_are_exact() -> None:
+    a, b = (torch.randint(-128, 128, shape, dtype=torch.int8) for shape in ((17, 1000), (1000, 24)))
+    a[0], b[:, 0] = -128, -128
+    executable = vm.compile(from_torch(Calls(torch._int_mm), (a, b), fallback="error"))
+    assert torch.equal(executable(a, b), (a.long() @ b.long()).int())
+
+
 class Quantized(nn.Module):
     """A convolution as a quantizer leaves it: activations of 8 bits, weights of 8 bits with a scale for each channel."""
 

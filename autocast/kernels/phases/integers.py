@@ -73,7 +73,8 @@ class _MultiplyIntegers(BindingRewriter):
         to = "float64" if parts.dtype == "float64" else "float32"
         sums = [self.emit(with_result(call, list(operands), to)) for operands in self.cut(call, parts)]
         if len(sums) == 1 and isinstance(binding.var, relax.DataflowVar):
-            self.whole[binding.var] = sums[0]
+            # Rounding changes no integer, but what multiplies the sums stays out of the factors that have to be exact.
+            self.whole[binding.var] = self.emit(op.round(sums[0]))
         total, *others = (self.emit(op.astype(part, dtype_of(call))) for part in sums)
         for other in others:
             total = self.emit(op.add(total, other))
@@ -161,7 +162,7 @@ def multiply_integers(mod: tvm.IRModule, dtypes: Collection[str]) -> tvm.IRModul
 
         c: i32 = R.matmul(a, b)                      x: bf16 = R.astype(a, "bfloat16")
         r: f32 = R.astype(c, "float32")              y: bf16 = R.astype(b, "bfloat16")
-                                                     r: f32 = R.matmul(x, y, out_dtype="float32")
+                                                     r: f32 = R.round(R.matmul(x, y, out_dtype="float32"))
 
     Products of so many terms that a sum may be above 2^24 (2^53 in float64) are cut, and integers are added. Those of
     numbers that may be too large, which `range_of` decides, stay as they are.

@@ -95,7 +95,8 @@ def test_what_onnxruntime_quantizes_computes_the_same_integers(kind: str, export
         )
     x = random(2, 3, 12, 12, seed=7)
     (expected,) = by_onnxruntime(onnx.load(path), {"x": x})
-    np.testing.assert_allclose(autocast.from_onnx(path)(x), expected, rtol=1e-5, atol=1e-5)
+    tolerance = 0 if kind == "QOperator" else 1e-5  # in float32 a sum near the middle of two steps may take either
+    np.testing.assert_allclose(autocast.from_onnx(path)(x), expected, rtol=tolerance, atol=tolerance)
 
 
 def one_node(
