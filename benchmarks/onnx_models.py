@@ -116,9 +116,14 @@ def measure(path: Path, feed: Mapping[str, np.ndarray], rounds: int) -> Figures:
         first = np.asarray(got[0] if isinstance(got, list | tuple) else got, "float64")
         return float(np.abs(first - expected).max() / max(float(np.abs(expected).max()), 1e-30))
 
-    errors = error("float32"), error("mixed")
     timings = alternate(calls, rounds=rounds, calls=5, warmup=2, pause=0.1)
-    return Figures(*(timings[name].median for name in ("onnxruntime", "float32", "mixed")), *errors)
+    return Figures(
+        onnxruntime=timings["onnxruntime"].median,
+        float32=timings["float32"].median,
+        mixed=timings["mixed"].median,
+        error=error("float32"),
+        mixed_error=error("mixed"),
+    )
 
 
 def main(arguments: list[str] | None = None) -> None:

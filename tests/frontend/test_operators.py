@@ -8,10 +8,10 @@ import torch
 from autocast import amp
 from autocast.frontend import from_torch
 from autocast.frontend.converters import CONVERTERS, TRUSTED
-from autocast.frontend.quantized import QUANTIZED
 from autocast.frontend.decompose import decompose
 from autocast.frontend.masks import MASKS
 from autocast.frontend.noise import NOISE
+from autocast.frontend.quantized import QUANTIZED
 from tests.frontend.helpers import Calls, relative_error, runner
 from tests.frontend.image_samples import IMAGES
 from tests.frontend.movement_samples import MOVES

@@ -84,7 +84,7 @@ def test_products_of_integers_are_exact() -> None:
 
 
 class Quantized(nn.Module):
-    """A convolution as a quantizer leaves it: activations of 8 bits, weights of 8 bits with a scale for each channel."""
+    """A convolution as a quantizer leaves it: activations and weights of 8 bits, with a scale for each channel."""
 
     def __init__(self) -> None:
         super().__init__()
