@@ -47,12 +47,25 @@ class Range(NamedTuple):
 
 def range_of(expr: relax.Expr, bound: Mapping[relax.Var, relax.Expr], steps: int = _STEPS) -> Range | None:
     """The integers that elements of `expr` may be, where `bound` has what variables are; None of other numbers."""
+    whole = _whole(expr)
+    found = _computed(expr, bound, steps) if whole is not None and steps else None
+    return found if found is not None and whole is not None and whole.holds(found) else whole
+
+
+def never_wraps(expr: relax.Expr, bound: Mapping[relax.Var, relax.Expr]) -> bool:
+    """Whether the operator that computes `expr` gives integers that its dtype holds, whatever its operands are."""
+    whole, found = _whole(expr), _computed(expr, bound, _STEPS)
+    return whole is not None and found is not None and whole.holds(found)
+
+
+def _whole(expr: relax.Expr) -> Range | None:
+    """All integers that the dtype of `expr` holds."""
     dtype = dtype_of(expr)
-    if dtype is None or not (dtype == "bool" or "int" in dtype):
+    if dtype == "bool":
+        return Range(0, 1)
+    if dtype is None or "int" not in dtype:
         return None
-    whole = Range(0, 1) if dtype == "bool" else Range(int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
-    found = _computed(expr, bound, steps) if steps else None
-    return found if found is not None and whole.holds(found) else whole
+    return Range(int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 def _computed(expr: relax.Expr, bound: Mapping[relax.Var, relax.Expr], steps: int) -> Range | None:

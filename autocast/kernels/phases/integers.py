@@ -75,10 +75,12 @@ class _MultiplyIntegers(BindingRewriter):
         if len(sums) == 1 and isinstance(binding.var, relax.DataflowVar):
             # Rounding changes no integer, but what multiplies the sums stays out of the factors that have to be exact.
             self.whole[binding.var] = self.emit(op.round(sums[0]))
-        total, *others = (self.emit(op.astype(part, dtype_of(call))) for part in sums)
+        # Integers that hold each part, and whose sum wraps around as one of the result's dtype does.
+        integers = "int64" if to == "float64" or "64" in str(dtype_of(call)) else "int32"
+        total, *others = (self.emit(op.astype(part, integers)) for part in sums)
         for other in others:
             total = self.emit(op.add(total, other))
-        return total
+        return total if dtype_of(total) == dtype_of(call) else op.astype(total, dtype_of(call))
 
     def parts(self, call: relax.Call) -> _Parts | None:
         """The first of `dtypes` in which sums are exact, and how long they may be; None where there is none."""

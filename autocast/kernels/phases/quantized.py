@@ -13,7 +13,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.ir import FLOATS, all_bindings, dims, dtype_of, is_op, relax_functions, shape_of
-from autocast.ir.ranges import range_of
+from autocast.ir.ranges import never_wraps, range_of
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 from autocast.kernels.phases.searching import Emit
 
@@ -110,9 +110,7 @@ class _InFloat32(BindingRewriter):
             if steps is not None:
                 return self.emit(steps)
         parts: list[relax.Expr | None] = []
-        if is_op(value, "relax.astype") and range_of(expr, self.values) == range_of(value.args[0], self.values):
-            parts = [self.in_float32(value.args[0])]
-        elif is_op(value, *_ARITHMETIC):
+        if is_op(value, "relax.astype", *_ARITHMETIC) and never_wraps(expr, self.values):
             parts = [self.in_float32(part) for part in value.args]
         if not parts or None in parts:
             return self.emit(op.astype(self.new(expr), "float32"))

@@ -17,6 +17,7 @@ from autocast import vm
 from autocast.ir import dtype_of, is_op, relax_functions
 from autocast.kernels.phases.canonicalize import canonicalize
 from autocast.kernels.phases.integers import multiply_integers
+from tests.kernels.matching.plain import run_plainly
 from tests.kernels.modules import module, operators, run
 
 op = relax.op
@@ -143,6 +144,16 @@ def test_scales_of_channels_stay_out_of_factors_that_have_to_be_exact(kind: str)
         )
         exact = windows.numpy().astype("float32") * scales.reshape(1, 8, 1, 1)
     np.testing.assert_array_equal(vm.compile(model)(x), exact)
+
+
+@pytest.mark.parametrize("dtypes", [["float32"], ["float64"]])
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_sums_that_their_dtype_does_not_hold_wrap_around(dtype: str, dtypes: list[str]) -> None:
+    mod = module(lambda x, w: op.matmul(x, w, out_dtype=dtype), ((3, 1500), "int8"), ((1500, 4), "int8"))
+    x, w = (np.full(shape, -128, "int8") for shape in ((3, 1500), (1500, 4)))
+    x[1], w[:, 1] = extremes((1500,), "int8", 0), extremes((1500,), "int8", 1)
+    exact = (x.astype("int64") @ w.astype("int64")).astype(dtype)
+    np.testing.assert_array_equal(run_plainly(multiply_integers(mod, dtypes), x, w), exact)
 
 
 #: Where sums may be inexact, or it is not known how long they are.

@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tvm import relax
 
 from autocast.ir import dims
 from autocast.kernels.phases.integers import multiply_integers
 from autocast.kernels.phases.quantized import quantized_in_float32
+from tests.kernels.matching.plain import run_plainly
 from tests.kernels.modules import module, operators, run
 
 op = relax.op
@@ -117,3 +120,33 @@ def test_integers_of_32_bits_are_not_rounded_before_their_zero_is_subtracted() -
     mod = module(body, ((4,), "int32"), ((), "float32"), ((), "int32"))
     q, zero = np.array([2**30 + 1, 2**24 + 1, -(2**30) - 3, 0], "int32"), np.int32(2**24)
     np.testing.assert_array_equal(run(mod, q, np.float32(1), zero)[0], (q - zero).astype("float32"))
+
+
+def _wide(x: relax.Expr) -> relax.Expr:
+    return op.astype(x, "int32")
+
+
+#: Of integers of 8 bits: some wrap around, others cannot.
+STEPS: tuple[Callable[[relax.Expr], relax.Expr], ...] = (
+    _wide,
+    lambda x: op.astype(x, "int8"),
+    lambda x: op.astype(x, "uint8"),
+    lambda x: op.add(x, x),
+    lambda x: op.multiply(x, x),
+    lambda x: op.subtract(x, op.flip(x, 0)),
+    lambda x: op.permute_dims(x),
+)
+
+
+@given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=4), st.sampled_from(["int8", "uint8"]))
+@settings(max_examples=30, deadline=None)
+def test_what_wraps_around_is_left_to_integers(steps: list, dtype: str) -> None:
+    def body(x: relax.Expr) -> relax.Expr:
+        for step in steps:
+            x = step(x)
+        return op.astype(x, "float32")
+
+    mod = module(body, ((6, 6), dtype))
+    bounds = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(bounds.min, bounds.max, (6, 6), dtype, endpoint=True)
+    np.testing.assert_array_equal(run_plainly(quantized_in_float32(mod), x), run_plainly(mod, x))
