@@ -69,9 +69,9 @@ def name_of(node: fx.Node) -> str:
 
     A library's operator may have the name of one of torch's, and compute something else.
     """
-    library = getattr(node.target, "namespace", "aten")
     name: str = node.target.__name__
-    return name if library == "aten" else f"{library}::{name}"
+    is_others = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace != "aten"
+    return f"{node.target.namespace}::{name}" if is_others else name
 
 
 def is_random(node: fx.Node) -> bool:

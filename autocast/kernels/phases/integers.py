@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
@@ -72,7 +73,8 @@ class _MultiplyIntegers(BindingRewriter):
         explain("integers", binding.var, f"in {len(parts.ends)} parts of {parts.dtype}", taken=True)
         to = "float64" if parts.dtype == "float64" else "float32"
         sums = [self.emit(with_result(call, list(operands), to)) for operands in self.cut(call, parts)]
-        if len(sums) == 1 and isinstance(binding.var, relax.DataflowVar):
+        holds_all = int(np.iinfo(str(dtype_of(call))).max) >= _EXACT[parts.dtype][1]
+        if len(sums) == 1 and holds_all and isinstance(binding.var, relax.DataflowVar):
             # Rounding changes no integer, but what multiplies the sums stays out of the factors that have to be exact.
             self.whole[binding.var] = self.emit(op.round(sums[0]))
         # Integers that hold each part, and whose sum wraps around as one of the result's dtype does.

@@ -149,11 +149,15 @@ def test_scales_of_channels_stay_out_of_factors_that_have_to_be_exact(kind: str)
 @pytest.mark.parametrize("dtypes", [["float32"], ["float64"]])
 @pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
 def test_sums_that_their_dtype_does_not_hold_wrap_around(dtype: str, dtypes: list[str]) -> None:
-    mod = module(lambda x, w: op.matmul(x, w, out_dtype=dtype), ((3, 1500), "int8"), ((1500, 4), "int8"))
-    x, w = (np.full(shape, -128, "int8") for shape in ((3, 1500), (1500, 4)))
-    x[1], w[:, 1] = extremes((1500,), "int8", 0), extremes((1500,), "int8", 1)
-    exact = (x.astype("int64") @ w.astype("int64")).astype(dtype)
-    np.testing.assert_array_equal(run_plainly(multiply_integers(mod, dtypes), x, w), exact)
+    for depth in (300, 1500):  # one part, and several
+        mod = module(
+            lambda x, w: op.astype(op.matmul(x, w, out_dtype=dtype), "float32"),
+            *(((3, depth), "int8"), ((depth, 4), "int8")),
+        )
+        x, w = (np.full(shape, -128, "int8") for shape in ((3, depth), (depth, 4)))
+        x[1], w[:, 1] = extremes((depth,), "int8", 0), extremes((depth,), "int8", 1)
+        exact = (x.astype("int64") @ w.astype("int64")).astype(dtype).astype("float32")
+        np.testing.assert_array_equal(run_plainly(multiply_integers(mod, dtypes), x, w), exact)
 
 
 #: Where sums may be inexact, or it is not known how long they are.
