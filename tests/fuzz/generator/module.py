@@ -75,7 +75,7 @@ KINDS: dict[Kind, int] = {
     rare.whole: 3,
     rare.index: 2,
     rare.image: 2,
-    rare.quantize: 1,
+    rare.quantize: 2,
     rare.bias: 2,
     structure.pack: 4,
     structure.unpack: 4,

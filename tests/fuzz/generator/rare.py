@@ -97,6 +97,12 @@ def quantize(w: Writer) -> None:
     numbers = f'R.const(0.125, "float32"), R.const({w.one_of([0, 3])}, "{dtype}")'
     y = w.bind(f'R.quantize({x.name}, {numbers}, axis=0, out_dtype="{dtype}")', x.dims, dtype)
     w.bind(f'R.dequantize({y.name}, {numbers}, axis=0, out_dtype="float32")', x.dims, "float32")
+    if x.ndim == 2 and x.size and w.chance(2):
+        steps = w.bind(f'R.subtract(R.astype({y.name}, "int32"), R.const(3, "int32"))', x.dims, "int32")
+        other = w.bind(f'R.permute_dims(R.astype({y.name}, "int32"))', x.dims[::-1], "int32")
+        dims = (x.dims[0], x.dims[0])
+        sums = w.bind(f'R.matmul({steps.name}, {other.name}, out_dtype="int32")', dims, "int32")
+        w.bind(f'R.multiply(R.astype({sums.name}, "float32"), R.const(0.015625, "float32"))', dims, "float32")
 
 
 def bias(w: Writer) -> None:

@@ -54,6 +54,14 @@ _FUNCTIONS: dict[str, tuple[Callable, Callable]] = {
     "argmax": (lambda x, g, b: op.argmax(x, axis=-1), lambda x, g, b: x.argmax(-1)),
     "argmin": (lambda x, g, b: op.argmin(x, axis=-1, keepdims=True), lambda x, g, b: x.argmin(-1)[..., None]),
     "cumsum": (lambda x, g, b: op.cumsum(x, axis=-1), lambda x, g, b: x.cumsum(-1)),
+    "cumsum of cumsum": (
+        lambda x, g, b: op.add(op.cumsum(x, axis=-1), op.cumsum(op.cumsum(x, axis=-1), axis=-1)),
+        lambda x, g, b: x.cumsum(-1) + x.cumsum(-1).cumsum(-1),
+    ),
+    "cumsum of a softmax of cumsum": (
+        lambda x, g, b: op.cumsum(op.nn.softmax(op.cumsum(x, axis=-1)), axis=-1),
+        lambda x, g, b: _softmax(x.cumsum(-1)).cumsum(-1),
+    ),
 }
 
 

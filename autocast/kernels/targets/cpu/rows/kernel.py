@@ -111,6 +111,7 @@ class _Generator:
         evaluator = self.evaluator
         evaluator.known.clear()
         self.memos: dict[int, dict[int, tirx.Expr]] = {}
+        self.memo: dict[int, tirx.Expr] = {}
         self.segment: Extent = 0
         self.line = T.bind(i64(row * self.segments))
         evaluator.at(self.line)
@@ -157,7 +158,8 @@ class _Generator:
         T.buffer_store(carry, tirx.const(0.0, "float64"), [0])
 
         def value(column: Extent, count: Extent | None) -> tirx.Expr:
-            vector, unit = self.evaluator.vector(operand, column, count, {}), self.unit
+            # Of the values that are known here: another running sum among them would go on from where it is.
+            vector, unit = self.evaluator.vector(operand, column, count, self.memo), self.unit
             sums = T.bind(unit.once(tirx.call_pure_extern(unit.dtype, "autocast_running_sum", vector)))
             result = T.bind(unit.once(sums + unit.splat(carry[0].astype("float32"))))
             whole = tirx.call_pure_extern("float32", "autocast_last", sums)
@@ -178,10 +180,10 @@ class _Generator:
         fetches = self.far and len(self.plan.sweeps) > 2 and sweep is self.plan.sweeps[-2]
 
         def at(column: Extent, count: Extent | None, slot: int) -> None:
-            memo = self.memos.setdefault(column, {}) if isinstance(column, int) and self.unrolled else {}
+            self.memo = self.memos.setdefault(column, {}) if isinstance(column, int) and self.unrolled else {}
 
             def vector(step: int) -> tirx.Expr:
-                return self.evaluator.vector(step, column, count, memo)
+                return self.evaluator.vector(step, column, count, self.memo)
 
             for number, accumulator in sums.items():
                 accumulator.add(vector(self.program.operands(number)[0]), column, count, slot)
