@@ -205,8 +205,9 @@ def _matmul_nbits(node: Node) -> relax.Expr:
         zero = op.astype(op.reshape(rows, [columns, blocks, 1]), dtype(scale))
     else:
         zero = op.reshape(given, [columns, blocks, 1])
-    rows = op.reshape(op.multiply(op.subtract(steps, zero), scale), [columns, blocks * block])
-    weight = node.emit(op.strided_slice(rows, axes=[1], begin=[0], end=[depth]))
+    weight = node.emit(op.reshape(op.multiply(op.subtract(steps, zero), scale), [columns, blocks * block]))
+    if depth < blocks * block:
+        weight = node.emit(op.strided_slice(weight, axes=[1], begin=[0], end=[depth]))
     product = node.emit(op.matmul(node[0], op.permute_dims(weight)))
     bias = node.get(5)
     return product if bias is None else node.emit(op.add(product, bias))
