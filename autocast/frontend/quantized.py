@@ -16,17 +16,13 @@ op = relax.op
 _INTEGERS = ("int8", "uint8", "int16")
 
 
-def _integers(importer: Importer, node: fx.Node, at: int, name: str) -> str:
-    """The dtype of integers that an argument names."""
-    dtype = str(importer.arg(node, at, name)).removeprefix("torch.")
-    if dtype not in _INTEGERS:
-        raise ImportModelError(f"quantization to {dtype}; expected one of {', '.join(_INTEGERS)}")
-    return dtype
+def _per_channel(node: fx.Node) -> bool:
+    return "per_channel" in str(node.target)
 
 
 def _axis(node: fx.Node, rank: int) -> int:
     """The axis along which each has a scale; for all elements it does not matter."""
-    return int(node.args[3]) % rank if "per_channel" in str(node.target) else 0
+    return int(node.args[3]) % rank if _per_channel(node) else 0
 
 
 def _parameter(importer: Importer, value: object, dtype: str) -> relax.Expr:
@@ -38,25 +34,26 @@ def _parameter(importer: Importer, value: object, dtype: str) -> relax.Expr:
 
 def _quantize(importer: Importer, node: fx.Node) -> relax.Expr:
     """As torch does: by the reciprocal of the scale, which is another number than the quotient by it."""
-    per_channel = "per_channel" in str(node.target)
-    x, scale, zero = (importer.arg(node, at, name) for at, name in enumerate(("input", "scale", "zero_point")))
-    low, high = (importer.arg(node, at + per_channel, name) for at, name in ((3, "quant_min"), (4, "quant_max")))
-    dtype, axis = _integers(importer, node, 5 + per_channel, "dtype"), _axis(node, len(dims(x)))
-    wide = cast(importer, x, "float32")
+    names = ("input", "scale", "zero_point", *["axis"] * _per_channel(node), "quant_min", "quant_max", "dtype")
+    arguments = {name: importer.arg(node, at, name) for at, name in enumerate(names)}
+    x, scale, low, high = (arguments[name] for name in ("input", "scale", "quant_min", "quant_max"))
+    dtype = str(arguments["dtype"]).removeprefix("torch.")
+    if dtype not in _INTEGERS:
+        raise ImportModelError(f"quantization to {dtype}; expected one of {', '.join(_INTEGERS)}")
+    if isinstance(low, relax.Expr) or isinstance(high, relax.Expr):
+        raise ImportModelError("bounds of integers that are tensors")
+    axis, rank = _axis(node, len(dims(x))), len(dims(x))
     if isinstance(scale, relax.Expr):
         inverse = importer.emit(op.divide(relax.const(1.0, "float32"), cast(importer, scale, "float32")))
         if dims(inverse):
-            sizes = [dims(inverse)[0] if at == axis else 1 for at in range(len(dims(x)))]
-            inverse = importer.emit(op.reshape(inverse, sizes))
+            inverse = importer.emit(op.reshape(inverse, [dims(inverse)[0] if at == axis else 1 for at in range(rank)]))
     else:
         inverse = relax.const(1.0 / scale, "float32")
-    steps = importer.emit(op.multiply(wide, inverse))
-    zeros = _parameter(importer, zero, dtype)
+    steps = importer.emit(op.multiply(cast(importer, x, "float32"), inverse))
+    zeros = _parameter(importer, arguments["zero_point"], dtype)
     ones = relax.const(np.ones(dims(zeros), "float32"))
     integers = importer.emit(op.quantize(steps, ones, zeros, axis, dtype))
     bounds = np.iinfo(dtype)
-    if isinstance(low, relax.Expr) or isinstance(high, relax.Expr):
-        raise ImportModelError("bounds of integers that are tensors")
     if (low, high) == (bounds.min, bounds.max):
         return integers
     return importer.emit(op.clip(integers, max(low, int(bounds.min)), min(high, int(bounds.max))))
