@@ -42,7 +42,8 @@ MODELS: dict[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
 
 _FORMS = ("float32", "dynamic", "QDQ", "QOperator")
 
-_DTYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(int64)": "int64", "tensor(int32)": "int32"}
+#: How onnxruntime writes the dtypes that are not written as numpy does.
+_DTYPES = {"float": "float32", "double": "float64"}
 
 
 @dataclass(frozen=True)
@@ -78,10 +79,17 @@ def _feed(session: onnxruntime.InferenceSession, sizes: Mapping[str, int]) -> di
     feed = {}
     for given in session.get_inputs():
         shape = [size if isinstance(size, int) else sizes.get(str(size), 1) for size in given.shape]
-        dtype = np.dtype(_DTYPES[given.type])
+        kind = given.type.removeprefix("tensor(").removesuffix(")")
+        dtype = np.dtype(_DTYPES.get(kind, kind))
         random = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(0, 4, shape)
         feed[given.name] = random.astype(dtype)
     return feed
+
+
+def _size(text: str) -> tuple[str, int]:
+    """A dimension's name and number, for argparse: what is neither is an error that quotes it."""
+    name, _, number = text.partition("=")
+    return name, int(number)
 
 
 def exported(name: str, folder: Path) -> Iterator[tuple[str, Path, dict[str, np.ndarray]]]:
@@ -130,15 +138,16 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure, print the table, write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="ONNX files; nothing is written")
-    parser.add_argument("--size", action="append", default=[], metavar="NAME=NUMBER", help="what a dimension is")
+    parser.add_argument(
+        "--size", type=_size, action="append", default=[], metavar="NAME=NUMBER", help="what a dimension is"
+    )
     parser.add_argument("--rounds", type=int, default=20, help="rounds of five calls of each, in turn")
     parser.add_argument("--quick", action="store_true", help="one round; nothing is written")
     options = parser.parse_args(arguments)
-    sizes = {name: int(number) for name, _, number in (text.partition("=") for text in options.size)}
     table = Table("file", "onnxruntime, ms", "float32, ms", "mixed, ms", "mixed / onnxruntime", "error", "mixed error")
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
-        given = ((path.name, path, _feed(_session(path), sizes)) for path in options.files)
+        given = ((path.name, path, _feed(_session(path), dict(options.size))) for path in options.files)
         made = (form for name in MODELS for form in exported(name, Path(folder)))
         for name, path, feed in given if options.files else made:
             figures = measure(path, feed, 1 if options.quick else options.rounds)

@@ -42,7 +42,8 @@ def _quantize(importer: Importer, node: fx.Node) -> relax.Expr:
         raise ImportModelError(f"quantization to {dtype}; expected one of {', '.join(_INTEGERS)}")
     if isinstance(low, relax.Expr) or isinstance(high, relax.Expr):
         raise ImportModelError("bounds of integers that are tensors")
-    axis, rank = _axis(node, len(dims(x))), len(dims(x))
+    rank = len(dims(x))
+    axis = _axis(node, rank)
     if isinstance(scale, relax.Expr):
         inverse = importer.emit(op.divide(relax.const(1.0, "float32"), cast(importer, scale, "float32")))
         if dims(inverse):
@@ -75,8 +76,9 @@ def _integer_product(importer: Importer, node: fx.Node) -> relax.Expr:
 
 QUANTIZED: dict[str, Converter] = {
     "_int_mm.default": _integer_product,
-} | {
-    f"quantized_decomposed::{verb}_{kind}": converter
-    for verb, converter in (("quantize", _quantize), ("dequantize", _dequantize))
-    for kind in ("per_tensor.default", "per_tensor.tensor", "per_tensor.tensor2", "per_channel.default")
+    **{
+        f"quantized_decomposed::{verb}_{kind}": converter
+        for verb, converter in (("quantize", _quantize), ("dequantize", _dequantize))
+        for kind in ("per_tensor.default", "per_tensor.tensor", "per_tensor.tensor2", "per_channel.default")
+    },
 }

@@ -25,8 +25,9 @@ _SELECTING = (
     "relax.tile",
 )
 
-#: Operators that are looked at on the way from an element to a tensor whose dtype says what it may be.
-_STEPS = 12
+#: Operators that are looked at on the way from an element to a tensor whose dtype says what it may be: what is read
+#: twice is looked at twice, and so is all that it is made of.
+_STEPS = 8
 
 
 class Range(NamedTuple):

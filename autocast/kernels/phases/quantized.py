@@ -60,8 +60,7 @@ class _InFloat32(BindingRewriter):
             return row
         if is_op(call, "relax.dequantize") and shape_of(call.args[0]) is not None:
             return self.real(call, call.args[0], len(dims(call)))
-        is_float = is_op(call, "relax.astype") and dtype_of(call) in FLOATS
-        if not is_float or not self.is_computed(call.args[0]):
+        if not _makes_real(call) or not self.is_computed(call.args[0]):
             return None
         steps = self.in_float32(call.args[0])
         return None if steps is None else op.astype(steps, dtype_of(call))
@@ -117,6 +116,13 @@ class _InFloat32(BindingRewriter):
         return parts[0] if len(parts) == 1 else self.emit(relax.Call(value.op, parts, value.attrs))
 
 
+def _makes_real(call: relax.Expr) -> bool:
+    """Whether integers become floating-point numbers."""
+    if is_op(call, "relax.astype"):
+        return dtype_of(call) in FLOATS and "int" in str(dtype_of(call.args[0]))
+    return is_op(call, "relax.dequantize")
+
+
 def quantized_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite what is computed of quantized numbers to arithmetic in float32, where that is exact.
 
@@ -128,6 +134,6 @@ def quantized_in_float32(mod: tvm.IRModule) -> tvm.IRModule:
     What has not to be an integer of the model's stays a float32 number: a NaN is no integer, and stays NaN.
     """
     bindings = (binding for _, function in relax_functions(mod) for binding in all_bindings(function.body))
-    if not any(is_op(binding.value, "relax.quantize", "relax.dequantize", "relax.astype") for binding in bindings):
+    if not any(_makes_real(binding.value) for binding in bindings):
         return mod
     return rewrite_functions(mod, _InFloat32)
