@@ -13,7 +13,7 @@ from tvm import relax
 from autocast.errors import UnsupportedError
 from autocast.frontend.loops import fields_of, looped, sequence
 from autocast.frontend.onnx.functions import graphs_of
-from autocast.ir import dtype_of, shape_of
+from autocast.ir import dtype_of, is_constant, shape_of
 
 op = relax.op
 
@@ -28,9 +28,14 @@ class Importer(Protocol):
 
 
 def branches(importer: Importer, node: onnx.NodeProto) -> None:
-    """The results of an `If`."""
+    """The results of an `If`, or of the one branch that sizes decide for."""
     graphs = {one.name: one.g for one in node.attribute}
-    condition = _scalar(importer, importer._nodes[node.input[0]])
+    decided = importer._nodes[node.input[0]]
+    if is_constant(decided):
+        taken = graphs["then_branch" if decided.value.numpy().any() else "else_branch"]
+        importer._nodes.update(zip(node.output, _results(importer, taken).fields, strict=False))
+        return
+    condition = _scalar(importer, decided)
     then, other = (
         sequence(importer.bb, partial(_results, importer, graph))
         for graph in (graphs["then_branch"], graphs["else_branch"])
@@ -39,7 +44,7 @@ def branches(importer: Importer, node: onnx.NodeProto) -> None:
     if types[0] != types[1]:
         raise UnsupportedError(
             f"its branches return {', '.join(types[0])} and {', '.join(types[1])}; expected the same dtypes and sizes. "
-            "Export the model for the branch that is taken, whose condition is then a constant"
+            "If an input decides which is taken, give its value, constants={...}; a size, dynamic={...}"
         )
     importer._nodes.update(zip(node.output, fields_of(importer.bb, relax.If(condition, then, other)), strict=False))
 

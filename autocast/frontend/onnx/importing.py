@@ -19,21 +19,19 @@ from autocast.frontend.onnx.converters import CONVERTERS
 from autocast.frontend.onnx.folding import folded
 from autocast.frontend.onnx.functions import graphs_of, written_out
 from autocast.frontend.onnx.graph_importer import GraphImporter
+from autocast.frontend.onnx.inputs import make_constant, make_dynamic
 from autocast.frontend.onnx.loops import unrolled, with_outer_initializers
 from autocast.frontend.onnx.operators import full_name, mistaken
 from autocast.frontend.onnx.recurrent import RECURRENT
 from autocast.frontend.relax import from_relax
-from autocast.messages import check_kind, checked_path, is_count, reason
+from autocast.messages import checked_path, reason
 from autocast.model.value import Model
 
-_SPELLING = (
-    'dynamic={"batch": ("input", 0, 1, 64)} (name: input, axis, minimum, maximum), a list of such tuples, or the size '
-    "that a dimension of this name always has"
-)
-
-
 def from_onnx(
-    path_or_model: str | os.PathLike[str] | onnx.ModelProto, *, dynamic: Mapping[str, Any] | None = None
+    path_or_model: str | os.PathLike[str] | onnx.ModelProto,
+    *,
+    dynamic: Mapping[str, Any] | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> Model:
     """Import an ONNX model as it stands: its dtypes, and the casts in it, are its author's.
 
@@ -46,6 +44,8 @@ def from_onnx(
         64)}` (name: input, axis, minimum, maximum; the bounds may be left out), a list of such tuples where inputs
         share the dimension. A number in their place is the size of all dimensions that the model gives this name
         (`{"batch": 1}`), which then do not vary; nor does one whose bounds are equal.
+    constants : mapping, optional
+        Values of inputs, which then are no inputs: `{"rate": 16000}`. What they decide, branches and shapes, is known.
 
     Returns
     -------
@@ -56,13 +56,14 @@ def from_onnx(
     Raises
     ------
     ImportModelError
-        There is no such file, it is no ONNX model, `dynamic` names what is not there, or a node's result is not of the
+        There is no such file, it is no ONNX model, `dynamic` or `constants` do not fit it, or a node's result is not of the
         dtype or the shape that ONNX infers for it.
     UnsupportedError
         The model has operators that are not imported; all are listed, with how often they appear.
     """
     model = _checked(_loaded(path_or_model))
-    bounds = _make_dynamic(model.graph, dynamic)
+    make_constant(model.graph, constants)
+    bounds = make_dynamic(model.graph, dynamic)
     model = _prepared(model)
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     _check_operators(inferred)
@@ -150,47 +151,6 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
             if dim.dim_value < 0:  # what some exporters call a dimension that varies
                 dim.dim_param = f"{variable_name(value.name)}_{axis}"
     return copy
-
-
-def _make_dynamic(graph: onnx.GraphProto, dynamic: Mapping[str, Any] | None) -> dict[str, tuple[int, int | None]]:
-    """Name the dimensions of inputs that `dynamic` says; their bounds, by name."""
-    check_kind("from_onnx: dynamic", dynamic, Mapping | None, ImportModelError, _SPELLING)
-    inputs = {value.name: value for value in graph.input}
-    bounds: dict[str, tuple[int, int | None]] = {}
-    for name, rows in (dynamic or {}).items():
-        if is_count(rows):
-            _fix(graph, name, rows)
-            continue
-        for row in rows if isinstance(rows, list) else [rows]:
-            legal = isinstance(row, tuple) and 2 <= len(row) <= 4 and row[0] in inputs and isinstance(row[1], int)
-            dims = inputs[row[0]].type.tensor_type.shape.dim if legal else ()
-            if not legal or not str(name).isidentifier() or not 0 <= row[1] < len(dims):
-                raise ImportModelError(
-                    f"from_onnx: dynamic[{name!r}] is {row!r}; expected {_SPELLING}. The inputs are {', '.join(inputs)}"
-                )
-            dims[row[1]].dim_param = name
-            if len(row) == 4 and is_count(row[2]) and row[2] == row[3]:
-                dims[row[1]].dim_value = row[2]
-            elif len(row) > 2:
-                bounds[name] = (row[2], row[3] if len(row) == 4 else None)
-    if dynamic:
-        del graph.value_info[:]  # of operators that ONNX does not infer: they say the sizes that were
-        for output in graph.output:
-            output.type.tensor_type.ClearField("shape")
-    return bounds
-
-
-def _fix(graph: onnx.GraphProto, name: str, size: int) -> None:
-    """Give the inputs' dimensions that are called `name` a size."""
-    shapes = [value.type.tensor_type.shape for value in graph.input if value.type.HasField("tensor_type")]
-    names = [dim.dim_param for shape in shapes for dim in shape.dim if dim.dim_param]
-    if name not in names:
-        raise ImportModelError(
-            f"from_onnx: dynamic[{name!r}] is {size}, but no input has a dimension of this name; expected {_SPELLING}. "
-            f"The dimensions that have names are: {', '.join(dict.fromkeys(names)) or 'none'}"
-        )
-    for dim in (dim for shape in shapes for dim in shape.dim if dim.dim_param == name):
-        dim.dim_value = size
 
 
 #: Operators that TVM's importer takes for ONNX's.

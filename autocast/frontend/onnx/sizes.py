@@ -160,8 +160,11 @@ class Sizes:
         return result
 
     def _shape(self, node: onnx.NodeProto, nodes: Mapping[str, Any], attributes: Mapping[str, Any]) -> bool:
-        value = nodes.get(node.input[0])
-        sizes = None if value is None or isinstance(value.ty, relax.ShapeType) else shape_of(value)
+        value, known = nodes.get(node.input[0]), self.array(node.input[0], nodes)
+        if known is not None:
+            sizes = known.shape
+        else:
+            sizes = None if value is None or isinstance(value.ty, relax.ShapeType) else shape_of(value)
         if sizes is None:
             return False
         sizes = sizes[int(attributes.get("start", 0)) : int(attributes.get("end", len(sizes)))]

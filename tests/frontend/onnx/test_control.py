@@ -14,7 +14,7 @@ onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed; ma
 from onnx.reference import ReferenceEvaluator
 
 import autocast
-from autocast.errors import UnsupportedError
+from autocast.errors import ImportModelError, InputError, UnsupportedError
 from autocast.frontend.onnx.loops import unrolled
 
 _HEAD = '<ir_version: 10, opset_import: ["" : 20]>\n'
@@ -61,6 +61,80 @@ def test_an_if_runs_the_branch_that_its_condition_chooses() -> None:
     model = model_of(_BRANCHES)
     for flag in (True, False):
         compare(model, random(3, 2), np.array(flag))
+
+
+#: A step of a network for each of two rates, of which one squeezes what would be no vector at the other's length; as
+#: exporters write a cell that takes vectors.
+_RATES = """
+    main (float[N, T] x, int64 rate) => (float[N, 3] y) <int64 fast = {16}, int64 one = {1}, int64 two = {2},
+        int64[1] last = {2}, int64[1] middle = {1}> {
+        is_fast = Equal (rate, fast)
+        y = If (is_fast) <
+            then_branch = then () => (float[N, 3] a) <float[3, 1, 4] w = {1, 2, 3, 4, 1, 0, 0, 1, -1, 2, -3, 4}> {
+                rows = Unsqueeze (x, middle)
+                frames = Conv <strides = [4]> (rows, w)
+                sizes = Shape (frames)
+                count = Gather (sizes, two)
+                is_one = Equal (count, one)
+                a = If (is_one) <
+                    then_branch = single () => (float[N, 3] b) {
+                        squeezed = Squeeze (frames, last)
+                        axes = Shape (squeezed)
+                        rank = Size (axes)
+                        flat = Equal (rank, two)
+                        b = If (flat) <
+                            then_branch = is_flat () => (float[N, 3] c) { c = Relu (squeezed) },
+                            else_branch = deep () => (float d) { d = ReduceMax <keepdims = 0> (squeezed) }
+                        >
+                    },
+                    else_branch = several () => (float[N, 3, S] e) { e = Identity (frames) }
+                >
+            },
+            else_branch = other () => (float[N, 3] f) <float[2, 3] v = {1, 2, 3, 4, 5, 6}> { f = MatMul (x, v) }
+        >
+    }
+"""
+
+
+def test_the_rate_of_a_network_may_be_a_constant() -> None:
+    """Sizes decide which branch is taken where some vary, too."""
+    model = model_of(_RATES)
+    for rate, samples in ((16, 4), (8, 2)):
+        length = {"T": samples}
+        fast = autocast.from_onnx(model, constants={"rate": rate}, dynamic=length)
+        assert fast.input_names == ("x",)
+        for batch in (1, 3):
+            x = random(batch, samples)
+            (expected,) = ReferenceEvaluator(model).run(None, {"x": x, "rate": np.array(rate)})
+            np.testing.assert_allclose(fast(x), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(UnsupportedError, match=r"its branches return .* give its value, constants="):
+        autocast.from_onnx(model, constants={"rate": 16})
+
+
+@pytest.mark.parametrize(
+    ("constants", "message"),
+    [
+        ({"rat": 16}, "constants has 'rat', expected names of inputs: 'x', 'rate'"),
+        ({"rate": 16.5}, r"constants\['rate'\] is float64\[\], expected numbers that int64 holds, of the shape \[\]"),
+        ({"rate": [16]}, r"is int64\[1\], expected .* of the shape \[\]"),
+        ({"rate": 2**70}, "is object"),
+        ({"rate": "fast"}, "is <U4"),
+        ({"x": [1.0, 2.0]}, r"is float64\[2\], expected numbers that float32 holds, of the shape \[N, T\]"),
+        ("rate", "constants: got a str, expected constants="),
+    ],
+)
+def test_constants_that_are_no_values_of_inputs_are_refused(constants: Any, message: str) -> None:
+    with pytest.raises(ImportModelError, match=message):
+        autocast.from_onnx(model_of(_RATES), constants=constants)
+
+
+def test_the_sizes_of_a_constant_are_those_of_its_dimensions() -> None:
+    text = "main (float[N, T] x, float[N, T] y) => (float[N, T] z) { z = Sub (x, y) }"
+    x, y = random(2, 3), np.ones((2, 3))
+    model = autocast.from_onnx(model_of(text), constants={"y": y})
+    np.testing.assert_array_equal(model(x), x - 1)
+    with pytest.raises(InputError, match=r"input x is float32\[1, 3\], expected float32\[2, 3\]"):
+        model(x[:1])
 
 
 #: Until a sum passes a bound, or after so many steps; a branch in each step. Pad becomes a function of loops.
