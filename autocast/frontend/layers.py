@@ -104,7 +104,7 @@ def convolution(
 
 
 def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
-    """Torch refuses indices that are out of bounds; "clip" at least never reads there.
+    """A number without a row is refused where it is an input: see `Signature.check_rows`.
 
     A row for padding is read and not learned: no gradient passes where an index names it.
     """
@@ -113,7 +113,7 @@ def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
         raise ImportModelError("gradients that are divided by how often an index occurs")
     constant = importer.smallest_constant(node.args[1])
     indices = importer.arg(node, 1, "indices") if constant is None else constant
-    result = importer.emit(relax.op.take(weight, indices, axis=0, mode="clip"))
+    result = importer.emit(relax.op.take(weight, indices, axis=0, mode="fast"))
     padding = int(importer.arg(node, 2, "padding_idx", -1))
     if padding >= 0 and (constant is None or (constant.value.numpy() == padding).any()):
         padded = importer.emit(relax.op.equal(indices, relax.const(padding, dtype_of(indices))))

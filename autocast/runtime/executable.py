@@ -123,6 +123,7 @@ class Executable:
         self._lock = threading.RLock()
         self._last = math.inf  # seconds of the last call
         self._taken: list[tuple[Any, ...]] | None = None  # what the inputs were that were checked last
+        self._sizes: dict[str, int] = {}  # and what they made of symbolic dimensions
 
     @property
     def signature(self) -> Signature:
@@ -145,8 +146,9 @@ class Executable:
         taken = list(map(described, inputs))
         sizes = None if taken == self._taken else self.signature.bind(inputs)
         if sizes is not None:
-            self._taken = taken
+            self._taken, self._sizes = taken, sizes
             varying_blocks.hold(self._storages.blocks(value.shape for value in inputs))
+        self.signature.check_rows(inputs, self._sizes)
         written = [inputs[i] for i in self.signature.written]
         check_writable(written)
         returned = self.run((*map(to_argument, inputs), *self._bound()))

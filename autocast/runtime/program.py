@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autocast.runtime.results import Output, Outputs
-from autocast.runtime.signature import Input, Signature
+from autocast.runtime.signature import Input, Rows, Signature
 from autocast.runtime.sizes import Size, as_size
 
 #: The function that computes, once, what depends on parameters alone, and the one that narrows the state.
@@ -192,7 +192,9 @@ def _signature(facts: Mapping[str, Any]) -> Signature:
     fitted = {name: _shape(shape) for name, shape in facts["fitted"].items()}
     written = tuple(facts.get("written", ()))
     outputs = _outputs(facts.get("outputs"))
-    return Signature(**{**facts, "inputs": inputs, "fitted": fitted, "written": written, "outputs": outputs})
+    rows = tuple((at, Rows(**{**table, "count": as_size(table["count"])})) for at, table in facts.get("rows", ()))
+    known = {"inputs": inputs, "fitted": fitted, "written": written, "outputs": outputs, "rows": rows}
+    return Signature(**{**facts, **known})
 
 
 def _outputs(facts: Any) -> Outputs:

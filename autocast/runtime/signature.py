@@ -10,7 +10,7 @@ from typing import Any
 from autocast.errors import InputError
 from autocast.runtime.results import Outputs
 from autocast.runtime.sizes import Size, evaluate, text_of
-from autocast.runtime.tensors import dtype_name, is_array, is_torch, kind_of_layout
+from autocast.runtime.tensors import array_of_cpu, dtype_name, is_array, is_torch, kind_of_layout
 
 #: The inputs of a call, in their order or by their names.
 Inputs = Sequence[Any] | Mapping[str, Any]
@@ -42,6 +42,18 @@ class Input:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """The rows that the numbers of an input name: how many there are, and of which table.
+
+    `from_end` says whether numbers below 0 count from the end.
+    """
+
+    count: Size
+    table: str
+    from_end: bool = False
+
+
+@dataclass(frozen=True)
 class Signature:
     """The inputs of `main` (parameters excluded) and the bounds of its symbolic dimensions, by name.
 
@@ -49,7 +61,7 @@ class Signature:
     `fitted` has the shapes that `main` asserts of inputs, in terms of their dimensions. `from_torch` says whether
     examples and `dynamic=` made the shapes what they are; otherwise somebody wrote them in main's types. `written` are
     the positions of the inputs that a call writes into, in the order of main's last results, which are written.
-    `outputs` are all that is returned, those among it.
+    `outputs` are all that is returned, those among it. `rows` are positions of inputs that number rows of tables.
     """
 
     inputs: tuple[Input, ...]
@@ -60,6 +72,7 @@ class Signature:
     from_torch: bool
     written: tuple[int, ...] = ()
     outputs: Outputs = None
+    rows: tuple[tuple[int, Rows], ...] = ()
 
     def bind(self, args: Sequence[Any]) -> dict[str, int]:
         """Check `args` against the inputs; the values of the symbolic dimensions.
@@ -98,6 +111,29 @@ class Signature:
             if any(evaluate(size, sizes) not in (None, got) for size, got in zip(fitted, arg.shape, strict=False)):
                 raise self._mismatch(replace(spec, shape=fitted), arg, sizes)
         return sizes
+
+    def check_rows(self, args: Sequence[Any], sizes: Mapping[str, int]) -> None:
+        """Check that the rows exist which inputs number; `args` and `sizes` are those of `bind`.
+
+        Raises
+        ------
+        InputError
+            One does not: torch refuses it, too, and a kernel would read another.
+        """
+        for position, rows in self.rows:
+            numbers = array_of_cpu(args[position])
+            count = evaluate(rows.count, sizes)
+            if numbers is None or not numbers.size or count is None:
+                continue
+            least = -count if rows.from_end else 0
+            if least <= numbers.min() and numbers.max() < count:
+                continue
+            place = tuple(int(at[0]) for at in ((numbers < least) | (numbers >= count)).nonzero())
+            raise InputError(
+                f"main: input {self.inputs[position].name} has {numbers[place]} at {list(place)}, expected {least} to "
+                f"{count - 1}: it numbers the rows of {rows.table}. Pass numbers of rows that there are: of words, "
+                "those of the tokenizer that the model was trained with"
+            )
 
     def in_order(self, args: Inputs) -> Sequence[Any]:
         """Inputs as `bind` takes them: a mapping by the names of the inputs becomes a list.

@@ -103,6 +103,15 @@ def array_over(tensor: tvm_ffi.Tensor) -> np.ndarray:
     return np.frombuffer(memory, np.uint8).view(str(tensor.dtype)).reshape(tuple(tensor.shape))
 
 
+def array_of_cpu(value: Any) -> np.ndarray | None:
+    """An array over the memory of a dense tensor of any library; None where that is another device's."""
+    if isinstance(value, np.ndarray | np.generic):
+        return np.asarray(value)
+    if is_torch(value):
+        return value.detach().numpy() if value.device.type == "cpu" else None
+    return array_over(to_tensor(value)) if value.__dlpack_device__()[0] == _CPU else None
+
+
 def same_bits(one: tvm_ffi.Tensor, other: tvm_ffi.Tensor) -> bool:
     """Whether two tensors of one type hold the same, NaN and the signs of zeros included."""
     if one.data_ptr() == other.data_ptr():

@@ -439,7 +439,7 @@ class Trainer:
     def _accumulated(self, arguments: Sequence[tuple[Any, ...]]) -> Any:
         """The loss of a step on several batches, after all of them were seen to fit."""
         for each in arguments:
-            self.executable.signature.bind(each)
+            self.executable.signature.check_rows(each, self.executable.signature.bind(each))
         try:
             for each in arguments[:-1]:
                 self.accumulation(*each)  # type: ignore[misc]

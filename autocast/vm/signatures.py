@@ -15,6 +15,7 @@ from autocast.runtime.results import Output, Outputs
 from autocast.runtime.signature import Input, Signature
 from autocast.runtime.sizes import Size
 from autocast.vm.dimensions import Dimensions
+from autocast.vm.row_numbers import rows_of
 
 #: Operators that are not defined on no elements.
 _CHOICES = ("relax.argmax", "relax.argmin", "relax.max", "relax.median", "relax.min")
@@ -49,6 +50,7 @@ def signature_of(main: relax.Function, count: int, dimensions: Dimensions | None
         (main.attrs or {}).get(IMPORTED_FROM) == "torch",
         written_of(main),
         None if may_end_before(main) else _outputs(without_updates(main, main.ret_ty), dimensions),
+        rows_of(main, count, dimensions),
     )
 
 

@@ -145,6 +145,7 @@ class TorchExecutable:
         if named:
             inputs = self.signature.in_places(inputs, named)
         sizes = self.signature.bind(inputs)
+        self.signature.check_rows(inputs, sizes)
         check_writable([inputs[i] for i in self.signature.written])
         arguments = self.arguments(inputs)
         returned = self.run(arguments)
