@@ -27,6 +27,7 @@ from autocast.frontend.relax import from_relax
 from autocast.messages import checked_path, reason
 from autocast.model.value import Model
 
+
 def from_onnx(
     path_or_model: str | os.PathLike[str] | onnx.ModelProto,
     *,
@@ -56,8 +57,8 @@ def from_onnx(
     Raises
     ------
     ImportModelError
-        There is no such file, it is no ONNX model, `dynamic` or `constants` do not fit it, or a node's result is not of the
-        dtype or the shape that ONNX infers for it.
+        There is no such file, it is no ONNX model, `dynamic` or `constants` do not fit it, or a node's result is not of
+        the dtype or the shape that ONNX infers for it.
     UnsupportedError
         The model has operators that are not imported; all are listed, with how often they appear.
     """

@@ -161,10 +161,9 @@ class Sizes:
 
     def _shape(self, node: onnx.NodeProto, nodes: Mapping[str, Any], attributes: Mapping[str, Any]) -> bool:
         value, known = nodes.get(node.input[0]), self.array(node.input[0], nodes)
-        if known is not None:
-            sizes = known.shape
-        else:
-            sizes = None if value is None or isinstance(value.ty, relax.ShapeType) else shape_of(value)
+        sizes: tuple[Any, ...] | None = None if known is None else known.shape
+        if known is None and value is not None and not isinstance(value.ty, relax.ShapeType):
+            sizes = shape_of(value)
         if sizes is None:
             return False
         sizes = sizes[int(attributes.get("start", 0)) : int(attributes.get("end", len(sizes)))]
