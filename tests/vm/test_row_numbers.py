@@ -87,7 +87,7 @@ def test_a_model_of_onnx_counts_from_the_end():
     onnx_model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     model = autocast.from_onnx(onnx_model)
     np.testing.assert_array_equal(model(np.array([-5, 4])), weights[[-5, 4]])
-    with pytest.raises(InputError, match="input ids has -6 at .*expected -5 to 4"):
+    with pytest.raises(InputError, match=r"input ids has -6 at .*expected -5 to 4"):
         model(np.array([0, -6]))
 
 

@@ -79,9 +79,10 @@ def make_constant(graph: onnx.GraphProto, constants: Mapping[str, Any] | None) -
             and all(got == size for size, got in zip(sizes, array.shape, strict=True) if isinstance(size, int))
         )
         if not fits or not _holds(dtype, array):
+            shape = "" if sizes is None else f", of the shape [{', '.join(map(str, sizes))}]"
             raise ImportModelError(
-                f"from_onnx: constants[{name!r}] is {array.dtype}{list(array.shape)}, expected numbers that {dtype} holds"
-                + ("" if sizes is None else f", of the shape [{', '.join(map(str, sizes))}]")
+                f"from_onnx: constants[{name!r}] is {array.dtype}{list(array.shape)}, expected numbers that {dtype} "
+                f"holds{shape}"
             )
         for dim, size in zip(dims or (), array.shape, strict=False):
             if dim.dim_param:
