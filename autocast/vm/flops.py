@@ -13,16 +13,13 @@ from autocast.messages import check_kind
 from autocast.model.value import Model
 from autocast.operators import row_of
 from autocast.runtime.signature import Inputs
-from autocast.runtime.sizes import Size, Sizes, evaluate_all, product
+from autocast.runtime.sizes import Size, Sizes, evaluate_all
 from autocast.vm.checks import A_MODEL
 from autocast.vm.dimensions import Dimensions
 from autocast.vm.signatures import signature_of
 
 #: The attribute by which a generated kernel tells its operations: a number, or an expression of its symbolic sizes.
 FLOPS_ATTRIBUTE = "autocast.flops"
-
-#: The attribute of products: the axis of their first argument that is summed; the last argument is the output.
-SUMMED_AXIS_ATTRIBUTE = "autocast.summed_axis"
 
 #: `op_pattern` of generated kernels: they may call instructions that a count over loops does not see.
 _OPAQUE = 8
@@ -99,8 +96,8 @@ def _count_call(
 def kernel_flops(kernel: tirx.PrimFunc, shapes: tuple[tuple[Size, ...], ...], dimensions: Dimensions) -> Size | None:
     """The operations of one call of a kernel, in terms of its symbolic sizes; None where they are not known.
 
-    A kernel says so itself by its attribute `autocast.flops` or, a product, `autocast.summed_axis`; else its loops are
-    counted, if their extents are numbers and it was not generated with instructions that such a count does not see.
+    A kernel says so itself by its attribute `autocast.flops`; else its loops are counted, if their extents are numbers
+    and it was not generated with instructions that such a count does not see.
 
     Parameters
     ----------
@@ -110,8 +107,6 @@ def kernel_flops(kernel: tirx.PrimFunc, shapes: tuple[tuple[Size, ...], ...], di
     attrs = kernel.attrs or {}
     if FLOPS_ATTRIBUTE in attrs:
         return dimensions.size(attrs[FLOPS_ATTRIBUTE])
-    if SUMMED_AXIS_ATTRIBUTE in attrs:
-        return product(2, *shapes[-1], shapes[0][int(attrs[SUMMED_AXIS_ATTRIBUTE])])
     symbolic = any(not isinstance(size, int) for shape in shapes for size in shape)
     if symbolic or attrs.get("op_pattern") == _OPAQUE:
         return None

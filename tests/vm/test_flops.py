@@ -10,7 +10,9 @@ from tvm import relax, tirx
 
 from autocast.errors import InputError
 from autocast.kernels import detect_target
+from autocast.kernels.specs.epilogue import SUM, Epilogue, Operand
 from autocast.kernels.specs.products import Product
+from autocast.kernels.state.in_place import sharing
 from autocast.kernels.targets.cpu.products.kernel import product
 from autocast.operators import own
 from autocast.runtime.sizes import evaluate
@@ -103,6 +105,19 @@ def test_a_generated_product_counts_two_operations_a_multiply_add(transposed):
     kernel = product(spec, detect_target(), "product")
     a = (7, 5) if transposed else (5, 7)
     assert flops_of_call(kernel, [a, (7, 3), (5, 3)]) == 2 * 5 * 3 * 7
+
+
+@pytest.mark.parametrize("rows", [5, None])
+def test_a_product_that_is_added_to_an_argument_counts_the_same(rows):
+    """The bias, a vector, is its last argument then."""
+    epilogue = Epilogue(
+        (SUM, ("load", 0), ("load", 1), ("add", 0, 1), ("add", 3, 2)),
+        (Operand("float32"), Operand("float32", per_column=True)),
+    )
+    kernel = product(Product(m=rows, n=64, k=7, epilogue=epilogue), detect_target(), "product")
+    alone = sharing(kernel, [(4, 2)])
+    assert flops_of_call(kernel, [(5, 7), (7, 64), (5, 64), (64,), (5, 64)]) == 2 * 5 * 64 * 7
+    assert flops_of_call(alone, [(5, 7), (7, 64), (5, 64), (64,)]) == 2 * 5 * 64 * 7
 
 
 def test_the_loops_of_other_kernels_are_counted():

@@ -38,9 +38,8 @@ def grouped_product(spec: GroupedProduct, target: tvm.target.Target, name: str) 
     """A destination-passing TIR function `name(A, B, ends, out)` that computes `spec` on `target`."""
     isa = instruction_set(target)
     with kernel_function(name) as finished:
-        T.func_attr({"autocast.summed_axis": -1})
-        _Generator(spec, VectorUnit(isa), cores(target)).emit()
-    return finished()
+        rows = _Generator(spec, VectorUnit(isa), cores(target)).emit()
+    return finished().with_attr("autocast.flops", 2 * rows * spec.n * spec.k)
 
 
 class _Generator:
@@ -53,7 +52,8 @@ class _Generator:
         self.in_place = spec.dtype == wanted and spec.k % self.per_word == 0
         self.threads = threads if spec.n * spec.k >= 1 << 14 else 1
 
-    def emit(self) -> None:
+    def emit(self) -> Extent:
+        """Emit the function's arguments and body; how many rows A has."""
         spec, groups = self.spec, self.spec.groups
         m: Extent = tirx.Var("m", "int64") if spec.m is None else spec.m
         matrix = (spec.n, spec.k) if spec.transpose_b else (spec.k, spec.n)
@@ -83,6 +83,7 @@ class _Generator:
                         self._rows(1, 1, first, part, group, a, words, b, out)
                     with T.Else(), T.If(rows > 1), T.Then():
                         self._rows(rows, m, first, part, group, a, words, b, out)
+        return m
 
     def _rows(
         self,

@@ -47,16 +47,15 @@ _FAR_BYTES = 24 << 20
 def product(spec: Product, target: tvm.target.Target, name: str, way: Way = RULES) -> tirx.PrimFunc:
     """A destination-passing TIR function `name(A, B, *operands of the epilogue, out)` that computes `spec` on `target`.
 
-    The function is fit for `relax.call_tir`. Its attribute `autocast.summed_axis` is A's axis of length k, which
-    profiles multiply by the output's size to count operations. The output may take the place of a tensor that the
-    epilogue reads, where each element is computed once.
+    The function is fit for `relax.call_tir`, and its attribute `autocast.flops` says how many operations a call takes.
+    The output may take the place of a tensor that the epilogue reads, where each element is computed once.
     """
     isa = instruction_set(target)
     with kernel_function(name) as finished:
-        T.func_attr({"autocast.summed_axis": -2 if spec.transpose_a else -1})
         generator = _Generator(spec, isa, cores(target), way)
         problem = generator.emit()
-    return finished().with_attr("autocast.in_place", generator.in_place(problem))
+    flops = 2 * _total((*problem.batch, problem.m, problem.n, problem.k))
+    return finished().with_attrs({"autocast.in_place": generator.in_place(problem), "autocast.flops": flops})
 
 
 def snippets(spec: Product, unit: VectorUnit, *, pairs: bool) -> str:
