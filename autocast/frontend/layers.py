@@ -104,7 +104,7 @@ def convolution(
 
 
 def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
-    """A number without a row is refused where it is an input: see `Signature.check_rows`.
+    """A number without a row is refused where it is an input: see `autocast.runtime.rows`.
 
     A row for padding is read and not learned: no gradient passes where an index names it.
     """

@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from autocast.runtime.results import Output, Outputs
-from autocast.runtime.signature import Input, Rows, Signature
+from autocast.runtime.rows import Rows
+from autocast.runtime.signature import Input, Signature
 from autocast.runtime.sizes import Size, as_size
 
 #: The function that computes, once, what depends on parameters alone, and the one that narrows the state.

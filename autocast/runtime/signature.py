@@ -9,8 +9,9 @@ from typing import Any
 
 from autocast.errors import InputError
 from autocast.runtime.results import Outputs
+from autocast.runtime.rows import Rows
 from autocast.runtime.sizes import Size, evaluate, text_of
-from autocast.runtime.tensors import array_of_cpu, dtype_name, is_array, is_torch, kind_of_layout
+from autocast.runtime.tensors import dtype_name, is_array, is_torch, kind_of_layout
 
 #: The inputs of a call, in their order or by their names.
 Inputs = Sequence[Any] | Mapping[str, Any]
@@ -39,18 +40,6 @@ class Input:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(text_of, self.shape))}]"
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows that the numbers of an input name: how many there are, and of which table.
-
-    `from_end` says whether numbers below 0 count from the end.
-    """
-
-    count: Size
-    table: str
-    from_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,27 +102,9 @@ class Signature:
         return sizes
 
     def check_rows(self, args: Sequence[Any], sizes: Mapping[str, int]) -> None:
-        """Check that the rows exist which inputs number; `args` and `sizes` are those of `bind`.
-
-        Raises
-        ------
-        InputError
-            One does not: torch refuses it, too, and a kernel would read another.
-        """
+        """Check that the rows exist which inputs number, InputError if not; `args` and `sizes` are those of `bind`."""
         for position, rows in self.rows:
-            numbers = array_of_cpu(args[position])
-            count = evaluate(rows.count, sizes)
-            if numbers is None or not numbers.size or count is None:
-                continue
-            least = -count if rows.from_end else 0
-            if least <= numbers.min() and numbers.max() < count:
-                continue
-            place = tuple(int(at[0]) for at in ((numbers < least) | (numbers >= count)).nonzero())
-            raise InputError(
-                f"main: input {self.inputs[position].name} has {numbers[place]} at {list(place)}, expected {least} to "
-                f"{count - 1}: it numbers the rows of {rows.table}. Pass numbers of rows that there are: of words, "
-                "those of the tokenizer that the model was trained with"
-            )
+            rows.check(self.inputs[position].name, args[position], sizes)
 
     def in_order(self, args: Inputs) -> Sequence[Any]:
         """Inputs as `bind` takes them: a mapping by the names of the inputs becomes a list.

@@ -1,4 +1,7 @@
-"""Indices beyond a tensor, at which torch raises: compiled models read and write within it, at documented places."""
+"""Computed indices beyond a tensor, at which torch raises: models read and write within it, at documented places.
+
+Those that are inputs are refused: see `tests/vm/test_row_numbers.py`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from autocast.frontend import from_torch
 from tests.frontend.helpers import Calls
 
 TABLE = torch.arange(12.0).reshape(4, 3)
-GIVEN = torch.tensor([0, 3, 4, 100, -1, -4, -5, 10**12, -(10**12)])
+GIVEN, ZERO = torch.tensor([0, 3, 4, 100, -1, -4, -5, 10**12, -(10**12)]), torch.tensor(0)
 
 
 def _clipped(places: torch.Tensor) -> torch.Tensor:
@@ -48,9 +51,9 @@ CASES: dict[str, tuple[Function, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, torch.Tensor]:
-    module = Calls(lambda t, i: tuple(function(t, i) for function, _ in CASES.values()))
-    model = from_torch(module, (TABLE, GIVEN % 4), fallback="error")
-    return dict(zip(CASES, vm.compile(model)(TABLE, GIVEN), strict=True))
+    module = Calls(lambda t, i, more: tuple(function(t, i + more) for function, _ in CASES.values()))
+    model = from_torch(module, (TABLE, GIVEN % 4, ZERO), fallback="error")
+    return dict(zip(CASES, vm.compile(model)(TABLE, GIVEN, ZERO), strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -72,7 +75,8 @@ def test_places_beyond_a_tensor_are_within_it(name: str, results: dict[str, torc
 )
 def test_what_is_looked_up_among_no_rows_is_0(function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
     index = torch.tensor([0, 2])
-    model = from_torch(Calls(function), (torch.randn(5, 300), index), dynamic={"rows": ("args.0", 0, 0, 8)})
-    assert torch.count_nonzero(model(torch.zeros(0, 300), index)) == 0
+    module = Calls(lambda x, index, more: function(x, index + more))
+    model = from_torch(module, (torch.randn(5, 300), index, ZERO), dynamic={"rows": ("args.0", 0, 0, 8)})
+    assert torch.count_nonzero(model(torch.zeros(0, 300), index, ZERO)) == 0
     x = torch.randn(3, 300)
-    torch.testing.assert_close(model(x, index), function(x, index))
+    torch.testing.assert_close(model(x, index, ZERO), function(x, index))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 from tvm.script import ir as I
@@ -13,6 +14,7 @@ from tvm.script import relax as R
 import autocast
 from autocast.errors import InputError
 from autocast.training import SGD, CrossEntropy, Trainer
+from tests.frontend.helpers import Calls
 
 WORDS = 50
 
@@ -67,11 +69,41 @@ class Rows(nn.Module):
 def test_the_rows_of_an_input_are_as_many_as_it_has():
     """Indices count from the end, too; those of `index_select` do not."""
     table = torch.randn(6, 3)
-    model = autocast.from_torch(Rows(), (table, torch.tensor([0, 5])), dynamic={"rows": ("table", 0)})
-    for rows, number, expected in ((6, 6, "-6 to 5"), (6, -1, "0 to 5"), (4, 5, "-4 to 3")):
+    model = autocast.from_torch(Rows(), (table, torch.tensor([0, 5])), dynamic={"rows": ("table", 0, 0, 8)})
+    for rows, number, expected in ((6, 6, "-6 to 5"), (6, -1, "0 to 5"), (4, 5, "-4 to 3"), (0, 0, "none")):
         with pytest.raises(InputError, match=f"input ids has {number} at .*expected {expected}"):
             model(table[:rows], torch.tensor([0, number]))
     torch.testing.assert_close(model(table[:4], torch.tensor([3, 1]))[0], table[[3, 1]])
+
+
+TABLE = torch.arange(12.0).reshape(4, 3)
+
+#: What is asked for, at which places, and which there are.
+PLACES = {
+    "two indices": (lambda t, i: t[i, i], [0, 2], "-4 to 3"),
+    "gather": (lambda t, i: t.gather(1, i[:, None]), [0, 2, 1, 1], "0 to 2"),
+    "scatter": (lambda t, i: t.scatter(0, i[None], 9.0), [0, 3, 1], "0 to 3"),
+    "scatter_add": (lambda t, i: t.scatter_add(0, i[None], torch.ones(1, 3)), [0, 3, 1], "0 to 3"),
+    "index_put": (lambda t, i: t.index_put((i,), torch.ones(())), [0, 2], "-4 to 3"),
+    "index_add": (lambda t, i: t.index_add(0, i, torch.ones(2, 3)), [0, 2], "-4 to 3"),
+    "index_copy": (lambda t, i: t.index_copy(0, i, torch.ones(2, 3)), [0, 2], "-4 to 3"),
+    "take": (lambda t, i: torch.take(t, i), [0, 11], "-12 to 11"),
+    "embedding_bag": (lambda t, i: F.embedding_bag(i[None], t), [0, 3], "0 to 3"),
+    "cross_entropy": (lambda t, i: F.cross_entropy(t, i), [0, 2, 1, -100], "0 to 2"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_other_lookups_and_writes_refuse_what_is_beyond_a_tensor(name):
+    function, given, expected = PLACES[name]
+    places = torch.tensor(given)
+    model = autocast.from_torch(Calls(function), (TABLE, places), fallback="error")
+    torch.testing.assert_close(model(TABLE, places), function(TABLE, places))
+    places[1] = 12
+    with pytest.raises((IndexError, RuntimeError)):
+        function(TABLE, places)
+    with pytest.raises(InputError, match=rf"args_1 has 12 at \[1\], expected {expected}: it numbers the"):
+        model(TABLE, places)
 
 
 def test_a_model_of_onnx_counts_from_the_end():
