@@ -101,13 +101,11 @@ def _drops_between_layers(node: fx.Node) -> bool:
 #: (operator, when, what is wrong, what to try). The importer would compute something else without a word.
 _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
     *(
-        (
-            f"aten.{name}",
-            lambda node: True,
-            "memory of a tensor that is replaced in place",
-            "compute a new tensor there",
+        (f"aten.{name}", when, "memory of a tensor that is replaced in place", "compute a new tensor there")
+        for name, when in (
+            ("resize_as_", lambda node: True),
+            ("set_", lambda node: [*node.args[:1]] != [*node.args[1:]]),  # parameters that are moved to where they are
         )
-        for name in ("resize_as_", "set_")
     ),
     (
         "aten.resize_",

@@ -35,7 +35,7 @@ from autocast.frontend.remedies import place, remedy
 from autocast.frontend.rewritten import rewritten_functions
 from autocast.frontend.rewritten_layers import rewritten_layers
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
-from autocast.frontend.tracing import as_it_was, no_cache, no_gradients, no_guess, unlogged
+from autocast.frontend.tracing import as_it_was, no_cache, no_gradients, no_guess, unlogged, unmoved
 from autocast.runtime.tensors import kind_of_layout
 
 
@@ -155,6 +155,7 @@ def _traced(
         no_gradients(module),
         no_cache(module, kwargs),
         no_guess(),
+        unmoved(),
         unlogged(),
         warnings.catch_warnings(),
     ):

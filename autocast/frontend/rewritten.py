@@ -11,10 +11,13 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, TypeAlias
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from torch.backends import opt_einsum
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -134,6 +137,27 @@ def _lstsq(
     return _LeastSquares(solution.squeeze(-1) if is_vector else solution)
 
 
+#: What a size is taken for that values decide.
+_UNKNOWN = 64
+
+
+def _einsum(*args: Any) -> torch.Tensor:
+    """In the order of products that `opt_einsum` finds for an example's sizes: of sizes it makes numbers."""
+    if not opt_einsum.is_available():
+        return torch.einsum(*args)
+    finds = opt_einsum.get_opt_einsum().contract_path
+
+    def contract_path(equation: str, *operands: torch.Tensor, optimize: Any) -> Any:
+        shapes = [
+            tuple(size.node.hint or _UNKNOWN if isinstance(size, torch.SymInt) else size for size in operand.shape)
+            for operand in operands
+        ]
+        return finds(equation, *shapes, shapes=True, optimize=optimize)
+
+    with mock.patch.object(opt_einsum, "get_opt_einsum", lambda: SimpleNamespace(contract_path=contract_path)):
+        return torch.einsum(*args)
+
+
 _Lengths: TypeAlias = torch.Tensor | Sequence[int]
 
 
@@ -176,6 +200,7 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     F.ctc_loss: _ctc_loss,
     F.gaussian_nll_loss: _gaussian_nll_loss,
     torch.combinations: _combinations,
+    torch.einsum: _einsum,
     torch.linalg.lstsq: _lstsq,
     **dict.fromkeys((torch.resize_as_, torch.Tensor.resize_as_), _resize_as),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),

@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.modules import transformer
@@ -90,6 +91,19 @@ def no_guess() -> Iterator[None]:
         yield
     finally:
         transformer._detect_is_causal_mask = guess
+
+
+@contextlib.contextmanager
+def unmoved() -> Iterator[None]:
+    """Modules that are moved to where they are (`self.layer.to(x.device)`) stay as they are."""
+    move = torch.nn.Module._apply
+
+    def apply(module: torch.nn.Module, function: Any, recurse: bool = True) -> torch.nn.Module:
+        tensors = (*module.parameters(recurse), *module.buffers(recurse))
+        return module if all(function(tensor) is tensor for tensor in tensors) else move(module, function, recurse)
+
+    with mock.patch.object(torch.nn.Module, "_apply", apply):
+        yield
 
 
 @contextlib.contextmanager

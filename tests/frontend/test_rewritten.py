@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 import tvm
 from torch import nn
+from torch.backends import opt_einsum
 from torch.nn import functional as F
 
 from autocast import from_torch, vm
@@ -109,3 +112,48 @@ def test_least_squares_are_solved_whatever_the_rank(name: str) -> None:
 def test_what_a_rank_gives_its_size_is_refused(read: Callable[..., object]) -> None:
     with pytest.raises(ImportModelError, match=r"reads residuals of torch\.linalg\.lstsq.*expected its solution alone"):
         from_torch(Calls(lambda x: read(torch.linalg.lstsq(x, x))), (torch.randn(4, 3),))
+
+
+def test_the_order_of_products_is_asked_for_with_an_examples_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`opt_einsum`, where it is installed, makes numbers of the sizes of its tensors."""
+    asked: list[tuple[Any, ...]] = []
+
+    def contract_path(equation: str, *given: Any, shapes: bool = False, optimize: Any = None) -> Any:
+        sizes = [tuple(map(int, one if shapes else one.shape)) for one in given]
+        asked.append((equation, *sizes))
+        return [(0, 2), (0, 1)], ""
+
+    monkeypatch.setattr(opt_einsum, "is_available", lambda: True)
+    monkeypatch.setattr(opt_einsum, "get_opt_einsum", lambda: SimpleNamespace(contract_path=contract_path))
+    for name, value in {"enabled": True, "strategy": "auto"}.items():
+        monkeypatch.setitem(opt_einsum.set_flags.__globals__, name, value)
+
+    def tensors(batch: int) -> tuple[torch.Tensor, ...]:
+        return torch.randn(batch, 5, 4), torch.randn(batch, 3), torch.randn(batch, 5, 3)
+
+    module = Calls(lambda q, c, k: torch.einsum("bnd,be,bne->bnd", q, c, k))
+    model = from_torch(module, tensors(2), dynamic={"batch": ("*", 0, 1, 16)})
+    assert asked[-1] == ("bnd,be,bne->bnd", (2, 5, 4), (2, 3), (2, 5, 3))
+    for batch in (1, 3):
+        given = tensors(batch)
+        torch.testing.assert_close(model(*given), module(*given))
+
+
+class Moved(nn.Module):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.layer, self.dtype = nn.Linear(4, 4), dtype
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer.to(x.device, self.dtype)(x.to(self.dtype))
+
+
+def test_a_layer_may_be_moved_to_where_it_is() -> None:
+    module, x = Moved(torch.float32).eval(), torch.randn(2, 4)
+    expected = module(x)
+    torch.testing.assert_close(from_torch(module, (x,))(x), expected)
+    with torch.no_grad():
+        compiled = torch.compile(module, backend="autocast", options={"policy": "mp0"})
+        torch.testing.assert_close(compiled(x), expected)
+    with pytest.raises(ImportModelError, match="cannot export Moved"):
+        from_torch(Moved(torch.bfloat16).eval(), (x,))
