@@ -12,20 +12,22 @@ import ast
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
+from autocast.frontend.columns import Columns, NotInColumns, computed
+
 #: Where a module keeps what holds of all sizes that it is called with.
 ASSUMED = "_autocast_assumed"
 
-#: So many combinations of sizes are tried; of a dimension that has no upper bound so many sizes.
-COMBINATIONS, _SIZES = 20_000, 1024
+#: So many combinations of the sizes that a condition is on are tried; of a dimension without an upper bound so many.
+COMBINATIONS, _SIZES = 1_000_000, 1024
 
 #: (end of a file's name, what is in the names of functions) of torch in which it asks how tensors lie in memory, which
 #: changes no number: those of few elements lie in all ways.
@@ -69,17 +71,34 @@ def counterexample(
         if max(least or low, 2) < low or (largest is not None and high is not None and high < largest):
             return Counterexample({}, f"torch exports it for {name} from {low} to {high}")
         ranges[name] = (max(least or low, 2), high if largest is None else largest)
-    conditions = [condition for condition in map(Condition, _asked(program)) if condition.symbols <= symbols.keys()]
-    for sizes in combinations(ranges) if conditions else ():
-        if not all(condition.holds(sizes) for condition in assumed if condition.symbols <= sizes.keys()):
-            continue
-        values = {symbol: sizes[name] for symbol, name in symbols.items()}
-        for condition in conditions:
-            if not condition.holds(values):
-                shown = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-                decide = {symbols[symbol]: values[symbol] for symbol in condition.symbols}
-                return Counterexample(decide, f"for {shown} this does not hold: {condition.named(symbols)}")
-    return None
+    least = {name: low for name, (low, _) in ranges.items()}
+    failures = []
+    for condition in _conditions(program):
+        if condition.symbols <= symbols.keys():
+            names = {symbols[symbol] for symbol in condition.symbols}
+            also = [one for one in assumed if one.symbols & names and one.symbols <= ranges.keys()]
+            names.update(*(one.symbols for one in also))
+            columns = combinations({name: ranges[name] for name in ranges if name in names})
+            fails = ~condition.hold({symbol: columns[symbols[symbol]] for symbol in condition.symbols})
+            for row in np.flatnonzero(np.logical_and.reduce([fails, *(one.hold(columns) for one in also)]))[:1]:
+                failures.append(({**least, **{name: int(sizes[row]) for name, sizes in columns.items()}}, condition))
+    if not failures:
+        return None
+    found, condition = min(failures, key=lambda failure: tuple(failure[0].values()))
+    shown = ", ".join(f"{name} = {size}" for name, size in found.items())
+    decide = {symbols[symbol]: found[symbols[symbol]] for symbol in condition.symbols}
+    return Counterexample(decide, f"for {shown} this does not hold: {condition.named(symbols)}")
+
+
+def can_all_be_tried(program: torch.export.ExportedProgram) -> bool:
+    """Whether the sizes that a condition is on have few enough combinations; without a largest, the first are tried."""
+    bounds = bounds_of(program)
+
+    def count(condition: Condition) -> int:
+        known = [bounds[symbol] for symbol in condition.symbols if symbol in bounds]
+        return math.prod(high - low + 1 for low, high in known if high is not None)
+
+    return all(count(condition) <= COMBINATIONS for condition in _conditions(program))
 
 
 class Condition:
@@ -88,18 +107,32 @@ class Condition:
     def __init__(self, expr: Any) -> None:
         self.symbols = {str(symbol) for symbol in expr.free_symbols}
         self._expr = expr
-        self._code = compile(PythonPrinter().doprint(expr), "<condition>", "eval")
+        text = PythonPrinter().doprint(expr)
+        self._code, self._parsed = compile(text, "<condition>", "eval"), ast.parse(text, mode="eval").body
+
+    def hold(self, columns: Columns) -> np.ndarray:
+        """For which rows of sizes it does; not for those where it divides by one that is 0."""
+        return self.evaluated(columns, otherwise=False).astype(bool)
 
     def holds(self, values: Mapping[str, int]) -> bool:
-        """Whether it does for these sizes; not where it divides by one that is 0."""
-        try:
-            return bool(self.evaluated(values))
-        except ZeroDivisionError:
-            return False
+        """Whether it does for these sizes."""
+        return bool(self.hold({name: np.array([value]) for name, value in values.items()})[0])
 
-    def evaluated(self, values: Mapping[str, int]) -> Any:
-        """What it is for these sizes."""
-        return eval(self._code, {**SYMPY_INTERP, "math": math, "inf": math.inf, **values})
+    def evaluated(self, columns: Columns, otherwise: Any = None) -> np.ndarray:
+        """What it is for each row of sizes; `otherwise` where it divides by one that is 0."""
+        read = {name: columns[name] for name in self.symbols}
+        count = len(next(iter(read.values())))
+        try:
+            return np.broadcast_to(computed(self._parsed, read), count)
+        except NotInColumns:
+            rows = zip(*(sizes.tolist() for sizes in read.values()), strict=True)
+            return np.array([self._of(dict(zip(read, row, strict=True)), otherwise) for row in rows])
+
+    def _of(self, values: Mapping[str, int], otherwise: Any) -> Any:
+        try:
+            return eval(self._code, {**SYMPY_INTERP, "math": math, "inf": math.inf, **values})
+        except ZeroDivisionError:
+            return otherwise
 
     def named(self, symbols: Mapping[str, str]) -> str:
         """It as text, with the names of symbols."""
@@ -109,10 +142,10 @@ class Condition:
         )
 
 
-def _asked(program: torch.export.ExportedProgram) -> list[Any]:
-    """What was found to hold of the sizes of a program, as expressions, but for what changes no number."""
+def _conditions(program: torch.export.ExportedProgram) -> list[Condition]:
+    """What was found to hold of the sizes of a program, but for what changes no number."""
     env = _environment(program)
-    return [] if env is None else guarded(env)
+    return [] if env is None else [Condition(expr) for expr in guarded(env)]
 
 
 def guarded(env: ShapeEnv) -> list[Any]:
@@ -164,19 +197,18 @@ def _factors(size: ast.expr) -> Counter[str]:
     return Counter() if isinstance(size, ast.Constant) and size.value == 1 else Counter([ast.unparse(size)])
 
 
-def combinations(ranges: Mapping[str, tuple[int, int | None]]) -> Iterator[dict[str, int]]:
-    """Sizes by name within bounds: all, or, where these are too many, each dimension's beside the least others, and
-    some drawn."""
-    sizes = [range(low, (low + _SIZES if high is None else high) + 1) for low, high in ranges.values()]
+def combinations(ranges: Mapping[str, tuple[int, int | None]]) -> dict[str, np.ndarray]:
+    """Columns of sizes within bounds, by name: all, or, where these are too many, each dimension's beside the least
+    others, and some drawn."""
+    sizes = [np.arange(low, (low + _SIZES if high is None else high) + 1) for low, high in ranges.values()]
     if math.prod(map(len, sizes)) <= COMBINATIONS:
-        yield from (dict(zip(ranges, row, strict=True)) for row in product(*sizes))
-        return
+        rows = [grid.reshape(-1) for grid in np.meshgrid(*sizes, indexing="ij")]
+        return dict(zip(ranges, rows, strict=True))
     least = [values[0] for values in sizes]
-    for at, values in enumerate(sizes):
-        yield from (dict(zip(ranges, [*least[:at], size, *least[at + 1 :]], strict=True)) for size in values[:_SIZES])
+    found = [[*least[:at], size, *least[at + 1 :]] for at, one in enumerate(sizes) for size in one[:_SIZES]]
     drawn = random.Random(0)
-    for _ in range(_SIZES):
-        yield {name: drawn.choice(values) for name, values in zip(ranges, sizes, strict=True)}
+    found += [[drawn.choice(values) for values in sizes] for _ in range(_SIZES)]
+    return dict(zip(ranges, np.array(found).T, strict=True))
 
 
 def never_negative(size: Any, program: torch.export.ExportedProgram) -> bool:
@@ -188,7 +220,7 @@ def never_negative(size: Any, program: torch.export.ExportedProgram) -> bool:
     if not condition.symbols <= known.keys():
         return False  # values decide
     ranges = {symbol: known[symbol] for symbol in condition.symbols}
-    return all(condition.evaluated(values) >= 0 for values in combinations(ranges))
+    return bool((condition.evaluated(combinations(ranges), otherwise=-1) >= 0).all())
 
 
 def bounds_of(program: torch.export.ExportedProgram) -> dict[str, tuple[int, int | None]]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
@@ -119,8 +119,9 @@ def deviation(
         if not asked <= sizes.keys():
             continue  # of sizes that values decide
         bounds = {symbol: (size.least, size.largest) for symbol, size in sizes.items() if symbol in asked}
-        others = (values for values in combinations(bounds) if decision.condition.holds(values) != decision.held)
-        for values in islice(others, _CALLS):
+        columns = combinations(bounds)
+        for row in np.flatnonzero(decision.condition.hold(columns) != decision.held)[:_CALLS]:
+            values = {symbol: int(column[row]) for symbol, column in columns.items()}
             sized = {**usual, **values}
             named = {sizes[symbol].name: value for symbol, value in sized.items()}
             if not all(condition.holds(named) for condition in assumed if condition.symbols <= named.keys()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 from autocast.frontend.checks import check_dense, check_faithful, check_signature
-from autocast.frontend.conditions import ASSUMED, COMBINATIONS, counterexample
+from autocast.frontend.conditions import ASSUMED, can_all_be_tried, counterexample
 from autocast.frontend.containers import named_containers
 from autocast.frontend.decisions import Decision, deviation, noted_decisions
 from autocast.frontend.decompose import decompose
@@ -138,6 +137,8 @@ def _exported(
             (program, decisions), axes = _traced(module, args, kwargs, leaves, tried), tried
         except Exception:
             raise error from None
+        if not can_all_be_tried(program):
+            raise
     with no_gradients(module):
         return replace(_decomposed(program, leaves, axes), decisions=decisions), program
 
@@ -175,12 +176,9 @@ def _traced(
 
 
 def _to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
-    """The axes with bounds of which torch proves nothing, if there are few enough sizes within all to try each; where
-    there is no upper bound, the first ones are tried, as where there is none at all."""
+    """The axes with bounds, of which torch proves nothing: their sizes are tried, without an upper bound the first."""
     bounds = {axis.name: (axis.dim.min, axis.dim.max) for axis in axes if type(axis.dim) is torch.export.Dim}
     if len(bounds) < len({axis.name for axis in axes}):
-        return []
-    if math.prod(most - least + 1 for least, most in bounds.values() if isinstance(most, int)) > COMBINATIONS:
         return []
     bounds = {name: (least, most if isinstance(most, int) else None) for name, (least, most) in bounds.items()}
     dims = {name: torch.export.Dim.DYNAMIC(min=least, max=most) for name, (least, most) in bounds.items()}

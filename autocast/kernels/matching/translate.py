@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tvm_ffi
 from tvm import relax
 
@@ -167,7 +168,24 @@ class Translation:
             return step
         if result == "bool":
             return self.step("not_equal", step, self.constant(0.0))
-        return self.step(f"round_{result}" if result in LOW else "trunc", step)
+        if result in LOW:
+            return self.step(f"round_{result}", step)
+        return self.whole(step, np.iinfo(result))
+
+    def whole(self, step: int, bounds: np.iinfo) -> int:
+        """A value without its fraction, as an integer holds it.
+
+        What 32 bits do not hold, and NaN, is -2^31, as processors have it; of 64 bits -2^63. Fewer wrap around.
+        """
+        whole, bits = self.step("trunc", step), max(bounds.bits, 32)
+        kept, otherwise = whole, float(-(2 ** (bits - 1)))
+        if bounds.bits < 32:
+            above = self.step("subtract", whole, self.constant(float(bounds.min)))
+            turns = self.step("floor", self.step("multiply", above, self.constant(2.0**-bounds.bits)))
+            kept = self.step("subtract", whole, self.step("multiply", turns, self.constant(2.0**bounds.bits)))
+            otherwise = 0.0
+        is_held = self.step("less", self.step("abs", whole), self.constant(2.0 ** (bits - 1)))
+        return self.step("where", is_held, kept, self.constant(otherwise))
 
     def leaf(self, expr: relax.Expr) -> int:
         """The step that reads what the program does not compute."""

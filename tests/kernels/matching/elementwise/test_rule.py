@@ -150,3 +150,30 @@ def test_results_match_float64(name: str, dtype: str) -> None:
     for shape in ((34, 19), ("n", "m")):
         (got,) = run(module(build, (shape, dtype)), x)
         assert error(got, reference(x.astype("float64"))) < 8 * max(EPSILON[dtype], 5e-7)
+
+
+#: Numbers at and beyond the bounds of integers, and what has no whole part.
+_BEYOND = (
+    *(-25.5, 300.7, -1.0, -0.99, 127.9, 128.0, -128.5, -129.0, 255.9, 256.0, 65535.0, 65536.5, -32769.0, 1e6, -1e6),
+    *(2.0**24 + 2, 2.0**30 + 128, -(2.0**30) - 64, 2.0**31, -(2.0**31), 3e9, -3e9, 1e30, np.inf, -np.inf, np.nan),
+)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32", "int64"])
+def test_integers_on_the_way_wrap_around_as_those_that_are_stored(dtype: str) -> None:
+    """Those of few bits do, of what 32 bits hold; a number that no integer holds is the least one."""
+    x = np.array(_BEYOND * 8, "float32")
+
+    def through(x: relax.Expr) -> relax.Expr:
+        return op.multiply(op.astype(op.astype(x, dtype), "float32"), relax.const(0.5))
+
+    mod = module(through, (x.shape, "float32"))
+    (kernel,) = operators(lower_elementwise(mod, backend_of(detect_target())))
+    assert kernel.startswith("elementwise_trunc")
+    wide = "int64" if dtype == "int64" else "int32"
+    least = np.iinfo(wide).min
+    with np.errstate(invalid="ignore"):
+        held = np.abs(x) < -float(least)  # NaN is not
+        whole = np.where(held, np.trunc(np.where(held, x, 0)), float(least)).astype(wide)
+    (got,) = run(mod, x)
+    np.testing.assert_array_equal(got, whole.astype(dtype).astype("float32") * 0.5)
