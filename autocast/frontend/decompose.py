@@ -47,6 +47,8 @@ KEEP_WHOLE = (
     aten.stack.default,
     aten.std.correction,
     aten.std_mean.correction,
+    aten.eye.default,
+    aten.eye.m,
     aten.tril.default,
     aten.triu.default,
     aten.special_log_ndtr.default,

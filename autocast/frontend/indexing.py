@@ -129,6 +129,13 @@ def _arange(importer: Importer, node: fx.Node) -> relax.Expr:
     return cast(importer, importer.emit(op.add(op.multiply(places, factor), offset)), dtype)
 
 
+def _eye(importer: Importer, node: fx.Node) -> relax.Expr:
+    """torch's own parts of it count in uint16, which its kernels for CPUs do not."""
+    rows, columns = (importer.emit(op.arange(0, size, 1, "int64")) for size in importer.shape(node))
+    ones = importer.emit(op.equal(importer.emit(op.expand_dims(rows, 1)), columns))
+    return cast(importer, ones, importer.dtype(node))
+
+
 def _topk(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     """The largest elements and their places, in order, whether that is asked for or not."""
     x, k = importer.arg(node, 0, "self"), importer.arg(node, 1, "k")
@@ -214,6 +221,8 @@ INDEXING: dict[str, Converter] = {
     "_unsafe_index.Tensor": _index,
     "_unsafe_masked_index.default": _masked_index,
     "arange.start_step": _arange,
+    "eye.default": _eye,
+    "eye.m": _eye,
     "bucketize.Tensor": _bucketize,
     "gather.default": _elements,
     "histc.default": _histc,

@@ -198,5 +198,6 @@ MOVES: dict[str, dict[str, Sample]] = {
         "new_full": lambda x, p, i: x.new_full((2, 6), 3.5) + x[0, :2],
         "full_like": lambda x, p, i: torch.full_like(x, 3) * x,
         "arange": lambda x, p, i: i + torch.arange(1, 13, 2),
+        "eye": lambda x, p, i: x @ torch.eye(300)[:6, :6] + torch.eye(4, 6),
     },
 }

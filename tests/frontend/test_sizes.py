@@ -181,3 +181,19 @@ def test_functions_of_pictures_of_any_size(function: Any) -> None:
     for shape in ((2, 3, 4, 8), (1, 3, 5, 7), (3, 3, 9, 6)):
         x = torch.randn(shape)
         assert_close((model(x),), (function(x),))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x @ torch.eye(x.shape[1]),
+        lambda x: torch.eye(x.shape[0], x.shape[1], dtype=torch.int64),
+    ],
+    ids=["square", "oblong"],
+)
+def test_identities_are_of_any_size(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Of 256 and more torch's own decomposition counts in uint16, in which it has no kernel."""
+    model = from_torch(Calls(function), (torch.randn(5, 7),), dynamic={"n": (0, 0, 1, 400), "m": (0, 1, 1, 400)})
+    for shape in ((5, 7), (1, 1), (300, 260)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(model(x), function(x))
