@@ -71,7 +71,7 @@ def counterexample(
         if max(least or low, 2) < low or (largest is not None and high is not None and high < largest):
             return Counterexample({}, f"torch exports it for {name} from {low} to {high}")
         ranges[name] = (max(least or low, 2), high if largest is None else largest)
-    least = {name: low for name, (low, _) in ranges.items()}
+    smallest = {name: low for name, (low, _) in ranges.items()}
     failures = []
     for condition in _conditions(program):
         if condition.symbols <= symbols.keys():
@@ -81,7 +81,7 @@ def counterexample(
             columns = combinations({name: ranges[name] for name in ranges if name in names})
             fails = ~condition.hold({symbol: columns[symbols[symbol]] for symbol in condition.symbols})
             for row in np.flatnonzero(np.logical_and.reduce([fails, *(one.hold(columns) for one in also)]))[:1]:
-                failures.append(({**least, **{name: int(sizes[row]) for name, sizes in columns.items()}}, condition))
+                failures.append(({**smallest, **{name: int(sizes[row]) for name, sizes in columns.items()}}, condition))
     if not failures:
         return None
     found, condition = min(failures, key=lambda failure: tuple(failure[0].values()))

@@ -170,9 +170,9 @@ class Translation:
             return self.step("not_equal", step, self.constant(0.0))
         if result in LOW:
             return self.step(f"round_{result}", step)
-        return self.whole(step, np.iinfo(result))
+        return self.integer(step, np.iinfo(result))
 
-    def whole(self, step: int, bounds: np.iinfo) -> int:
+    def integer(self, step: int, bounds: np.iinfo) -> int:
         """A value without its fraction, as an integer holds it.
 
         What 32 bits do not hold, and NaN, is -2^31, as processors have it; of 64 bits -2^63. Fewer wrap around.
