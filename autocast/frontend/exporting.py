@@ -14,6 +14,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
+from autocast.frontend.autocast_blocks import write_out_blocks
 from autocast.frontend.checks import check_dense, check_faithful, check_signature
 from autocast.frontend.conditions import ASSUMED, can_all_be_tried, counterexample
 from autocast.frontend.containers import named_containers
@@ -249,6 +250,7 @@ def _apart(module: torch.nn.Module, example: Any) -> Any:
 
 def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], axes: Sequence[DynamicAxis]) -> Exported:
     check_faithful(program)
+    write_out_blocks(program)
     mark_conversions(program)
     pass_over_writes(program)
     mark_detached(program)

@@ -130,6 +130,11 @@ def _changes_nothing(node: fx.Node) -> bool:
     return all(value.meta["val"].dtype == torch.float32 for value in (node, *node.all_input_nodes))
 
 
+def in_region(node: fx.Node, region: str) -> None:
+    """Mark a node that is in no region yet."""
+    node.meta["custom"] = {_KEY: region, **(node.meta.get("custom") or {})}
+
+
 @contextmanager
 def torch_region(region: str, autocast_off: bool) -> Iterator[None]:
     """What torch computes inside is in `region`: nodes that torch.export records, and tensors.
