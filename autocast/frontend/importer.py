@@ -21,6 +21,7 @@ from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
 
 from autocast.errors import ImportModelError
+from autocast.frontend.agreement import agreeing
 from autocast.frontend.checks import NO_CONVERTER, call_place
 from autocast.frontend.constants import constants, smallest
 from autocast.frontend.found_sizes import FINDING, FoundSizes, takes_size
@@ -275,7 +276,8 @@ class Importer(ExportedProgramImporter):
             why = "its result has sizes that values decide"
         elif converter is not None:
             try:
-                result = converter(node)
+                with agreeing(self, node):
+                    result = converter(node)
                 check_type(node, result, self.type_of, self._examples)
                 return result
             except NameError:  # a fault of the converter, and no refusal

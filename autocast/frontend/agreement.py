@@ -1,0 +1,72 @@
+"""Sizes of operands that torch found to be the same, and that have several names here: those that values decide, say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from tvm import relax
+
+from autocast.ir import is_tensor, same_shape, shape_of
+
+if TYPE_CHECKING:
+    from autocast.frontend.importer import Importer
+
+
+@contextmanager
+def agreeing(importer: Importer, node: fx.Node) -> Iterator[None]:
+    """While this is active, the operands of an elementwise node, or of a `cat`, have the same names of the same sizes.
+
+    Before::                                        After::
+
+        y = R.add(x, z)  # (2, u0 // 6), (2, u1 // 6)   w = R.reshape(z, R.shape([2, u0 // 6]))
+                                                        y = R.add(x, w)
+
+    That there are as many elements is checked when the model runs.
+    """
+    before = {}
+    for operand, sizes in _renamed(importer, node):
+        before[operand] = importer.env[operand]
+        importer.env[operand] = importer.emit(relax.op.reshape(before[operand], sizes))
+    yield
+    importer.env.update(before)
+
+
+def _renamed(importer: Importer, node: fx.Node) -> Iterator[tuple[fx.Node, list[Any]]]:
+    """The operands some of whose sizes have other names than others', and these names."""
+    skipped = _joined(node)
+    if skipped is None:
+        return
+    shapes = {one: [*shape_of(importer.env[one])] for one in node.all_input_nodes if _has_shape(importer, one)}
+    for operand, shape in shapes.items():
+        sizes = [
+            size if isinstance(size, int) or axis == skipped else _leader(axis, shapes.values())
+            for axis, size in zip(range(-len(shape), 0), shape, strict=True)
+        ]
+        if not same_shape(sizes, shape):
+            yield operand, sizes
+
+
+def _leader(axis: int, shapes: Iterable[list[Any]]) -> Any:
+    """The size along an axis: a number where one is known, but for those that are broadcast, else the first name."""
+    sizes = [shape[axis] for shape in shapes if len(shape) >= -axis and shape[axis] != 1]
+    return next((size for size in sizes if isinstance(size, int)), sizes[0])
+
+
+def _joined(node: fx.Node) -> int | None:
+    """The axis, from the end, along which operands need not agree: 0 of elementwise ones; None of other nodes."""
+    if node.target is torch.ops.aten.cat.default:
+        rank = node.meta["val"].dim()
+        axis = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
+        return axis if axis < 0 else axis - rank
+    is_elementwise = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+    return 0 if is_elementwise and len(node.all_input_nodes) > 1 else None
+
+
+def _has_shape(importer: Importer, operand: fx.Node) -> bool:
+    value = importer.env.get(operand)
+    is_one = isinstance(operand.meta.get("val"), torch.Tensor) and isinstance(value, relax.Expr) and is_tensor(value)
+    return is_one and shape_of(value) is not None and len(shape_of(value) or ()) == operand.meta["val"].dim()
