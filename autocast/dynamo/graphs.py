@@ -42,6 +42,12 @@ def real(value: Any) -> Any:
     return value
 
 
+def _complex(pairs: torch.Tensor) -> torch.Tensor:
+    """The complex numbers of pairs, in their memory: to autograd no view, so that the program may write into them."""
+    numbers = torch.view_as_complex(pairs)
+    return torch.ops.aten._unsafe_view(numbers, numbers.shape)
+
+
 class Inputs(torch.nn.Module):
     """The graph as a module that holds its weights, takes its tensors and returns tensors alone."""
 
@@ -218,7 +224,7 @@ class Graph:
         results = results if isinstance(results, tuple) else (results,)
         if self.complex:
             pairs = zip(self.results, results, strict=True)
-            results = tuple(torch.view_as_complex(result) if i in self.complex else result for i, result in pairs)
+            results = tuple(_complex(result) if i in self.complex else result for i, result in pairs)
         return results
 
     def other(self, position: int, inputs: Sequence[Any]) -> Any:

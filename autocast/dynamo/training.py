@@ -85,6 +85,12 @@ def _keep_drawn(joint: fx.GraphModule) -> None:
                     drawn.meta.pop("recompute", None)
 
 
+def _is_real(node: Any) -> bool:
+    """Whether a result is computed, and may be kept in low precision: complex numbers have no such dtype."""
+    value = value_of(node) if getattr(node, "op", "") == "call_function" else None
+    return isinstance(value, torch.Tensor) and not value.is_complex()
+
+
 class _Step:
     """The compilers that AOTAutograd calls: of the forward graph, then of the backward one."""
 
@@ -102,7 +108,7 @@ class _Step:
         )
         self._results = num_fwd_outputs
         results = forward.graph.output_node().args[0]
-        computed = {node.name for node in results[num_fwd_outputs:] if getattr(node, "op", "") == "call_function"}
+        computed = {node.name for node in results[num_fwd_outputs:] if _is_real(node)}
         returned = {node.name for node in results[:num_fwd_outputs] if isinstance(node, fx.Node)}
         self._backward = _Backward(backward, self.options, computed - returned)
         return forward, backward

@@ -1,8 +1,8 @@
-"""Sizes of operands that torch found to be the same, and that have several names here: those that values decide, say."""
+"""Sizes of operands that torch found to be the same, and that have several names here: values decide them, say."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from tvm import relax
 
-from autocast.ir import is_tensor, same_shape, shape_of
+from autocast.ir import dims, is_tensor, same_shape, shape_of
 
 if TYPE_CHECKING:
     from autocast.frontend.importer import Importer
@@ -40,7 +40,7 @@ def _renamed(importer: Importer, node: fx.Node) -> Iterator[tuple[fx.Node, list[
     skipped = _joined(node)
     if skipped is None:
         return
-    shapes = {one: [*shape_of(importer.env[one])] for one in node.all_input_nodes if _has_shape(importer, one)}
+    shapes = {one: dims(importer.env[one]) for one in node.all_input_nodes if _has_shape(importer, one)}
     for operand, shape in shapes.items():
         sizes = [
             size if isinstance(size, int) or axis == skipped else _leader(axis, shapes.values())
@@ -50,7 +50,7 @@ def _renamed(importer: Importer, node: fx.Node) -> Iterator[tuple[fx.Node, list[
             yield operand, sizes
 
 
-def _leader(axis: int, shapes: Iterable[list[Any]]) -> Any:
+def _leader(axis: int, shapes: Iterable[Sequence[Any]]) -> Any:
     """The size along an axis: a number where one is known, but for those that are broadcast, else the first name."""
     sizes = [shape[axis] for shape in shapes if len(shape) >= -axis and shape[axis] != 1]
     return next((size for size in sizes if isinstance(size, int)), sizes[0])
@@ -68,5 +68,7 @@ def _joined(node: fx.Node) -> int | None:
 
 def _has_shape(importer: Importer, operand: fx.Node) -> bool:
     value = importer.env.get(operand)
-    is_one = isinstance(operand.meta.get("val"), torch.Tensor) and isinstance(value, relax.Expr) and is_tensor(value)
-    return is_one and shape_of(value) is not None and len(shape_of(value) or ()) == operand.meta["val"].dim()
+    meta = operand.meta.get("val")
+    if not isinstance(meta, torch.Tensor) or not isinstance(value, relax.Expr) or not is_tensor(value):
+        return False
+    return shape_of(value) is not None and len(dims(value)) == meta.dim()  # pairs of complex numbers have one more

@@ -64,7 +64,7 @@ def export(
         try:
             return _export(module, args, kwargs, leaves, axes, conversions)
         except ImportModelError as error:
-            if not conversions or not axes:
+            if not conversions:
                 raise
             refused = error
     try:

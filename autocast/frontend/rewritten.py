@@ -141,6 +141,14 @@ def _lstsq(
 _UNKNOWN = 64
 
 
+def _as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None) -> torch.Tensor:
+    """Of a number that Dynamo varies, too, of which torch would want the value."""
+    if isinstance(data, torch.SymInt | torch.SymFloat):
+        dtype = dtype or (torch.int64 if isinstance(data, torch.SymInt) else torch.get_default_dtype())
+        return torch.scalar_tensor(data, dtype=dtype, device=device)
+    return torch.as_tensor(data, dtype=dtype, device=device)
+
+
 def _einsum(*args: Any) -> torch.Tensor:
     """In the order of products that `opt_einsum` finds for an example's sizes: of sizes it makes numbers."""
     if not opt_einsum.is_available():
@@ -199,6 +207,7 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     F.feature_alpha_dropout: partial(_alpha_dropout, of_features=True),
     F.ctc_loss: _ctc_loss,
     F.gaussian_nll_loss: _gaussian_nll_loss,
+    torch.as_tensor: _as_tensor,
     torch.combinations: _combinations,
     torch.einsum: _einsum,
     torch.linalg.lstsq: _lstsq,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import fx
-from tvm import relax, tirx
+from tvm import relax
 
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, dims
@@ -87,18 +87,20 @@ def _unfold(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _diagonal(importer: Importer, node: fx.Node) -> relax.Expr:
-    """Of two axes the elements at the same places, in the last one; of axes of known size torch says it by strides."""
+    """Of two axes the elements at the same places, in the last one."""
     x, shape = importer.arg(node, 0, "self"), importer.shape(node)
     offset = importer.arg(node, 1, "offset", 0)
     first, second = (axis_of(x, importer.arg(node, 2 + i, name, i)) for i, name in enumerate(("dim1", "dim2")))
     rows, columns = dims(x)[first], dims(x)[second]
-    if all(isinstance(size, int | tirx.IntImm) for size in (rows, columns)):
-        raise ImportModelError("it reads places that are known")
     others = [axis for axis in range(len(dims(x))) if axis not in (first, second)]
     x = importer.emit(op.permute_dims(x, [*others, first, second]))
     x = importer.emit(op.reshape(x, [*dims(x)[:-2], rows * columns]))
     begin = max(offset, 0) + max(-offset, 0) * columns
-    places = importer.emit(op.arange(begin, begin + shape[-1] * (columns + 1), columns + 1, "int64"))
+    bounds = begin, begin + shape[-1] * (columns + 1), columns + 1
+    if all(isinstance(bound, int) for bound in bounds):
+        places = relax.const(np.arange(*bounds), "int64")
+    else:
+        places = importer.emit(op.arange(*bounds, "int64"))
     return importer.emit(op.take(x, places, axis=len(others), mode="clip"))
 
 

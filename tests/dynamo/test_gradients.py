@@ -284,3 +284,49 @@ def test_sizes_that_vary_for_torch_may_be_some_alone(trains: bool) -> None:
         for got, expected in zip(*found[::-1], strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
     torch._dynamo.reset()
+
+
+class _Fourier(nn.Module):
+    """A layer of a Fourier neural operator; the modes that it keeps are written into zeros."""
+
+    def __init__(self, breaks: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8, 5, dtype=torch.cfloat) / 8)
+        self.beside, self.breaks = nn.Conv1d(8, 8, 1), breaks
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.beside(x)
+        modes = torch.einsum("bim,iom->bom", torch.fft.rfft(x, norm="forward")[..., :5], self.weight)
+        if self.breaks:
+            torch._dynamo.graph_break()
+            modes[..., 4:] *= 2
+        kept = torch.zeros(x.shape[0], 8, x.shape[-1] // 2 + 1, dtype=torch.cfloat)
+        kept[..., :5] = modes
+        return torch.fft.irfft(kept, n=x.shape[-1], norm="forward") + x
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf", "ignore::autocast.errors.FallbackWarning"
+)
+@pytest.mark.parametrize("breaks", [False, True], ids=["whole", "in two graphs"])
+@pytest.mark.parametrize(("policy", "tolerance"), [("mp0", 1e-5), ("mp1", 0.02)])
+def test_complex_numbers_that_the_backward_reads_are_not_rounded(policy: str, tolerance: float, breaks: bool) -> None:
+    torch.manual_seed(0)
+    module, x = _Fourier(breaks), torch.randn(2, 8, 24)
+    gradients = []
+    for run in (module, torch.compile(module, backend=dynamo.backend, options={"policy": policy})):
+        module.zero_grad()
+        run(x).square().sum().backward()
+        gradients.append(module.weight.grad.clone())
+    error = (gradients[1] - gradients[0]).norm() / gradients[0].norm()
+    assert error < tolerance
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_number_that_varies_may_become_a_tensor(trains: bool) -> None:
+    compiled = torch.compile(lambda x, n: torch.as_tensor(2 * n + 1.0) * x, backend=dynamo.backend)
+    for number in (0.5, 1.5, 2.25):
+        x = torch.randn(2, 4, requires_grad=trains)
+        torch.testing.assert_close(compiled(x, number), (2 * number + 1) * x)
+    torch._dynamo.reset()

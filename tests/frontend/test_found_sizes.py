@@ -228,3 +228,16 @@ def test_onnx_knows_what_values_decide(tmp_path: Path) -> None:
     for given in (x, -x):
         (result,) = session.run(None, {session.get_inputs()[0].name: given.numpy()})
         np.testing.assert_allclose(result, module(given).numpy(), rtol=1e-6)
+
+
+def test_int_of_an_item_is_one_without_sizes_that_vary() -> None:
+    """torch.export would make a number of it; `int` is another function in the files that ask for it."""
+
+    def mask(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        longest = int(torch.max(lengths).item())
+        return torch.arange(longest).expand(lengths.shape[0], longest) >= lengths[:, None]
+
+    model = from_torch(Calls(mask), (torch.randn(2, 20), torch.tensor([20, 13])))
+    for lengths in ([20, 13], [3, 4]):
+        given = torch.randn(2, 20), torch.tensor(lengths)
+        assert torch.equal(model(*given), mask(*given))

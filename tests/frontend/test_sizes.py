@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from autocast.errors import ImportModelError, InputError
 from autocast.frontend import from_torch
@@ -198,3 +199,86 @@ def test_identities_are_of_any_size(function: Callable[[torch.Tensor], torch.Ten
     for shape in ((5, 7), (1, 1), (300, 260)):
         x = torch.randn(shape)
         torch.testing.assert_close(model(x), function(x))
+
+
+def _own(scores: torch.Tensor) -> torch.Tensor:
+    """Each row without its element of the diagonal."""
+    return scores[~torch.eye(scores.shape[0], dtype=torch.bool)].view(scores.shape[0], -1)
+
+
+def _contrast(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The logits of SimCLR's loss."""
+    rows = [torch.cat([a @ b.T, _own(a @ a.T)], 1), torch.cat([b @ a.T, _own(b @ b.T)], 1)]
+    return torch.cat(rows, 0).log_softmax(1)
+
+
+def _chosen(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a[a > -9].view(a.shape[0], -1) * 2 + b[b > -9].view(a.shape[0], -1)
+
+
+@pytest.mark.parametrize("function", [_contrast, _chosen])
+def test_sizes_that_values_decide_may_agree(function: Callable[..., torch.Tensor]) -> None:
+    """Each has a name of its own, and torch knows which are one."""
+    given = torch.randn(6, 8), torch.randn(6, 8)
+    model = from_torch(Calls(function), given, fallback="error")
+    torch.testing.assert_close(model(*given), function(*given))
+
+
+def test_sizes_that_do_not_agree_after_all_are_refused() -> None:
+    model = from_torch(Calls(_chosen), (torch.randn(6, 8), torch.randn(6, 8)), fallback="error")
+    lower = torch.randn(6, 8)
+    lower[:, 0] = -10
+    with pytest.raises(InputError):
+        model(torch.randn(6, 8), lower)
+
+
+class Padded(nn.Module):
+    """A convolution whose input is padded to whole frames, as encodec computes it."""
+
+    def __init__(self, kernel: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv, self.total, self.stride = nn.Conv1d(4, 4, kernel, stride), kernel - stride, stride
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frames = (x.shape[-1] - self.stride) / self.stride + 1
+        extra = (math.ceil(frames) - 1) * self.stride + self.stride - x.shape[-1]
+        return self.conv(nn.functional.pad(x, (self.total, extra)))
+
+
+def test_lengths_that_are_rounded_apart_may_agree() -> None:
+    class Residual(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c, self.d = Padded(3), Padded(1), Padded(1), Padded(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.d(self.c(x) + self.b(self.a(x).relu()))
+
+    module = Residual().eval()
+    model = from_torch(module, (torch.randn(2, 4, 16),), dynamic={"n": ("x", 2, 8, 64)}, fallback="error")
+    for length in (8, 17, 33):
+        x = torch.randn(2, 4, length)
+        torch.testing.assert_close(model(x), module(x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_diagonal_of_a_part_is_read_whatever_the_batch() -> None:
+    module = Calls(lambda x: torch.diagonal(x[..., :2, 1:], 0, -2, -1) + torch.diagonal(x, 1, 2, 1)[:, :1])
+    model = from_torch(module, (torch.randn(2, 3, 3),), dynamic={"batch": (0, 0, 1, 16)}, fallback="error")
+    for batch in (1, 5):
+        x = torch.randn(batch, 3, 3)
+        torch.testing.assert_close(model(x), module(x))
+
+
+def test_bounds_of_a_sounds_length_are_tried() -> None:
+    """More sizes than one would call a module with: conditions are computed of all at once."""
+
+    def heads(x: torch.Tensor) -> torch.Tensor:
+        frames = F.conv1d(F.conv1d(x[:, None], torch.ones(8, 1, 10), stride=5), torch.ones(8, 8, 8), stride=4)
+        batch, _, count = frames.shape
+        parts = frames.mT.reshape(batch, count, 2, 4).transpose(1, 2).reshape(batch * 2, count, 4)
+        return torch.bmm(parts, parts.mT).softmax(-1).view(batch, 2, count, count).sum(1)
+
+    model = from_torch(Calls(heads), (torch.randn(2, 1600),), dynamic={"n": (0, 1, 400, 480000)})
+    for length in (400, 1234):
+        x = torch.randn(2, length)
+        torch.testing.assert_close(model(x), heads(x))
