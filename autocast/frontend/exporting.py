@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from autocast.frontend.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.exported import Exported
 from autocast.frontend.nodes import mark_conversions
+from autocast.frontend.number_buffers import known_numbers, number_buffers
 from autocast.frontend.numbers_of_sizes import (
     Conversion,
     noted_conversions,
@@ -64,14 +66,24 @@ def export(
         try:
             return _export(module, args, kwargs, leaves, axes, conversions)
         except ImportModelError as error:
-            if not conversions:
-                raise
             refused = error
-    try:
-        with symbolic_conversions(conversions):
+    for way in _otherwise(module, conversions, refused):
+        with contextlib.suppress(ImportModelError), contextlib.ExitStack() as known:
+            for context in way:
+                known.enter_context(context())
             return _export(module, args, kwargs, leaves, axes, conversions)
-    except ImportModelError:
-        raise refused from refused.__cause__
+    raise refused from refused.__cause__
+
+
+def _otherwise(
+    module: torch.nn.Module, conversions: Sequence[Conversion], refused: ImportModelError
+) -> list[list[Callable[[], contextlib.AbstractContextManager[None]]]]:
+    """The ways to export a module that torch refused: what it is to know there."""
+    numbers = number_buffers(module) if "data-dependent" in str(refused) else []
+    parts: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
+    parts += [partial(symbolic_conversions, conversions)] if conversions else []
+    parts += [partial(known_numbers, numbers)] if numbers else []
+    return [[part] for part in parts] + ([parts] if len(parts) > 1 else [])
 
 
 def _export(

@@ -1,0 +1,70 @@
+"""Buffers that are whole numbers, by which a module decides: `self.stride = nn.Buffer(torch.tensor(2), persistent=False)`.
+
+To torch.export a buffer is an input, of which it knows no value. Those without dimensions that no state has are numbers
+that the module was made with, as audio codecs of transformers keep strides and paddings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.fx import _symbolic_trace
+
+from autocast.errors import ImportModelError
+
+
+def number_buffers(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
+    """The submodules that have such buffers, and their names there."""
+    if not isinstance(module, torch.nn.Module):
+        return []
+    return [
+        (part, name)
+        for part in module.modules()
+        for name, buffer in part._buffers.items()
+        if name in part._non_persistent_buffers_set and _is_number(buffer)
+    ]
+
+
+def _is_number(buffer: torch.Tensor | None) -> bool:
+    whole = buffer is not None and not buffer.is_floating_point() and not buffer.is_complex()
+    return whole and buffer is not None and buffer.dim() == 0 and buffer.dtype != torch.bool
+
+
+@contextlib.contextmanager
+def known_numbers(buffers: list[tuple[torch.nn.Module, str]]) -> Iterator[None]:
+    """While this is active, whoever reads one of these buffers gets a constant.
+
+    Raises
+    ------
+    ImportModelError
+        The module wrote one: it is no constant.
+    """
+    before = [(part, dict(part._buffers)) for part in {part: None for part, _ in buffers}]
+    # By what a module has of its own, which what stands for it while it is traced has, too.
+    values = {(id(part._buffers), name): part._buffers.pop(name) for part, name in buffers}
+    ask, put = torch.nn.Module.__getattr__, torch.nn.Module.__setattr__
+
+    def answer(part: torch.nn.Module, name: str) -> Any:
+        value = values.get((id(part.__dict__.get("_buffers")), name))
+        return ask(part, name) if value is None else torch.tensor(int(value), dtype=value.dtype)
+
+    def write(part: torch.nn.Module, name: str, value: Any) -> None:
+        if (id(part.__dict__.get("_buffers")), name) in values:
+            raise ImportModelError(f"from_torch: the module writes the buffer {name}, by whose value it decides")
+        put(part, name, value)
+
+    try:
+        with (
+            mock.patch.object(torch.nn.Module, "__getattr__", answer),
+            mock.patch.object(torch.nn.Module, "__setattr__", write),
+            mock.patch.object(_symbolic_trace, "_orig_module_getattr", answer),  # which it has while torch traces
+        ):
+            yield
+    finally:
+        for part, kept in before:
+            part._buffers.clear()
+            part._buffers.update(kept)
