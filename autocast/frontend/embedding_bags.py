@@ -28,7 +28,7 @@ def _embedding_bag(importer: Importer, node: fx.Node) -> list[relax.Expr]:
     (bags, width), dtype = importer.type_of(node.meta["val"][0])
     if dims(indices) == (0,):
         return [importer.emit(op.zeros([bags, width], dtype))]
-    rows = cast(importer, importer.emit(op.take(weight, indices, axis=0, mode="fast")), wide(dtype))
+    rows = cast(importer, importer.emit(op.take(weight, indices, axis=0, mode="clip")), wide(dtype))
     if weights is not None:
         rows = importer.emit(op.multiply(rows, op.expand_dims(cast(importer, weights, wide(dtype)), -1)))
     counted = importer.emit(op.ones([dims(indices)[0], 1], wide(dtype)))

@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 from autocast.errors import ImportModelError
 from autocast.frontend.autocast_blocks import write_out_blocks
 from autocast.frontend.checks import check_dense, check_faithful, check_signature
-from autocast.frontend.conditions import ASSUMED, can_all_be_tried, counterexample
+from autocast.frontend.conditions import can_all_be_tried
 from autocast.frontend.containers import named_containers
-from autocast.frontend.decisions import Decision, deviation, noted_decisions
+from autocast.frontend.decisions import Decision, noted_decisions
 from autocast.frontend.decompose import decompose
 from autocast.frontend.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
@@ -36,6 +36,7 @@ from autocast.frontend.recurrent_layers import whole_recurrences
 from autocast.frontend.remedies import place, remedy
 from autocast.frontend.rewritten import rewritten_functions
 from autocast.frontend.rewritten_layers import rewritten_layers
+from autocast.frontend.size_checks import check_conditions, check_decisions, to_be_tried
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
 from autocast.frontend.tracing import as_it_was, no_cache, no_gradients, no_guess, unlogged, unmoved
 from autocast.runtime.tensors import kind_of_layout
@@ -118,14 +119,11 @@ def _export(
             f"from_torch: torch.export cannot export {type(module).__name__}{place(error, conversions)}: {text}\n"
             f"{remedy(text, axes, conversions)}{static}"
         ) from error
-    _check_conditions(exported, program, module)
+    check_conditions(exported, program, module)
     exported.allow_one(program)
-    _check_decisions(exported, module, (args, kwargs))
+    check_decisions(exported, module, (args, kwargs))
     return exported
 
-
-#: Where a module is another for sizes up to this, larger ones are asked for.
-_FEW = 16
 
 #: What torch says where it could not prove a condition for all sizes of a dimension.
 _UNPROVEN = ("satisfy the generated guard", "Expected op to be '=='")
@@ -143,7 +141,7 @@ def _exported(
     try:
         program, decisions = _traced(module, args, kwargs, leaves, axes)
     except Exception as error:
-        tried = _to_be_tried(axes)
+        tried = to_be_tried(axes)
         if not tried or not any(text in str(error) for text in _UNPROVEN):
             raise
         try:
@@ -186,65 +184,6 @@ def _traced(
         ):
             program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
         return program, decisions
-
-
-def _to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
-    """The axes with bounds, of which torch proves nothing: their sizes are tried, without an upper bound the first."""
-    bounds = {axis.name: (axis.dim.min, axis.dim.max) for axis in axes if type(axis.dim) is torch.export.Dim}
-    if len(bounds) < len({axis.name for axis in axes}):
-        return []
-    bounds = {name: (least, most if isinstance(most, int) else None) for name, (least, most) in bounds.items()}
-    dims = {name: torch.export.Dim.DYNAMIC(min=least, max=most) for name, (least, most) in bounds.items()}
-    return [replace(axis, dim=dims[axis.name]) for axis in axes]
-
-
-def _check_conditions(exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
-    """Raise the least sizes, as far as torch infers them, until what it assumes of sizes and did not prove holds.
-
-    Raises
-    ------
-    ImportModelError
-        It does not hold of sizes that may come: the module is another program for these.
-    """
-    inferred = {axis.name: (axis.dim.min, axis.dim.max) for axis in exported.axes if not hasattr(axis.dim, "__name__")}
-    examples = {size.name: size.example for size in exported.sizes.values()}
-    first, assumed = None, getattr(module, ASSUMED, ())
-    while inferred and (found := counterexample(program, exported.symbols, inferred, assumed)):
-        first = first or found
-        size = next(iter(found.sizes.values())) if len(found.sizes) == 1 else _FEW
-        name = next(iter(found.sizes), "")
-        if size >= min(_FEW, examples.get(name, 0)) or not exported.require(name, size + 1):
-            raise ImportModelError(
-                f"from_torch: {type(module).__name__} decides by sizes: {first.why}. Expected a module that computes "
-                f"the same for all sizes of {', '.join(sorted(inferred))}, and cuts tensors (chunk, split) into as "
-                "many parts; narrow the bounds, import it once for each case, or, if it takes multiples alone, say so: "
-                'dynamic={"x": {1: 2 * torch.export.Dim("half")}}'
-            )
-        inferred[name] = (size + 1, inferred[name][1])
-
-
-def _check_decisions(exported: Exported, module: torch.nn.Module, example: Any) -> None:
-    """Raise the least sizes, as far as torch infers them, until the module decides as it did for the examples.
-
-    Raises
-    ------
-    ImportModelError
-        It is another program for sizes that are asked for.
-    """
-    if not exported.decisions:
-        return
-    assumed = getattr(module, ASSUMED, ())
-    with no_gradients(module), no_cache(module, example[1]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        while found := deviation(exported.program, module, example, exported.decisions, exported.sizes, assumed):
-            (name, size), *others = found.sizes.items()
-            if others or size > _FEW or not exported.require(name, size + 1):
-                shown = ", ".join(f"{name} = {size}" for name, size in found.sizes.items())
-                raise ImportModelError(
-                    f"from_torch: {type(module).__name__} decides by sizes ({found.place}): for {shown} it computes "
-                    f"something else. Expected a module that computes the same for all sizes of "
-                    f"{', '.join(found.sizes)}; narrow the bounds, or import it once for each case."
-                )
 
 
 def _apart(module: torch.nn.Module, example: Any) -> Any:

@@ -113,7 +113,7 @@ def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
         raise ImportModelError("gradients that are divided by how often an index occurs")
     constant = importer.smallest_constant(node.args[1])
     indices = importer.arg(node, 1, "indices") if constant is None else constant
-    result = importer.emit(relax.op.take(weight, indices, axis=0, mode="fast"))
+    result = importer.emit(relax.op.take(weight, indices, axis=0, mode="clip"))
     padding = int(importer.arg(node, 2, "padding_idx", -1))
     if padding >= 0 and (constant is None or (constant.value.numpy() == padding).any()):
         padded = importer.emit(relax.op.equal(indices, relax.const(padding, dtype_of(indices))))

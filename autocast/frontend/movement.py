@@ -22,7 +22,7 @@ def _index_select(importer: Importer, node: fx.Node) -> relax.Expr:
     x, index = importer.arg(node, 0, "self"), importer.arg(node, 2, "index")
     if not dims(x):
         return importer.emit(relax.op.reshape(x, importer.shape(node)))
-    return importer.emit(relax.op.take(x, index, axis=axis_of(x, node.args[1]), mode="fast"))
+    return importer.emit(relax.op.take(x, index, axis=axis_of(x, node.args[1]), mode="clip"))
 
 
 def _select(importer: Importer, node: fx.Node) -> relax.Expr:

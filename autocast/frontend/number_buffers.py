@@ -1,4 +1,4 @@
-"""Buffers that are whole numbers, by which a module decides: `self.stride = nn.Buffer(torch.tensor(2), persistent=False)`.
+"""Buffers that are whole numbers by which a module decides: `self.stride = nn.Buffer(torch.tensor(2))`, in no state.
 
 To torch.export a buffer is an input, of which it knows no value. Those without dimensions that no state has are numbers
 that the module was made with, as audio codecs of transformers keep strides and paddings.

@@ -35,7 +35,9 @@ class _Held(NamedTuple):
 def rows_of(main: relax.Function, count: int, dimensions: Dimensions) -> tuple[tuple[int, Rows], ...]:
     """The positions of those of the first `count` parameters that number rows, each with the rows.
 
-    Numbers that are chosen or computed from inputs are left alone, and so is what is looked up within a branch.
+    In what comes from torch or ONNX, whose runtimes refuse numbers without a row: a module that somebody wrote says by
+    the mode of its `take` what such a number is answered by. Numbers that are chosen or computed from inputs are left
+    alone, and so is what is looked up within a branch.
     """
     from_torch = (main.attrs or {}).get(IMPORTED_FROM) == "torch"
     bound: _Bound = {b.var: b.value for block in main.body.blocks for b in block.bindings}
@@ -47,31 +49,30 @@ def rows_of(main: relax.Function, count: int, dimensions: Dimensions) -> tuple[t
         source = _source(value, bound, held)
         if source is not None:
             held[var] = source
-        for numbers, axis, from_end in _numbers(value, bound, from_torch):
-            rows = dimensions.size(dims(value.args[0])[axis]) if numbers in held else None
+        for numbers, axis, from_end in _numbers(value, bound):
+            if numbers not in held or not (from_torch or held[numbers].from_end):
+                continue
+            source, rows = held[numbers], dimensions.size(dims(value.args[0])[axis])
             if rows is not None:
-                source = held[numbers]
                 table = _name(value.args[0], bound, main)
                 found[source.position, Rows(rows, table, axis, from_end or source.from_end, source.ignored)] = None
     return tuple(found)
 
 
-def _numbers(value: Any, bound: _Bound, from_torch: bool) -> Iterator[tuple[relax.Expr, int, bool]]:
+def _numbers(value: Any, bound: _Bound) -> Iterator[tuple[relax.Expr, int, bool]]:
     """What numbers the first operand of a lookup or of a write, along which axis, and whether also from its end.
 
-    `take` answers as it pleases where a number has no row, unless its mode says what it answers. In what comes from
-    torch "wrap" says no more than that numbers count from the end, too: torch refuses what is beyond. Its `gather`,
-    its `scatter` and its losses refuse numbers below 0.
+    Of torch's indices, which wrap around here, and of what is written by them; its `gather`, `scatter` and losses
+    refuse numbers below 0.
     """
     if not isinstance(value, relax.Call) or not value.args or shape_of(value.args[0]) is None:
         return
     rank = len(dims(value.args[0]))
     if is_op(value, "relax.take"):
-        mode, axis = str(value.attrs.mode), value.attrs.axis
-        if mode in ("fast", "wrap" if from_torch else "fast") and (axis is not None or rank == 1):
-            yield value.args[1], int(axis or 0) % rank, mode == "wrap"
+        if value.attrs.axis is not None or rank == 1:
+            yield value.args[1], int(value.attrs.axis or 0) % rank, str(value.attrs.mode) == "wrap"
     elif is_op(value, "relax.gather_elements", "relax.scatter_elements"):
-        yield value.args[1], int(value.attrs.axis) % rank, not from_torch
+        yield value.args[1], int(value.attrs.axis) % rank, False
     elif is_op(value, "relax.nn.index_copy"):
         yield value.args[1], int(value.attrs.axis) % rank, True
     elif is_op(value, "relax.scatter_nd") and dims(value.args[1])[-1] == 1:

@@ -43,4 +43,5 @@ def test_operators_arrive_whole_and_without_noise(name: str, expected: dict[str,
     assert {op: found[op] for op in expected} == expected
     assert found["nn.attention_bias"] == 0, "a mask that lets everything pass, or is causal, was imported as a bias"
     script = model.script()
+    assert 'mode="fast"' not in script
     assert 'out_dtype="float32"' not in script

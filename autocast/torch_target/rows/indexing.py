@@ -12,12 +12,10 @@ from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
 
 
 def _within(indices: Value, size: Value, mode: str) -> Value:
-    """Indices as torch takes them: not below 0, and where a mode of `take` says which, within the tensor."""
+    """Indices as torch takes them: not below 0, and where there is a mode of `take`, within the tensor."""
     indices = indices.to(torch.int64)
     if mode == "wrap":
         return torch.remainder(indices, size)
-    if mode == "fast":  # it promises nothing of others, and torch refuses them
-        return indices
     if mode:
         return torch.clamp(indices, 0, size - 1)
     return torch.where(indices < 0, indices + size, indices)
