@@ -1,7 +1,7 @@
-"""Buffers that are whole numbers by which a module decides: `self.stride = nn.Buffer(torch.tensor(2))`, in no state.
+"""Buffers of one element by which a module decides: `self.stride = nn.Buffer(torch.tensor(2))`, `if self.started:`.
 
-To torch.export a buffer is an input, of which it knows no value. Those without dimensions that no state has are numbers
-that the module was made with, as audio codecs of transformers keep strides and paddings.
+To torch.export a buffer is an input, of which it knows no value. In a module that is evaluated they are numbers that it
+was made or trained with: audio codecs keep strides and paddings so, and quantizers whether their codes were learned.
 """
 
 from __future__ import annotations
@@ -25,13 +25,8 @@ def number_buffers(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]
         (part, name)
         for part in module.modules()
         for name, buffer in part._buffers.items()
-        if name in part._non_persistent_buffers_set and _is_number(buffer)
+        if buffer is not None and buffer.numel() == 1 and not buffer.is_complex() and not part.training
     ]
-
-
-def _is_number(buffer: torch.Tensor | None) -> bool:
-    whole = buffer is not None and not buffer.is_floating_point() and not buffer.is_complex()
-    return whole and buffer is not None and buffer.dim() == 0 and buffer.dtype != torch.bool
 
 
 @contextlib.contextmanager
@@ -46,15 +41,19 @@ def known_numbers(buffers: list[tuple[torch.nn.Module, str]]) -> Iterator[None]:
     before = [(part, dict(part._buffers)) for part in {part: None for part, _ in buffers}]
     # By what a module has of its own, which what stands for it while it is traced has, too.
     values = {(id(part._buffers), name): part._buffers.pop(name) for part, name in buffers}
+    made: list[torch.Tensor] = []
     ask, put = torch.nn.Module.__getattr__, torch.nn.Module.__setattr__
 
     def answer(part: torch.nn.Module, name: str) -> Any:
         value = values.get((id(part.__dict__.get("_buffers")), name))
-        return ask(part, name) if value is None else torch.tensor(int(value), dtype=value.dtype)
+        if value is None:
+            return ask(part, name)
+        made.append(torch.tensor(value.tolist(), dtype=value.dtype))
+        return made[-1]
 
     def write(part: torch.nn.Module, name: str, value: Any) -> None:
         if (id(part.__dict__.get("_buffers")), name) in values:
-            raise ImportModelError(f"from_torch: the module writes the buffer {name}, by whose value it decides")
+            raise ImportModelError(f"from_torch: the module sets its buffer {name}, by whose value it decides")
         put(part, name, value)
 
     try:
@@ -64,6 +63,8 @@ def known_numbers(buffers: list[tuple[torch.nn.Module, str]]) -> Iterator[None]:
             mock.patch.object(_symbolic_trace, "_orig_module_getattr", answer),  # which it has while torch traces
         ):
             yield
+        if any(constant._version for constant in made):
+            raise ImportModelError("from_torch: the module writes into a buffer by whose value it decides")
     finally:
         for part, kept in before:
             part._buffers.clear()

@@ -79,3 +79,28 @@ def test_a_module_is_trained_at_every_length(name: str) -> None:
         x = torch.randn(2, length, 8)
         got, expected = _trained(compiled, module, x), _trained(plain, plain, x)
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_resampler_of_sounds_of_any_length_is_trained() -> None:
+    """Its weights' gradient reads the sound at as many places as the kernel is long."""
+
+    class Resampler(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernel = nn.Parameter(torch.randn(5, 1, 70))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            frames = nn.functional.conv1d(nn.functional.pad(x, (20, 80))[:, None], self.kernel, stride=60)
+            return frames.transpose(1, 2).reshape(x.shape[0], -1)
+
+    torch.manual_seed(0)
+    module = Resampler()
+    compiled = torch.compile(module, backend="autocast", dynamic=True, options={"policy": "mp0"})
+    for length in (1000, 1501):
+        x, gradients = torch.randn(2, length), []
+        for run in (module, compiled):
+            module.zero_grad()
+            run(x).square().sum().backward()
+            gradients.append(module.kernel.grad.clone())
+        torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-3)
+    torch._dynamo.reset()

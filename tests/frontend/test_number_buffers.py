@@ -1,4 +1,4 @@
-"""Modules that decide by buffers which are whole numbers, as audio codecs do."""
+"""Modules that decide by buffers of one element, as audio codecs and quantizers do."""
 
 from __future__ import annotations
 
@@ -50,3 +50,32 @@ def test_a_number_that_the_module_writes_is_none() -> None:
         from_torch(module, (torch.randn(2, 4, 20),))
     assert list(module._buffers) == ["stride", "scale", "padding"]
     assert int(module.stride) == 2
+
+
+class Started(nn.Module):
+    def __init__(self, writes: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("started", torch.Tensor([True]))
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.codes, self.writes = nn.Parameter(torch.randn(5, 4)), writes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.writes and self.calls < 9:
+            self.calls.add_(1)
+        if not self.started:
+            raise RuntimeError("no codes")
+        return torch.cdist(x, self.codes).argmin(-1)
+
+
+def test_whether_codes_were_learned_is_known_of_a_module_that_is_evaluated() -> None:
+    module, x = Started().eval(), torch.randn(7, 4)
+    assert torch.equal(from_torch(module, (x,))(x), module(x))
+    with pytest.raises(ImportModelError, match="data-dependent"):
+        from_torch(Started().train(), (x,))
+
+
+def test_a_buffer_that_is_written_into_is_not_known() -> None:
+    module = Started(writes=True).eval()
+    with pytest.raises(ImportModelError, match="data-dependent"):
+        from_torch(module, (torch.randn(7, 4),))
+    assert int(module.calls) == 0

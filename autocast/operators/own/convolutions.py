@@ -50,7 +50,9 @@ def _weight(e: Expansion) -> relax.Expr:
     def seen_by(x: relax.Expr, axes: range, tap: tuple[int, ...]) -> relax.Expr:
         begin = [place * dilation[axis] for axis, place in zip(axes, tap, strict=True)]
         end = [b + (extents[axis] - 1) * strides[axis] + 1 for axis, b in zip(axes, begin, strict=True)]
-        return op.strided_slice(x, [axis + 2 for axis in axes], begin, end, [strides[axis] for axis in axes])
+        return op.strided_slice(
+            x, [axis + 2 for axis in axes], begin, end, [strides[axis] for axis in axes], assume_inbound=True
+        )
 
     if strides == kernel and all(step == 1 for step in dilation) and math.prod(kernel) > 1:
         ends = [extent * size for extent, size in zip(extents, kernel, strict=True)]
