@@ -41,13 +41,16 @@ def _renamed(importer: Importer, node: fx.Node) -> Iterator[tuple[fx.Node, list[
     if skipped is None:
         return
     shapes = {one: dims(importer.env[one]) for one in node.all_input_nodes if _has_shape(importer, one)}
+    if all(isinstance(size, int) for shape in shapes.values() for size in shape):
+        return
     for operand, shape in shapes.items():
         sizes = [
             size if isinstance(size, int) or axis == skipped else _leader(axis, shapes.values())
             for axis, size in zip(range(-len(shape), 0), shape, strict=True)
         ]
-        if not same_shape(sizes, shape):
-            yield operand, sizes
+        if not all(isinstance(size, int) or size.same_as(own) for size, own in zip(sizes, shape, strict=True)):
+            if not same_shape(sizes, shape):
+                yield operand, sizes
 
 
 def _leader(axis: int, shapes: Iterable[Sequence[Any]]) -> Any:

@@ -25,10 +25,11 @@ def write_out_blocks(program: ExportedProgram) -> None:
         y = wrap_with_autocast("cpu", None, False, ..., g, x)   y = sin(x)  # in the region "leave", unless it is in one
         g: z = sin(x); return (z,)
     """
-    for block in list(program.graph.nodes):
-        if _is_block(block) and not block.args[2]:
-            _write_out(block)
-    program.graph_module.recompile()
+    blocks = [node for node in program.graph.nodes if _is_block(node) and not node.args[2]]
+    for block in blocks:
+        _write_out(block)
+    if blocks:
+        program.graph_module.recompile()
 
 
 def _is_block(node: fx.Node) -> bool:
