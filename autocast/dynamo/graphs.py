@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from autocast import amp
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend import from_torch
+from autocast.frontend.autocast_blocks import enter_blocks
 from autocast.frontend.conditions import ASSUMED, Condition, guarded
 from autocast.kernels import detect_target
 from autocast.model.value import Model
@@ -119,6 +120,7 @@ class Graph:
 
     def __init__(self, body: fx.GraphModule, options: Mapping[str, Any], examples: Sequence[Any]) -> None:
         self.body, self.options = body, options
+        enter_blocks(body.graph)
         placeholders = [node for node in body.graph.nodes if node.op == "placeholder"]
         values = list(map(value_of, placeholders))
         tensors = [i for i, value in enumerate(examples) if isinstance(value, torch.Tensor)]

@@ -48,9 +48,9 @@ def _renamed(importer: Importer, node: fx.Node) -> Iterator[tuple[fx.Node, list[
             size if isinstance(size, int) or axis == skipped else _leader(axis, shapes.values())
             for axis, size in zip(range(-len(shape), 0), shape, strict=True)
         ]
-        if not all(isinstance(size, int) or size.same_as(own) for size, own in zip(sizes, shape, strict=True)):
-            if not same_shape(sizes, shape):
-                yield operand, sizes
+        renamed = any(not isinstance(a, int) and not a.same_as(b) for a, b in zip(sizes, shape, strict=True))
+        if renamed and not same_shape(sizes, shape):
+            yield operand, sizes
 
 
 def _leader(axis: int, shapes: Iterable[Sequence[Any]]) -> Any:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import torch
 from torch import fx
+from torch.amp import autocast_mode
 from torch.export import ExportedProgram
 
 from autocast.frontend.nodes import graph_of, in_region
@@ -30,6 +32,26 @@ def write_out_blocks(program: ExportedProgram) -> None:
         _write_out(block)
     if blocks:
         program.graph_module.recompile()
+
+
+def enter_blocks(graph: fx.Graph) -> None:
+    """Have a graph of Dynamo's enter its blocks: its own functions are nodes to whoever traces, and change nothing."""
+    entering = {autocast_mode._enter_autocast: _enter, autocast_mode._exit_autocast: _exit}
+    blocks = [node for node in graph.nodes if node.op == "call_function" and node.target in entering]
+    for node in blocks:
+        node.target = entering[node.target]
+    if blocks:
+        graph.owning_module.recompile()
+
+
+def _enter(*options: Any) -> torch.autocast:
+    block = torch.autocast(*options)
+    block.__enter__()
+    return block
+
+
+def _exit(block: torch.autocast) -> None:
+    block.__exit__(None, None, None)
 
 
 def _is_block(node: fx.Node) -> bool:

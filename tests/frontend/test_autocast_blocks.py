@@ -95,3 +95,27 @@ def test_its_backward_is_in_it():
     torch.testing.assert_close(got, module.layer.weight.grad, rtol=1e-4, atol=1e-4)
     step = training_step(autocast.from_torch(Careful().train(), (x,)), MSE(), SGD())
     assert {level for _, level in _products(step)} == {"region"}
+
+
+class Low(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = self.layer(x)
+        return y.float() + x
+
+
+@pytest.mark.parametrize("how", ["import", "compile", "wrap"])
+def test_what_a_block_makes_low_may_be_read_behind_it(how):
+    module, x = Low().eval(), torch.randn(4, 6)
+    options = {"policy": "mp0"}
+    run = {
+        "import": lambda: autocast.from_torch(module, (x,)),
+        "compile": lambda: torch.compile(module, backend="autocast", options=options),
+        "wrap": lambda: autocast.wrap(module, **options),
+    }[how]()
+    with torch.no_grad():
+        torch.testing.assert_close(run(x), module(x), rtol=1e-2, atol=1e-2)
