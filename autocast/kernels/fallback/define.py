@@ -1,4 +1,4 @@
-"""Define what TVM leaves to chance: numbers by and over 0, NaN in extrema and as integers, one-pixel images, 8 bits."""
+"""Define what TVM leaves to chance: numbers by and over 0, NaN in extrema, integers that wrap around, small images."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dims, dtype_of, is_constant, number_of, op_name, shape_of
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.fallback.wrapping import may_wrap, wrapping
 from autocast.kernels.storage import is_narrow
 
 op = relax.op
@@ -22,6 +23,8 @@ _FLOATS = ("float64", "float32", "float16")
 @mutator
 class _Define(BindingRewriter):
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
+        if may_wrap(binding, self.values):
+            return wrapping(self.builder_, binding.value, *map(self.new, binding.value.args))
         rule = _RULES.get(op_name(binding.value) or "")
         return None if rule is None else rule(self, binding.value, *map(self.new, binding.value.args))
 

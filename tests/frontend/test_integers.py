@@ -1,0 +1,53 @@
+"""Integers wrap around as torch's do, whatever the kernel does with them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from autocast.frontend import from_torch
+from tests.frontend.helpers import Calls
+
+INT32 = torch.tensor([[2**31 - 1, 5, -(2**31), 7], [2**30, -1, 0, 123456789]], dtype=torch.int32)
+INT64 = torch.tensor([[2**63 - 1, 5, -(2**63), 7], [2**62, -1, 0, 2**61 + 1]])
+
+#: What is computed of what may be too large, in one kernel: TVM and LLVM take it for granted that nothing is.
+READ: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "x + 1 > x": lambda x: x + 1 > x,
+    "x * 2 // 2": lambda x: x * 2 // 2,
+    "x + x < 0": lambda x: x + x < 0,
+    "abs(x) < 0": lambda x: x.abs() < 0,
+    "-x < 0": lambda x: -x < 0,
+    "max(x + 1, x)": lambda x: torch.maximum(x + 1, x),
+    "x - 7 > x": lambda x: x - 7 > x,
+    "sum of x * x": lambda x: (x * x).sum(1),
+    "sum of -x": lambda x: (-x).sum(1),
+    "sum of abs(x)": lambda x: x.abs().sum(0),
+    "running sum of x + x": lambda x: (x + x).cumsum(1),
+    "long(x * 123456)": lambda x: (x * 123456).long(),
+    "float(x + x)": lambda x: (x + x).double(),
+    "a hash": lambda x: ((x * 1103515245 + 12345) >> 5) % 97,
+    "x - row": lambda x: (x - x[:1]) // 3,
+    "row - column": lambda x: (x[0] - x[:, :1]).long() * 2,
+    "zeros less x": lambda x: x * 0 + x * 0 - x[0, 1],
+}
+
+
+@pytest.mark.parametrize("x", [INT32, INT64], ids=["int32", "int64"])
+def test_they_are_those_of_torch(x: torch.Tensor) -> None:
+    module = Calls(lambda x: tuple(function(x) for function in READ.values()))
+    got = from_torch(module, (x,), fallback="error")(x)
+    for name, one, expected in zip(READ, got, module(x), strict=True):
+        assert torch.equal(one, expected), name
+
+
+def test_so_they_are_of_any_size() -> None:
+    module = Calls(lambda x, y: ((x + y * 3) * x[:, :1] - y > x, (x.abs() - y).amax(1)))
+    given = INT64, INT64.flip(0)
+    model = from_torch(module, given, dynamic={"n": [(0, 0, 1, 9), (1, 0)], "m": [(0, 1, 1, 9), (1, 1)]})
+    for rows, columns in ((2, 4), (1, 1), (2, 1)):
+        part = [x[:rows, :columns].contiguous() for x in given]
+        for got, expected in zip(model(*part), module(*part), strict=True):
+            assert torch.equal(got, expected)
