@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -12,8 +12,13 @@ from tvm import relax
 
 from autocast.ir import dims, is_tensor, same_shape, shape_of
 
-if TYPE_CHECKING:
-    from autocast.frontend.importer import Importer
+
+class Importer(Protocol):
+    """What translates nodes, and knows what each is."""
+
+    env: dict[fx.Node, Any]
+
+    def emit(self, expr: relax.Expr) -> relax.Var: ...
 
 
 @contextmanager
