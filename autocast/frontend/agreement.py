@@ -36,8 +36,10 @@ def agreeing(importer: Importer, node: fx.Node) -> Iterator[None]:
     for operand, sizes in _renamed(importer, node):
         before[operand] = importer.env[operand]
         importer.env[operand] = importer.emit(relax.op.reshape(before[operand], sizes))
-    yield
-    importer.env.update(before)
+    try:
+        yield
+    finally:
+        importer.env.update(before)
 
 
 def _renamed(importer: Importer, node: fx.Node) -> Iterator[tuple[fx.Node, list[Any]]]:

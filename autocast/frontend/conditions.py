@@ -121,11 +121,10 @@ class Condition:
     def evaluated(self, columns: Columns, otherwise: Any = None) -> np.ndarray:
         """What it is for each row of sizes; `otherwise` where it divides by one that is 0."""
         read = {name: columns[name] for name in self.symbols}
-        count = len(next(iter(read.values())))
         try:
-            return np.broadcast_to(computed(self._parsed, read), count)
+            return np.broadcast_to(computed(self._parsed, read), max(map(len, read.values()), default=1))
         except NotInColumns:
-            rows = zip(*(sizes.tolist() for sizes in read.values()), strict=True)
+            rows = zip(*(sizes.tolist() for sizes in read.values()), strict=True) if read else [()]
             return np.array([self._of(dict(zip(read, row, strict=True)), otherwise) for row in rows])
 
     def _of(self, values: Mapping[str, int], otherwise: Any) -> Any:

@@ -130,7 +130,7 @@ def _arange(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _eye(importer: Importer, node: fx.Node) -> relax.Expr:
-    """torch's own parts of it count in uint16, which its kernels for CPUs do not."""
+    """1 where row and column have one number. torch's own parts of it count in uint16, for which it has no kernels."""
     rows, columns = (importer.emit(op.arange(0, size, 1, "int64")) for size in importer.shape(node))
     ones = importer.emit(op.equal(importer.emit(op.expand_dims(rows, 1)), columns))
     return cast(importer, ones, importer.dtype(node))

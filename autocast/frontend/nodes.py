@@ -131,7 +131,7 @@ def _changes_nothing(node: fx.Node) -> bool:
 
 
 def in_region(node: fx.Node, region: str) -> None:
-    """Mark a node that is in no region yet."""
+    """Put a node in a region, unless its author put it in one."""
     node.meta["custom"] = {_KEY: region, **(node.meta.get("custom") or {})}
 
 

@@ -1,7 +1,7 @@
-"""Buffers of one element by which a module decides: `self.stride = nn.Buffer(torch.tensor(2))`, `if self.started:`.
+"""Buffers of one element that no state has, by which a module decides: `nn.Buffer(torch.tensor(2), persistent=False)`.
 
-To torch.export a buffer is an input, of which it knows no value. In a module that is evaluated they are numbers that it
-was made or trained with: audio codecs keep strides and paddings so, and quantizers whether their codes were learned.
+Such buffers are constants of an imported model, but to torch.export any buffer is an input, of which it knows no value.
+Audio codecs keep strides and paddings so.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from autocast.errors import ImportModelError
 
 def number_buffers(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
     """The submodules that have such buffers, and their names there."""
-    if not isinstance(module, torch.nn.Module):
-        return []
     return [
         (part, name)
         for part in module.modules()
         for name, buffer in part._buffers.items()
-        if buffer is not None and buffer.numel() == 1 and not buffer.is_complex() and not part.training
+        if name in part._non_persistent_buffers_set and buffer is not None and _is_number(buffer)
     ]
+
+
+def _is_number(buffer: torch.Tensor) -> bool:
+    return buffer.numel() == 1 and not buffer.is_complex()
 
 
 @contextlib.contextmanager

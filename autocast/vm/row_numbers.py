@@ -14,9 +14,11 @@ from autocast.vm.dimensions import Dimensions
 
 #: Operators whose result holds the numbers of their first operand: all of them, and no others.
 _REARRANGES = tuple(
-    f"relax.{name}"
-    for name in ("astype", "broadcast_to", "expand_dims", "flatten", "permute_dims", "reshape", "squeeze")
+    f"relax.{name}" for name in ("broadcast_to", "expand_dims", "flatten", "permute_dims", "reshape", "squeeze")
 )
+
+#: What numbers keep their values in; those of fewer bits wrap around.
+_WIDE = ("int32", "int64")
 
 _Bound = Mapping[relax.Expr, Any]
 
@@ -87,8 +89,8 @@ def _source(value: Any, bound: _Bound, held: Mapping[relax.Expr, _Held]) -> _Hel
     """What `value` holds the numbers of; None where it holds others."""
     if isinstance(value, relax.Var):
         return held.get(value)
-    if is_op(value, *_REARRANGES):
-        return held.get(value.args[0]) if "int" in str(dtype_of(value)) else None
+    if is_op(value, *_REARRANGES) or (is_op(value, "relax.astype") and dtype_of(value) in _WIDE):
+        return held.get(value.args[0])
     if not is_op(value, "relax.where"):
         return None
     condition, then, other = (bound.get(part, part) for part in value.args)

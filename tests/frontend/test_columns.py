@@ -6,10 +6,12 @@ import ast
 
 import numpy as np
 import pytest
+import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autocast.frontend.columns import NotInColumns, computed
+from autocast.frontend.conditions import Condition
 
 _NUMBERS = st.one_of(st.sampled_from(["n", "m"]), st.integers(-9, 9).map(lambda number: f"({number})"))
 
@@ -53,3 +55,7 @@ def test_rows_are_what_python_computes(text: str, n: int, m: int) -> None:
 def test_what_is_not_computed_is_said(text: str) -> None:
     with pytest.raises(NotInColumns):
         computed(ast.parse(text, mode="eval").body, {"n": np.arange(2, 9)})
+
+
+def test_a_condition_on_no_size_is_one_row() -> None:
+    assert Condition(sympy.Integer(3)).evaluated({}).tolist() == [3]

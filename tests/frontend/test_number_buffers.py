@@ -1,4 +1,4 @@
-"""Modules that decide by buffers of one element, as audio codecs and quantizers do."""
+"""Modules that decide by buffers of one element, as audio codecs do."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import autocast
 from autocast.errors import ImportModelError
 from autocast.frontend import from_torch
 
@@ -53,29 +54,40 @@ def test_a_number_that_the_module_writes_is_none() -> None:
 
 
 class Started(nn.Module):
-    def __init__(self, writes: bool = False) -> None:
+    def __init__(self, persistent: bool = False, writes: bool = False) -> None:
         super().__init__()
-        self.register_buffer("started", torch.Tensor([True]))
-        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-        self.codes, self.writes = nn.Parameter(torch.randn(5, 4)), writes
+        self.register_buffer("started", torch.Tensor([True]), persistent)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64), False)
+        self.register_buffer("scale", torch.tensor(2.0))
+        self.writes = writes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.writes and self.calls < 9:
             self.calls.add_(1)
-        if not self.started:
-            raise RuntimeError("no codes")
-        return torch.cdist(x, self.codes).argmin(-1)
+        return x * self.scale if self.started else x
 
 
-def test_whether_codes_were_learned_is_known_of_a_module_that_is_evaluated() -> None:
-    module, x = Started().eval(), torch.randn(7, 4)
-    assert torch.equal(from_torch(module, (x,))(x), module(x))
+def test_a_flag_is_known_and_state_is_not() -> None:
+    module, x = Started().eval(), torch.randn(7)
+    model = from_torch(module, (x,))
+    assert torch.equal(model(x), module(x))
+    assert list(model.params) == ["scale"]
     with pytest.raises(ImportModelError, match="data-dependent"):
-        from_torch(Started().train(), (x,))
+        from_torch(Started(persistent=True).eval(), (x,))
 
 
 def test_a_buffer_that_is_written_into_is_not_known() -> None:
     module = Started(writes=True).eval()
     with pytest.raises(ImportModelError, match="data-dependent"):
-        from_torch(module, (torch.randn(7, 4),))
+        from_torch(module, (torch.randn(7),))
     assert int(module.calls) == 0
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_state_of_a_wrapped_module_is_what_it_is_now(persistent: bool) -> None:
+    module, x = Started(persistent).eval(), torch.ones(3)
+    wrapped = autocast.wrap(module, policy="mp0")
+    with torch.no_grad():
+        for scale in (2.0, 5.0):
+            module.scale.fill_(scale)
+            assert torch.equal(wrapped(x), scale * x)

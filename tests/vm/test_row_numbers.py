@@ -140,6 +140,13 @@ def test_what_a_mode_defines_is_no_error():
     np.testing.assert_array_equal(wrapped, x[[3, 1, 1]])
 
 
+def test_numbers_that_wrap_around_are_left_alone():
+    """As torch looks them up: 257 is 1 of 8 bits."""
+    module = Calls(lambda t, i: t[i.to(torch.int8).long()])
+    places = torch.tensor([257, 3])
+    assert torch.equal(autocast.from_torch(module, (TABLE, places))(TABLE, places), TABLE[[1, 3]])
+
+
 class Masked(nn.Module):
     def __init__(self):
         super().__init__()
