@@ -37,6 +37,10 @@ _OF_MEMORY = (
 )
 
 
+#: What conditions are written in, beside sizes.
+_KNOWN = {**SYMPY_INTERP, "math": math, "inf": math.inf}
+
+
 class Counterexample(NamedTuple):
     """Sizes by name for which a module is another program, those that decide it, and why, in words."""
 
@@ -129,7 +133,7 @@ class Condition:
 
     def _of(self, values: Mapping[str, int], otherwise: Any) -> Any:
         try:
-            return eval(self._code, {**SYMPY_INTERP, "math": math, "inf": math.inf, **values})
+            return eval(self._code, _KNOWN, values)
         except ZeroDivisionError:
             return otherwise
 
