@@ -11,10 +11,13 @@ from torch import fx
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from autocast.dynamo.graphs import ChangesState, Graph
+from autocast.dynamo.graphs import ChangesState, Graph, value_of
 from autocast.errors import UnsupportedError
 
 __all__ = ["backend"]
+
+#: Functions of `torch.func` that enter a transform which torch.export does not trace, but AOTAutograd does.
+_DIFFERENTIATING = {"_grad_increment_nesting", "_jvp_increment_nesting"}
 
 
 def backend(
@@ -58,7 +61,8 @@ def backend(
             "Pass options={...} of amp.autocast, such as {'policy': 'mp1'}"
         )
     options = options or {}
-    if not (torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)):
+    trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
+    if not trains and not _differentiates(graph):
         compiled = Graph(graph, options, example_inputs)
         with contextlib.suppress(ChangesState), tracing(None), unset_fake_temporarily():
             compiled.prepare(example_inputs)
@@ -66,3 +70,11 @@ def backend(
     from autocast.dynamo.training import training_backend  # and AOTAutograd, which most inference does not need
 
     return training_backend(graph, example_inputs, options)
+
+
+def _differentiates(graph: fx.GraphModule) -> bool:
+    """Whether gradients are taken in the graph, or of results of a part of it that records them."""
+    if any(getattr(node.target, "__name__", "") in _DIFFERENTIATING for node in graph.graph.nodes):
+        return True
+    results = map(value_of, graph.graph.output_node().all_input_nodes)
+    return any(isinstance(result, torch.Tensor) and result.requires_grad for result in results)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from autocast import amp
+from autocast.dynamo.sharing import Sharing
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend import from_torch
 from autocast.frontend.autocast_blocks import enter_blocks
@@ -22,6 +24,7 @@ from autocast.model.value import Model
 from autocast.runtime.executable import Executable
 from autocast.runtime.tensors import from_tensor, to_tensor
 from autocast.runtime.variant import Variant
+from autocast.runtime.writing import SharedInputsError
 from autocast.torch_target.asked import torch_dtype
 from autocast.vm.compile import variant_of
 
@@ -73,6 +76,21 @@ class Inputs(torch.nn.Module):
         return tuple(graph.kept(position, results[position]) for position in graph.results)
 
 
+def _enter_checkpoints(graph: fx.Graph) -> None:
+    """Call parts that are checkpointed as they are: without gradients nothing is kept of them."""
+    parts = graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint)
+    for node in parts:
+        with graph.inserting_before(node):
+            node.replace_all_uses_with(graph.call_module(node.args[0].target, tuple(node.args[1:])))
+        graph.erase_node(node)
+    if parts:
+        graph.owning_module.recompile()
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
 def _name(position: int) -> str:
     return f"weight_{position}"
 
@@ -104,6 +122,11 @@ class _Ready:
     versions: list[tuple[int, int]]
     executable: Executable
 
+    @cached_property
+    def memories(self) -> frozenset[int]:
+        """The memory of the weights."""
+        return frozenset(map(_memory, self.weights.values()))
+
 
 def _versions(weights: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
     """What differs once a weight is written in place, or its memory is exchanged."""
@@ -120,7 +143,10 @@ class Graph:
 
     def __init__(self, body: fx.GraphModule, options: Mapping[str, Any], examples: Sequence[Any]) -> None:
         self.body, self.options = body, options
-        enter_blocks(body.graph)
+        for part in body.modules():
+            if isinstance(part, fx.GraphModule):
+                enter_blocks(part.graph)
+                _enter_checkpoints(part.graph)
         placeholders = [node for node in body.graph.nodes if node.op == "placeholder"]
         values = list(map(value_of, placeholders))
         tensors = [i for i, value in enumerate(examples) if isinstance(value, torch.Tensor)]
@@ -150,6 +176,8 @@ class Graph:
         self.symbols |= {str(values[i]): (i, None) for i in (*self.carried, *self.numbers)}
         self.results, self.passed, self.others = self._outputs(placeholders)
         returned = body.graph.output_node().args[0]
+        self.sharing = self.shared({i: values[i] for i in tensors}, {i: value_of(returned[i]) for i in self.results})
+        self.results = [i for i in self.results if i not in self.sharing.owners]
         #: Results that are complex.
         self.complex = {i for i in self.results if value_of(returned[i]).is_complex()}
         #: Whether there is code for each size: torch knows of sizes that vary what holds for some alone.
@@ -205,23 +233,27 @@ class Graph:
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         if not self.results:  # torch does what else there is to do: it may write into inputs, or seed a generator
             return tuple(self.body(*inputs))
-        if not self.passed and not self.others:
-            return self.computed(inputs)
-        computed = iter(self.computed(inputs))
-        count = len(self.results) + len(self.passed) + len(self.others)
-        return tuple(
-            inputs[self.passed[i]]
-            if i in self.passed
-            else self.other(i, inputs)
-            if i in self.others
-            else next(computed)
-            for i in range(count)
-        )
+        try:
+            computed = self.computed(inputs)
+        except SharedInputsError:  # nor has torch asked whether one that is written into is a part of another
+            return tuple(self.body(*inputs))
+        if not self.passed and not self.others and not self.sharing:
+            return computed
+        results = dict(zip(self.results, computed, strict=True))
+        number = partial(self.number, inputs)
+        self.sharing.share(results, number)
+        results |= {i: inputs[position] for i, position in self.passed.items()}
+        results |= {i: self.sharing.view(i, inputs[owner], number) for i, owner in self.sharing.owners.items()}
+        results |= {i: number(other) for i, other in self.others.items()}
+        return tuple(results[i] for i in range(len(results)))
 
     def computed(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The results that are computed, in the order of `results`."""
         tensors = self.tensors_of(inputs)
-        executable = self.executable(inputs)
+        ready = self.ready(inputs)
+        executable = ready.executable
+        if not ready.memories.isdisjoint(_memory(tensors[i]) for i in executable.signature.written):
+            raise SharedInputsError("a weight is a view of an input that the model writes into")
         results = executable(*tensors) if tensors else from_tensor(executable.run(executable.arguments(())), "torch")
         results = results if isinstance(results, tuple) else (results,)
         if self.complex:
@@ -229,18 +261,17 @@ class Graph:
             results = tuple(_complex(result) if i in self.complex else result for i, result in pairs)
         return results
 
-    def other(self, position: int, inputs: Sequence[Any]) -> Any:
-        """A result that is no tensor: a constant, or a number that the sizes say."""
-        result = self.others[position]
-        if not isinstance(result, torch.SymInt):
-            return result
+    def number(self, inputs: Sequence[Any], value: Any) -> Any:
+        """What is no tensor: a constant, or a number that the sizes say."""
+        if not isinstance(value, torch.SymInt):
+            return value
         known = {}
-        for symbol in result.node.expr.free_symbols:
+        for symbol in value.node.expr.free_symbols:
             place, axis = self.symbols[str(symbol)]
             known[symbol] = inputs[place] if axis is None else inputs[place].shape[axis]
-        return int(result.node.expr.subs(known))
+        return int(value.node.expr.subs(known))
 
-    def executable(self, inputs: Sequence[Any]) -> Executable:
+    def ready(self, inputs: Sequence[Any]) -> _Ready:
         """What runs these inputs: with their numbers, and their weights as they are now."""
         key = (self.key_of(inputs), *(id(inputs[i]) for i in self.weights))
         ready = self._ready.get(key)
@@ -251,7 +282,7 @@ class Graph:
             self._ready[key] = ready
             if len(self._ready) > _KEPT:
                 del self._ready[next(iter(self._ready))]
-        return ready.executable
+        return ready
 
     def prepare(self, inputs: Sequence[Any]) -> None:
         """Compile it for the numbers among these inputs, unless nothing of it is computed."""
@@ -299,6 +330,10 @@ class Graph:
 
     def relate(self, given: Mapping[int, Any]) -> None:
         """Tell torch, which traces the graph anew, how the sizes of these tensors depend on one another."""
+
+    def shared(self, inputs: Mapping[int, torch.Tensor], results: Mapping[int, torch.Tensor]) -> Sharing:
+        """Which results share memory."""
+        return Sharing(inputs, results)
 
     def kept(self, position: int, result: torch.Tensor) -> torch.Tensor:
         """A result as it is returned."""

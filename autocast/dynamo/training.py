@@ -32,6 +32,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from autocast.dynamo.attention import with_attention
 from autocast.dynamo.converters import BACKWARD
 from autocast.dynamo.graphs import Graph, Inputs, value_of
+from autocast.dynamo.sharing import Sharing
 from autocast.dynamo.statistics import without_statistics
 from autocast.errors import UnsupportedError
 from autocast.frontend.randomness import random_state
@@ -177,6 +178,10 @@ class _Traced(Graph):
         """This, ready for its examples, as AOTAutograd calls it."""
         self.prepare(self.examples)
         return make_boxed_func(self)
+
+    def shared(self, inputs: Mapping[int, torch.Tensor], results: Mapping[int, torch.Tensor]) -> Sharing:
+        """No results do: AOTAutograd makes views of them."""
+        return Sharing({}, {})
 
     def kept(self, position: int, result: torch.Tensor) -> torch.Tensor:
         """A result in the precision in which it is kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import keyword
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -135,45 +136,26 @@ def grown(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], example: Any) -> 
     return pytree.tree_unflatten(flat, spec)
 
 
-def export_shapes(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], args: Sequence[Any]) -> dict[str, Any] | None:
-    """The `dynamic_shapes` argument of torch.export.export."""
+def export_shapes(axes: Sequence[DynamicAxis], module: torch.nn.Module, args: Any, kwargs: Any) -> dict[str, Any] | None:
+    """The `dynamic_shapes` argument of torch.export.export: by the names of `forward`, in the structure of the inputs."""
     if not axes:
         return None
     by_leaf: dict[int, dict[int, Any]] = {}
     for axis in axes:
         by_leaf.setdefault(axis.leaf, {})[axis.axis] = axis.dim
-    shapes = [by_leaf.get(i) for i in range(len(leaves))]
-    result: dict[str, Any] = {}
-    positional: dict[str, list[tuple[Leaf, Any]]] = {}
-    for leaf, shape in zip(leaves, shapes, strict=True):
-        positional.setdefault(leaf.name.partition(".")[0], []).append((leaf, shape))
-    for head, members in positional.items():
-        nested = [leaf.name != head for leaf, _ in members]
-        result[head] = _nest(members, args) if any(nested) else members[0][1]
-    return result
+    leaves = itertools.count()
 
+    def shaped(value: Any) -> Any:
+        kind = pytree._get_node_type(value)
+        if kind not in pytree.SUPPORTED_NODES:
+            return by_leaf.get(next(leaves))
+        parts, context = pytree.SUPPORTED_NODES[kind].flatten_fn(value)
+        shapes = [shaped(part) for part in parts]
+        # Of classes that somebody registered, torch.export takes the parts.
+        return pytree.SUPPORTED_NODES[kind].unflatten_fn(shapes, context) if kind in pytree.BUILTIN_TYPES else shapes
 
-def _nest(members: list[tuple[Leaf, Any]], args: Sequence[Any]) -> Any:
-    """The shapes of one nested argument, in its own structure."""
-    if len(members[0][0].name.split(".")) >= len(members[0][0].path):  # *args: as many names as keys
-        return tuple(shape for _, shape in members)
-    depth = 2
-    tree: dict[Any, Any] = {}
-    for leaf, shape in members:
-        node = tree
-        keys = [getattr(k, "idx", getattr(k, "key", None)) for k in leaf.path[depth:]]
-        for key in keys[:-1]:
-            node = node.setdefault(key, {})
-        node[keys[-1]] = shape
-    return _tuples(tree)
-
-
-def _tuples(tree: Any) -> Any:
-    """Dictionaries keyed 0..n-1 as tuples (shape dictionaries hold Dims and stay)."""
-    if not isinstance(tree, dict) or not any(isinstance(v, dict) or v is None for v in tree.values()):
-        return tree
-    items = {key: _tuples(value) for key, value in tree.items()}
-    return tuple(items.values()) if all(isinstance(key, int) for key in items) else items
+    signature = inspect.signature(module.forward)
+    return signature.bind(*shaped(tuple(args)), **shaped(dict(kwargs))).arguments
 
 
 def _is_torch_spelling(value: Any) -> bool:

@@ -161,7 +161,7 @@ def _traced(
     leaves: Sequence[Leaf],
     axes: Sequence[DynamicAxis],
 ) -> tuple[torch.export.ExportedProgram, Sequence[Decision]]:
-    shapes = export_shapes(axes, leaves, args)
+    shapes = export_shapes(axes, module, args, kwargs)
     with (
         as_it_was(module),
         no_gradients(module),
@@ -187,16 +187,22 @@ def _traced(
 
 
 def _apart(module: torch.nn.Module, example: Any) -> Any:
-    """Example inputs of which none is another, or the module's own: torch.export would take these for one value."""
-    known = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    """Example inputs that share no memory with others, or the module's own: writing into one would change another."""
+    known = {_memory(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
     def other(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and id(value) in known:
+        if isinstance(value, torch.Tensor) and _memory(value) in known:
             return value.detach().clone().requires_grad_(value.requires_grad)
-        known.add(id(value))
+        known.add(_memory(value))
         return value
 
     return pytree.tree_map(other, example)
+
+
+def _memory(value: Any) -> int:
+    """What values that share memory have in common: a tensor's storage, else the object itself."""
+    strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    return value.untyped_storage()._cdata if strided else id(value)
 
 
 def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], axes: Sequence[DynamicAxis]) -> Exported:

@@ -150,7 +150,7 @@ class Executable:
             varying_blocks.hold(self._storages.blocks(value.shape for value in inputs))
         self.signature.check_rows(inputs, self._sizes)
         written = [inputs[i] for i in self.signature.written]
-        check_writable(written)
+        check_writable(self.signature.written, inputs)
         returned = self.run((*map(to_argument, inputs), *self._bound()))
         if sizes is not None:
             check_outputs(self.signature.outputs, returned, sizes)

@@ -10,12 +10,18 @@ import numpy as np
 import tvm_ffi
 
 from autocast.errors import InputError
+from autocast.runtime.overlap import shared_with
 from autocast.runtime.tensors import bytes_of, copy, copy_into, is_torch, to_numpy, to_tensor
 
 
-def check_writable(inputs: Sequence[Any]) -> None:
-    """Raise InputError unless these inputs can be written into, each element by itself."""
-    for target in inputs:
+class SharedInputsError(InputError):
+    """An input that a model writes into shares elements with another, which would change with it."""
+
+
+def check_writable(written: Sequence[int], inputs: Sequence[Any]) -> None:
+    """Raise InputError unless the inputs at these positions can be written into, and no others change with them."""
+    for position in written:
+        target = inputs[position]
         if is_torch(target):
             sizes = zip(target.shape, target.stride(), strict=True)
             can_be_written = not any(size > 1 and not stride for size, stride in sizes)
@@ -29,6 +35,11 @@ def check_writable(inputs: Sequence[Any]) -> None:
                 "expected a torch tensor whose elements lie apart, a numpy array or a dense TVM tensor of one's own. "
                 "Pass a copy: value.clone() or numpy.array(value)"
             )
+    if written and (pair := shared_with(written, inputs)) is not None:
+        raise SharedInputsError(
+            f"main: the model writes into its input {pair[0]}, of which input {pair[1]} is a view, or a part; expected "
+            "inputs that share no elements with it. Pass a copy of one of them: value.clone() or numpy.array(value)"
+        )
 
 
 def write_outputs(outputs: Any, inputs: Sequence[Any]) -> Any:

@@ -89,7 +89,7 @@ class StartingExecutable:
             executable = self._now()
             if executable is None:
                 self.signature.bind(inputs)
-                check_writable([inputs[i] for i in self.signature.written])
+                check_writable(self.signature.written, inputs)
                 arguments = [to_tensor(value) for value in inputs]
                 assert self._generic is not None
                 outputs = from_tensor(self._generic(*arguments), kind_of(inputs))

@@ -146,7 +146,7 @@ class TorchExecutable:
             inputs = self.signature.in_places(inputs, named)
         sizes = self.signature.bind(inputs)
         self.signature.check_rows(inputs, sizes)
-        check_writable([inputs[i] for i in self.signature.written])
+        check_writable(self.signature.written, inputs)
         arguments = self.arguments(inputs)
         returned = self.run(arguments)
         check_outputs(_results(self.signature), returned, sizes)

@@ -95,3 +95,59 @@ def test_a_mode_is_an_error_that_says_what_to_pass() -> None:
     compiled = torch.compile(nn.Linear(4, 4), backend=dynamo.backend, mode="max-autotune")
     with pytest.raises(Exception, match="one of Inductor's; expected none"):
         compiled(torch.randn(2, 4))
+
+
+class _Checkpointed(nn.Module):
+    """Parts that are computed again for gradients, one of which has another within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def part(y: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.second, self.first(y).relu(), use_reentrant=False)
+
+        return checkpoint(part, x, use_reentrant=False) + x
+
+
+def test_checkpointed_parts_infer() -> None:
+    module, x = _Checkpointed().eval(), torch.randn(4, 6)
+    with torch.no_grad():
+        torch.testing.assert_close(_compiled(module)(x), module(x))
+
+
+class _Force(nn.Module):
+    """The gradient of an energy, as interatomic potentials return it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.enable_grad():
+            x = x.detach().clone().requires_grad_()
+            energy = self.energy(x).sum()
+            return energy, -torch.autograd.grad(energy, x)[0]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # which Dynamo looks at where it breaks the graph
+def test_gradients_are_taken_in_a_model_that_infers() -> None:
+    module, x = _Force().eval(), torch.randn(4, 3)
+    with torch.no_grad():
+        torch.testing.assert_close(_compiled(module)(x), module(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of torch's own decompositions
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.func.vmap(torch.func.grad(lambda row: row.pow(3).sum()))(x),
+        lambda x: torch.func.hessian(lambda y: (y**3).sum())(x[0]),
+        lambda x: torch.func.jacfwd(torch.sin)(x[0]),
+    ],
+    ids=["grad", "hessian", "jacfwd"],
+)
+def test_functions_of_derivatives_infer(function: Any) -> None:
+    x = torch.randn(4, 3)
+    torch.testing.assert_close(_compiled(function)(x), function(x))
