@@ -54,7 +54,7 @@ def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr)
 
 
 def _floats(rewriter: _Define, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None:
-    """Numbers by 0 and over 0: TVM takes 0 times anything, and over anything, for 0, NaN included, and refuses to write
+    """Numbers plus 0, by 0 and over 0: TVM takes -0 plus 0 for -0, 0 times anything, and over anything, for 0, NaN included, and refuses to write
     what is over 0. Such a 0 becomes a tensor of one element, which it does not look into. Floored ones are Python's."""
     floored = _FLOORED.get(op_name(call) or "")
     has_zero = 0.0 in map(number_of, operands)
@@ -67,6 +67,13 @@ def _floats(rewriter: _Define, call: relax.Call, *operands: relax.Expr) -> relax
         )
     result = floored(rewriter.emit, *operands) if floored else relax.Call(call.op, list(operands), call.attrs)
     return op.reshape(rewriter.emit(result), []) if has_zero and call.ty.ndim == 0 else result
+
+
+def _difference(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
+    """Floating-point numbers plus what is opposite: TVM takes x - x for 0, and (x + y) - x for y."""
+    if dtype_of(call) not in _FLOATS or 0.0 in (number_of(x), number_of(y)):
+        return _floats(rewriter, call, x, y)
+    return op.add(x, rewriter.emit(op.negative(y)))
 
 
 def _of_rank(rewriter: _Define, scalar: relax.Expr, rank: int) -> relax.Expr:
@@ -114,19 +121,52 @@ def _negative(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr 
 
 
 def _passing_nan(rewriter: _Define, call: relax.Call, x: relax.Expr, *others: relax.Expr) -> relax.Expr | None:
-    """maximum, minimum, clip, relu: TVM chooses by a comparison, which is false for a NaN that comes first."""
+    """maximum, minimum, relu: TVM chooses by a comparison, which is false for a NaN that comes first."""
     if dtype_of(x) not in _FLOATS:
         return None
     result = rewriter.emit(relax.Call(call.op, [x, *others], call.attrs))
     return op.where(rewriter.emit(op.isnan(x)), x, result)
 
 
-def _comparison_with_itself(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
-    """`x != x` asks for NaN; TVM's simplifier takes it for false, and `x == x` for true."""
-    if dtype_of(x) not in _FLOATS or not x.same_as(y):
+def _clip(rewriter: _Define, call: relax.Call, x: relax.Expr, low: relax.Expr, high: relax.Expr) -> relax.Expr | None:
+    """What is above the upper bound is that bound, were the lower one above it; and bounds that integers have."""
+    dtype, least, most = str(dtype_of(x)), low.value, high.value
+    if "int" in dtype:
+        known = np.iinfo(dtype)
+        least, most = (int(min(max(bound, known.min), known.max)) for bound in (least, most))
+    clip = op.clip(x, min(least, most), most)
+    passing = _passing_nan(rewriter, clip, *clip.args)
+    return clip if passing is None else passing
+
+
+def _sign(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
+    """Of unsigned integers, 1 but for 0: TVM compares them with -1."""
+    dtype = dtype_of(x) or ""
+    return op.astype(rewriter.emit(op.greater(x, relax.const(0, dtype))), dtype) if dtype.startswith("uint") else None
+
+
+def _log_add_exp(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr:
+    """The larger one, and what the smaller adds: TVM adds exponentials, of which those above 710 are infinite."""
+    emit, dtype = rewriter.emit, dtype_of(call)
+    distance = emit(op.negative(emit(op.abs(emit(op.subtract(x, y))))))
+    added = emit(op.log(emit(op.add(relax.const(1, dtype), emit(op.exp(distance))))))
+    added = emit(op.where(emit(op.equal(x, y)), relax.const(np.log(2), dtype), added))  # infinities, too
+    larger = emit(op.where(emit(op.isnan(x)), x, emit(op.maximum(x, y))))
+    return op.add(larger, added)
+
+
+def _comparison(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
+    """`x != x` asks for NaN; TVM's simplifier takes it for false, and `x == x` for true. NaN is unlike all others, too:
+    TVM has the processor ask for what is less or more."""
+    if dtype_of(x) not in _FLOATS:
         return None
-    is_nan = op.isnan(x)
-    return is_nan if op_name(call) == "relax.not_equal" else op.logical_not(rewriter.emit(is_nan))
+    if x.same_as(y):
+        is_nan = op.isnan(x)
+        return is_nan if op_name(call) == "relax.not_equal" else op.logical_not(rewriter.emit(is_nan))
+    if op_name(call) != "relax.not_equal":
+        return None
+    is_equal = rewriter.emit(op.astype(rewriter.emit(op.equal(x, y)), "uint8"))
+    return op.astype(rewriter.emit(op.bitwise_xor(is_equal, relax.const(1, "uint8"))), "bool")
 
 
 def _bucketize(rewriter: _Define, call: relax.Call, x: relax.Expr, boundaries: relax.Expr) -> relax.Expr | None:
@@ -211,11 +251,15 @@ def _layout_transform(rewriter: _Define, call: relax.Call, x: relax.Expr) -> rel
 
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     **{f"relax.{name}": _division for name in ("divide", "floor_divide", "mod", "floor_mod")},
-    **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "clip", "nn.relu")},
-    **{f"relax.{name}": _comparison_with_itself for name in ("equal", "not_equal", "less_equal", "greater_equal")},
+    **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "nn.relu")},
+    **{f"relax.{name}": _comparison for name in ("equal", "not_equal", "less_equal", "greater_equal")},
     **{f"relax.nn.{kind}avg_pool{rank}d": _mean_of_windows for kind in ("", "adaptive_") for rank in (1, 2, 3)},
     "relax.bucketize": _bucketize,
-    "relax.multiply": _floats,
+    "relax.clip": _clip,
+    "relax.log_add_exp": _log_add_exp,
+    "relax.sign": _sign,
+    **{f"relax.{name}": _floats for name in ("add", "multiply")},
+    "relax.subtract": _difference,
     "relax.negative": _negative,
     "relax.astype": _conversion,
     "relax.layout_transform": _layout_transform,

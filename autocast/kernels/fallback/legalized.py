@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.ir import all_bindings, dtype_of, op_name, relax_functions, shape_of, whereabouts
+from autocast.ir import all_bindings, dtype_of, is_op, op_name, relax_functions, shape_of, whereabouts
 from autocast.kernels.storage import computes, is_narrow
 from autocast.operators import Kind, is_kind
 
@@ -31,6 +31,12 @@ def check_operands(mod: tvm.IRModule) -> tvm.IRModule:
     """
     for var, function in relax_functions(mod):
         for binding in all_bindings(function.body):
+            if is_op(binding.value, "relax.power") and "int" in str(dtype_of(binding.var)):
+                raise UnsupportedError(
+                    f"compile: there is no kernel for relax.power of {dtype_of(binding.var)}, bound to "
+                    f"{whereabouts(binding.var, var.name_hint)}. Expected floating-point numbers, or a square: try "
+                    "R.astype(x, 'float64') before, or R.multiply"
+                )
             if _computes_narrow(binding.value):
                 raise UnsupportedError(
                     f"compile: there is no kernel for {op_name(binding.value)}, bound to "

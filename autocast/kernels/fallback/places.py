@@ -11,6 +11,7 @@ from tvm.relax.expr_functor import mutator
 
 from autocast.ir import dims, dtype_of, op_name
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.fallback.scattering import scattered
 
 op = relax.op
 
@@ -110,6 +111,13 @@ def _along_an_axis(rewriter: _WithinTensors, call: relax.Call, *operands: relax.
     return rewriter.with_places(call, rewriter.within(operands[1], [extent]), operands)
 
 
+def _scatter(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:
+    data, places, updates = operands
+    axis = int(call.attrs.axis) % len(dims(data))
+    within = rewriter.within(places, [dims(data)[axis]])
+    return rewriter.builder_.call_te(scattered, data, within, updates, axis, str(call.attrs.reduction))
+
+
 def _along_columns(rewriter: _WithinTensors, call: relax.Call, *operands: relax.Expr) -> relax.Expr:
     first = int(call.attrs.batch_dims) if op_name(call) == "relax.gather_nd" else 0
     extents = dims(operands[0])[first : first + int(dims(operands[1])[-1])]
@@ -160,7 +168,7 @@ _RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.take": _lookup,
     "relax.dynamic_strided_slice": _slice,
     "relax.gather_elements": _along_an_axis,
-    "relax.scatter_elements": _along_an_axis,
+    "relax.scatter_elements": _scatter,
     "relax.gather_nd": _along_columns,
     "relax.scatter_nd": _along_columns,
     "relax.index_tensor": _along_each_axis,

@@ -250,9 +250,21 @@ def _is_flat(block: s_tir.SBlock) -> bool:
     )
 
 
+#: Functions of the C library, which has none of vectors.
+_OF_NUMBERS = {f"tirx.{name}" for name in ("acosh", "asinh", "atan2", "atanh", "cosh", "hypot", "nextafter", "sinh")}
+
+
 def _takes_vectors(block: s_tir.SBlock) -> bool:
-    """Whether TVM can generate code for vectors of the block: it cannot choose between vectors of bfloat16."""
-    return all(str(write.source.dtype) != "bfloat16" for write in block.writes)
+    """Whether TVM can generate code for vectors of the block: it cannot choose between vectors of bfloat16, and calls
+    some functions number by number."""
+    of_numbers: list[tvm.ir.Call] = []
+
+    def called(call: tvm.ir.Call) -> None:
+        if getattr(call.op, "name", "") in _OF_NUMBERS:
+            of_numbers.append(call)
+
+    tvm_ffi.structural_walk(block.body, ((tvm.ir.Call, called),))
+    return not of_numbers and all(str(write.source.dtype) != "bfloat16" for write in block.writes)
 
 
 def _same(left: list, right: list) -> bool:

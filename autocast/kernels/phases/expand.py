@@ -51,6 +51,19 @@ def _matmul(_: Emit, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Ex
     return relax.op.astype(product, dtype) if dtype != wide else product
 
 
+def _one_hot(_: Emit, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None:
+    """TVM counts the axis from the end of the indices, which have one less."""
+    axis = int(call.attrs.axis)
+    return relax.op.one_hot(*operands, int(call.attrs.depth), axis + call.ty.ndim) if axis < -1 else None
+
+
+def _reduced(_: Emit, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
+    """Along no axis, each element is its own sum; what it varies by is what it differs from itself."""
+    if call.attrs.axis is None or len(call.attrs.axis):
+        return None
+    return relax.op.subtract(x, x) if op_name(call) in ("relax.variance", "relax.std") else x
+
+
 def _view(_: Emit, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None:
     """A view that kernels take: they expect tensors to begin where their memory does."""
     offset = call.args[3]
@@ -63,6 +76,8 @@ def _view(_: Emit, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None
 _UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.matmul": _matmul,
     "relax.memory.view": _view,
+    "relax.one_hot": _one_hot,
+    **dict.fromkeys((f"relax.{name}" for name in "sum mean prod max min variance std".split()), _reduced),
     "relax.ewise_fma": lambda _, call, x, y, z: relax.op.add(relax.op.multiply(x, y), z),
     "relax.nn.attention_var_len": part_sequences,
     "relax.nn.prelu": _prelu,

@@ -175,3 +175,19 @@ def test_products_in_dtypes_that_tvm_has_no_sums_for(dtype: str, out_dtype: str 
     run = vm.compile(model) if by == "kernels" else autocast.to_torch(model)
     expected = (x.double() @ y.double()).to(torch.bool if dtype == "bool" else torch.float64)
     torch.testing.assert_close(run(x, y.contiguous()), expected)
+
+
+@pytest.mark.parametrize("axis", [-3, -2, -1, 0, 1, 2])
+def test_one_hot_along_any_axis(axis: int) -> None:
+    x = np.array([[0, 4, 2], [1, 3, 3]])
+    one, zero = (relax.prim_value(number) for number in (1.0, 0.0))
+    (got,) = run(module(lambda a: relax.op.one_hot(a, one, zero, 5, axis), (x.shape, "int64")), x)
+    np.testing.assert_array_equal(got, np.moveaxis(np.eye(5)[x], -1, axis))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "prod", "max", "min", "variance", "std"])
+def test_what_is_reduced_along_no_axis(name: str) -> None:
+    x = np.array([[1.0, -2.0, np.nan], [np.inf, 0.0, 3.0]], "float32")
+    (got,) = run(module(lambda a: getattr(relax.op, name)(a, []), (x.shape, "float32")), x)
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(got, x - x if name in ("variance", "std") else x)
