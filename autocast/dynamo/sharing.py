@@ -1,6 +1,6 @@
 """Results that share memory in torch do so here: behind a break of the graph, a program writes into one, reads another.
 
-    y = x * 2; a, b = y[:2], y[2:]; return y, a, b
+Such are `y`, `a` and `b` of `y = x * 2` and `a, b = y.chunk(2)`.
 """
 
 from __future__ import annotations

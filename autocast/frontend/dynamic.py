@@ -136,8 +136,10 @@ def grown(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], example: Any) -> 
     return pytree.tree_unflatten(flat, spec)
 
 
-def export_shapes(axes: Sequence[DynamicAxis], module: torch.nn.Module, args: Any, kwargs: Any) -> dict[str, Any] | None:
-    """The `dynamic_shapes` argument of torch.export.export: by the names of `forward`, in the structure of the inputs."""
+def export_shapes(
+    axes: Sequence[DynamicAxis], module: torch.nn.Module, args: Any, kwargs: Any
+) -> dict[str, Any] | None:
+    """The `dynamic_shapes` argument of torch.export.export: by `forward`'s names, in the structure of the inputs."""
     if not axes:
         return None
     by_leaf: dict[int, dict[int, Any]] = {}

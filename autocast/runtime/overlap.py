@@ -50,7 +50,7 @@ def _length(tensor: Any) -> int:
 def _share(one: Any, other: Any) -> bool:
     """Whether two tensors have a byte in common."""
     try:
-        return bool(np.shares_memory(_bytes(one), _bytes(other), max_work=_STEPS))
+        return bool(np.shares_memory(_bytes(one), _bytes(other), _STEPS))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
@@ -61,4 +61,4 @@ def _bytes(value: Any) -> np.ndarray:
         return value
     strides = [stride * value.itemsize for stride in value.stride()]
     memory = (ctypes.c_uint8 * _length(value)).from_address(value.data_ptr())
-    return np.ndarray((*value.shape, value.itemsize), np.uint8, memory, 0, (*strides, 1))
+    return np.ndarray((*value.shape, value.itemsize), np.uint8, memoryview(memory), 0, (*strides, 1))

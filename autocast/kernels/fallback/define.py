@@ -54,8 +54,9 @@ def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr)
 
 
 def _floats(rewriter: _Define, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None:
-    """Numbers plus 0, by 0 and over 0: TVM takes -0 plus 0 for -0, 0 times anything, and over anything, for 0, NaN included, and refuses to write
-    what is over 0. Such a 0 becomes a tensor of one element, which it does not look into. Floored ones are Python's."""
+    """Numbers plus, by and over 0: TVM takes -0 plus 0 for -0, 0 times anything, and over anything, for 0, NaN
+    included, and refuses to write what is over 0. Such a 0 becomes a tensor of one element, which it does not look
+    into. Floored ones are Python's."""
     floored = _FLOORED.get(op_name(call) or "")
     has_zero = 0.0 in map(number_of, operands)
     if dtype_of(call) not in _FLOATS or not (floored or has_zero):

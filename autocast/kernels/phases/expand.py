@@ -77,7 +77,7 @@ _UNKNOWN_TO_TVM: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.matmul": _matmul,
     "relax.memory.view": _view,
     "relax.one_hot": _one_hot,
-    **dict.fromkeys((f"relax.{name}" for name in "sum mean prod max min variance std".split()), _reduced),
+    **dict.fromkeys((f"relax.{name}" for name in ("sum", "mean", "prod", "max", "min", "variance", "std")), _reduced),
     "relax.ewise_fma": lambda _, call, x, y, z: relax.op.add(relax.op.multiply(x, y), z),
     "relax.nn.attention_var_len": part_sequences,
     "relax.nn.prelu": _prelu,
