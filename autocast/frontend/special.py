@@ -18,12 +18,26 @@ op = relax.op
 #: Beyond, the factorial of the order is no number of float64.
 _HIGHEST_ORDER = 170
 
+_BESSEL = ("bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1")
+
 
 def _of(operator: Operator) -> Converter:
     """A function of one tensor, in the dtype of its result."""
     return lambda importer, node: importer.emit(
         operator(cast(importer, importer.arg(node, 0, "self"), importer.dtype(node)))
     )
+
+
+def _bessel(operator: Operator) -> Converter:
+    """A Bessel function, of which the polynomials have the digits of float32."""
+    convert = _of(operator)
+
+    def single(importer: Importer, node: fx.Node) -> relax.Expr:
+        if importer.dtype(node) == "float64":
+            raise ImportModelError("a Bessel function of float64; expected one of float32")
+        return convert(importer, node)
+
+    return single
 
 
 def _of_two(operator: Operator) -> Converter:
@@ -99,10 +113,6 @@ SPECIAL: dict[str, Converter] = {
     **{
         f"special_{name}.default": _of(getattr(special, name))
         for name in (
-            "bessel_j0",
-            "bessel_j1",
-            "bessel_y0",
-            "bessel_y1",
             "erfcx",
             "i0e",
             "i1",
@@ -111,6 +121,7 @@ SPECIAL: dict[str, Converter] = {
             "ndtri",
         )
     },
+    **{f"special_{name}.default": _bessel(getattr(special, name)) for name in _BESSEL},
     "special_modified_bessel_i0.default": _of(special.i0),
     "special_modified_bessel_i1.default": _of(special.i1),
     "special_spherical_bessel_j0.default": _spherical_bessel,

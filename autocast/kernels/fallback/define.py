@@ -1,4 +1,4 @@
-"""Define what TVM leaves to chance: numbers by and over 0, NaN in extrema, integers that wrap around, small images."""
+"""Define what TVM leaves to chance: integers over 0 and beyond their dtype, bounds, places, images of one pixel."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import tvm
 from tvm import relax, tirx
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import dims, dtype_of, is_constant, number_of, op_name, shape_of
+from autocast.ir import dims, dtype_of, number_of, op_name
 from autocast.ir.rewriting import BindingRewriter, rewrite_functions
+from autocast.kernels.fallback import floats
+from autocast.kernels.fallback.floats import FLOATS
 from autocast.kernels.fallback.wrapping import may_wrap, wrapping
 from autocast.kernels.storage import is_narrow
 
 op = relax.op
-
-_FLOATS = ("float64", "float32", "float16")
 
 
 @mutator
@@ -36,8 +36,8 @@ def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr)
     knows which one is chosen it leaves the choice of the divisor out, and vectors compute both.
     """
     dtype = dtype_of(x) or ""
-    if dtype in _FLOATS:
-        return _floats(rewriter, call, x, y)
+    if dtype in FLOATS:
+        return floats.with_zeros(rewriter, call, x, y)
     if "int" not in dtype or number_of(y) not in (None, 0.0, -1.0):
         return None
     zero, one = relax.const(0, dtype), relax.const(1, dtype)
@@ -53,80 +53,10 @@ def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr)
     return result if is_remainder else op.multiply(rewriter.emit(result), factor)
 
 
-def _floats(rewriter: _Define, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None:
-    """Numbers plus, by and over 0: TVM takes -0 plus 0 for -0, 0 times anything, and over anything, for 0, NaN
-    included, and refuses to write what is over 0. Such a 0 becomes a tensor of one element, which it does not look
-    into. Floored ones are Python's."""
-    floored = _FLOORED.get(op_name(call) or "")
-    has_zero = 0.0 in map(number_of, operands)
-    if dtype_of(call) not in _FLOATS or not (floored or has_zero):
-        return None
-    if has_zero:
-        rank = max(call.ty.ndim, 1)
-        operands = tuple(
-            _of_rank(rewriter, operand, rank) if shape_of(operand) == () else operand for operand in operands
-        )
-    result = floored(rewriter.emit, *operands) if floored else relax.Call(call.op, list(operands), call.attrs)
-    return op.reshape(rewriter.emit(result), []) if has_zero and call.ty.ndim == 0 else result
-
-
-def _difference(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
-    """Floating-point numbers plus what is opposite: TVM takes x - x for 0, and (x + y) - x for y."""
-    if dtype_of(call) not in _FLOATS or 0.0 in (number_of(x), number_of(y)):
-        return _floats(rewriter, call, x, y)
-    return op.add(x, rewriter.emit(op.negative(y)))
-
-
-def _of_rank(rewriter: _Define, scalar: relax.Expr, rank: int) -> relax.Expr:
-    if is_constant(scalar):
-        return relax.const(scalar.value.numpy().reshape([1] * rank), dtype_of(scalar))
-    return rewriter.emit(op.reshape(scalar, [1] * rank))
-
-
-_Emit = Callable[[relax.Expr], relax.Expr]
-
-
-def _floor_mod(emit: _Emit, x: relax.Expr, y: relax.Expr) -> relax.Expr:
-    """The exact rest, with the sign of the divisor: TVM's own subtracts a rounded quotient's multiple."""
-    rest, has_other_sign = _rest(emit, x, y)
-    return op.where(has_other_sign, emit(op.add(rest, y)), rest)
-
-
-def _floor_divide(emit: _Emit, x: relax.Expr, y: relax.Expr) -> relax.Expr:
-    """How often `y` goes into `x` less the rest, a whole number but for rounding; by 0 the quotient."""
-    rest, has_other_sign = _rest(emit, x, y)
-    quotient = emit(op.divide(emit(op.subtract(x, rest)), y))
-    less = emit(op.subtract(quotient, relax.const(1, dtype_of(x))))
-    quotient = emit(op.round(emit(op.where(has_other_sign, less, quotient))))
-    return op.where(emit(op.equal(y, relax.const(0, dtype_of(y)))), emit(op.divide(x, y)), quotient)
-
-
-def _rest(emit: _Emit, x: relax.Expr, y: relax.Expr) -> tuple[relax.Expr, relax.Expr]:
-    """What a truncating division leaves, and whether its sign is not that of the divisor."""
-    zero, rest = relax.const(0, dtype_of(x)), emit(op.mod(x, y))
-    below = emit(op.logical_and(emit(op.less(rest, zero)), emit(op.greater(y, zero))))
-    above = emit(op.logical_and(emit(op.greater(rest, zero)), emit(op.less(y, zero))))
-    return rest, emit(op.logical_or(below, above))
-
-
-_FLOORED: dict[str, Callable[[_Emit, relax.Expr, relax.Expr], relax.Expr]] = {
-    "relax.floor_mod": _floor_mod,
-    "relax.floor_divide": _floor_divide,
-}
-
-
 def _negative(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | None:
     """Unsigned integers wrap around: TVM multiplies by -1, which is none of them."""
     dtype = dtype_of(x) or ""
     return op.subtract(relax.const(0, dtype), x) if dtype.startswith("uint") else None
-
-
-def _passing_nan(rewriter: _Define, call: relax.Call, x: relax.Expr, *others: relax.Expr) -> relax.Expr | None:
-    """maximum, minimum, relu: TVM chooses by a comparison, which is false for a NaN that comes first."""
-    if dtype_of(x) not in _FLOATS:
-        return None
-    result = rewriter.emit(relax.Call(call.op, [x, *others], call.attrs))
-    return op.where(rewriter.emit(op.isnan(x)), x, result)
 
 
 def _clip(rewriter: _Define, call: relax.Call, x: relax.Expr, low: relax.Expr, high: relax.Expr) -> relax.Expr | None:
@@ -136,7 +66,7 @@ def _clip(rewriter: _Define, call: relax.Call, x: relax.Expr, low: relax.Expr, h
         known = np.iinfo(dtype)
         least, most = (int(min(max(bound, known.min), known.max)) for bound in (least, most))
     clip = op.clip(x, min(least, most), most)
-    passing = _passing_nan(rewriter, clip, *clip.args)
+    passing = floats.passing_nan(rewriter, clip, *clip.args)
     return clip if passing is None else passing
 
 
@@ -146,33 +76,9 @@ def _sign(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Expr | No
     return op.astype(rewriter.emit(op.greater(x, relax.const(0, dtype))), dtype) if dtype.startswith("uint") else None
 
 
-def _log_add_exp(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr:
-    """The larger one, and what the smaller adds: TVM adds exponentials, of which those above 710 are infinite."""
-    emit, dtype = rewriter.emit, dtype_of(call)
-    distance = emit(op.negative(emit(op.abs(emit(op.subtract(x, y))))))
-    added = emit(op.log(emit(op.add(relax.const(1, dtype), emit(op.exp(distance))))))
-    added = emit(op.where(emit(op.equal(x, y)), relax.const(np.log(2), dtype), added))  # infinities, too
-    larger = emit(op.where(emit(op.isnan(x)), x, emit(op.maximum(x, y))))
-    return op.add(larger, added)
-
-
-def _comparison(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
-    """`x != x` asks for NaN; TVM's simplifier takes it for false, and `x == x` for true. NaN is unlike all others, too:
-    TVM has the processor ask for what is less or more."""
-    if dtype_of(x) not in _FLOATS:
-        return None
-    if x.same_as(y):
-        is_nan = op.isnan(x)
-        return is_nan if op_name(call) == "relax.not_equal" else op.logical_not(rewriter.emit(is_nan))
-    if op_name(call) != "relax.not_equal":
-        return None
-    is_equal = rewriter.emit(op.astype(rewriter.emit(op.equal(x, y)), "uint8"))
-    return op.astype(rewriter.emit(op.bitwise_xor(is_equal, relax.const(1, "uint8"))), "bool")
-
-
 def _bucketize(rewriter: _Define, call: relax.Call, x: relax.Expr, boundaries: relax.Expr) -> relax.Expr | None:
     """NaN is after all boundaries, as it is in a sort; TVM finds it before the first."""
-    if dtype_of(x) not in _FLOATS:
+    if dtype_of(x) not in FLOATS:
         return None
     place, count = rewriter.emit(relax.Call(call.op, [x, boundaries], call.attrs)), dims(boundaries)[0]
     dtype = dtype_of(call)
@@ -202,7 +108,7 @@ def _conversion(rewriter: _Define, call: relax.Call, x: relax.Expr) -> relax.Exp
         code = rewriter.emit(op.astype(rewriter.emit(op.memory.view(x, dtype="uint8")), "int32"))
         return op.astype(rewriter.emit(op.take(relax.const(values), code, axis=0, mode="fast")), dtype_of(call))
     small = dtype_of(call) in ("int8", "uint8", "int16", "uint16")
-    if not small or dtype_of(x) not in (*_FLOATS, "bfloat16"):
+    if not small or dtype_of(x) not in (*FLOATS, "bfloat16"):
         return None
     return op.astype(rewriter.emit(op.astype(x, "int32")), dtype_of(call))
 
@@ -251,16 +157,12 @@ def _layout_transform(rewriter: _Define, call: relax.Call, x: relax.Expr) -> rel
 
 
 _RULES: dict[str, Callable[..., relax.Expr | None]] = {
+    **floats.RULES,
     **{f"relax.{name}": _division for name in ("divide", "floor_divide", "mod", "floor_mod")},
-    **{f"relax.{name}": _passing_nan for name in ("maximum", "minimum", "nn.relu")},
-    **{f"relax.{name}": _comparison for name in ("equal", "not_equal", "less_equal", "greater_equal")},
     **{f"relax.nn.{kind}avg_pool{rank}d": _mean_of_windows for kind in ("", "adaptive_") for rank in (1, 2, 3)},
     "relax.bucketize": _bucketize,
     "relax.clip": _clip,
-    "relax.log_add_exp": _log_add_exp,
     "relax.sign": _sign,
-    **{f"relax.{name}": _floats for name in ("add", "multiply")},
-    "relax.subtract": _difference,
     "relax.negative": _negative,
     "relax.astype": _conversion,
     "relax.layout_transform": _layout_transform,

@@ -1,7 +1,8 @@
 """Compare floating-point numbers as whole ones that are in the same order, where TVM looks for places or sorts.
 
 It compares with `<`, which has no order for NaN: in a sort, one of them leaves all others where they were. NaN is the
-largest of all, and where the smallest is looked for, the smallest.
+largest of all, and where the smallest is looked for, the smallest. So it is in extrema of float64, in which TVM passes
+over NaN and knows of nothing below the lowest finite number.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from autocast.ir.rewriting import BindingRewriter, rewrite_functions
 _KEYS = {"float32": "int32", "float64": "int64"}
 _FLOATS = (*_KEYS, "float16")
 _OPERATORS = tuple(f"relax.{name}" for name in ("sort", "argsort", "topk", "argmax", "argmin"))
+#: Operators whose result is one of the numbers; of narrower ones, kernels of ours compute them.
+_EXTREMA = ("relax.max", "relax.min", *(f"relax.nn.max_pool{rank}d" for rank in (1, 2, 3)))
 
 
 def _flipped(bits: tirx.Expr, dtype: str) -> tirx.Expr:
@@ -55,6 +58,11 @@ class _OrderFloats(BindingRewriter):
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
         name = op_name(call)
+        if name in _EXTREMA and dtype_of(call) == "float64":
+            keys = self.emit(
+                self.te(partial(_key, zeros_alike=False, nan_first=name == "relax.min"), self.new(call.args[0]))
+            )
+            return self.numbers(relax.Call(call.op, [keys], call.attrs), call.args[0])
         if name not in _OPERATORS or dtype_of(call.args[0]) not in _FLOATS:
             return None
         data, options = self.new(call.args[0]), call.attrs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -62,46 +61,6 @@ def test_numbers_that_are_known_count_as_others_do(name: str, dtype: str) -> Non
         torch.testing.assert_close(got, expected, equal_nan=True)
         if name in ("add", "subtract", "multiply"):  # 0 has a sign
             assert torch.equal(torch.signbit(got)[~got.isnan()], torch.signbit(expected)[~got.isnan()])
-
-
-#: Of x, y and 1: differences that are 0, x or y where numbers are not rounded and none is NaN.
-_DIFFERENCES: dict[str, Callable[..., Any]] = {
-    "of itself": lambda x, y, one, add, subtract: subtract(x, x),
-    "of a sum and its first": lambda x, y, one, add, subtract: subtract(add(x, y), x),
-    "of a sum and its second": lambda x, y, one, add, subtract: subtract(add(x, y), y),
-    "of a sum and a number": lambda x, y, one, add, subtract: subtract(add(x, one), one),
-    "of a part and the sum": lambda x, y, one, add, subtract: subtract(x, add(y, x)),
-    "of sums in another order": lambda x, y, one, add, subtract: subtract(add(x, one), add(one, x)),
-    "within a sum": lambda x, y, one, add, subtract: add(y, subtract(x, x)),
-}
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", _DIFFERENCES)
-def test_differences_are_rounded_and_of_nan_nan(name: str, dtype: str) -> None:
-    with np.errstate(all="ignore"):
-        x, y = np.tile(SPECIAL, 10).astype(dtype), np.repeat(SPECIAL, 10).astype(dtype)
-        expected = _DIFFERENCES[name](x, y, np.ones((), dtype), np.add, np.subtract)
-    one = relax.const(1.0, dtype)
-    body = module(lambda a, b: _DIFFERENCES[name](a, b, one, op.add, op.subtract), (x.shape, dtype), (y.shape, dtype))
-    np.testing.assert_array_equal(run(body, x, y)[0], expected)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_nan_differs_from_all_numbers(dtype: str) -> None:
-    with np.errstate(over="ignore"):
-        x, y = np.tile(SPECIAL, 16).astype(dtype), np.repeat(SPECIAL, 16).astype(dtype)
-    (got,) = run(module(op.not_equal, (x.shape, dtype), (y.shape, dtype)), x, y)
-    np.testing.assert_array_equal(got, x != y)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_logarithms_of_sums_of_large_exponentials(dtype: str) -> None:
-    x = np.array([1000, -np.inf, np.inf, np.nan, 3, -1000] * 8, dtype)
-    y = np.array([1000, -np.inf, np.inf, 3, np.nan, -999] * 8, dtype)
-    (got,) = run(module(op.log_add_exp, (x.shape, dtype), (y.shape, dtype)), x, y)
-    with np.errstate(invalid="ignore"):
-        np.testing.assert_allclose(got, np.logaddexp(x, y), rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int64", "float64", "float32"])

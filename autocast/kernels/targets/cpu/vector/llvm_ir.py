@@ -49,6 +49,11 @@ define linkonce_odr float @autocast_sum(<L x float> %x) alwaysinline {
 define linkonce_odr <L x float> @autocast_once(<L x float> %x) alwaysinline {
   ret <L x float> %x
 }
+declare <L x float> @llvm.arithmetic.fence.vLf32(<L x float>)
+define linkonce_odr <L x float> @autocast_unfused(<L x float> %x) alwaysinline {
+  %rounded = call <L x float> @llvm.arithmetic.fence.vLf32(<L x float> %x)
+  ret <L x float> %rounded
+}
 define linkonce_odr <L x float> @autocast_rounded_off(<L x float> %a, <L x float> %b) alwaysinline {
   %sum = fadd <L x float> %a, %b
   %from_b = fsub <L x float> %sum, %a
