@@ -15,9 +15,9 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from autocast import amp
 from autocast.dynamo.sharing import Sharing
+from autocast.dynamo.traceable import make_traceable
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend import from_torch
-from autocast.frontend.autocast_blocks import enter_blocks
 from autocast.frontend.conditions import ASSUMED, Condition, guarded
 from autocast.kernels import detect_target
 from autocast.model.value import Model
@@ -76,17 +76,6 @@ class Inputs(torch.nn.Module):
         return tuple(graph.kept(position, results[position]) for position in graph.results)
 
 
-def _enter_checkpoints(graph: fx.Graph) -> None:
-    """Call parts that are checkpointed as they are: without gradients nothing is kept of them."""
-    parts = graph.find_nodes(op="call_function", target=torch.ops.higher_order.tag_activation_checkpoint)
-    for node in parts:
-        with graph.inserting_before(node):
-            node.replace_all_uses_with(graph.call_module(node.args[0].target, tuple(node.args[1:])))
-        graph.erase_node(node)
-    if parts:
-        graph.owning_module.recompile()
-
-
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
@@ -143,10 +132,7 @@ class Graph:
 
     def __init__(self, body: fx.GraphModule, options: Mapping[str, Any], examples: Sequence[Any]) -> None:
         self.body, self.options = body, options
-        for part in body.modules():
-            if isinstance(part, fx.GraphModule):
-                enter_blocks(part.graph)
-                _enter_checkpoints(part.graph)
+        make_traceable(body)
         placeholders = [node for node in body.graph.nodes if node.op == "placeholder"]
         values = list(map(value_of, placeholders))
         tensors = [i for i, value in enumerate(examples) if isinstance(value, torch.Tensor)]

@@ -95,6 +95,7 @@ class _Conversion(type):
     symbolic: Callable[[Any], Any]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(value.item() if isinstance(value, torch.Tensor) else value for value in args)
         return (cls.symbolic if _varies(*args) else cls.native)(*args, **kwargs)
 
     def __instancecheck__(cls, value: Any) -> bool:

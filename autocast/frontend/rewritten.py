@@ -201,6 +201,20 @@ torch.library.register_fake(
 #: Operators that stand for others of torch in an exported program: those that are called when the model runs.
 CALLED = {"autocast.ctc_loss.default": "aten.ctc_loss.Tensor"}
 
+
+def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """`tensor.data = value`, where the value is new: as a write, which torch.export takes for a change of state."""
+    if value is tensor:
+        return
+    if value.shape != tensor.shape or value.dtype != tensor.dtype or isinstance(value, torch.nn.Parameter):
+        raise ImportModelError(
+            f"`.data` becomes a {value.dtype} of shape {tuple(value.shape)}, of {tensor.dtype} and {tuple(tensor.shape)}"
+            "; expected a computed tensor of the same dtype and shape. Leave the assignment out of the module"
+        )
+    with torch.no_grad():
+        tensor.copy_(value)
+
+
 #: Functions, as a module calls them, and what is called instead.
 _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     F.alpha_dropout: partial(_alpha_dropout, of_features=False),
@@ -214,6 +228,8 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.resize_as_, torch.Tensor.resize_as_), _resize_as),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _corrcoef),
+    torch.Tensor.data.__get__: lambda tensor, *_: tensor.detach(),  # type: ignore[attr-defined]
+    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     **VARYING,
 }
 

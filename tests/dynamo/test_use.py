@@ -117,6 +117,28 @@ def test_checkpointed_parts_infer() -> None:
         torch.testing.assert_close(_compiled(module)(x), module(x))
 
 
+@pytest.mark.parametrize("is_wrapped", [False, True], ids=["compiled", "wrapped"])
+def test_weights_that_are_written_past_autograd(is_wrapped: bool) -> None:
+    class Clips(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.scale = nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.weight.data = self.weight.data.to(x.device)
+            self.weight.data = F.normalize(self.weight.data, dim=0)
+            self.scale.data.clamp_(min=0.0)
+            return x @ self.weight * self.scale
+
+    module, x = Clips().eval(), torch.randn(2, 4)
+    expected = copy.deepcopy(module)
+    run = autocast.wrap(module, policy="mp0") if is_wrapped else _compiled(module)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(run(x), expected(x))
+    torch.testing.assert_close(module.state_dict(), expected.state_dict())
+
+
 class _Force(nn.Module):
     """The gradient of an energy, as interatomic potentials return it."""
 

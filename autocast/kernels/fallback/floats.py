@@ -41,7 +41,7 @@ def _difference(rewriter: BindingRewriter, call: relax.Call, x: relax.Expr, y: r
 
 
 def _sum(rewriter: BindingRewriter, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
-    """Two products are rounded before, as `specs.program.rounded_products` says."""
+    """Two products are rounded before, as `matching.translate` does it."""
     if dtype_of(call) not in FLOATS or not all(_is_product(rewriter, operand) for operand in call.args):
         return with_zeros(rewriter, call, x, y)
     return op.add(*(_rounded(rewriter, new, old) for new, old in zip((x, y), call.args, strict=True)))

@@ -25,6 +25,8 @@ SEEDED = tuple(f"relax.nn.{name}" for name in ("seeded_dropout", "seeded_normal"
 #: Operators that only vectors compute whole: our own, and those that TVM cannot compute.
 VECTOR_OPERATORS = (*SEEDED, "relax.nn.log1p", "relax.nn.expm1", "relax.ewise_fma", "relax.nn.prelu")
 
+_PRODUCTS = ("multiply", "square", "cube")
+
 #: Dtypes whose values vectors of float32 hold exactly.
 EXACT = ("float32", *LOW, "bool")
 
@@ -131,7 +133,20 @@ class Translation:
         known = operation(value)
         assert known is not None
         function, operands = known
-        return self.step(function, *[self.constant(o) if isinstance(o, float) else self.value(o) for o in operands])
+        steps = [self.constant(o) if isinstance(o, float) else self.value(o) for o in operands]
+        return self.step(function, *self.unfused(function, steps))
+
+    def unfused(self, function: str, operands: list[int]) -> list[int]:
+        """The operands of a step, of which products are rounded before, so that equal ones leave nothing.
+
+        Where one of two products is fused with their difference, `a * a - b * b` is not 0 of equal numbers, but what
+        the other was rounded by, and perhaps negative. What is added to a product is, and fused with it.
+        """
+        products = [self.builder.steps[operand][0] in _PRODUCTS for operand in operands]
+        if function != "subtract" and not (function == "add" and all(products)):
+            return operands
+        pairs = zip(operands, products, strict=True)
+        return [self.step("unfused", operand) if is_product else operand for operand, is_product in pairs]
 
     def seeded(self, call: relax.Call) -> int:
         """The step of an operator of random numbers."""

@@ -21,8 +21,6 @@ Shape: TypeAlias = tuple[Dim, ...]
 #: ("word", argument, index) of an int32 argument.
 Step: TypeAlias = tuple
 
-_PRODUCTS = ("multiply", "square", "cube")
-
 _SOURCES = ("load", "constant", "column", "length", "position", "bits", "word")
 
 
@@ -99,17 +97,6 @@ def in_place(program: Program, outputs: Iterable[int]) -> list[list[int]]:
 def operands_of(step: Step) -> tuple[int, ...]:
     """The numbers of the steps that `step` is computed from."""
     return () if step[0] in _SOURCES else step[1:]
-
-
-def rounded_products(program: Program, step: int) -> list[bool]:
-    """Which operands of a step are products that are rounded before: what differs little must not be left over.
-
-    Where one of two products is fused with their difference, `a * a - b * b` is not 0 of equal numbers, but what the
-    other was rounded by, and perhaps negative. What is added to a product is, and fused with it.
-    """
-    products = [program.steps[operand][0] in _PRODUCTS for operand in program.operands(step)]
-    cancels = program.steps[step][0] == "subtract" or (program.steps[step][0] == "add" and all(products))
-    return [cancels and is_product for is_product in products]
 
 
 @dataclass

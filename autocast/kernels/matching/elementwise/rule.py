@@ -88,7 +88,7 @@ def _with_results(function: relax.Function, found: list[tuple[list[relax.Var], T
 
 def _title(program: Program, number: int) -> str:
     """The name of a kernel; equal ones get a suffix."""
-    unnamed = ("load", "constant", "round_bfloat16", "round_float16")
+    unnamed = ("load", "constant", "round_bfloat16", "round_float16", "unfused")
     functions = [step[0] for step in program.steps if step[0] not in unnamed] or ["cast"]
     return "_".join(["elementwise", *functions[:4], "x".join(map(str, program.space)), program.outputs[0][2]])
 

@@ -194,7 +194,8 @@ class _Reductions(KernelRewriter):
         centered = translation.step("subtract", translation.value(group.data), load)
         steps = [centered, translation.step("multiply", centered, centered)]
         off, squares = map(self.emit, self.reduced([group], translation, steps, [rest, square]))
-        variance = self.emit(relax.op.subtract(squares, self.emit(relax.op.multiply(off, off))))
+        opposite = self.emit(relax.op.negative(off))  # fused, as the square alone may be infinite
+        variance = self.emit(relax.op.ewise_fma(opposite, off, squares))
         variance = self.emit(relax.op.maximum(variance, relax.const(0.0, "float32")))
         variance = self.emit(relax.op.reshape(variance, dims(group.end)))
         return relax.op.astype(variance, storage(group.end)) if storage(group.end) in LOW else variance

@@ -19,7 +19,7 @@ _COSTS = {
         ("add", "subtract", "multiply", "maximum", "minimum", "where", "relu", "negative", "abs", "clip"), 1
     ),
     **dict.fromkeys(("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "square"), 1),
-    **dict.fromkeys(("logical_and", "logical_or", "logical_not", "column", "constant", "round_bfloat16"), 1),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_not", "column", "constant", "round_bfloat16", "unfused"), 1),
     **dict.fromkeys(("divide", "sqrt", "rsqrt", "reciprocal"), 8),
     **dict.fromkeys(SCANS, 1000),
 }

@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
 from autocast.kernels.extents import Extent, i64, quotient, remainder
-from autocast.kernels.specs.program import Dim, Program, rounded_products
+from autocast.kernels.specs.program import Dim, Program
 from autocast.kernels.targets.cpu.vector.expression import FUNCTIONS
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat
 
@@ -162,9 +162,7 @@ class Evaluator:
             return self.unit.splat(self.scalars[step])
         if head == "load":
             return T.bind(self.unit.load(self.arguments[operands[0]], self.places[step] + column, count))
-        rounded = rounded_products(self.program, step)
         operands = [self.vector(operand, column, count, memo) for operand in operands]
-        operands = [self.unit.unfused(x) if is_rounded else x for x, is_rounded in zip(operands, rounded, strict=True)]
         return T.bind(self.unit.once(FUNCTIONS[head](*operands)))
 
 

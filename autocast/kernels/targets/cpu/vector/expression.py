@@ -10,8 +10,8 @@ from tvm import tirx
 
 from autocast.kernels.targets.cpu.vector import vector_math
 
-#: What is left of numbers after they were stored; defined by `llvm_ir`.
-_ROUNDINGS = ("round_bfloat16", "round_float16")
+#: What is left of numbers after they were stored, or were computed by themselves; defined by `llvm_ir`.
+_ROUNDINGS = ("round_bfloat16", "round_float16", "unfused")
 
 
 def _difference(a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:

@@ -17,7 +17,7 @@ from autocast.kernels.targets.cpu.vector.unit import VectorUnit
 
 #: Functions of so few instructions that they are applied where the sums are.
 _LIGHT = frozenset(
-    ("add", "clip", "maximum", "minimum", "multiply", "relu", "round_bfloat16", "round_float16", "subtract")
+    ("add", "clip", "maximum", "minimum", "multiply", "relu", "round_bfloat16", "round_float16", "subtract", "unfused")
 )
 
 

@@ -95,10 +95,6 @@ class VectorUnit:
         """A float32 vector to bind where several read it: TIR's simplifier would compute it for each of them."""
         return tirx.call_extern(self.dtype, "autocast_once", value)
 
-    def unfused(self, product: tirx.Expr) -> tirx.Expr:
-        """A float32 vector of products, which are rounded before something is added to them."""
-        return tirx.call_extern(self.dtype, "autocast_unfused", product)
-
     def multiply_add(self, a: tirx.Expr, b: tirx.Expr, c: tirx.Expr) -> tirx.Expr:
         """`a * b + c` of float32 vectors, fused where the target fuses."""
         return tirx.call_llvm_pure_intrin(self.dtype, "llvm.fmuladd", a, b, c)

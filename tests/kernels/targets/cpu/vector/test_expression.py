@@ -68,6 +68,7 @@ REFERENCES: dict[str, Callable[..., np.ndarray]] = {
     "cube": lambda x: x**3,
     "fourth": lambda x: x**4,
     "ewise_fma": lambda x, y, z: x * y + z,
+    "unfused": lambda x: x,
     "round_bfloat16": _rounded(ml_dtypes.bfloat16),
     "round_float16": _rounded(np.float16),
     "exp": np.exp,
