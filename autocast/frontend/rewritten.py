@@ -208,8 +208,8 @@ def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
         return
     if value.shape != tensor.shape or value.dtype != tensor.dtype or isinstance(value, torch.nn.Parameter):
         raise ImportModelError(
-            f"`.data` becomes a {value.dtype} of shape {tuple(value.shape)}, of {tensor.dtype} and {tuple(tensor.shape)}"
-            "; expected a computed tensor of the same dtype and shape. Leave the assignment out of the module"
+            f"`.data` becomes a {value.dtype} of shape {tuple(value.shape)}, and was a {tensor.dtype} of "
+            f"{tuple(tensor.shape)}; expected a computed tensor of the same. Leave the assignment out of the module"
         )
     with torch.no_grad():
         tensor.copy_(value)
@@ -228,8 +228,8 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.resize_as_, torch.Tensor.resize_as_), _resize_as),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _corrcoef),
-    torch.Tensor.data.__get__: lambda tensor, *_: tensor.detach(),  # type: ignore[attr-defined]
-    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
+    torch.Tensor.data.__get__: lambda tensor, *_: tensor.detach(),
+    torch.Tensor.data.__set__: _set_data,
     **VARYING,
 }
 
