@@ -20,7 +20,7 @@ def make_traceable(body: fx.GraphModule) -> None:
     for module in body.modules():
         if isinstance(module, fx.GraphModule):
             enter_blocks(module.graph)
-            if any([_rewritten(module.graph, node) for node in list(module.graph.nodes)]):
+            if sum(_rewritten(module.graph, node) for node in list(module.graph.nodes)):
                 module.recompile()
 
 
