@@ -230,11 +230,12 @@ def test_onnx_knows_what_values_decide(tmp_path: Path) -> None:
         np.testing.assert_allclose(result, module(given).numpy(), rtol=1e-6)
 
 
-def test_int_of_an_item_is_one_without_sizes_that_vary() -> None:
+@pytest.mark.parametrize("is_item", [True, False], ids=["item", "tensor"])
+def test_int_of_a_number_of_a_tensor_is_one_without_sizes_that_vary(is_item: bool) -> None:
     """torch.export would make a number of it; `int` is another function in the files that ask for it."""
 
     def mask(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        longest = int(torch.max(lengths).item())
+        longest = int(torch.max(lengths).item()) if is_item else int(lengths.max())
         return torch.arange(longest).expand(lengths.shape[0], longest) >= lengths[:, None]
 
     model = from_torch(Calls(mask), (torch.randn(2, 20), torch.tensor([20, 13])))

@@ -12,7 +12,7 @@ from torch import nn
 
 import autocast
 from autocast import amp, from_torch, runtime, to_onnx, to_torch, vm
-from autocast.errors import InputError, UnsupportedError
+from autocast.errors import ImportModelError, InputError, UnsupportedError
 from autocast.model.value import Model
 from autocast.training import MSE, SGD, Trainer
 
@@ -116,3 +116,48 @@ def test_training_a_model_that_writes_into_its_inputs_leaves_the_batch_alone() -
     loss = float(trainer.step((given, labels)))
     assert loss == pytest.approx(float(nn.functional.mse_loss(module(x.clone()), labels).detach()), rel=1e-5)
     assert torch.equal(given, x)
+
+
+def test_inputs_that_share_what_is_written_are_refused(model: Model) -> None:
+    whole = torch.randn(4, 4)
+    with pytest.raises(InputError, match=r"writes into its input 1, of which input 0"):
+        model(whole[:3], whole[1:])
+    assert vm.compile(model)(whole[:1].expand(3, 4), torch.zeros(3, 4))
+
+
+def test_examples_may_be_views_of_one_another(module: nn.Module) -> None:
+    whole = torch.randn(3, 4)
+    _check(from_torch(module, (whole, whole)), module)
+    _check(from_torch(module, (whole, whole.view(12).view(3, 4))), module)
+
+
+class _PastAutograd(nn.Module):
+    """Reads and writes `.data`, as layers do that clip or normalize their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(4, 3)), nn.Parameter(torch.randn(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.weight.data = nn.functional.normalize(self.weight.data, dim=0)
+        self.scale.data.clamp_(min=0.0)
+        return x.data @ self.weight * self.scale
+
+
+def test_writes_past_autograd_are_updates() -> None:
+    module, x = _PastAutograd().eval(), torch.randn(2, 4)
+    model = from_torch(copy.deepcopy(module), (x,))
+    assert sorted(model.updated) == ["scale", "weight"]
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(model(x), module(x))
+
+
+def test_data_of_another_shape_is_refused() -> None:
+    class Grows(_PastAutograd):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.scale.data = torch.cat([self.scale.data, self.scale.data])
+            return x
+
+    with pytest.raises(ImportModelError, match=r"`\.data` becomes a torch\.float32 of shape \(6,\)"):
+        from_torch(Grows(), (torch.randn(2, 4),))

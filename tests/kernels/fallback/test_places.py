@@ -40,6 +40,14 @@ def test_gather_elements(rows: int | str) -> None:
     np.testing.assert_array_equal(got, _TABLE[_NEAREST])
 
 
+@pytest.mark.parametrize("rows", [1, 3, 70])
+def test_take_of_as_many_squared_as_there_are(rows: int) -> None:
+    """Whose count TVM knows to be 0 where there are no rows."""
+    table, places = np.arange(rows, dtype="float32"), np.abs(np.arange(rows)[:, None] - np.arange(rows))
+    got = _result(lambda x, i: op.take(x, i, 0, "wrap"), table, places, shapes=[("n",), ("n", "n")])
+    np.testing.assert_array_equal(got, table[places])
+
+
 def test_constant_places_in_a_tuple() -> None:
     places = relax.const(np.array([7, -1, 2]))
     got = _result(lambda x: op.index_tensor(x, relax.Tuple([places])), _TABLE)

@@ -73,7 +73,8 @@ def lookup(spec: Lookup, target: tvm.target.Target, name: str) -> tirx.PrimFunc:
                 if isinstance(rows, int):
                     copy()
                 else:
-                    with T.If(i64(rows) > 0):
+                    # Were there as many numbers as rows, TVM would divide by their count where it is known to be 0.
+                    with T.If(i64(unit.opaque(rows)) > 0):
                         with T.Then():
                             copy()
                         with T.Else(), T.serial(0, several * i64(after)) as element:  # a table without rows
