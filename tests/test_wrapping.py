@@ -387,3 +387,24 @@ def test_numbers_that_a_module_returns_stay_numbers_and_follow_sizes(imports: li
     del got["sum"]
     assert got == {"rows": 5, "share": 0.625, "aux": 0.1, "word": "x"}
     assert len(imports) == 1
+
+
+def test_layers_that_are_lazy_are_made_by_the_first_call() -> None:
+    module, x = autocast.wrap(nn.Sequential(nn.LazyLinear(3), nn.ReLU()), policy="mp0"), torch.randn(4, 6)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(module(x), (x @ module[0].weight.T + module[0].bias).relu())
+
+
+def test_the_default_dtype_is_that_of_the_call() -> None:
+    class Ones(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ones(2) * x.shape[0]
+
+    module, x = autocast.wrap(Ones()), torch.randn(3)
+    before = module(x).dtype
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert (before, module(x).dtype) == (torch.float32, torch.float64)
+    finally:
+        torch.set_default_dtype(torch.float32)

@@ -8,6 +8,28 @@ from torch import fx
 from autocast.frontend.autocast_blocks import enter_blocks
 
 
+def write_data(graph: fx.Graph) -> None:
+    """Rewrite what is assigned to `.data`, in a graph that infers or trains: AOTAutograd takes writes alone.
+
+    Before::                                             After::
+
+        s = torch.Tensor.set_(w, v)                          d = w.detach(); d.copy_(v.detach())
+    """
+    for node in graph.find_nodes(op="call_function", target=torch.Tensor.set_):
+        if len(node.args) == 2 and _is_written(*node.args):
+            tensor, value = node.args
+            with graph.inserting_before(node):
+                to, new = (graph.call_method("detach", (one,)) for one in (tensor, value))
+                graph.call_method("copy_", (to, new))
+            for user in list(node.users):
+                if getattr(user.target, "__name__", "") == "_lower_version_count_by_1":
+                    user.replace_all_uses_with(tensor)
+                    graph.erase_node(user)
+            node.replace_all_uses_with(tensor)
+            graph.erase_node(node)
+            graph.owning_module.recompile()
+
+
 def make_traceable(body: fx.GraphModule) -> None:
     """Rewrite a graph that infers, and those of its parts.
 
@@ -15,11 +37,11 @@ def make_traceable(body: fx.GraphModule) -> None:
 
         y = tag_activation_checkpoint(part, x)               y = part(x)
         d = torch._C._autograd._get_data_attr(w)             d = w.detach()
-        s = torch.Tensor.set_(w, v)                          s = w.copy_(v)
     """
     for module in body.modules():
         if isinstance(module, fx.GraphModule):
             enter_blocks(module.graph)
+            write_data(module.graph)
             if sum(_rewritten(module.graph, node) for node in list(module.graph.nodes)):
                 module.recompile()
 
@@ -31,11 +53,6 @@ def _rewritten(graph: fx.Graph, node: fx.Node) -> bool:
         _replace(graph, node, "call_module", node.args[0].target, node.args[1:])
     elif name == "_get_data_attr":
         _replace(graph, node, "call_method", "detach", node.args)
-    elif node.target is torch.Tensor.set_ and len(node.args) == 2 and _is_written(*node.args):
-        _replace(graph, node, "call_method", "copy_", node.args)
-    elif name == "_lower_version_count_by_1":
-        node.replace_all_uses_with(node.args[0])
-        graph.erase_node(node)
     else:
         return False
     return True

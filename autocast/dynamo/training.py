@@ -34,6 +34,7 @@ from autocast.dynamo.converters import BACKWARD
 from autocast.dynamo.graphs import Graph, Inputs, value_of
 from autocast.dynamo.sharing import Sharing
 from autocast.dynamo.statistics import without_statistics
+from autocast.dynamo.traceable import write_data
 from autocast.errors import UnsupportedError
 from autocast.frontend.randomness import random_state
 from autocast.frontend.translate import translate
@@ -61,6 +62,7 @@ def training_backend(
         decompositions={aten.native_dropout.default: _native_dropout},
     )
     with_attention(graph)
+    write_data(graph.graph)
     kept = functorch_config.patch(donated_buffer=False)  # our kernels write into none, and a graph may be read twice
     with kept, sdpa_kernel(SDPBackend.MATH):  # of what is left; others' backward is one operator, computed by nothing
         compiled: Callable[..., Any] = compiler(graph, example_inputs)

@@ -207,6 +207,7 @@ def _memory(value: Any) -> int:
 
 def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], axes: Sequence[DynamicAxis]) -> Exported:
     check_faithful(program)
+    _erase_failed(program)
     write_out_blocks(program)
     mark_conversions(program)
     pass_over_writes(program)
@@ -214,6 +215,14 @@ def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], a
     program = decompose(program)
     check_signature(program)
     return Exported(program, leaves, axes)
+
+
+def _erase_failed(program: torch.export.ExportedProgram) -> None:
+    """Erase what failed within `try`, of which torch.export keeps the call: it has no result, and would fail again."""
+    for node in reversed(program.graph.nodes):
+        returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+        if returns and not node.users and node.meta.get("val") is None:
+            program.graph.erase_node(node)
 
 
 def exported_already(

@@ -68,7 +68,7 @@ def append_loss(model: Model, loss: Loss, *, labels: relax.TensorType | None = N
         if ir.dtype_of(prediction) != "float32":
             prediction = builder.emit(op.astype(prediction, "float32"))
         given = variable if labels is None else builder.emit(op.reshape(variable, expected.shape))
-        value = builder.emit(loss.compute(prediction, given))
+        value = builder.emit(loss.compute(*loss.arranged(builder.emit, prediction, given)))
         kept = {f"output{at}": results[at] for at in range(model.num_results)} if outputs else {}
         return {
             "loss": value,
@@ -104,10 +104,11 @@ def _position(model: Model, loss: Loss) -> int:
 def check_labels(model: Model, loss: Loss, labels: Any) -> None:
     """Raise an InputError where labels are integers, but no class of `model`; what they are else is not looked at."""
     prediction = _prediction(model, _position(model, loss))
-    classes = (ir.shape_of(prediction) or ())[-1]
+    sizes = ir.shape_of(prediction) or ()
+    classes = sizes[getattr(loss, "axis", -1)]
     if not is_array(labels):
         return
-    if labels.shape[-1:] != (1,) and (remedy := loss.other_labels(len(labels.shape) - prediction.ty.ndim)):
+    if labels.shape[-1:] != (1,) and (remedy := loss.other_labels(tuple(sizes), tuple(labels.shape))):
         got = f"{dtype_name(labels)}[{', '.join(map(str, labels.shape))}]"
         raise InputError(
             f"{type(loss).__name__}: the labels are {got}, expected {loss.labels(prediction)} for a prediction "

@@ -56,6 +56,12 @@ class Loss:
         """The type of the labels for a prediction: its shape, float32, unless the subclass says otherwise."""
         return relax.TensorType(ir.shape_of(prediction), "float32")
 
+    def arranged(
+        self, emit: Callable[[relax.Expr], relax.Expr], prediction: relax.Expr, labels: relax.Expr
+    ) -> tuple[relax.Expr, relax.Expr]:
+        """The prediction and the labels as `compute` takes them."""
+        return prediction, labels
+
     def compute(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         """The loss, of a float32 prediction and labels as `labels` asks for them."""
         return self._reduce(self.pointwise(prediction, labels))
@@ -67,9 +73,8 @@ class Loss:
     def check_values(self, labels: np.ndarray, classes: int) -> None:
         """Raise an InputError where indices are none of `classes`: compiled steps, which read them, do not check."""
 
-    def other_labels(self, axes: int) -> str:
-        """What to try where labels, which have `axes` more axes than the prediction, are of another kind than this loss
-        takes; empty where they are not."""
+    def other_labels(self, prediction: tuple[Any, ...], labels: tuple[int, ...]) -> str:
+        """What to try where labels of this shape are of another kind than this loss takes; empty where they are not."""
         return ""
 
     def _reduce(self, losses: relax.Expr) -> relax.Expr:
@@ -86,6 +91,8 @@ class CrossEntropy(Loss):
 
     Attributes
     ----------
+    axis : int
+        The axis of the classes: the last, or any other. torch's is 1, that of an image's channels.
     kind : str
         "indices": labels are int64 of shape (...). "probabilities": float32 of the logits' shape (one-hot, or soft).
     ignore_index : int
@@ -96,6 +103,7 @@ class CrossEntropy(Loss):
         What each class counts; the mean of indices is one of labels that count so.
     """
 
+    axis: int = -1
     kind: str = "indices"
     ignore_index: int = -100
     label_smoothing: float = 0.0
@@ -104,6 +112,7 @@ class CrossEntropy(Loss):
     def __post_init__(self) -> None:
         super().__post_init__()
         _set_weights(self, "weight")
+        self._check("axis", is_whole, "the axis of the classes: -1, or 1 for images as torch has them")
         self._check("kind", _KINDS.__contains__, "'indices' or 'probabilities'")
         self._check("ignore_index", is_whole, "a whole number")
         self._check(
@@ -111,9 +120,21 @@ class CrossEntropy(Loss):
         )
 
     def labels(self, prediction: relax.Expr) -> relax.TensorType:
-        return super().labels(prediction) if self.kind == "probabilities" else _indices(prediction)
+        return (
+            super().labels(prediction) if self.kind == "probabilities" else _indices(prediction, self._axis(prediction))
+        )
 
-    def other_labels(self, axes: int) -> str:
+    def _axis(self, prediction: relax.Expr) -> int:
+        rank = len(_shape(prediction))
+        if not -rank <= self.axis < rank:
+            raise TrainingError(
+                f"{type(self).__name__}: got axis={self.axis} for a prediction {prediction.ty}, expected one from "
+                f"{-rank} to {rank - 1}. Try {type(self).__name__}(axis=-1)"
+            )
+        return int(self.axis) % rank
+
+    def other_labels(self, prediction: tuple[Any, ...], labels: tuple[int, ...]) -> str:
+        axes = len(labels) - len(prediction)
         if self.kind == "indices" and axes == 0:
             return (
                 f"{type(self).__name__}(kind='probabilities') for one-hot or soft labels in float32, or "
@@ -121,7 +142,23 @@ class CrossEntropy(Loss):
             )
         if self.kind == "probabilities" and axes == -1:
             return f"{type(self).__name__}(), whose labels are indices of classes"
+        of_channels = self.kind == "indices" and labels == (*prediction[:1], *prediction[2:])
+        if of_channels and labels != tuple(
+            size for i, size in enumerate(prediction) if i != self.axis % len(prediction)
+        ):
+            return f"{type(self).__name__}(axis=1), as torch has the classes of images"
         return ""
+
+    def arranged(
+        self, emit: Callable[[relax.Expr], relax.Expr], prediction: relax.Expr, labels: relax.Expr
+    ) -> tuple[relax.Expr, relax.Expr]:
+        """With the classes along the last axis."""
+        axis, rank = self._axis(prediction), len(_shape(prediction))
+        if axis == rank - 1:
+            return prediction, labels
+        order = [*(i for i in range(rank) if i != axis), axis]
+        moved = emit(op.permute_dims(prediction, order))
+        return moved, emit(op.permute_dims(labels, order)) if self.kind == "probabilities" else labels
 
     def check_values(self, labels: np.ndarray, classes: int) -> None:
         if self.kind == "indices":
@@ -184,10 +221,10 @@ class NLL(Loss):
         self._check("ignore_index", is_whole, "a whole number")
 
     def labels(self, prediction: relax.Expr) -> relax.TensorType:
-        return _indices(prediction)
+        return _indices(prediction, len(_shape(prediction)) - 1)
 
-    def other_labels(self, axes: int) -> str:
-        return "labels.argmax(-1): the indices of one-hot labels" if axes == 0 else ""
+    def other_labels(self, prediction: tuple[Any, ...], labels: tuple[int, ...]) -> str:
+        return "labels.argmax(-1): the indices of one-hot labels" if len(labels) == len(prediction) else ""
 
     def check_values(self, labels: np.ndarray, classes: int) -> None:
         _check_indices(self, labels, classes, self.ignore_index)
@@ -210,17 +247,22 @@ class MSE(Loss):
 @loss_options
 @dataclass(frozen=True, kw_only=True)
 class SmoothL1(Loss):
-    """`0.5 * d ** 2 / beta` for differences `d` smaller than `beta`, else `|d| - 0.5 * beta` (Girshick, 2015)."""
+    """`0.5 * d ** 2 / beta` for differences `d` smaller than `beta`, else `|d| - 0.5 * beta` (Girshick, 2015).
+
+    A `beta` of 0 leaves the absolute differences.
+    """
 
     beta: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check("beta", lambda beta: is_number(beta) and beta > 0, "a finite number above 0")
+        self._check("beta", lambda beta: is_number(beta) and beta >= 0, "a finite number from 0 on")
 
     def pointwise(self, prediction: relax.Expr, labels: relax.Expr) -> relax.Expr:
         difference = op.subtract(prediction, labels)
         size = op.abs(difference)
+        if not self.beta:
+            return size
         near = op.multiply(op.square(difference), _const(0.5 / self.beta))
         return op.where(op.less(size, _const(self.beta)), near, op.subtract(size, _const(0.5 * self.beta)))
 
@@ -250,8 +292,8 @@ class BCEWithLogits(Loss):
         return op.subtract(op.nn.softplus(prediction), op.multiply(prediction, labels))
 
 
-def _indices(prediction: relax.Expr) -> relax.TensorType:
-    return relax.TensorType(_shape(prediction)[:-1], "int64")
+def _indices(prediction: relax.Expr, axis: int) -> relax.TensorType:
+    return relax.TensorType([size for i, size in enumerate(_shape(prediction)) if i != axis], "int64")
 
 
 def _check_indices(loss: Loss, labels: np.ndarray, classes: int, ignored: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from autocast import amp
@@ -104,8 +105,11 @@ class Programs:
             return forward(*args, **kwargs)
         if torch.is_grad_enabled() and _wants_gradients(module, args, kwargs):
             return self._traced(module, forward)(module, *args, **kwargs)
+        if self._weights is None and any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+            return forward(*args, **kwargs)  # which says how large these are
         kind, tensors = _sorted(args, kwargs)
-        key = (module.training, kind, torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
+        modes = torch.get_default_dtype(), torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        key = (module.training, kind, *modes)
         with self._turn:
             weights = self._weights
             if weights is None or not weights.are_here():

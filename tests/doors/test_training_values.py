@@ -79,7 +79,7 @@ ROWS: Rows = {
         "NLL ignore_index": (lambda: NLL(ignore_index="x"), "ignore_index is 'x'"),
     },
     ("SmoothL1", TrainingError): {
-        "SmoothL1 beta 0": (lambda: SmoothL1(beta=0), "beta is 0"),
+        "SmoothL1 beta -1": (lambda: SmoothL1(beta=-1), "beta is -1"),
         "SmoothL1 beta text": (lambda: SmoothL1(beta="1"), "beta is '1'"),
         "SmoothL1 beta inf": (lambda: SmoothL1(beta=math.inf), "beta is inf"),
         "SmoothL1 beta nan": (lambda: SmoothL1(beta=math.nan), "beta is nan"),

@@ -139,6 +139,33 @@ def test_weights_that_are_written_past_autograd(is_wrapped: bool) -> None:
     torch.testing.assert_close(module.state_dict(), expected.state_dict())
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda weight, x: setattr(weight, "data", weight.data.clamp(0.0, 1.0)),
+        lambda weight, x: setattr(weight, "data", weight.clamp(0.0, 1.0)),
+        lambda weight, x: setattr(weight, "data", weight.data.to(x.device)),
+        lambda weight, x: weight.data.clamp_(0.0, 1.0),
+    ],
+    ids=["clamped", "with gradients", "moved", "in place"],
+)
+def test_weights_that_are_written_past_autograd_train(write: Any) -> None:
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.linspace(-1, 2, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            write(self.weight, x)
+            return x * self.weight
+
+    x, module, expected = torch.randn(2, 4), Writes(), Writes()
+    _compiled(module)(x).square().sum().backward()
+    expected(x).square().sum().backward()
+    torch.testing.assert_close(module.weight, expected.weight)
+    torch.testing.assert_close(module.weight.grad, expected.weight.grad)
+
+
 class _Force(nn.Module):
     """The gradient of an energy, as interatomic potentials return it."""
 

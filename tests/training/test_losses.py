@@ -10,8 +10,8 @@ from torch.nn import functional
 
 import autocast
 from autocast import vm
-from autocast.errors import TrainingError
-from autocast.training.append_loss import append_loss
+from autocast.errors import InputError, TrainingError
+from autocast.training.append_loss import append_loss, check_labels
 from autocast.training.differentiate import differentiate
 from autocast.training.losses import MSE, NLL, BCEWithLogits, CrossEntropy, SmoothL1
 from tests.training.modules import imported, network
@@ -108,6 +108,17 @@ CASES = [
         lambda: torch.rand(SHAPE),
         lambda x, y: functional.binary_cross_entropy_with_logits(x, y, pos_weight=torch.tensor(WEIGHTS)),
     ),
+    (
+        CrossEntropy(axis=1, label_smoothing=0.1, weight=range(1, SHAPE[1] + 1)),
+        lambda: torch.randint(0, SHAPE[1], (SHAPE[0], *SHAPE[2:])),
+        lambda x, y: functional.cross_entropy(x, y, torch.arange(1.0, SHAPE[1] + 1), label_smoothing=0.1),
+    ),
+    (
+        CrossEntropy(axis=-2, kind="probabilities"),
+        lambda: torch.softmax(torch.randn(SHAPE), 1),
+        functional.cross_entropy,
+    ),
+    (SmoothL1(beta=0), lambda: torch.randn(SHAPE), functional.l1_loss),
     (MSE(), lambda: torch.randn(SHAPE), functional.mse_loss),
     (MSE(reduction="sum"), lambda: torch.randn(SHAPE), lambda x, y: functional.mse_loss(x, y, reduction="sum")),
     (SmoothL1(), lambda: torch.randn(SHAPE), functional.smooth_l1_loss),
@@ -176,8 +187,8 @@ def test_a_batch_may_be_of_any_size():
             lambda: CrossEntropy(label_smoothing=1.0),
             "label_smoothing is 1.0, expected a number from 0 to 1",
         ),
-        (lambda: SmoothL1(beta=0.0), "SmoothL1: beta is 0.0, expected a finite number above 0"),
-        (lambda: SmoothL1(beta="1"), "SmoothL1: beta is '1', expected a finite number above 0"),
+        (lambda: SmoothL1(beta=-1.0), "SmoothL1: beta is -1.0, expected a finite number from 0 on"),
+        (lambda: SmoothL1(beta="1"), "SmoothL1: beta is '1', expected a finite number from 0 on"),
         (lambda: MSE(weight=torch.ones(3)), "MSE: got the option 'weight'; labels have no weights here, classes do"),
         (lambda: CrossEntropy(weight=(1.0, -1.0)), r"CrossEntropy: weight is \(1.0, -1.0\), expected numbers of 0"),
         (lambda: append_loss(identity(), NLL(weight=(1.0, 2.0))), "NLL: got 2 weights for .*, expected .* classes: 7"),
@@ -192,3 +203,12 @@ def test_a_batch_may_be_of_any_size():
 def test_what_makes_no_sense_is_refused(build, message):
     with pytest.raises(TrainingError, match=message):
         build()
+
+
+def test_labels_of_images_say_where_torch_has_the_classes():
+    model = append_loss(identity((2, 5, 8, 8)), CrossEntropy(axis=1))
+    assert str(model.main.params[1].ty) == 'R.Tensor((2, 8, 8), dtype="int64")'
+    with pytest.raises(InputError, match=r"Try CrossEntropy\(axis=1\)"):
+        check_labels(identity((2, 5, 8, 8)), CrossEntropy(), torch.zeros(2, 8, 8, dtype=torch.int64))
+    with pytest.raises(TrainingError, match=r"axis=4 .* expected one from -4 to 3"):
+        append_loss(identity((2, 5, 8, 8)), CrossEntropy(axis=4))

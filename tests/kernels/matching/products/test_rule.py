@@ -131,7 +131,7 @@ SQUARE = ((8, 8), "float32")
         (lambda y, other: op.multiply(op.nn.silu(y), other), "silu_multiply"),
         (lambda y, other: op.add(op.multiply(other, relax.const(0.5, "float32")), op.tanh(y)), "multiply_tanh_add"),
         (lambda y, other: op.where(op.greater(y, other), y, op.negative(y)), "greater_negative_where"),
-        (lambda y, other: op.subtract(other, op.multiply(y, y)), "multiply_subtract"),
+        (lambda y, other: op.subtract(other, op.multiply(y, y)), "multiply_subtract_unfused"),
     ],
 )
 def test_what_only_readers_of_a_product_read_is_the_kernels(finish: Callable[..., relax.Expr], name: str) -> None:
