@@ -14,15 +14,12 @@ from tvm import relax
 from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, dims
 from autocast.frontend.importer import Importer
-from autocast.ir import Place, dtype_of
+from autocast.ir import dtype_of
 
 op = relax.op
 
 #: Along one axis.
 MOST = 512
-
-#: Their casts to low precision would cost more digits than the transform has to lose: torch's autocast has none either.
-_REGION = "float32"
 
 #: The real and the imaginary part.
 _Parts = tuple[relax.Expr, relax.Expr]
@@ -32,7 +29,6 @@ def _of_real(importer: Importer, node: fx.Node) -> relax.Expr:
     """`_fft_r2c(x, axes, normalization, onesided)`: the last of the axes first, a half of it if that is wanted."""
     x, axes, half = importer.arg(node, 0, "self"), _axes(node), bool(node.args[3])
     extents = [_extent(dims(x)[axis]) for axis in axes]
-    _begin(importer)
     count = extents[-1] // 2 + 1 if half else extents[-1]
     cosines, sines = _waves(extents[-1], count, str(dtype_of(x)))
     parts = tuple(_product(importer, x, matrix, axes[-1]) for matrix in (cosines, 0 - sines))
@@ -43,7 +39,6 @@ def _of_complex(importer: Importer, node: fx.Node) -> relax.Expr:
     """`_fft_c2c(x, axes, normalization, forward)`."""
     x, axes = importer.arg(node, 0, "self"), _axes(node)
     extents = [_extent(dims(x)[axis]) for axis in axes]
-    _begin(importer)
     parts = _along(importer, _parts(importer, x), axes, inverse=not node.args[3])
     return _finished(importer, node, parts, extents)
 
@@ -55,18 +50,12 @@ def _to_real(importer: Importer, node: fx.Node) -> relax.Expr:
     half = size // 2 + 1
     if _extent(dims(x)[axes[-1]]) != half:
         raise ImportModelError(f"{dims(x)[axes[-1]]} frequencies of {size} numbers; expected {half}")
-    _begin(importer)
     real, imaginary = _along(importer, _parts(importer, x), axes[:-1], inverse=True)
     cosines, sines = (matrix.T[:half] for matrix in _waves(size, half, str(dtype_of(real))))
     twice = np.array([1 if at in (0, size - at) else 2 for at in range(half)], cosines.dtype)[:, None]
     whole = _product(importer, real, cosines * twice, axes[-1])
     result = importer.emit(op.subtract(whole, _product(importer, imaginary, sines * twice, axes[-1])))
     return _scaled(importer, node, result, extents)
-
-
-def _begin(importer: Importer) -> None:
-    place = importer.block_builder.place or Place()
-    importer.block_builder.place = place._replace(region=_REGION)
 
 
 def _axes(node: fx.Node) -> list[int]:

@@ -327,10 +327,15 @@ class Importer(ExportedProgramImporter):
         return all(isinstance(size, int) or self.found.knows(size) for size in sizes)
 
     def _place(self, node: fx.Node) -> Place:
-        """Where a node comes from, and whether it follows a conversion to float32 that none to low precision ends."""
+        """Where a node comes from, and whether it follows a conversion to float32 that none to low precision ends.
+
+        Complex numbers are computed in float32, as torch leaves them alone.
+        """
         if not narrows(node) and (reads_converted(node) or not self.converted.isdisjoint(node.all_input_nodes)):
             self.converted.add(node)
-        return node_place(node)._replace(converted="float32" if node in self.converted else "")
+        place = node_place(node)
+        region = place.region or ("float32" if has_complex(node) else "")
+        return place._replace(region=region, converted="float32" if node in self.converted else "")
 
     def _without_elements(self, value: Any) -> Any:
         """What needs no converter: a tensor without elements, or several."""

@@ -190,6 +190,11 @@ def _resize(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(relax.op.reshape(flat, shape))
 
 
+def _matrix_transposed(importer: Importer, node: fx.Node) -> relax.Expr:
+    x = importer.arg(node, 0, "self")
+    return importer.emit(relax.op.permute_dims(x)) if len(dims(x)) == 2 else x
+
+
 def _permute(importer: Importer, node: fx.Node) -> relax.Expr:
     x = importer.arg(node, 0, "self")
     return importer.emit(relax.op.permute_dims(x, [axis_of(x, axis) for axis in node.args[1]])) if dims(x) else x
@@ -283,6 +288,7 @@ MOVEMENT: dict[str, Converter] = {
     "new_empty_strided.default": _empty,
     "new_full.default": _full,
     "permute_copy.default": _permute,
+    "t.default": _matrix_transposed,
     "repeat.default": _repeat,
     "resize.default": _resize,
     "getitem": _get_item,

@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.backends import opt_einsum
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -202,6 +203,14 @@ torch.library.register_fake(
 CALLED = {"autocast.ctc_loss.default": "aten.ctc_loss.Tensor"}
 
 
+def _arange(*bounds: Any, **options: Any) -> torch.Tensor:
+    """With its numbers, where these are known: torch.export takes what a tensor holds for what it cannot know."""
+    result = torch.arange(*bounds, **options)
+    if all(type(bound) is int for bound in bounds) and not options:
+        result._autocast_numbers = list(range(*bounds))
+    return result
+
+
 def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
     """`tensor.data = value`, where the value is new: as a write, which torch.export takes for a change of state."""
     if value is tensor:
@@ -215,12 +224,22 @@ def _set_data(tensor: torch.Tensor, value: torch.Tensor) -> None:
         tensor.copy_(value)
 
 
+_of_fake_tensors = FakeTensor.tolist
+
+
+def _tolist(tensor: torch.Tensor) -> Any:
+    """The list of numbers that are known, of a list such as the axes `torch.arange(2, x.ndim).tolist()`."""
+    numbers = getattr(tensor, "_autocast_numbers", None)
+    return _of_fake_tensors(tensor) if numbers is None or tensor._version else list(numbers)
+
+
 #: Functions, as a module calls them, and what is called instead.
 _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     F.alpha_dropout: partial(_alpha_dropout, of_features=False),
     F.feature_alpha_dropout: partial(_alpha_dropout, of_features=True),
     F.ctc_loss: _ctc_loss,
     F.gaussian_nll_loss: _gaussian_nll_loss,
+    torch.arange: _arange,
     torch.as_tensor: _as_tensor,
     torch.combinations: _combinations,
     torch.einsum: _einsum,
@@ -236,6 +255,15 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
 
 class rewritten_functions(TorchFunctionMode):
     """While this is active, other functions are called instead of those that torch.export does not do justice to."""
+
+    def __enter__(self) -> rewritten_functions:
+        self._lists = mock.patch.object(FakeTensor, "tolist", _tolist)
+        self._lists.start()
+        return super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._lists.stop()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _FUNCTIONS.get(func, func)(*args, **(kwargs or {}))

@@ -19,6 +19,8 @@ _NOT_GIVEN = {
     "assistant_model": "a step gives the logits of its last token alone",
     "prompt_lookup_num_tokens": "a step gives the logits of its last token alone",
     "no_speech_threshold": "a step gives the logits of its last token alone",
+    "dola_layers": "a step gives logits alone",
+    "penalty_alpha": "a step gives logits alone",
     "output_attentions": "a step gives logits alone",
     "output_hidden_states": "a step gives logits alone",
     "return_token_timestamps": "a step gives logits alone",
@@ -104,6 +106,11 @@ def check_options(model: PreTrainedModel, options: dict[str, Any]) -> None:
     for name, why in _NOT_GIVEN.items():
         if options.get(name, getattr(config, name, None)):
             raise InputError(f"{_WHERE}: got {name}, and {why}; leave it out, or use model.generate of transformers")
+    if (scale := options.get("guidance_scale", config.guidance_scale)) not in (None, 1):
+        raise InputError(
+            f"{_WHERE}: got guidance_scale={scale}, expected none: it asks for the logits of other sequences, without "
+            "the prompt, and a step knows those of its own. Leave it out, or use model.generate of transformers"
+        )
 
 
 def check_room(what: str, asked: int, limit: str, most: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autocast import vm
+from autocast import amp, vm
 from autocast.frontend import from_torch
 
 ROWS = torch.tensor([2, 0])
@@ -120,3 +120,25 @@ def test_zeros_and_numbers_on_the_axes_are_as_torchs(compiled: vm.Executable) ->
     axes = torch.tensor([[0, 0], [1, 0], [-4, 0], [0, 1], [0, -9], [4, 0]], dtype=torch.float32).repeat(2, 1)
     z = axes.reshape(3, 4, 2)
     _compare(compiled, z, z.flip(0), ["angle", "cos", "eq", "ne", "sgn", "sinh", "sqrt", "tanh"], rtol=2e-6, atol=2e-6)
+
+
+def test_complex_products_keep_float32_and_real_ones_beside_them_do_not() -> None:
+    """As torch's autocast leaves complex tensors alone."""
+
+    class Spectral(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.linear = nn.Parameter(torch.randn(9, 9, dtype=torch.complex64)), nn.Linear(16, 16)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            z = torch.fft.rfft(x) @ self.weight
+            return torch.view_as_real(z), self.linear(torch.fft.irfft(nn.functional.linear(z, self.weight), n=16))
+
+    module, x = Spectral().eval(), torch.randn(4, 16)
+    model = from_torch(module, (x,), fallback="error")
+    spectrum, result = amp.autocast(model)(x)
+    with torch.no_grad():
+        expected = module(x)
+    torch.testing.assert_close(spectrum, expected[0])
+    error = float((result - expected[1]).norm() / expected[1].norm())
+    assert 1e-4 < error < 1e-2

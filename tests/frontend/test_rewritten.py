@@ -157,3 +157,9 @@ def test_a_layer_may_be_moved_to_where_it_is() -> None:
         torch.testing.assert_close(compiled(x), expected)
     with pytest.raises(ImportModelError, match="cannot export Moved"):
         from_torch(Moved(torch.bfloat16).eval(), (x,))
+
+
+def test_a_list_of_a_range_is_one_of_numbers() -> None:
+    """As the axes to sum over are in losses of segmentation."""
+    function, x = lambda x: x.sum(torch.arange(2, x.ndim).tolist()), torch.randn(2, 3, 4, 5)
+    torch.testing.assert_close(from_torch(Calls(function), (x,))(x), function(x))

@@ -256,6 +256,7 @@ def test_what_cannot_generate_is_refused(what: str) -> None:
         (torch.ones(1, 3, dtype=torch.int64), {"attention_mask": torch.ones(1, 2)}, "1 or 0 for each of the tokens"),
         (torch.ones(1, 3, dtype=torch.int64), {"use_cache": False}, "got use_cache=False"),
         (torch.ones(1, 3, dtype=torch.int64), {"prompt_lookup_num_tokens": 3}, "logits of its last token alone"),
+        (torch.ones(1, 3, dtype=torch.int64), {"guidance_scale": 1.5}, "logits of other sequences"),
         (
             torch.ones(1, 3, dtype=torch.int64),
             {"generation_config": GenerationConfig(output_attentions=True, return_dict_in_generate=True)},
