@@ -18,12 +18,13 @@ from autocast.ir.ranges import never_wraps
 _LOW, _HALF = tirx.const(2**32 - 1, "uint64"), tirx.const(32, "uint64")
 
 #: Arithmetic of integers that may come to more than their dtype holds.
+_DTYPES = ("int32", "int64", "uint32", "uint64")
 _ARITHMETIC = tuple(f"relax.{name}" for name in ("abs", "add", "multiply", "negative", "subtract"))
 
 
 def may_wrap(binding: relax.VarBinding, values: Mapping[relax.Var, relax.Expr]) -> bool:
-    """Whether a binding computes signed integers of the size of TVM's own, which may be too large."""
-    of_integers = is_op(binding.value, *_ARITHMETIC) and dtype_of(binding.var) in ("int32", "int64")
+    """Whether a binding computes integers of the sizes of TVM's own, which may be too large."""
+    of_integers = is_op(binding.value, *_ARITHMETIC) and dtype_of(binding.var) in _DTYPES
     return of_integers and shape_of(binding.var) is not None and not never_wraps(binding.var, values)
 
 
@@ -52,15 +53,22 @@ def _wrapped(name: str, dtype: str, *operands: te.Tensor | int) -> te.Tensor:
         if others:
             return _modulo(name, x, others[0])
         opposite = _modulo("subtract", tirx.const(0, dtype), x)
-        return opposite if name == "negative" else tirx.Select(x < 0, opposite, x)
+        if name == "abs":
+            return x if dtype.startswith("u") else tirx.Select(x < 0, opposite, x)
+        return opposite
 
     return te.compute(shape, element, name="wrapped")
 
 
 def _modulo(name: str, x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
-    if str(x.ty.dtype) == "int32":
+    dtype = str(x.ty.dtype)
+    if dtype == "int32":
         x, y = (_unknown(operand.astype("int64")) for operand in (x, y))
-        return _unknown({"add": x + y, "subtract": x - y, "multiply": x * y}[name].astype("int32"))
+        return _unknown({"add": x + y, "subtract": x - y, "multiply": x * y}[name].astype(dtype))
+    if dtype == "uint32":
+        x, y = (_unknown(operand.astype("uint64")) for operand in (x, y))
+        result = x * y if name == "multiply" else x + (y if name == "add" else tirx.const(2**32, "uint64") - y)
+        return _unknown((result & _LOW).astype(dtype))
     low, high = _halves(x)
     other_low, other_high = _halves(y)
     if name == "multiply":
@@ -71,11 +79,11 @@ def _modulo(name: str, x: tirx.Expr, y: tirx.Expr) -> tirx.Expr:
             other_low, other_high = (other_low ^ _LOW) + tirx.const(1, "uint64"), other_high ^ _LOW
         low, high = low + other_low, high + other_high
         low, high = low & _LOW, high + (low >> _HALF)
-    return _unknown((((high & _LOW) << _HALF) | low).astype("int64"))
+    return _unknown((((high & _LOW) << _HALF) | low).astype(dtype))
 
 
 def _halves(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
-    """The lower and the upper 32 bits of an int64, as uint64."""
+    """The lower and the upper 32 bits of 64, as uint64."""
     bits = _unknown(x).astype("uint64")
     return bits & _LOW, bits >> _HALF
 
@@ -83,7 +91,8 @@ def _halves(x: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr]:
 def _unknown(value: tirx.Expr) -> tirx.Expr:
     """What TVM knows nothing of, and LLVM to be `value` itself: the larger of it and the least integer."""
     dtype = str(value.ty.dtype)
-    return tirx.call_llvm_pure_intrin(dtype, "llvm.smax", value, tirx.min_value(dtype))
+    larger = "llvm.umax" if dtype.startswith("u") else "llvm.smax"
+    return tirx.call_llvm_pure_intrin(dtype, larger, value, tirx.min_value(dtype))
 
 
 def _broadcast(shapes: Sequence[Sequence[tirx.Expr]]) -> list[tirx.Expr]:
