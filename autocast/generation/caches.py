@@ -170,6 +170,9 @@ class Filled(Cache):
         super().__init__(layers=[])
         self.length, self.kept, self.count = length, kept, 0
 
+    def __bool__(self) -> bool:
+        return True  # transformers asks so whether there is one, and a cache without layers has the length 0
+
     def get_seq_length(self, layer_idx: int = 0) -> int:
         return self.count
 

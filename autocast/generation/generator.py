@@ -249,9 +249,15 @@ class Generator:
         return Seq2SeqLMOutput(logits=logits[: len(decoder_input_ids)], **{CACHE: self._filled})
 
     def _room(self, filled: Cache | None, tokens: torch.Tensor, mask: torch.Tensor | None) -> tuple[torch.Tensor, int]:
-        """Count `tokens` as kept: which of all places are read from now on, and the first that is new."""
+        """Count `tokens` as kept: which of all places are read from now on, and the first that is new.
+
+        Without a cache, what is kept is read anew: transformers leaves it out where a sequence grows past the positions
+        that Phi-3 rotates by other factors.
+        """
         if filled is not None and filled is not self._filled:
             raise InputError(f"Generator: got the cache {shown(filled)}, expected none: it has its own")
+        if filled is None:
+            self._filled.count = 0
         (batch, count), start = tokens.shape, self._filled.count
         check_batch(batch, self.limits)
         self._filled.count += count

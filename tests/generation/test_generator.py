@@ -21,6 +21,8 @@ from transformers import (
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     StoppingCriteria,
     T5Config,
@@ -43,11 +45,23 @@ _COMMON = {
     "max_position_embeddings": 64,
 }
 
+
+
+def _phi3() -> Phi3Config:
+    """Of which a sequence of 12 tokens is read anew: from there on positions are rotated by other factors."""
+    factors = {"short_factor": [1.0] * 8, "long_factor": [3.0] * 8, "factor": 4.0, "rope_theta": 1e4}
+    rope = {"rope_type": "longrope", "original_max_position_embeddings": 12, **factors}
+    return Phi3Config(
+        **_COMMON, original_max_position_embeddings=12, rope_parameters=rope, pad_token_id=0, initializer_range=0.2
+    )
+
+
 _MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "Llama, grouped heads": lambda: LlamaForCausalLM(LlamaConfig(**_COMMON)),
     "GPT-2, learned positions": lambda: GPT2LMHeadModel(
         GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=97, n_positions=64)
     ),
+    "Phi 3, other factors of long sequences": lambda: Phi3ForCausalLM(_phi3()),
     "Gemma 3, sliding windows": lambda: Gemma3ForCausalLM(Gemma3TextConfig(**_COMMON, head_dim=16, sliding_window=6)),
     "Whisper's decoder, which counts positions by itself": lambda: WhisperForCausalLM(
         WhisperConfig(
