@@ -116,7 +116,7 @@ def _neutral(reduction: str, dtype: torch.dtype) -> Any:
 
 
 def _check_gradient(importer: Importer, reduction: str) -> None:
-    if importer.training and reduction != "add":
+    if importer.training and reduction == "mul":
         raise ImportModelError(f"the reduction {reduction!r} has no gradient here")
 
 

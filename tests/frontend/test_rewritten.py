@@ -28,6 +28,19 @@ def _ctc(**options: object) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: F.ctc_loss(x.log_softmax(2), LABELS, *LENGTHS, **options)
 
 
+SEGMENTS = torch.randint(0, 3, (12, 7), generator=torch.Generator().manual_seed(0))
+
+
+def _segments(reduction: str, **options: bool) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The extremes of rounded numbers, among which are equal ones."""
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        steps = x[:, 0] + ((x[:, 0] * 4).round() / 4 - x[:, 0]).detach()
+        return x[:3, 1].scatter_reduce(0, SEGMENTS, steps, reduction, **options).square().mean()
+
+    return loss
+
+
 LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "ctc_loss": _ctc(),
     "ctc_loss of each": lambda x: _ctc(reduction="none", zero_infinity=True)(x).square().mean(),
@@ -37,6 +50,8 @@ LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "gaussian_nll_loss of one variance": lambda x: F.gaussian_nll_loss(x[0], x[1], 0.5, full=True, reduction="sum"),
     "gaussian_nll_loss of variances of rows": lambda x: F.gaussian_nll_loss(x[0], x[1], x[2, :, 0].square()),
     "GaussianNLLLoss": lambda x: nn.GaussianNLLLoss(reduction="none", eps=0.5)(x[0], x[1], x[2].abs()).mean(),
+    "largest of segments": _segments("amax", include_self=False),
+    "smallest of segments": _segments("amin"),
     "cov": lambda x: x[0].cov().square().mean(),
     "corrcoef": lambda x: torch.corrcoef(x[0]).square().mean(),
     "lstsq": lambda x: torch.linalg.lstsq(x[:, 0], x[:, 1:].reshape(12, 14)).solution.square().mean(),

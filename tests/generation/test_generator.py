@@ -46,7 +46,6 @@ _COMMON = {
 }
 
 
-
 def _phi3() -> Phi3Config:
     """Of which a sequence of 12 tokens is read anew: from there on positions are rotated by other factors."""
     factors = {"short_factor": [1.0] * 8, "long_factor": [3.0] * 8, "factor": 4.0, "rope_theta": 1e4}

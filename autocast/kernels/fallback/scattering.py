@@ -10,14 +10,22 @@ from tvm import te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+
+def _extreme(old: tirx.Expr, new: tirx.Expr, is_kept: tirx.Expr) -> tirx.Expr:
+    """The old number where it is kept or NaN; NaN is no reason to keep another."""
+    if "float" in str(old.ty.dtype):
+        is_kept = tirx.any(is_kept, tirx.isnan(old))
+    return tirx.Select(is_kept, old, new)
+
+
 #: What becomes of an element and its update.
 _UPDATED: dict[str, Callable[[Any, Any], Any]] = {
     "update": lambda old, new: new,
     "add": lambda old, new: old + new,
     "mul": lambda old, new: old * new,
     "mean": lambda old, new: (old + new) / 2,
-    "min": tirx.min,
-    "max": tirx.max,
+    "min": lambda old, new: _extreme(old, new, old < new),
+    "max": lambda old, new: _extreme(old, new, old > new),
 }
 
 
