@@ -15,6 +15,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, dims
 from autocast.frontend.importer import Importer
 from autocast.frontend.nodes import results_read
+from autocast.ir import same_shape
 
 op = relax.op
 
@@ -155,6 +156,12 @@ def _of_places(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
 
 
 def _adaptive_average_pool(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
+    x, sizes = importer.arg(node, 0, "self"), importer.shape(node)[-space:]
+    extents = dims(x)[-space:]
+    whole = [axis - space for axis, size in enumerate(sizes) if isinstance(size, int) and size == 1]
+    kept = [same_shape([size], [extent]) for size, extent in zip(sizes, extents, strict=True)]
+    if not all(isinstance(size, int) for size in sizes) and all(k or i - space in whole for i, k in enumerate(kept)):
+        return importer.emit(op.mean(x, whole, keepdims=True)) if whole else x
     pool = getattr(relax.op.nn, f"adaptive_avg_pool{space}d")
     return _pooled(importer, node, space, lambda x: pool(x, importer.shape(node)[-space:]))
 

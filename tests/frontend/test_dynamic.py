@@ -172,3 +172,27 @@ def test_the_tensors_of_an_example_stay_as_they_are() -> None:
     from_torch(Pair(), (x, (y,)), dynamic={"batch": ("*", 0)})
     assert x.__dict__ == before
     assert y.requires_grad
+
+
+@pytest.mark.parametrize("size", [(1, None), (None, 1), (None, None)], ids=str)
+def test_pooling_that_keeps_an_axis_takes_images_of_any_size(size: tuple[int | None, int | None]) -> None:
+    module = nn.AdaptiveAvgPool2d(size)
+    model = from_torch(
+        module, (torch.randn(2, 3, 12, 15),), dynamic={"h": (0, 2, 5, 64), "w": (0, 3, 5, 64)}, fallback="error"
+    )
+    for height, width in ((12, 15), (7, 5), (5, 9)):
+        x = torch.randn(2, 3, height, width)
+        torch.testing.assert_close(model(x), module(x))
+
+
+class _Nested(nn.Module):
+    def forward(self, *parts: Any) -> torch.Tensor:
+        return parts[0]["a"] * parts[1][0] + parts[1][1][0]
+
+
+def test_inputs_in_lists_and_of_any_number_vary() -> None:
+    x = torch.randn(4, 6)
+    model = from_torch(_Nested(), ({"a": x}, [x, (x,)]), dynamic={"rows": ("*", 0, 1, 16)})
+    for rows in (1, 3, 9):
+        given = [torch.randn(rows, 6) for _ in range(3)]
+        torch.testing.assert_close(model(*given), given[0] * given[1] + given[2])
