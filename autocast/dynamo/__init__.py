@@ -11,7 +11,7 @@ from torch import fx
 from torch._guards import tracing
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from autocast.dynamo.graphs import ChangesState, Graph, value_of
+from autocast.dynamo.graphs import Graph, LeftToAutograd, value_of
 from autocast.errors import UnsupportedError
 
 __all__ = ["backend"]
@@ -63,8 +63,8 @@ def backend(
     options = options or {}
     trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)
     if not trains and not _differentiates(graph):
-        compiled = Graph(graph, options, example_inputs)
-        with contextlib.suppress(ChangesState), tracing(None), unset_fake_temporarily():
+        with contextlib.suppress(LeftToAutograd), tracing(None), unset_fake_temporarily():
+            compiled = Graph(graph, options, example_inputs)
             compiled.prepare(example_inputs)
             return compiled
     from autocast.dynamo.training import training_backend  # and AOTAutograd, which most inference does not need

@@ -29,8 +29,9 @@ from autocast.torch_target.asked import torch_dtype
 from autocast.vm.compile import variant_of
 
 
-class ChangesState(UnsupportedError):
-    """A graph that infers changes tensors besides its results: AOTAutograd makes results of these."""
+class LeftToAutograd(UnsupportedError):
+    """A graph that infers does what AOTAutograd writes in other words: it changes tensors besides its results, or
+    returns a part of an input whose size values decide."""
 
 
 #: How many sets of weights and plain numbers a graph is kept ready for: layers of a network may share its graph.
@@ -164,6 +165,8 @@ class Graph:
         returned = body.graph.output_node().args[0]
         self.sharing = self.shared({i: values[i] for i in tensors}, {i: value_of(returned[i]) for i in self.results})
         self.results = [i for i in self.results if i not in self.sharing.owners]
+        if not self.sharing.symbols <= self.symbols.keys():
+            raise LeftToAutograd("torch.compile: values decide the size of a result that is a part of an input")
         #: Results that are complex.
         self.complex = {i for i in self.results if value_of(returned[i]).is_complex()}
         #: Whether there is code for each size: torch knows of sizes that vary what holds for some alone.
@@ -226,7 +229,7 @@ class Graph:
         if not self.passed and not self.others and not self.sharing:
             return computed
         results = dict(zip(self.results, computed, strict=True))
-        number = partial(self.number, inputs)
+        number = partial(self.number, inputs, found=self.sharing.sizes(results))
         self.sharing.share(results, number)
         results |= {i: inputs[position] for i, position in self.passed.items()}
         results |= {i: self.sharing.view(i, inputs[owner], number) for i, owner in self.sharing.owners.items()}
@@ -247,15 +250,15 @@ class Graph:
             results = tuple(_complex(result) if i in self.complex else result for i, result in pairs)
         return results
 
-    def number(self, inputs: Sequence[Any], value: Any) -> Any:
-        """What is no tensor: a constant, or a number that the sizes say."""
+    def number(self, inputs: Sequence[Any], value: Any, found: Mapping[Any, int]) -> Any:
+        """What is no tensor: a constant, or a number that sizes say, of the inputs or those that were `found`."""
         if not isinstance(value, torch.SymInt):
             return value
-        known = {}
-        for symbol in value.node.expr.free_symbols:
+        expression, known = value.node.expr.subs(found), {}
+        for symbol in expression.free_symbols:
             place, axis = self.symbols[str(symbol)]
             known[symbol] = inputs[place] if axis is None else inputs[place].shape[axis]
-        return int(value.node.expr.subs(known))
+        return int(expression.subs(known))
 
     def ready(self, inputs: Sequence[Any]) -> _Ready:
         """What runs these inputs: with their numbers, and their weights as they are now."""
@@ -303,7 +306,7 @@ class Graph:
         }
         model = from_torch(Inputs(self, inputs), tuple(self.tensors_of(inputs)), dynamic=dynamic)
         if model.updated:
-            raise ChangesState(f"torch.compile: a call of this graph changes {', '.join(model.updated)}")
+            raise LeftToAutograd(f"torch.compile: a call of this graph changes {', '.join(model.updated)}")
         return model
 
     def cast(self, model: Model) -> Model:

@@ -77,6 +77,22 @@ class Sharing:
                 groups.setdefault(memory, []).append(position)
         self._groups = [group for group in groups.values() if len(group) > 1]
 
+    @property
+    def symbols(self) -> set[str]:
+        """The names of the sizes by which results lie in inputs."""
+        traced = [self._results[position].traced for position in self.owners]
+        numbers = [number for x in traced for number in (*x.shape, *x.stride(), x.storage_offset())]
+        return {str(s) for n in numbers if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
+
+    def sizes(self, results: Mapping[int, torch.Tensor]) -> dict[Any, int]:
+        """What the sizes of computed results are, by torch's expressions of them."""
+        found: dict[Any, int] = {}
+        for position, place in self._results.items():
+            if position in results:
+                pairs = zip(place.traced.shape, results[position].shape, strict=True)
+                found |= {size.node.expr: known for size, known in pairs if isinstance(size, torch.SymInt)}
+        return found
+
     def __bool__(self) -> bool:
         return bool(self.owners or self._groups)
 

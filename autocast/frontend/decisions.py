@@ -146,7 +146,7 @@ def _agrees(
         _resized(leaf, sizes_of(node.meta["val"].shape, values)) if isinstance(leaf, torch.Tensor) else leaf
         for leaf, (node, _) in zip(leaves, _inputs(program, InputKind.USER_INPUT), strict=True)
     ]
-    args, kwargs = pytree.tree_unflatten(inputs, nesting)
+    args, kwargs = pytree.tree_unflatten(_copied(inputs), nesting)
     with _as_it_was(module), torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         try:
@@ -155,10 +155,18 @@ def _agrees(
             return None
         torch.manual_seed(0)
         try:
-            got = _run(program, inputs)
+            got = _run(program, _copied(inputs))
             return len(got) == len(expected) and all(map(_near, got, expected))
         except Exception:
             return False
+
+
+def _copied(inputs: Sequence[Any]) -> list[Any]:
+    """Inputs that may be written into."""
+    return [
+        value.detach().clone().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value
+        for value in inputs
+    ]
 
 
 def _inputs(program: torch.export.ExportedProgram, *kinds: InputKind) -> list[tuple[fx.Node, InputSpec]]:

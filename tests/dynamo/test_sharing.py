@@ -146,3 +146,33 @@ def test_a_weight_that_is_written_through_a_view_is_read_anew() -> None:
     compiled = _compiled(module)
     for _ in range(3):
         torch.testing.assert_close(compiled(x), expected(x))
+
+
+def _of_values(x: torch.Tensor) -> Any:
+    places = x.nonzero()
+    columns = places.t()
+    chosen = torch.zeros(int(x.abs().sum()) + 2) + 1
+    rest = chosen[1:]
+    _break()
+    columns += 1
+    rest += 1
+    return places * 1, chosen * 1
+
+
+def _of_an_input_by_values(x: torch.Tensor) -> Any:
+    rest = x[: int(x.abs().max()) + 1]
+    _break()
+    rest += 1
+    return x * 1
+
+
+@pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")  # of slices whose ends values decide
+@pytest.mark.parametrize("function", [_of_values, _of_an_input_by_values])
+@torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True)
+def test_memory_of_sizes_that_values_decide_is_shared(function: Any) -> None:
+    compiled = _compiled(function)
+    for scale in (0.5, 2.0):
+        x = torch.randn(4, 6).mul(scale).clamp(-2.5, 2.5)
+        own = x.clone()
+        torch.testing.assert_close(compiled(x), function(own))
+        assert torch.equal(x, own)

@@ -12,6 +12,7 @@ from tvm import relax
 from autocast.ir import shape_of
 from autocast.kernels import detect_target
 from autocast.kernels.matching.reductions.rule import lower_reductions
+from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.widen import compute_in_float32
 from autocast.kernels.targets import backend_of
 from tests.kernels.modules import EPSILON, error, module, operators, random, run
@@ -24,12 +25,12 @@ def _lowered(body: Callable[..., relax.Expr], *arguments: tuple) -> tvm.IRModule
 
 
 def _run(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
-    machine = relax.VirtualMachine(tvm.compile(mod, target=detect_target()), tvm.cpu())
+    machine = relax.VirtualMachine(tvm.compile(expand_operators(mod), target=detect_target()), tvm.cpu())
     return machine["main"](*[tvm.runtime.tensor(array) for array in arrays]).numpy()
 
 
 #: The square of what the rounded mean is off by goes off a variance of two sweeps.
-_CORRECTION = ["relax.multiply", "relax.subtract", "relax.maximum", "relax.reshape"]
+_CORRECTION = ["relax.negative", "relax.ewise_fma", "relax.maximum", "relax.reshape"]
 
 
 _RULES: dict[str, tuple[Callable, Callable, tuple, list[str]]] = {
