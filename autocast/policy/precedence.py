@@ -301,6 +301,8 @@ def operator_rules(policy: Policy) -> type_hints.RuleTable:
 
 def _ruled(name: str, said: Said, level: str) -> Ruling | None:
     """The rule that makes what was said of an operator; its own where there is no precision to choose."""
+    if said.choice == "low" and name in UNSUPPORTED and level in ("region", "name pattern"):  # which say it of many
+        said = Said("float32", f"{said.why}; {UNSUPPORTED[name]}")
     row = type_hints.table_row(name)
     rule = rule_for(said.choice, row)
     if rule is not None:

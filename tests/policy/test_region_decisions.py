@@ -133,3 +133,26 @@ def test_however_regions_nest_each_operator_is_decided_by_the_innermost(trees: l
 
     model = amp.autocast(from_torch(Calls(compute), (X,)), policy=amp.Policy(preset="mp4"))
     assert [(d.operator, d.mode) for d in model.report.decisions] == expected
+
+
+class _Low(nn.Sequential):
+    """Layers in a region of low precision."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with amp.disable_autocast(dtype="bfloat16"):
+            return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "policy"),
+    [(_Low, "default"), (nn.Sequential, "low_regions=*"), (nn.Sequential, "low_names=*.weight")],
+    ids=["region", "regions", "names"],
+)
+def test_what_has_no_low_form_is_float32_among_what_has(kind: type[nn.Sequential], policy: str) -> None:
+    module, x = kind(nn.Linear(8, 8), nn.GroupNorm(2, 8)).eval(), torch.rand(2, 8)
+    model = amp.autocast(from_torch(module, (x,)), policy=policy)
+    found = {d.operator.rpartition(".")[2]: (d.mode, d.why) for d in model.report.decisions}
+    assert found["group_norm"][0] == "float32"
+    assert "TVM refuses it in bfloat16" in found["group_norm"][1]
+    assert found["matmul"][0] == "bfloat16"
+    torch.testing.assert_close(model(x), module(x), rtol=2e-2, atol=2e-2)
