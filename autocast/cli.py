@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
     options = _parser().parse_args(argv)
-    console = Console(stderr=True)
+    console = Console(stderr=True, emoji=False)
     try:
         return int(options.run(options))
     except AutocastError as error:
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    progress = Console(stderr=True)
+    progress = Console(stderr=True, emoji=False)
     started = time.perf_counter()
 
     @contextmanager

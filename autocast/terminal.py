@@ -21,7 +21,7 @@ def output() -> Console:
     """What a command prints on: as wide as the terminal or COLUMNS says, else as text is."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else TEXT_WIDTH)
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else TEXT_WIDTH, emoji=False)
 
 
 def to_text(renderable: RenderableType, width: int = TEXT_WIDTH) -> str:
@@ -29,7 +29,7 @@ def to_text(renderable: RenderableType, width: int = TEXT_WIDTH) -> str:
     from rich.console import Console  # not where nothing is shown: see `settings.table`
 
     stream = io.StringIO()
-    Console(file=stream, width=width, color_system=None, force_terminal=False).print(renderable)
+    Console(file=stream, width=width, color_system=None, force_terminal=False, emoji=False).print(renderable)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 

@@ -34,6 +34,14 @@ def test_an_error_is_one_line(capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_what_an_error_says_is_shown_as_it_is(capsys, monkeypatch, tmp_path):
+    """Neither as a word for a picture, nor as a style."""
+    (tmp_path / "broken.py").write_text("def boom(batch): raise ValueError('[red] at a:key:b')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["tune", "broken:boom", "--batch", "1"]) == 2
+    assert "broken:boom: ValueError: [red] at a:key:b" in capsys.readouterr().err
+
+
 def test_rules_prints_the_rules_of_matching_operators(capsys):
     assert main(["rules", "nn.softplus"]) == 0
     lines = capsys.readouterr().out.splitlines()

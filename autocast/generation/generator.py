@@ -30,6 +30,7 @@ from autocast.generation.sources import features_of
 from autocast.generation.steps import Limits, Step, steps_of
 from autocast.generation.streams import streamed
 from autocast.messages import check_kind, check_value, is_count, shown
+from autocast.policy import as_policy
 from autocast.runtime.executable import Executable
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import torch_dtype
@@ -54,10 +55,10 @@ class Generator:
     max_source : int, optional
         How many tokens an encoder reads at most; `max_length` where it is missing.
     amp : str, optional
-        The dtype of AutoCast, "bfloat16" or "float16", which keys and values are stored in, too. Without it all is
-        computed as the model is stored.
+        The dtype of AutoCast, "bfloat16" or "float16", which keys and values are stored in, too. Without it, and
+        without a policy, all is computed as the model is stored.
     policy : Policy or str, optional
-        What AutoCast goes by.
+        What AutoCast goes by, instead of `amp`, which stands for a policy of that dtype.
 
     Attributes
     ----------
@@ -71,6 +72,8 @@ class Generator:
         The model cannot be exported, reads something else, or keeps something else than keys, values and states.
     InputError
         An argument is of another type or out of range, or the model is in training mode.
+    PolicyError
+        `amp` is none of the dtypes, `policy` is no policy, or both are given.
     """
 
     def __init__(
@@ -91,11 +94,12 @@ class Generator:
         if model.training:
             raise InputError("Generator: got a model in training mode, expected one in eval mode; call model.eval()")
         check_positions(model, self.limits, self._features is None)
-        dtype = model.dtype if amp is None else torch_dtype(amp)
+        chosen = None if amp is None and policy is None else as_policy(policy, dtype=amp)
+        dtype = model.dtype if chosen is None or chosen.preset == "mp0" else torch_dtype(chosen.dtype)
 
         def compiled(step: Step) -> Executable:
             imported = from_torch(step.module, step.inputs, dynamic=step.dynamic)
-            return compile(imported if amp is None else mixed_precision.autocast(imported, dtype=amp, policy=policy))
+            return compile(imported if chosen is None else mixed_precision.autocast(imported, policy=chosen))
 
         first, later = steps_of(model, self.limits, self._features, dtype)
         self.step = compiled(later)

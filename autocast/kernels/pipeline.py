@@ -17,6 +17,7 @@ from tvm import relax
 from tvm.relax.vm_build import VMExecutable
 
 from autocast import settings
+from autocast.errors import UnsupportedError
 from autocast.ir import first_order, is_op, write_out_literals
 from autocast.ir.dataflow import to_dataflow
 from autocast.ir.failures import in_phase
@@ -353,5 +354,11 @@ def _report(name: str, mod: tvm.IRModule, seconds: float) -> None:
     if directory:
         order = [phase.name for phase in LOWERING].index(name)
         path = Path(directory) / f"kernels_{order:02}_{name}.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(without_overwriting(mod).script())
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(without_overwriting(mod).script())
+        except OSError as error:
+            raise UnsupportedError(
+                f"AUTOCAST_DUMP={directory}: {path.name} cannot be written: {error.strerror or error}. Expected a "
+                "folder of yours, which is made if there is none"
+            ) from error

@@ -51,11 +51,17 @@ def physical_cores() -> int:
     return max(1, len(cores))
 
 
+#: More than any machine has cores.
+_MOST_THREADS = 1 << 16
+
+
 def wanted_threads() -> int:
     """AUTOCAST_NUM_THREADS where set, else TVM_NUM_THREADS or OMP_NUM_THREADS, else one for each physical core."""
     number = settings.integer("AUTOCAST_NUM_THREADS")
-    if number < 0:
-        raise UnsupportedError(f"AUTOCAST_NUM_THREADS={number}: expected 1 or more threads, or 0 for one for each core")
+    if not 0 <= number <= _MOST_THREADS:
+        raise UnsupportedError(
+            f"AUTOCAST_NUM_THREADS={number}: expected 1 to {_MOST_THREADS} threads, or 0 for one for each core"
+        )
     if number == 0 and _USER_THREADS.isdigit():
         number = int(_USER_THREADS)
     return number or physical_cores()

@@ -17,7 +17,7 @@ def progress_line(shown: bool) -> Progress:
         "loss {task.fields[loss]:.4f}",
         "rate {task.fields[rate]:.2e}",
     )
-    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not shown)
+    return Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True, emoji=False), disable=not shown)
 
 
 def divergence(step: int, loss: float, rate: float, amp: Policy | None) -> str:

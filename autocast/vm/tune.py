@@ -89,7 +89,7 @@ def _tuned(model: Model, arguments: Mapping[str, int]) -> Tuned:
 
 
 def _progress(specs: list[Any]) -> Iterable[Any]:
-    return track(specs, description="measuring kernels", console=Console(stderr=True), transient=True)
+    return track(specs, description="measuring kernels", console=Console(stderr=True, emoji=False), transient=True)
 
 
 def _inputs(executable: Executable) -> list[np.ndarray]:

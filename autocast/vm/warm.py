@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
@@ -61,7 +62,7 @@ def warm(name: str, batches: Sequence[int], lengths: Sequence[int], jobs: int) -
     cases = cases_of(name, batches, lengths)
     with ProcessPoolExecutor(min(jobs, len(cases)), get_context("spawn")) as pool:
         found = pool.map(_warmed, itertools.repeat(name), cases)
-        progress = Console(stderr=True)
+        progress = Console(stderr=True, emoji=False)
         return list(track(found, total=len(cases), description="warming", console=progress, transient=True))
 
 
@@ -141,5 +142,5 @@ def table(name: str, results: Sequence[Warmed]) -> Table:
         shown.add_column(heading, justify="right" if heading == "seconds" else "left", overflow="fold")
     for result in results:
         arguments = ", ".join(f"{argument} {value}" for argument, value in result.arguments.items())
-        shown.add_row(arguments or "-", f"{result.seconds:.1f}", result.origin)
+        shown.add_row(arguments or "-", f"{result.seconds:.1f}", escape(result.origin))
     return shown

@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from autocast import vm
-from autocast.errors import ImportModelError, InputError
+from autocast.errors import ImportModelError, InputError, PolicyError
 from autocast.generation import Generator
 
 _COMMON = {
@@ -241,6 +241,16 @@ _WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         r"up to 65 tokens, expected at most 64.*max_length=64",
     ),
     "a length of 0": (lambda: Generator(_model("GPT-2, learned positions"), max_length=0), InputError, "max_length"),
+    "a policy that is none": (
+        lambda: Generator(_model("GPT-2, learned positions"), max_length=8, policy="low"),
+        PolicyError,
+        "preset",
+    ),
+    "a policy and a dtype": (
+        lambda: Generator(_model("GPT-2, learned positions"), max_length=8, amp="bfloat16", policy="mp4"),
+        PolicyError,
+        "both given",
+    ),
     "a batch that is true": (
         lambda: Generator(_model("GPT-2, learned positions"), max_batch=True),
         InputError,

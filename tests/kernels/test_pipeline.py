@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
+from autocast.errors import UnsupportedError
 from autocast.frontend import from_torch
 from autocast.kernels import detect_target, finish, lower, plan
 from autocast.kernels.fallback.schedule import SCHEDULED
@@ -122,13 +124,22 @@ def test_the_plan_shows_the_storage_that_runs() -> None:
 
 
 def test_debugging_shows_phases_and_writes_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object, capsys: pytest.CaptureFixture
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setenv("AUTOCAST_DEBUG", "1")
     monkeypatch.setenv("AUTOCAST_DUMP", str(tmp_path))
     lower(module(relax.op.exp, ((8, 16), "float32")), detect_target())
     assert "kernels: legalize" in capsys.readouterr().err
     assert any(path.name.endswith("compute_in_float32.py") for path in tmp_path.iterdir())
+
+
+def test_a_dump_into_a_file_is_an_error_that_names_the_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "taken").touch()
+    monkeypatch.setenv("AUTOCAST_DUMP", str(tmp_path / "taken"))
+    with pytest.raises(UnsupportedError, match=r"AUTOCAST_DUMP=.*taken: .* cannot be written"):
+        lower(module(relax.op.exp, ((4, 4), "float32")), detect_target())
 
 
 def test_debugging_shows_the_kernel_of_each_call_and_the_rule_that_made_it(

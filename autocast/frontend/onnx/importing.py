@@ -17,6 +17,7 @@ from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend.names import variable_name
 from autocast.frontend.onnx.converters import CONVERTERS
 from autocast.frontend.onnx.folding import folded
+from autocast.frontend.onnx.four_bits import widen_four_bits
 from autocast.frontend.onnx.functions import graphs_of, written_out
 from autocast.frontend.onnx.graph_importer import GraphImporter
 from autocast.frontend.onnx.inputs import make_constant, make_dynamic
@@ -92,6 +93,7 @@ def from_onnx(
 def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with functions and loops of known length written out, and its constants computed."""
     with_outer_initializers(model)
+    widen_four_bits(model)
     changed = True
     while changed:  # loops in loops, and in functions
         model = folded(written_out(folded(model), _known()))

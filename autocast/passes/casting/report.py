@@ -260,6 +260,6 @@ class CastReport:
         for group, count in sorted(groups.items()):
             table.add_row(str(count), *group)
         text = StringIO()
-        Console(file=text, width=140).print(table)
+        Console(file=text, width=140, emoji=False).print(table)
         lost = [f"{name}: {self.dtype} cannot hold it: {reason}\n" for name, reason in self.out_of_range.items()]
         return f"{text.getvalue()}{''.join(lost)}{self.summary()}\n"

@@ -225,3 +225,34 @@ def test_what_of_such_an_operator_is_not_imported_is_an_error() -> None:
         autocast.from_onnx(one_node("Attention", past, num_heads=2))
     with pytest.raises(UnsupportedError, match=r"com\.microsoft\.Inverse: 1 node"):
         autocast.from_onnx(one_node("Inverse", {"x": random(2, 2)}))
+
+
+@pytest.mark.parametrize("dtype", ["INT4", "UINT4"])
+@pytest.mark.parametrize("scales", ["one", "an axis", "blocks"])
+@pytest.mark.parametrize("is_constant", [False, True], ids=["initializer", "constant"])
+def test_weights_of_4_bits_are_the_numbers_that_they_stand_for(dtype: str, scales: str, is_constant: bool) -> None:
+    low, high = (-8, 8) if dtype == "INT4" else (0, 16)
+    generator, kind = np.random.default_rng(0), getattr(TensorProto, dtype)
+    shape, attributes = {"one": ((), {}), "an axis": ((8,), {"axis": 1}), "blocks": ((3, 8), {"axis": 0})}[scales]
+    attributes |= {"block_size": 2} if scales == "blocks" else {}
+    steps, zeros = generator.integers(low, high, (6, 8)), generator.integers(low, high, shape)
+    scale = generator.random(shape).astype("float32")
+    numbers = {"w": steps, "z": np.asarray(zeros)}
+    packed = [helper.make_tensor(name, kind, one.shape, one.flatten()) for name, one in numbers.items()]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s", "z"], ["v"], **attributes),
+        helper.make_node("MatMul", ["x", "v"], ["y"]),
+    ]
+    constants = [numpy_helper.from_array(np.asarray(scale), "s"), *packed]
+    if is_constant:
+        nodes, constants = [helper.make_node("Constant", [], ["w"], value=packed[0]), *nodes], [constants[0], packed[1]]
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, (3, size))] for name, size in (("x", 6), ("y", 8))
+    )
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x = random(3, 6)
+    if scales == "blocks":
+        zeros, scale = np.repeat(zeros, 2, 0), np.repeat(scale, 2, 0)
+    weight = (steps - zeros) * scale
+    np.testing.assert_allclose(autocast.from_onnx(model)(x), x @ weight, rtol=1e-4, atol=1e-5)
