@@ -77,6 +77,12 @@ class Inputs(torch.nn.Module):
         return tuple(graph.kept(position, results[position]) for position in graph.results)
 
 
+def _strided(tensors: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Those that lie in memory as plain tensors do."""
+    kinds = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+    return {i: x for i, x in tensors.items() if type(x) in kinds and x.layout == torch.strided}
+
+
 def _memory(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
@@ -163,7 +169,8 @@ class Graph:
         self.symbols |= {str(values[i]): (i, None) for i in (*self.carried, *self.numbers)}
         self.results, self.passed, self.others = self._outputs(placeholders)
         returned = body.graph.output_node().args[0]
-        self.sharing = self.shared({i: values[i] for i in tensors}, {i: value_of(returned[i]) for i in self.results})
+        given, made = {i: values[i] for i in tensors}, {i: value_of(returned[i]) for i in self.results}
+        self.sharing = self.shared(_strided(given), _strided(made))
         self.results = [i for i in self.results if i not in self.sharing.owners]
         if not self.sharing.symbols <= self.symbols.keys():
             raise LeftToAutograd("torch.compile: values decide the size of a result that is a part of an input")
