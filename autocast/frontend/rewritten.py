@@ -207,7 +207,7 @@ def _arange(*bounds: Any, **options: Any) -> torch.Tensor:
     """With its numbers, where these are known: torch.export takes what a tensor holds for what it cannot know."""
     result = torch.arange(*bounds, **options)
     if all(type(bound) is int for bound in bounds) and not options:
-        result._autocast_numbers = list(range(*bounds))
+        result._autocast_numbers = range(*bounds)
     return result
 
 
