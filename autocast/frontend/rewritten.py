@@ -230,7 +230,8 @@ _of_fake_tensors = FakeTensor.tolist
 def _tolist(tensor: torch.Tensor) -> Any:
     """The list of numbers that are known, of a list such as the axes `torch.arange(2, x.ndim).tolist()`."""
     numbers = getattr(tensor, "_autocast_numbers", None)
-    return _of_fake_tensors(tensor) if numbers is None or tensor._version else list(numbers)
+    is_written = tensor.is_inference() or tensor._version  # nobody counts what is written in inference mode
+    return _of_fake_tensors(tensor) if numbers is None or is_written else list(numbers)
 
 
 #: Functions, as a module calls them, and what is called instead.
