@@ -22,7 +22,7 @@ from autocast.frontend.conditions import ASSUMED, Condition, guarded
 from autocast.kernels import detect_target
 from autocast.model.value import Model
 from autocast.runtime.executable import Executable
-from autocast.runtime.tensors import from_tensor, to_tensor
+from autocast.runtime.tensors import from_tensor, memory_of, to_tensor
 from autocast.runtime.variant import Variant
 from autocast.runtime.writing import SharedInputsError
 from autocast.torch_target.asked import torch_dtype
@@ -83,10 +83,6 @@ def _strided(tensors: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
     return {i: x for i, x in tensors.items() if type(x) in kinds and x.layout == torch.strided}
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
 def _name(position: int) -> str:
     return f"weight_{position}"
 
@@ -121,7 +117,7 @@ class _Ready:
     @cached_property
     def memories(self) -> frozenset[int]:
         """The memory of the weights."""
-        return frozenset(map(_memory, self.weights.values()))
+        return frozenset(map(memory_of, self.weights.values()))
 
 
 def _versions(weights: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
@@ -236,7 +232,7 @@ class Graph:
         if not self.passed and not self.others and not self.sharing:
             return computed
         results = dict(zip(self.results, computed, strict=True))
-        number = partial(self.number, inputs, found=self.sharing.sizes(results))
+        number = partial(self.number, inputs, results)
         self.sharing.share(results, number)
         results |= {i: inputs[position] for i, position in self.passed.items()}
         results |= {i: self.sharing.view(i, inputs[owner], number) for i, owner in self.sharing.owners.items()}
@@ -248,7 +244,7 @@ class Graph:
         tensors = self.tensors_of(inputs)
         ready = self.ready(inputs)
         executable = ready.executable
-        if not ready.memories.isdisjoint(_memory(tensors[i]) for i in executable.signature.written):
+        if not ready.memories.isdisjoint(memory_of(tensors[i]) for i in executable.signature.written):
             raise SharedInputsError("a weight is a view of an input that the model writes into")
         results = executable(*tensors) if tensors else from_tensor(executable.run(executable.arguments(())), "torch")
         results = results if isinstance(results, tuple) else (results,)
@@ -257,11 +253,13 @@ class Graph:
             results = tuple(_complex(result) if i in self.complex else result for i, result in pairs)
         return results
 
-    def number(self, inputs: Sequence[Any], value: Any, found: Mapping[Any, int]) -> Any:
-        """What is no tensor: a constant, or a number that sizes say, of the inputs or those that were `found`."""
+    def number(self, inputs: Sequence[Any], results: Mapping[int, torch.Tensor], value: Any) -> Any:
+        """What is no tensor: a constant, or a number that sizes say, of the inputs or of the `results` so far."""
         if not isinstance(value, torch.SymInt):
             return value
-        expression, known = value.node.expr.subs(found), {}
+        expression, known = value.node.expr, {}
+        if not self.symbols.keys() >= set(map(str, expression.free_symbols)):  # values decide it
+            expression = expression.subs(self.sharing.sizes(results))
         for symbol in expression.free_symbols:
             place, axis = self.symbols[str(symbol)]
             known[symbol] = inputs[place] if axis is None else inputs[place].shape[axis]

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from autocast.runtime.tensors import memory_of
+
 #: What a size is that may vary, as a number.
 _Number = Callable[[Any], int]
 
@@ -64,13 +66,13 @@ class Sharing:
     """
 
     def __init__(self, inputs: Mapping[int, torch.Tensor], results: Mapping[int, torch.Tensor]) -> None:
-        memories = {value.untyped_storage()._cdata: position for position, value in inputs.items()}
+        memories = {memory_of(value): position for position, value in inputs.items()}
         self._inputs = {position: _Place(value) for position, value in inputs.items()}
         self._results = {position: _Place(value) for position, value in results.items()}
         self.owners: dict[int, int] = {}
         groups: dict[int, list[int]] = {}
         for position, value in results.items():
-            memory = value.untyped_storage()._cdata
+            memory = memory_of(value)
             if memory in memories:
                 self.owners[position] = memories[memory]
             else:

@@ -39,7 +39,7 @@ from autocast.frontend.rewritten_layers import rewritten_layers
 from autocast.frontend.size_checks import check_conditions, check_decisions, to_be_tried
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
 from autocast.frontend.tracing import as_it_was, no_cache, no_gradients, no_guess, unlogged, unmoved
-from autocast.runtime.tensors import kind_of_layout
+from autocast.runtime.tensors import kind_of_layout, memory_of
 
 
 @named_containers()
@@ -202,7 +202,7 @@ def _apart(module: torch.nn.Module, example: Any) -> Any:
 def _memory(value: Any) -> int:
     """What values that share memory have in common: a tensor's storage, else the object itself."""
     strided = isinstance(value, torch.Tensor) and value.layout == torch.strided
-    return value.untyped_storage()._cdata if strided else id(value)
+    return memory_of(value) if strided else id(value)
 
 
 def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], axes: Sequence[DynamicAxis]) -> Exported:

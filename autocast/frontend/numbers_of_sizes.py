@@ -3,7 +3,8 @@
 Python makes numbers of their arguments, so that torch.export would know their results for the example alone. While a
 module is exported, those of `math` are others that compute with torch's symbols, as it has it itself of `max`, `min`
 and `math.pow`. `float`, `int` and `len`, which all code calls, are others in the files of code alone that call them
-with sizes; these are known when a module was exported once.
+with sizes; these are known when a module was exported once. There they take a tensor of one element, too:
+`int(t.max())` is as `int(t.max().item())`, a number that values decide.
 """
 
 from __future__ import annotations

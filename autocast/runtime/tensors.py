@@ -225,6 +225,11 @@ def kind_of(args: Sequence[Any]) -> str:
     return "tvm" if args else "numpy"
 
 
+def memory_of(tensor: Any) -> int:
+    """What torch tensors that lie in one memory have in common."""
+    return int(tensor.untyped_storage()._cdata)
+
+
 def bytes_of(tensor: Any) -> int:
     """Bytes of the elements of a tensor, or of what describes one."""
     return tensor_bytes(tensor.shape, dtype_name(tensor))

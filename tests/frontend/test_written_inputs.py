@@ -161,16 +161,3 @@ def test_data_of_another_shape_is_refused() -> None:
 
     with pytest.raises(ImportModelError, match=r"`\.data` becomes a torch\.float32 of shape \(6,\)"):
         from_torch(Grows(), (torch.randn(2, 4),))
-
-
-def test_examples_stay_as_they_are_where_sizes_are_tried() -> None:
-    """Modules that decide by sizes are called with others, and with the examples."""
-
-    class Decides(nn.Module):
-        def forward(self, total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-            total += 1
-            return x[: x.shape[0] // 2] if x.shape[0] > 1 else x
-
-    total, x = torch.zeros(4, 3, dtype=torch.int64), torch.randn(4, 3)
-    from_torch(Decides(), (total, x), dynamic={"rows": ("*", 0, 2, 64)})
-    assert not total.any()

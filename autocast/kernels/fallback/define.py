@@ -37,7 +37,7 @@ def _division(rewriter: _Define, call: relax.Call, x: relax.Expr, y: relax.Expr)
     """
     dtype = dtype_of(x) or ""
     if dtype in FLOATS:
-        return floats.with_zeros(rewriter, call, x, y)
+        return floats.arithmetic(rewriter, call, x, y)
     if "int" not in dtype or number_of(y) not in (None, 0.0, -1.0):
         return None
     zero, one = relax.const(0, dtype), relax.const(1, dtype)

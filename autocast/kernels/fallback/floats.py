@@ -15,7 +15,7 @@ op = relax.op
 FLOATS = ("float64", "float32", "float16")
 
 
-def with_zeros(rewriter: BindingRewriter, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None:
+def arithmetic(rewriter: BindingRewriter, call: relax.Call, *operands: relax.Expr) -> relax.Expr | None:
     """Numbers plus, by and over 0: TVM takes -0 plus 0 for -0, 0 times anything, and over anything, for 0, NaN
     included, and refuses to write what is over 0. Such a 0 becomes a tensor of one element, which it does not look
     into. Floored ones are Python's."""
@@ -35,7 +35,7 @@ def with_zeros(rewriter: BindingRewriter, call: relax.Call, *operands: relax.Exp
 def _difference(rewriter: BindingRewriter, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
     """Floating-point numbers plus what is opposite: TVM takes x - x for 0, and (x + y) - x for y."""
     if dtype_of(call) not in FLOATS or 0.0 in (number_of(x), number_of(y)):
-        return with_zeros(rewriter, call, x, y)
+        return arithmetic(rewriter, call, x, y)
     x, y = (_rounded(rewriter, new, old) for new, old in zip((x, y), call.args, strict=True))
     return op.add(x, rewriter.emit(op.negative(y)))
 
@@ -43,7 +43,7 @@ def _difference(rewriter: BindingRewriter, call: relax.Call, x: relax.Expr, y: r
 def _sum(rewriter: BindingRewriter, call: relax.Call, x: relax.Expr, y: relax.Expr) -> relax.Expr | None:
     """Two products are rounded before, as `matching.translate` does it."""
     if dtype_of(call) not in FLOATS or not all(_is_product(rewriter, operand) for operand in call.args):
-        return with_zeros(rewriter, call, x, y)
+        return arithmetic(rewriter, call, x, y)
     return op.add(*(_rounded(rewriter, new, old) for new, old in zip((x, y), call.args, strict=True)))
 
 
@@ -156,7 +156,7 @@ def _comparison(rewriter: BindingRewriter, call: relax.Call, x: relax.Expr, y: r
 RULES: dict[str, Callable[..., relax.Expr | None]] = {
     "relax.add": _sum,
     "relax.subtract": _difference,
-    "relax.multiply": with_zeros,
+    "relax.multiply": arithmetic,
     "relax.log_add_exp": _log_add_exp,
     "relax.nn.softplus": _softplus,
     **{f"relax.{name}": passing_nan for name in ("maximum", "minimum", "nn.relu")},

@@ -17,7 +17,7 @@ from autocast.ir.ranges import never_wraps
 #: The lower half of 64 bits, and how many bits it has.
 _LOW, _HALF = tirx.const(2**32 - 1, "uint64"), tirx.const(32, "uint64")
 
-#: Arithmetic of integers that may come to more than their dtype holds.
+#: Integers of the sizes of TVM's own, and arithmetic that may come to more than they hold.
 _DTYPES = ("int32", "int64", "uint32", "uint64")
 _ARITHMETIC = tuple(f"relax.{name}" for name in ("abs", "add", "multiply", "negative", "subtract"))
 
