@@ -338,16 +338,6 @@ def test_what_a_call_leaves_in_attributes_is_there_in_the_next() -> None:
         torch.testing.assert_close(wrapped(x), 2 * count * x)
 
 
-def test_what_torch_casts_in_its_own_autocast_is_cast_there_alone() -> None:
-    module, x = nn.Linear(16, 8), torch.randn(4, 16)
-    wrapped = autocast.wrap(module)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert wrapped(x).dtype is torch.bfloat16
-    assert wrapped(x).dtype is torch.float32
-    with torch.autocast("cpu", torch.bfloat16):
-        assert wrapped(x).dtype is torch.bfloat16
-
-
 def test_what_cannot_be_imported_is_compiled_by_torch() -> None:
     @dataclasses.dataclass
     class Answer:
@@ -387,24 +377,3 @@ def test_numbers_that_a_module_returns_stay_numbers_and_follow_sizes(imports: li
     del got["sum"]
     assert got == {"rows": 5, "share": 0.625, "aux": 0.1, "word": "x"}
     assert len(imports) == 1
-
-
-def test_layers_that_are_lazy_are_made_by_the_first_call() -> None:
-    module, x = autocast.wrap(nn.Sequential(nn.LazyLinear(3), nn.ReLU()), policy="mp0"), torch.randn(4, 6)
-    with torch.no_grad():
-        for _ in range(2):
-            torch.testing.assert_close(module(x), (x @ module[0].weight.T + module[0].bias).relu())
-
-
-def test_the_default_dtype_is_that_of_the_call() -> None:
-    class Ones(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.ones(2) * x.shape[0]
-
-    module, x = autocast.wrap(Ones()), torch.randn(3)
-    before = module(x).dtype
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert (before, module(x).dtype) == (torch.float32, torch.float64)
-    finally:
-        torch.set_default_dtype(torch.float32)

@@ -21,7 +21,7 @@ def wrong():
     return 3
 
 def fails(batch):
-    return [][batch]
+    raise IndexError('[red] at a:key:b')
 """
 
 
@@ -63,7 +63,7 @@ def test_bad_input_is_an_error_that_says_what_was_expected(arguments: list[str],
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["models_to_warm:fails", "--batch", "1"], "models_to_warm:fails: IndexError: list index out of range"),
+        (["models_to_warm:fails", "--batch", "1"], "models_to_warm:fails: IndexError: [red] at a:key:b"),
         (["models_to_warm:wrong"], "returned a int; expected package.module:function"),
     ],
 )

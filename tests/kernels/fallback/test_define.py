@@ -11,6 +11,7 @@ import torch
 import tvm
 from tvm import relax
 
+from autocast.errors import UnsupportedError
 from tests.kernels.modules import module, run
 
 op = relax.op
@@ -183,3 +184,9 @@ def test_truth_values_are_moved_to_another_layout(pad: bool | None) -> None:
     assert got.shape == (1, 2, 3)
     assert got.reshape(-1)[:5].tolist() == x[0].tolist()
     assert pad is None or got[0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+def test_powers_of_integers_are_refused_by_name(dtype: str) -> None:
+    with pytest.raises(UnsupportedError, match=rf"no kernel for relax\.power of {dtype}, bound to .* try R\.astype"):
+        run(module(op.power, ((4,), dtype), ((4,), dtype)), np.ones(4, dtype), np.ones(4, dtype))

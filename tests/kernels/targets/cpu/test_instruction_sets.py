@@ -68,9 +68,10 @@ def test_the_own_setting_of_threads_wins(monkeypatch: pytest.MonkeyPatch) -> Non
     assert wanted_threads() == physical_cores()
 
 
-def test_a_negative_number_of_threads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AUTOCAST_NUM_THREADS", "-1")
-    with pytest.raises(UnsupportedError, match="AUTOCAST_NUM_THREADS=-1: expected 1 to"):
+@pytest.mark.parametrize("number", ["-1", "65537", "99999999999999999999"])
+def test_a_number_of_threads_that_no_machine_has_is_refused(number: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AUTOCAST_NUM_THREADS", number)
+    with pytest.raises(UnsupportedError, match=f"AUTOCAST_NUM_THREADS={number}: expected 1 to 65536"):
         wanted_threads()
 
 
