@@ -202,6 +202,7 @@ def _in_process(side: str, name: str, folder: str) -> dict[str, float]:
         "AUTOCAST_CACHE": "on",
         "AUTOCAST_CACHE_DIR": str(Path(folder, "ours")),
         "TORCHINDUCTOR_CACHE_DIR": str(Path(folder, "inductor")),
+        "PYTHONDONTWRITEBYTECODE": "",  # installed packages have their byte code
     }
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.first_iteration", "--side", side, name]
     ended = subprocess.run(command, capture_output=True, text=True, env=os.environ | caches, check=False)

@@ -77,12 +77,12 @@ def shape_of(expr: relax.Expr) -> tuple | None:
     return shape_in(expr.ty)
 
 
-def shape_in(type: tvm.ir.Type) -> tuple | None:
+def shape_in(ty: tvm.ir.Type) -> tuple | None:
     """The dimensions (int or PrimExpr) that a type gives a tensor; None where it is no tensor's, or does not say."""
-    shape = type.shape if isinstance(type, relax.TensorType) else None
+    shape = ty.shape if isinstance(ty, relax.TensorType) else None
     if not isinstance(shape, relax.ShapeExpr):
         return None
-    return tuple(int(d) if isinstance(d, int | tvm.tirx.IntImm) else d for d in shape.values)
+    return tuple(dim.value if type(dim) is tvm.tirx.IntImm else dim for dim in items(shape.values))
 
 
 def dims(expr: relax.Expr) -> tuple:

@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from autocast.ir import items
 from autocast.torch_target.asked import Value
 from autocast.torch_target.choices import chosen
 from autocast.torch_target.loops import looped
@@ -42,7 +43,7 @@ class ControlFlow(Scope):
         if isinstance(expr, relax.If):
             return chosen(self, expr)
         if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.GlobalVar):
-            name, given = expr.op.name_hint, [self.value(arg) for arg in expr.args]
+            name, given = expr.op.name_hint, [self.value(arg) for arg in items(expr.args)]
             return looped(self, self.loops[name], given) if name in self.loops else self.written_out(name, given)
         return super().value(expr)
 

@@ -30,8 +30,10 @@ from autocast.torch_target.recursion import Loop, loop_of
 from autocast.torch_target.rows import ROWS
 from autocast.torch_target.rows.gradients import is_fused
 from autocast.torch_target.rows.torch_calls import is_of_torch
+from autocast.torch_target.statistics import is_over_batch
 
 _ATTENTION_BACKWARD = "relax.grad.attention_backward"
+_BATCH_NORM_BACKWARD = "relax.grad.batch_norm_backward"
 
 
 def to_torch(model: Model, *, exact: bool = True, fused: bool = False, widened: Collection[str] = ()) -> fx.GraphModule:
@@ -126,7 +128,10 @@ def _with_private(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _stays(call: relax.Call, *, fused: bool) -> bool:
     """Whether a call becomes what its operator is in torch; others are written out."""
-    return _has_row(call) and (op_name(call) != _ATTENTION_BACKWARD or (fused and is_fused(call)))
+    name = op_name(call)
+    if name == _ATTENTION_BACKWARD:
+        return fused and is_fused(call)
+    return is_over_batch(call) if name == _BATCH_NORM_BACKWARD else _has_row(call)
 
 
 def _has_row(call: relax.Call) -> bool:

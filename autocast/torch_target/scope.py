@@ -11,7 +11,7 @@ from torch import fx
 from tvm import relax
 from tvm.ir.expr import StringImm
 
-from autocast.ir import ConstantExpr, dtype_of, is_tensor, place_of, static_shape
+from autocast.ir import ConstantExpr, dtype_of, is_tensor, items, place_of, static_shape
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Asked, Value
 from autocast.torch_target.attention import share_attention
@@ -19,6 +19,7 @@ from autocast.torch_target.folding import has_effect
 from autocast.torch_target.linear import transpose_operands, use_linear
 from autocast.torch_target.rows import ROWS
 from autocast.torch_target.sizes import Sizes
+from autocast.torch_target.statistics import share_statistics
 
 
 class _Tracer(fx.proxy.GraphAppendingTracer):
@@ -99,14 +100,15 @@ class Scope:
 
     def sequence(self, sequence: relax.SeqExpr) -> Value:
         """Add the nodes of all bindings; what the sequence is."""
-        for block in sequence.blocks:
-            for binding in block.bindings:
+        for block in items(sequence.blocks):
+            for binding in items(block.bindings):
                 self.convert(binding)
         return self.value(sequence.body)
 
     def tidy(self) -> None:
         """Write products as torch does, and drop what nobody reads."""
         share_attention(self.graph)
+        share_statistics(self.graph)
         transpose_operands(self.graph)
         use_linear(self.graph)
         self.graph.eliminate_dead_code(has_effect)
@@ -136,17 +138,17 @@ class Scope:
         """What an expression is in the graph."""
         if isinstance(expr, relax.Var):
             return self.values[expr] if expr in self.values else self.sizes(expr)  # sizes are variables, too
+        if isinstance(expr, relax.Call):
+            asked = Asked(expr, tuple(map(self.value, items(expr.args))), self.sizes, self.exact)
+            return ROWS[asked.name](asked)
+        if isinstance(expr, relax.TupleGetItem):
+            return self.value(expr.tuple_value)[expr.index]
+        if isinstance(expr, relax.Tuple):
+            return tuple(map(self.value, items(expr.fields)))
         if isinstance(expr, StringImm) or (isinstance(expr, ConstantExpr) and isinstance(expr.value, tvm_ffi.dtype)):
             return str(expr.value)
         if isinstance(expr, ConstantExpr):
             return self.tracer.constant(from_tensor(expr.value, "torch"))
-        if isinstance(expr, relax.Tuple):
-            return tuple(map(self.value, expr.fields))
-        if isinstance(expr, relax.TupleGetItem):
-            return self.value(expr.tuple_value)[expr.index]
-        if isinstance(expr, relax.Call):
-            asked = Asked(expr, tuple(map(self.value, expr.args)), self.sizes, self.exact)
-            return ROWS[asked.name](asked)
         if isinstance(expr, relax.ExternFunc):
             return str(expr.global_symbol)
         return self.sizes(getattr(expr, "value", expr))

@@ -11,6 +11,7 @@ import torch
 from tvm import relax, tirx
 
 from autocast.errors import UnsupportedError
+from autocast.ir import items
 from autocast.torch_target.asked import Value
 
 
@@ -44,10 +45,10 @@ class Sizes:
     def learn(self, type_: Any, value: Value) -> None:
         """Read the sizes that a type names off a value of it, when they are first needed."""
         if isinstance(type_, relax.ShapeType) and type_.values is not None:
-            for position, dim in enumerate(type_.values):
+            for position, dim in enumerate(items(type_.values)):
                 self._learn(dim, partial(operator.getitem, value, position))
         elif isinstance(type_, relax.TensorType) and isinstance(type_.shape, relax.ShapeExpr):
-            for axis, dim in enumerate(type_.shape.values):
+            for axis, dim in enumerate(items(type_.shape.values)):
                 self._learn(dim, partial(value.size, axis))
         elif hasattr(type_, "fields"):
             for position, field in enumerate(type_.fields):

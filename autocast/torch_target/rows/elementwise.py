@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from autocast.ir import number_of
+from autocast.ir import items, number_of
 from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
 
 
@@ -25,7 +25,7 @@ def _arithmetic(function: Callable[[Any, Any], Any]) -> Row:
     """A function that takes numbers in place of tensors: a literal stands in the code as it is."""
 
     def row(asked: Asked) -> Value:
-        numbers = [number_of(expr) if expr.ty.ndim == 0 else None for expr in asked.call.args]
+        numbers = [number_of(expr) if expr.ty.ndim == 0 else None for expr in items(asked.call.args)]
         if None not in numbers or "float" not in str(asked.call.ty.dtype):
             return function(*asked.args)
         return function(*(arg if number is None else number for arg, number in zip(asked.args, numbers, strict=True)))

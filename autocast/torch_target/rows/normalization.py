@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from autocast.kernels.storage import LOW
 from autocast.torch_target.asked import Asked, Row, Value, torch_dtype
 from autocast.torch_target.rows.collectives import means_over_ranks
+from autocast.torch_target.statistics import is_over_batch, over_batch
+
+aten: Any = torch.ops.aten
 
 
 def _along(asked: Asked, vector: Value, axes: list[int]) -> Value:
@@ -79,26 +85,47 @@ def _instance_norm(asked: Asked) -> Value:
 
 
 def _batch_norm(asked: Asked) -> Value:
-    attrs, channel = asked.attrs, asked.axis()
-    if not attrs.training and channel == 1 and (mixed := _mixed(asked, 5)) and asked.rank() > 1:
+    attrs, epsilon = asked.attrs, float(asked.attrs.epsilon)
+    mixed = _mixed(asked, 5) if asked.axis() == 1 and asked.rank() > 1 else None
+    if mixed and not attrs.training:
         x, gamma, beta, mean, variance = mixed
         gamma, beta = (gamma if attrs.scale else None, beta if attrs.center else None)
-        return F.batch_norm(x, mean, variance, gamma, beta, eps=float(attrs.epsilon)), mean, variance
+        return F.batch_norm(x, mean, variance, gamma, beta, eps=epsilon), mean, variance
     x, gamma, beta, mean, variance = (asked.wide(i) for i in range(5))
     kept = (mean, variance)
-    if bool(attrs.training):
-        over = [axis for axis in range(asked.rank()) if axis != channel]
-        mean = torch.mean(x, over)
-        variance = torch.var(x, over, correction=0)
-        momentum = float(attrs.momentum)
-        new = zip(kept, (mean, variance), strict=True)
-        kept = tuple(old * (1 - momentum) + value * momentum for old, value in new)
-    return _with_statistics(asked, x, gamma, beta, mean, variance, kept)
+    if not attrs.training:
+        return _with_statistics(asked, x, gamma, beta, mean, variance, kept)
+    if is_over_batch(asked.call):
+        gamma, beta = (gamma if attrs.scale else None, beta if attrs.center else None)
+        result, mean, reciprocal = over_batch(asked.args[0], gamma, beta, epsilon)
+        variance = torch.clamp(1 / (reciprocal * reciprocal) - epsilon, 0)
+        return _as_declared(asked, (result, *_moved(asked, kept, (mean, variance))))
+    over = [axis for axis in range(asked.rank()) if axis != asked.axis()]
+    mean = torch.mean(x, over)
+    variance = torch.var(x, over, correction=0)
+    return _with_statistics(asked, x, gamma, beta, mean, variance, _moved(asked, kept, (mean, variance)))
+
+
+def _batch_norm_backward(asked: Asked) -> Value:
+    x, gamma, g = asked.args[0], asked.wide(1), asked.args[2]
+    if asked.is_low(0) != asked.is_low(2):
+        x, g = asked.wide(0), asked.wide(2)
+    attrs, epsilon = asked.attrs, float(asked.attrs.epsilon)
+    _, mean, reciprocal = over_batch(x, None, None, epsilon)
+    kept = (None, None, mean, reciprocal, True, epsilon, [True, True, True])
+    results = aten.native_batch_norm_backward(g, x, gamma if attrs.scale else None, *kept)
+    return _as_declared(asked, [results[i] for i in range(3)])
+
+
+def _moved(asked: Asked, running: tuple[Value, ...], batch: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The next running statistics."""
+    momentum = float(asked.attrs.momentum)
+    return tuple(old * (1 - momentum) + new * momentum for old, new in zip(running, batch, strict=True))
 
 
 def _sync_batch_norm(asked: Asked) -> Value:
     x, gamma, beta, *running = (asked.wide(i) for i in range(5))
-    channel, momentum = asked.axis(), float(asked.attrs.momentum)
+    channel = asked.axis()
     over = [axis for axis in range(asked.rank()) if axis != channel]
     own = _elements(asked, over)
     offset = torch.mean(x, over) - running[0]
@@ -106,7 +133,7 @@ def _sync_batch_norm(asked: Asked) -> Value:
     offset, square, elements = means_over_ranks([offset * own, square * own, torch.full_like(offset, own)])
     offset, square = offset / elements, square / elements
     mean, variance = running[0] + offset, torch.clamp(square - offset * offset, 0)
-    moved = [old * (1 - momentum) + new * momentum for old, new in zip(running, (mean, variance), strict=True)]
+    moved = _moved(asked, tuple(running), (mean, variance))
     return _with_statistics(asked, x, gamma, beta, mean, variance, (*moved, mean, variance, elements.max()))
 
 
@@ -128,9 +155,7 @@ def _sync_batch_norm_backward(asked: Asked) -> Value:
     factor = reciprocal * gamma if asked.attrs.scale else reciprocal
     of_data = g - _along(asked, of_mean / elements, [channel]) - centred * _along(asked, slope, [channel])
     results = (of_data * _along(asked, factor, [channel]), along * reciprocal, total)
-    return tuple(
-        value.to(torch_dtype(str(field.dtype))) for value, field in zip(results, asked.call.ty.fields, strict=True)
-    )
+    return _as_declared(asked, results)
 
 
 def _with_statistics(
@@ -144,8 +169,15 @@ def _with_statistics(
     result = (x - _along(asked, mean, [channel])) * _along(asked, scale, [channel])
     if bool(attrs.center):
         result = result + _along(asked, beta, [channel])
-    fields = zip((result, *kept), asked.call.ty.fields, strict=True)
-    return tuple(value.to(getattr(torch, str(field.dtype))) for value, field in fields)
+    return _as_declared(asked, (result, *kept))
+
+
+def _as_declared(asked: Asked, results: Sequence[Value]) -> Value:
+    """Results in the dtypes of the call's type, which are those that was computed in or narrower ones."""
+    dtypes = [str(field.dtype) for field in asked.call.ty.fields]
+    return tuple(
+        value.to(torch_dtype(dtype)) if dtype in LOW else value for value, dtype in zip(results, dtypes, strict=True)
+    )
 
 
 ROWS: dict[str, Row] = {
@@ -156,6 +188,7 @@ ROWS: dict[str, Row] = {
     "nn.group_norm": _group_norm,
     "nn.instance_norm": _instance_norm,
     "nn.batch_norm": _batch_norm,
+    "grad.batch_norm_backward": _batch_norm_backward,
     "collective.batch_norm": _sync_batch_norm,
     "collective.batch_norm_backward": _sync_batch_norm_backward,
 }
