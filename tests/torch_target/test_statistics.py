@@ -27,7 +27,7 @@ def _step(shape: tuple[int, ...], *, affine: bool, dynamic: bool = False) -> aut
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.norm(x + self.bias)
 
-    declared = {"n": ("x", 0)} if dynamic else None
+    declared = {"n": ("x", 0, 0)} if dynamic else None
     return training_step(
         autocast.from_torch(Module().train(), (torch.randn(shape),), dynamic=declared), MSE(), SGD(momentum=0.9)
     )
