@@ -8,6 +8,20 @@ from autocast.runtime import collectives
 from autocast.training import loss_scaling as scaling
 from autocast.training.parallel.options import DataParallel
 
+#: What other names for options are called here.
+ELSEWHERE = {
+    name: f"it is {ours}"
+    for name, ours in {
+        "lr": "learning_rate",
+        "policy": "amp",
+        "dtype": "amp",
+        "gradient_accumulation_steps": "accumulate",
+        "accumulate_grad_batches": "accumulate",
+        "zero": "parallel=DataParallel(zero=1)",
+        "sync_batch_norm": "parallel=DataParallel(sync_batch_norm=True)",
+    }.items()
+}
+
 
 class Options(NamedTuple):
     """See `training_step`."""

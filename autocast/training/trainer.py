@@ -1,6 +1,6 @@
 """`Trainer`: a model, its loss and its optimizer, compiled into one step that is called with batches.
 
-One class; half of its more than 300 lines are what its public methods say of themselves.
+One class; half of its lines are what its public methods say of themselves.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import tvm
 
 from autocast import amp as mixed
 from autocast import vm
-from autocast.errors import CheckpointError, DivergedError, InputError, TrainingError
+from autocast.errors import DivergedError, InputError, TrainingError
 from autocast.frontend.randomness import RANDOM_STATE
 from autocast.messages import check_names, check_value, checked_path, is_count
 from autocast.model import Model
 from autocast.policy import Policy, as_policy, warn_of_unused
-from autocast.training import checkpoint
 from autocast.training.accumulation import accumulation_step, groups_of
 from autocast.training.append_loss import check_labels
-from autocast.training.batches import Batch, batches_until, check_plan, check_remaining, steps_in_all, tensors_of
+from autocast.training.batches import Batch, tensors_of
 from autocast.training.callbacks import Callback, Progress
 from autocast.training.evaluation import evaluation_form
 from autocast.training.evaluator import Evaluator, Metric
 from autocast.training.loss_scaling import DynamicLossScaling, LossScaling
 from autocast.training.losses import Loss
 from autocast.training.optimizers import Optimizer
-from autocast.training.options import Options
+from autocast.training.options import ELSEWHERE, Options
 from autocast.training.parallel.options import DataParallel, check_place
 from autocast.training.parallel.options import parse as parse_parallel
 from autocast.training.parallel.ranks import Ranks, ranks_of
 from autocast.training.parallel.shards import shard_of, whole_shard_of
 from autocast.training.parallel.sharing import shared
+from autocast.training.plan import Plan, check_plan
 from autocast.training.progress import divergence, progress_line
 from autocast.training.reached import copy_to, in_dtype_of, on_host
 from autocast.training.schedules import rate_at
@@ -46,20 +46,6 @@ from autocast.training.state import TrainingState
 from autocast.training.step import training_step
 from autocast.vm.signatures import signature_of
 from autocast.vm.torch_devices import checked_device
-
-#: What other names for options are called here.
-_ELSEWHERE = {
-    name: f"it is {ours}"
-    for name, ours in {
-        "lr": "learning_rate",
-        "policy": "amp",
-        "dtype": "amp",
-        "gradient_accumulation_steps": "accumulate",
-        "accumulate_grad_batches": "accumulate",
-        "zero": "parallel=DataParallel(zero=1)",
-        "sync_batch_norm": "parallel=DataParallel(sync_batch_norm=True)",
-    }.items()
-}
 
 
 class Trainer:
@@ -125,7 +111,7 @@ class Trainer:
         mode: str | None = None,
         **options: Any,
     ) -> None:
-        check_names("Trainer", options, ("learning_rate", "amp", *Options._fields), TrainingError, _ELSEWHERE)
+        check_names("Trainer", options, ("learning_rate", "amp", *Options._fields), TrainingError, ELSEWHERE)
         self.model = model
         self._parallel = parse_parallel(ranks_of(parallel))
         self._loss = loss
@@ -291,15 +277,16 @@ class Trainer:
             batches = shard_of(batches, self.ranks)
         if self.accumulate > 1:
             batches = groups_of(batches, self.accumulate)
+        plan = Plan(batches, steps, epochs)
         if save_to is not None and self._exists(checked_path("Trainer.fit: save_to", save_to, InputError)):
             self.load(save_to)  # a finished run has no steps left, and that is well
         else:
-            check_remaining(batches, steps, epochs, self.steps)
+            plan.check_remaining(self.steps)
         losses: list[float] = []
         with progress_line(progress and self.ranks.rank == 0) as show:
-            total = steps_in_all(batches, steps, epochs, self.steps)
+            total = plan.steps_in_all(self.steps)
             line = show.add_task("", total=total, completed=self.steps, loss=math.nan, rate=self.rate())
-            for epoch, batch in batches_until(batches, steps, epochs, lambda: self.steps):
+            for epoch, batch in plan.remaining(lambda: self.steps):
                 rate = self.rate()
                 losses.append(self.step(*(batch if self.accumulate > 1 else (batch,))))
                 if not math.isfinite(losses[-1]):
@@ -377,7 +364,7 @@ class Trainer:
 
         Of several processes with `zero=1` all have to ask for it together: each has a share.
         """
-        return {"tensors": self._state.whole(), "facts": self._facts(self.steps)}
+        return self._state.whole(self.steps)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned, here or in another process, in any precision that stores the same.
@@ -387,23 +374,14 @@ class Trainer:
         CheckpointError
             It is of another model or another optimizer. Nothing has changed then.
         """
-        checkpoint.check_facts(state)
-        facts = state["facts"]
-        if facts["optimizer"] != repr(self._optimizer):
-            raise CheckpointError(
-                f"Trainer: the checkpoint was written with {facts['optimizer']}, expected {self._optimizer!r}; build "
-                "the Trainer with that optimizer, or start from the checkpoint's parameters alone"
-            )
-        self._state.load({name: np.asarray(tensor) for name, tensor in state["tensors"].items()})
-        self.steps = facts["steps"]
+        self.steps = self._state.load(state)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a checkpoint (safetensors): parameters, optimizer state, random state, steps; atomic, so kill-safe.
 
         Of several processes rank 0 writes it, and the others wait; it loads into any number of them.
         """
-        state = self.state_dict()
-        self.ranks.by_rank_0("write the checkpoint", lambda: checkpoint.save(path, **state))
+        self._state.save(path, self.steps)
         return Path(path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -414,19 +392,7 @@ class Trainer:
         CheckpointError
             The file cannot be read, or is of another model or optimizer.
         """
-
-        def read() -> Mapping[str, Any]:
-            state = checkpoint.load(path)
-            self.load_state_dict(state._asdict())
-            return state.tensors
-
-        tensors = self.ranks.by_rank_0("read the checkpoint", read)
-        if self.ranks.count > 1:
-            steps = int(self.ranks.same_array(np.array(self.steps, "int64")))
-            like = self._state.like()
-            known = like if tensors is None else {name: np.asarray(tensor) for name, tensor in tensors.items()}
-            sent = {name: self.ranks.same_array(known[name]) for name in like}
-            self.load_state_dict({"tensors": sent, "facts": self._facts(steps)})
+        self.steps = self._state.read(path)
 
     def __repr__(self) -> str:
         return f"Trainer({self._optimizer!r}, {self.amp or 'in the precision of the model'}, {self.steps} steps done)"
@@ -434,7 +400,8 @@ class Trainer:
     @cached_property
     def _state(self) -> TrainingState:
         divided = self._parallel is not None and self._parallel.zero > 0
-        return TrainingState(self.executable, self.model.params, self.ranks, divided=divided)
+        optimizer = repr(self._optimizer)
+        return TrainingState(self.executable, self.model.params, optimizer, self.ranks, divided=divided)
 
     def _accumulated(self, arguments: Sequence[tuple[Any, ...]]) -> Any:
         """The loss of a step on several batches, after all of them were seen to fit."""
@@ -451,9 +418,6 @@ class Trainer:
     @property
     def _shards(self) -> bool:
         return self._parallel is not None and self._parallel.shard
-
-    def _facts(self, steps: int) -> dict[str, Any]:
-        return {"steps": steps, "optimizer": repr(self._optimizer)}
 
     def _exists(self, path: Path) -> bool:
         """Whether rank 0 sees a file."""

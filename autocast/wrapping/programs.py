@@ -24,7 +24,7 @@ from autocast.messages import warn
 from autocast.model.value import Model
 from autocast.runtime.tensors import from_tensor
 from autocast.vm.compile import compile
-from autocast.wrapping.weights import Weights
+from autocast.wrapping.weights import Hooks, Weights
 
 #: Where a module that is imported keeps what its `**kwargs` are given beside tensors: torch.export takes none of these
 #: with sizes that vary.
@@ -84,6 +84,7 @@ class Programs:
         #: None where torch's compiler runs it: a call changes more than its results, or cannot be imported.
         self._programs: dict[Any, _Program | None] = {}
         self._weights: Weights | None = None
+        self._hooks: Hooks | None = None
         self._turn = threading.RLock()
         self._by_torch: Callable[..., Any] | None = None
         #: The leaves of what the module returned when it was exported last, and how they are nested.
@@ -103,18 +104,22 @@ class Programs:
             return outputs
         if importer == here:  # which compares the module with what was exported of it
             return forward(*args, **kwargs)
+        with self._turn:
+            if self._hooks is None or not self._hooks.are_here():
+                self._hooks, self._by_torch = Hooks(module), None  # torch's compiler looks for hooks once
+                self._programs.clear()
         if torch.is_grad_enabled() and _wants_gradients(module, args, kwargs):
             return self._traced(module, forward)(module, *args, **kwargs)
         if self._weights is None and any(map(is_lazy, (*module.parameters(), *module.buffers()))):
             return forward(*args, **kwargs)  # which says how large these are
         kind, tensors = _sorted(args, kwargs)
         modes = torch.get_default_dtype(), torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-        key = (module.training, kind, *modes)
         with self._turn:
             weights = self._weights
             if weights is None or not weights.are_here():
                 self._programs.clear()
                 weights = self._weights = Weights(module)
+            key = (kind, weights.modes(), *modes)
             if key not in self._programs:
                 self._programs[key] = self._imported(module, weights, args, kwargs)
             program = self._programs[key]
@@ -144,6 +149,8 @@ class Programs:
     def _imported(
         self, module: nn.Module, weights: Weights, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Program | None:
+        if self._hooks is not None and self._hooks.are_any:  # they may keep what they see, in each call
+            return None
         bare, known = _without_hooks(module), inspect.signature(module.forward).parameters
         options = {name: v for name, v in kwargs.items() if name not in known and isinstance(v, _CONSTANTS)}
         bare.__dict__[OPTIONS] = options
