@@ -46,3 +46,37 @@ def test_the_default_dtype_is_that_of_the_call() -> None:
         assert (before, module(x).dtype) == (torch.float32, torch.float64)
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_parts_are_in_modes_of_their_own() -> None:
+    module = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
+    wrapped, x = autocast.wrap(module, policy="mp0"), torch.randn(5, 6)
+    still = wrapped(x)
+    module[2].train()
+    assert not torch.equal(wrapped(x), wrapped(x))
+    module[2].eval()
+    torch.testing.assert_close(wrapped(x), still)
+    module[1].training = True
+    found = wrapped(x)
+    assert module[1].num_batches_tracked == 1
+    torch.testing.assert_close(found, module(x))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("learns", [False, True])
+def test_hooks_of_parts_are_called_from_when_they_are_there(learns: bool) -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).eval()
+    wrapped, x = autocast.wrap(module, policy="mp0"), torch.randn(3, 4)
+    seen: list[torch.Tensor] = []
+    with torch.set_grad_enabled(learns):
+        plain = wrapped(x)
+        keeps = module[1].register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+        for count in (1, 2):
+            torch.testing.assert_close(wrapped(x), plain)
+            assert len(seen) == count
+        torch.testing.assert_close(seen[-1], module[:2](x))
+        keeps.remove()
+        adds = module[0].register_forward_pre_hook(lambda _module, inputs: inputs[0] + 1)
+        torch.testing.assert_close(wrapped(x), module(x))
+        adds.remove()
+        torch.testing.assert_close(wrapped(x), plain)

@@ -70,7 +70,7 @@ class Inputs(torch.nn.Module):
         given |= {position: torch.view_as_complex(given[position]) for position in graph.pairs}
         given |= {position: next(values).shape[0] for position in graph.carried}
         given |= {position: getattr(self, _name(position)) for position in graph.weights}
-        given |= dict(zip(graph.numbers, self.numbers, strict=True))
+        given |= {i: graph.number_at(i, number) for i, number in zip(graph.numbers, self.numbers, strict=True)}
         given |= {position: given[tensor].shape[axis] for position, (tensor, axis) in graph.sizes.items()}
         graph.relate(given)
         results = self.body(*(given[position] for position in range(len(given))))
@@ -174,6 +174,9 @@ class Graph:
         self.complex = {i for i in self.results if value_of(returned[i]).is_complex()}
         #: Whether there is code for each size: torch knows of sizes that vary what holds for some alone.
         self.is_static = False
+        #: Of the tensors, those that Dynamo makes of floating-point numbers, which are tensors until torch wants values.
+        self.floats = [i for i in self.tensors if _is_float(placeholders[i], values[i])]
+        self.wrapped = frozenset(self.floats)
         self._codes: dict[tuple[Any, ...], _Code] = {}
         self._ready: dict[tuple[Any, ...], _Ready] = {}
 
@@ -206,7 +209,11 @@ class Graph:
 
     def numbers_of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """The plain numbers among the inputs."""
-        return tuple(inputs[i] for i in self.numbers)
+        return tuple(x.item() if isinstance(x := inputs[i], torch.Tensor) else x for i in self.numbers)
+
+    def number_at(self, position: int, number: float) -> Any:
+        """A plain number as the graph takes it."""
+        return torch.tensor(number, dtype=torch.float64) if position in self.wrapped else number
 
     def key_of(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """What there is code of its own for: each value of plain numbers, and each size where sizes do not vary."""
@@ -241,9 +248,8 @@ class Graph:
 
     def computed(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The results that are computed, in the order of `results`."""
-        tensors = self.tensors_of(inputs)
         ready = self.ready(inputs)
-        executable = ready.executable
+        tensors, executable = self.tensors_of(inputs), ready.executable
         if not ready.memories.isdisjoint(memory_of(tensors[i]) for i in executable.signature.written):
             raise SharedInputsError("a weight is a view of an input that the model writes into")
         results = executable(*tensors) if tensors else from_tensor(executable.run(executable.arguments(())), "torch")
@@ -290,9 +296,13 @@ class Graph:
             try:
                 self._codes[key] = self._compiled(inputs)
             except ImportModelError:
-                if self.is_static or not (self.axes or self.carried):
+                if self.floats:
+                    self.numbers, self.floats = self.numbers + self.floats, []
+                    self.tensors = [i for i in self.tensors if i not in self.numbers]
+                elif self.is_static or not (self.axes or self.carried):
                     raise
-                self.is_static = True
+                else:
+                    self.is_static = True
                 return self.code(inputs)
         return self._codes[key]
 
@@ -341,6 +351,11 @@ class Graph:
 def value_of(node: fx.Node) -> Any:
     """The example of a node's value, as Dynamo or AOTAutograd notes it."""
     return node.meta.get("example_value", node.meta.get("val"))
+
+
+def _is_float(node: fx.Node, value: torch.Tensor) -> bool:
+    """Whether an input is a number, in a tensor that only its value is asked of."""
+    return value.dtype == torch.float64 and value.ndim == 0 and all(user.target == "item" for user in node.users)
 
 
 def _bounds(size: torch.SymInt) -> tuple[int | None, ...]:

@@ -250,10 +250,20 @@ class _Backward(_Traced):
         self.low = {}
 
     def imported(self, inputs: Sequence[Any]) -> Model:
-        """The graph as a model, of inputs as torch traced them: the forward graph keeps some in low precision."""
+        """The graph as a model, of inputs as torch traced them."""
+        return super().imported(self.wide(inputs))
+
+    def wide(self, inputs: Sequence[Any]) -> list[Any]:
+        """Inputs as torch traced them: the forward graph keeps some in low precision."""
         pairs = zip(inputs, map(value_of, self.body.graph.find_nodes(op="placeholder")), strict=True)
-        wide = [x.to(traced.dtype) if isinstance(x, torch.Tensor) else x for x, traced in pairs]
-        return super().imported(wide)
+        return [x.to(traced.dtype) if isinstance(x, torch.Tensor) else x for x, traced in pairs]
+
+    def computed(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        """The results that are computed; by torch's operators, where several gradients are wanted at a time."""
+        if any(torch._C._functorch.is_legacy_batchedtensor(x) for x in inputs if isinstance(x, torch.Tensor)):
+            results = self.body(*self.wide(inputs))
+            return tuple(results[position] for position in self.results)
+        return super().computed(inputs)
 
     def cast(self, model: Model) -> Model:
         """The model with its casts, but for those of inputs of which low precision alone is read."""

@@ -200,3 +200,32 @@ def test_gradients_are_taken_in_a_model_that_infers() -> None:
 def test_functions_of_derivatives_infer(function: Any) -> None:
     x = torch.randn(4, 3)
     torch.testing.assert_close(_compiled(function)(x), function(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        (nn.LayerNorm(6), "eps"),
+        (nn.BatchNorm1d(6), "momentum"),
+        (nn.Hardtanh(), "max_val"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_an_attribute_that_is_a_number_may_change(module: nn.Module, name: str) -> None:
+    x, reference = torch.randn(5, 6), copy.deepcopy(module)
+    compiled = torch.compile(module, backend=dynamo.backend, options={"policy": "mp0"})
+    with torch.no_grad():
+        for value in (0.125, 0.5, 0.75, 0.5):
+            setattr(module, name, value)
+            setattr(reference, name, value)
+            torch.testing.assert_close(compiled(x), reference(x), msg=f"{name}={value}")
+    torch.testing.assert_close(module.state_dict(), reference.state_dict())
+
+
+@pytest.mark.parametrize("policy", ["mp0", "mp1"])
+def test_several_gradients_are_computed_at_a_time(policy: str) -> None:
+    module, x = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)), torch.randn(5, 6)
+    compiled = torch.compile(module, backend=dynamo.backend, options={"policy": policy})
+    found, expected = (torch.autograd.functional.jacobian(f, x, vectorize=True) for f in (compiled, module))
+    tolerance = {"mp0": 1e-6, "mp1": 2e-2}[policy]
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
