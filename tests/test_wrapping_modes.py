@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import autocast
+from autocast.wrapping import programs
 
 
 @pytest.fixture(autouse=True)
@@ -80,3 +82,66 @@ def test_hooks_of_parts_are_called_from_when_they_are_there(learns: bool) -> Non
         torch.testing.assert_close(wrapped(x), module(x))
         adds.remove()
         torch.testing.assert_close(wrapped(x), plain)
+
+
+class _Optioned(nn.Module):
+    """Computes by an option, by a list of names and by a configuration; a layer has an option, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_doubled, self.active = False, ["one"]
+        self.config = SimpleNamespace(bias=1.0)
+        self.layer = nn.Sequential(_Scaled())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x) + self.config.bias
+        return (2 * x if self.is_doubled else x) + len(self.active)
+
+
+class _Scaled(nn.Module):
+    factor = 3.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = 5.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.factor * x
+
+
+def test_plain_attributes_are_as_they_are_in_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    imports = []
+    monkeypatch.setattr(
+        programs, "from_torch", lambda *args, **kw: imports.append(args) or autocast.from_torch(*args, **kw)
+    )
+    module, x = _Optioned(), torch.randn(3)
+    wrapped = autocast.wrap(module, policy="mp0")
+
+    def check() -> None:
+        torch.testing.assert_close(wrapped(x), module(x))
+
+    check()
+    wrapped.is_doubled = module.is_doubled = True
+    check()
+    module.active.append("another")
+    check()
+    module.config.bias = 0.5
+    check()
+    module.layer[0].factor = 7.0
+    check()
+    assert len(imports) == 5
+    for factor in (5.0, 7.0):  # which there were before
+        module.layer[0].factor = factor
+        check()
+    assert len(imports) == 5
+    del module.layer[0].factor
+    check()
+    assert len(imports) == 6
+
+
+def test_an_attribute_that_never_stays_is_left_to_torchs_compiler() -> None:
+    module, x = _Scaled(), torch.randn(3)
+    wrapped = autocast.wrap(module, policy="mp0")
+    for number in range(12):
+        wrapped.factor = float(number)
+        torch.testing.assert_close(wrapped(x), number * x)

@@ -32,6 +32,19 @@ def _parameter(importer: Importer, value: object, dtype: str) -> relax.Expr:
     return cast(importer, value, dtype)
 
 
+def _is_real(zero: object) -> bool:
+    """Whether zeros lie between integers, as those of embeddings may."""
+    return isinstance(zero, relax.Expr) and "float" in str(dtype_of(zero))
+
+
+def _along(importer: Importer, value: relax.Expr, axis: int, rank: int) -> relax.Expr:
+    """What each place along an axis has one of, in float32, to be broadcast with all elements."""
+    value = cast(importer, value, "float32")
+    if not dims(value):
+        return value
+    return importer.emit(op.reshape(value, [dims(value)[0] if at == axis else 1 for at in range(rank)]))
+
+
 def _quantize(importer: Importer, node: fx.Node) -> relax.Expr:
     """As torch does: by the reciprocal of the scale, which is another number than the quotient by it."""
     names = ("input", "scale", "zero_point", *["axis"] * _per_channel(node), "quant_min", "quant_max", "dtype")
@@ -46,12 +59,15 @@ def _quantize(importer: Importer, node: fx.Node) -> relax.Expr:
     axis = _axis(node, rank)
     if isinstance(scale, relax.Expr):
         inverse = importer.emit(op.divide(relax.const(1.0, "float32"), cast(importer, scale, "float32")))
-        if dims(inverse):
-            inverse = importer.emit(op.reshape(inverse, [dims(inverse)[0] if at == axis else 1 for at in range(rank)]))
+        inverse = _along(importer, inverse, axis, rank)
     else:
         inverse = relax.const(1.0 / scale, "float32")
     steps = importer.emit(op.multiply(cast(importer, x, "float32"), inverse))
-    zeros = _parameter(importer, arguments["zero_point"], dtype)
+    zero = arguments["zero_point"]
+    if _is_real(zero):
+        steps = importer.emit(op.add(importer.emit(op.round(steps)), _along(importer, zero, axis, rank)))
+        return cast(importer, importer.emit(op.clip(steps, low, high)), dtype)
+    zeros = _parameter(importer, zero, dtype)
     ones = relax.const(np.ones(dims(zeros), "float32"))
     integers = importer.emit(op.quantize(steps, ones, zeros, axis, dtype))
     bounds = np.iinfo(dtype)
@@ -62,8 +78,13 @@ def _quantize(importer: Importer, node: fx.Node) -> relax.Expr:
 
 def _dequantize(importer: Importer, node: fx.Node) -> relax.Expr:
     x, scale, zero = (importer.arg(node, at, name) for at, name in enumerate(("input", "scale", "zero_point")))
+    rank = len(dims(x))
+    axis = _axis(node, rank)
+    if _is_real(zero):
+        steps = importer.emit(op.subtract(cast(importer, x, "float32"), _along(importer, zero, axis, rank)))
+        real = op.multiply(steps, _along(importer, _parameter(importer, scale, "float32"), axis, rank))
+        return cast(importer, importer.emit(real), importer.dtype(node))
     zeros = relax.const(0, "int32") if zero is None else _parameter(importer, zero, str(dtype_of(x)))
-    axis = _axis(node, len(dims(x)))
     real = op.dequantize(x, _parameter(importer, scale, "float32"), zeros, axis, "float32")
     return cast(importer, importer.emit(real), importer.dtype(node))
 

@@ -24,6 +24,7 @@ from autocast.messages import warn
 from autocast.model.value import Model
 from autocast.runtime.tensors import from_tensor
 from autocast.vm.compile import compile
+from autocast.wrapping.settings import Settings
 from autocast.wrapping.weights import Hooks, Weights
 
 #: Where a module that is imported keeps what its `**kwargs` are given beside tensors: torch.export takes none of these
@@ -32,6 +33,10 @@ OPTIONS = "_autocast_options"
 
 #: Inputs that are baked in, so that each value has a program of its own.
 _CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device)
+
+
+#: For how many values of a module's attributes there are programs: torch's compiler knows which of them matter.
+_MOST_SETTINGS = 8
 
 
 @dataclass
@@ -84,6 +89,7 @@ class Programs:
         #: None where torch's compiler runs it: a call changes more than its results, or cannot be imported.
         self._programs: dict[Any, _Program | None] = {}
         self._weights: Weights | None = None
+        self._settings: Settings | None = None
         self._hooks: Hooks | None = None
         self._turn = threading.RLock()
         self._by_torch: Callable[..., Any] | None = None
@@ -115,13 +121,18 @@ class Programs:
         kind, tensors = _sorted(args, kwargs)
         modes = torch.get_default_dtype(), torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
         with self._turn:
-            weights = self._weights
-            if weights is None or not weights.are_here():
+            weights, settings = self._weights, self._settings
+            number = settings.number() if settings and weights and weights.are_here() else None
+            if weights is None or settings is None or number is None:
                 self._programs.clear()
-                weights = self._weights = Weights(module)
-            key = (kind, weights.modes(), *modes)
+                weights, settings = self._weights, self._settings = Weights(module), Settings(module)
+                number = settings.number()
+            key = (kind, number, *modes)
             if key not in self._programs:
-                self._programs[key] = self._imported(module, weights, args, kwargs)
+                is_one_of_many = number is not None and number >= _MOST_SETTINGS
+                self._programs[key] = None if is_one_of_many else self._imported(module, weights, args, kwargs)
+                if self._assigns:
+                    settings.forget()
             program = self._programs[key]
             if program is not None and program.writes != (writes := weights.writes()):
                 program.executable, program.writes = compile(program.model), writes

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import operator
-from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-_training = operator.itemgetter("training")
 _hooks = operator.attrgetter("_forward_pre_hooks", "_forward_hooks")
 _holders = operator.attrgetter("_parameters", "_buffers", "_modules")
 _version = operator.attrgetter("_version")
@@ -64,11 +61,6 @@ class Weights:
         #: Those that count how often they were written: what was made in inference mode does not.
         self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
         self._addresses = self._addresses_now()
-        self._in_modes = [part.__dict__ for part in module.modules() if part is module or _has_modes(type(part))]
-
-    def modes(self) -> tuple[bool, ...]:
-        """Which parts of the module are in training mode, of those that look at it."""
-        return tuple(map(_training, self._in_modes))
 
     def are_here(self) -> bool:
         """Whether the module has the same tensors and submodules, and the tensors are where they were."""
@@ -87,12 +79,3 @@ class Weights:
     def writes(self) -> int:
         """How often the tensors were written, all together: more often after each write."""
         return sum(map(_version, self._counted))
-
-
-@functools.cache
-def _has_modes(kind: type[nn.Module]) -> bool:
-    """Whether modules of a class may compute otherwise in training: of torch's, those whose code asks for it."""
-    if not kind.__module__.startswith("torch.nn."):
-        return True
-    methods = (method for parent in kind.__mro__ if parent is not nn.Module for method in vars(parent).values())
-    return any("training" in method.__code__.co_names for method in methods if isinstance(method, FunctionType))
