@@ -174,7 +174,7 @@ class Graph:
         self.complex = {i for i in self.results if value_of(returned[i]).is_complex()}
         #: Whether there is code for each size: torch knows of sizes that vary what holds for some alone.
         self.is_static = False
-        #: Of the tensors, those that Dynamo makes of floating-point numbers, which are tensors until torch wants values.
+        #: Of the tensors, those that Dynamo makes of floating-point numbers: no more tensors where torch wants values.
         self.floats = [i for i in self.tensors if _is_float(placeholders[i], values[i])]
         self.wrapped = frozenset(self.floats)
         self._codes: dict[tuple[Any, ...], _Code] = {}

@@ -82,6 +82,31 @@ def without_statistics(joint: fx.GraphModule) -> None:
     joint.recompile()
 
 
+def without_running_ones(joint: fx.GraphModule) -> None:
+    """Have what is computed again in the backward part normalize by statistics of the batch alone: the forward part
+    has moved the running ones by then.
+
+    Before::                                                     After::
+
+        y, m, r, mean, variance = batch_norm(x, running...)          _, _, _, mean, variance = batch_norm(x, running...)
+                                                                     y, m, r = batch_norm.no_stats(x)  # again later
+    """
+    for node in joint.graph.find_nodes(op="call_function", target=aten._native_batch_norm_legit_functional.default):
+        x, weight, bias, _, _, train, momentum, eps = node.args
+        if not train or "recompute" not in node.meta:
+            continue
+        with joint.graph.inserting_after(node):
+            arguments = x, weight, bias, True, momentum, eps
+            apart = joint.graph.call_function(aten._native_batch_norm_legit.no_stats, arguments)
+        apart.meta = {**node.meta, "val": node.meta["val"][:3]}
+        del node.meta["recompute"]
+        for user in list(node.users):
+            if user.args[1] < 3:
+                user.replace_input_with(node, apart)
+            else:
+                user.meta.pop("recompute", None)
+
+
 def _forward(kept: Any, target: Any) -> fx.Node | None:
     """The call of `target` that a value was kept of; None where it comes from elsewhere."""
     while isinstance(kept, fx.Node) and kept.target in (aten.detach.default, aten.alias.default):

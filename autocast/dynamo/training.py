@@ -33,7 +33,7 @@ from autocast.dynamo.attention import with_attention
 from autocast.dynamo.converters import BACKWARD
 from autocast.dynamo.graphs import Graph, Inputs, value_of
 from autocast.dynamo.sharing import Sharing
-from autocast.dynamo.statistics import without_statistics
+from autocast.dynamo.statistics import without_running_ones, without_statistics
 from autocast.dynamo.traceable import write_data
 from autocast.errors import UnsupportedError
 from autocast.frontend.randomness import random_state
@@ -105,6 +105,7 @@ class _Step:
     def partition(self, joint: fx.GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any) -> Any:
         """The forward and the backward graph: what costs little is computed again, not kept."""
         without_statistics(joint)
+        without_running_ones(joint)
         _keep_drawn(joint)
         forward, backward = min_cut_rematerialization_partition(
             joint, inputs, num_fwd_outputs=num_fwd_outputs, **options

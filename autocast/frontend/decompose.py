@@ -20,6 +20,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.complex_calls import COMPLEX
 from autocast.frontend.flex_attention import written_flex_attention
 from autocast.frontend.nodes import has_complex, is_random
+from autocast.frontend.reserved import rename, written_names
 
 aten = torch.ops.aten
 
@@ -208,8 +209,10 @@ def _run(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) 
         # torch 2.13 copies its own pytrees through a deprecated test.
         warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*", category=FutureWarning)
         try:
-            with _unguarded(program), written_flex_attention(program):
-                return program.run_decompositions(table)
+            with _unguarded(program), written_flex_attention(program), written_names(program) as names:
+                result = program.run_decompositions(table)
+                rename(result, names)
+                return result
         except Exception as error:
             cause = str(error).strip().partition("\n")[0]
             remedy = _IN_A_PART if "FunctionalTensor" in cause or "_tensor_constant" in cause else _BY_VALUES

@@ -86,7 +86,7 @@ class Decisions:
         #: Where nothing is said of single calls, those of an operator in a module and a region are alike.
         self._by_module = bool(self._low_regions or self._float32_regions)
         self._by_call = bool(self._low_names or self._float32_names or policy.conditional_float32_ops)
-        self._alike: dict[tuple[str, int, str, str], Ruling | None] = {}
+        self._alike: dict[tuple[str, int, str, str, str], Ruling | None] = {}
         #: (operator, variable) of calls that a name, a hint or a list decides -> which level did, and what it said.
         self._forward: dict[tuple[str, str], tuple[str, Said]] = {}
         self._seen: dict[str, set[str]] = {"operators": set(), "names": set(), "regions": set()}
@@ -102,7 +102,7 @@ class Decisions:
             The call, and the variable that it is bound to.
         """
         place = place_of(bound.var)
-        question = name, bound.op, place.module if self._by_module else "", place.region
+        question = name, bound.op, place.module if self._by_module else "", place.region, place.forward
         is_alone = self._by_call or bool(place.forward and self._forward)
         if is_alone or bound.key in self._after or self._reads_unholdable(bound):
             return self._first(name, bound, place)
@@ -144,6 +144,7 @@ class Decisions:
         why = "computed from an author's conversion to float32" if bound.key in self._after else None
         if self._reads_unholdable(bound):
             why = self._cannot_hold(name, operator, call) or why
+        why = why or self._of_no_product(name, place)
         key = name, operator, why
         if key not in self._rulings:
             self._rulings[key] = self._operator(name, why)
@@ -167,6 +168,15 @@ class Decisions:
         if said is None or (said.choice == "low" and (row is None or row.family != "logic")):
             return "", None
         return level, Said(said.choice, f"{said.why}, and this is the gradient of {place.forward}")
+
+    def _of_no_product(self, name: str, place: Place) -> str | None:
+        """Why a product stays as exact as the call whose gradient it computes: resizing has such gradients."""
+        row, forward = type_hints.table_row(name), type_hints.table_row(place.forward)
+        if row is None or forward is None or row.label != "low" or forward.label == "low":
+            return None
+        if self._preset.choose(forward) == "low":
+            return None
+        return f"it is part of the gradient of {place.forward}, which multiplies nothing"
 
     def _noted(self, name: str, operator: str, var: relax.Var, place: Place, said: Said, level: str) -> Ruling | None:
         """The ruling of a name, a hint or a list, which is remembered for the gradients of what it decides."""

@@ -12,6 +12,7 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import UnsupportedError
+from autocast.frontend.reserved import in_writing
 from autocast.ir import all_bindings, first_order, op_name, relax_functions, with_functions
 from autocast.ir.private import private_functions, recursive_functions
 from autocast.kernels.phases.expand import expand_operators
@@ -23,7 +24,7 @@ from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Value
 from autocast.torch_target.control_flow import ControlFlow
 from autocast.torch_target.module import TorchModel
-from autocast.torch_target.other_names import know
+from autocast.torch_target.other_names import know, show
 from autocast.torch_target.parts import base_of
 from autocast.torch_target.placing import place_with
 from autocast.torch_target.recursion import Loop, loop_of
@@ -70,12 +71,14 @@ def to_torch(model: Model, *, exact: bool = True, fused: bool = False, widened: 
     converted = _converted(model, exact, fused, widened)
     module = TorchModel(converted.root, converted.graph, "Model")
     know(module, model.main.attrs.get(OTHER_NAMES, {}))
+    show(module, converted.renamed)
     return module
 
 
 def to_graph(model: Model, *, widened: Collection[str]) -> tuple[torch.nn.Module, fx.Graph]:
     """The graph of `to_torch(exact=False)`, and what holds what it reads: no Python is written and compiled for it."""
     converted = _converted(model, False, False, widened)
+    show(converted.root, converted.renamed)
     return converted.root, converted.graph
 
 
@@ -195,17 +198,19 @@ class _Converter(ControlFlow):
         super().__init__(exact, loops, others)
         self.main = mod["main"]
         self.model = model
+        #: Of parameters that are held at other names: where they are.
+        self.renamed = in_writing(model.params.keys())
 
     def convert_main(self) -> None:
         """Put all of `main` into the graph."""
         count = self.model.num_input
         for var in self.main.params[:count]:
             self.bind(var, self.input(var.name))
-        names = list(self.model.params)
+        names = [self.renamed.get(name, name) for name in self.model.params]
         updates, written = updates_of(self.main), written_of(self.main)
-        for position, (name, var) in enumerate(zip(names, self.main.params[count:], strict=True)):
-            self.hold(name, is_state=position in updates)
-            self.bind(var, self.tracer.held(name))
+        for position, (name, var) in enumerate(zip(self.model.params, self.main.params[count:], strict=True)):
+            self.hold(name, names[position], is_state=position in updates)
+            self.bind(var, self.tracer.held(names[position]))
         outputs = self.sequence(self.main.body)
         if updates or written:
             outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -230,10 +235,10 @@ class _Converter(ControlFlow):
         seen.add(base)
         return result.clone() if is_shared else result
 
-    def hold(self, name: str, *, is_state: bool) -> None:
-        """Put a parameter at its name; state is a buffer with a copy."""
+    def hold(self, name: str, place: str, *, is_state: bool) -> None:
+        """Put a parameter at its place; state is a buffer with a copy."""
         value = from_tensor(self.model.params[name], "torch")
-        *path, last = name.split(".")
+        *path, last = place.split(".")
         owner = self.root
         for part in path:
             if part not in owner._modules:

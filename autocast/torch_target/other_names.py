@@ -1,4 +1,4 @@
-"""A checkpoint of the module that a model was imported from has names that the model has not."""
+"""States have the names of the module that a model was imported from, which the model's module may have not."""
 
 from __future__ import annotations
 
@@ -20,6 +20,25 @@ def know(module: torch.nn.Module, others: Mapping[str, str]) -> None:
     """
     if others:
         module.register_load_state_dict_pre_hook(partial(_take, {str(k): str(v) for k, v in others.items()}))
+
+
+def show(module: torch.nn.Module, held: Mapping[str, str]) -> None:
+    """Let the state of a module have other names than its attributes, from which the values of `held` are."""
+    if held:
+        know(module, held)
+        module.register_state_dict_post_hook(partial(_named, {place: name for name, place in held.items()}))
+
+
+def _named(
+    names: Mapping[str, str], module: torch.nn.Module, state: dict[str, Any], prefix: str, _metadata: Any
+) -> None:
+    """What torch calls after it wrote the attributes of the module into `state`."""
+    renamed = {
+        prefix + names.get(key.removeprefix(prefix), key.removeprefix(prefix)) if key.startswith(prefix) else key: value
+        for key, value in state.items()
+    }
+    state.clear()
+    state.update(renamed)
 
 
 def _take(

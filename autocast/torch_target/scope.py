@@ -94,7 +94,7 @@ class Scope:
 
     def input(self, name: str) -> fx.Proxy:
         """An input of the graph; its name is another where one has that already."""
-        proxy = self.tracer.create_proxy("placeholder", name, (), {})
+        proxy = self.tracer.create_proxy("placeholder", "self_" if name == "self" else name, (), {})
         proxy.node.target = proxy.node.name
         return proxy
 

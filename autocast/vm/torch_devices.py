@@ -182,7 +182,8 @@ class TorchExecutable:
     @property
     def state(self) -> Mapping[str, Any]:
         """The parameters that calls update, by name, in the memory that they update: torch tensors on the device."""
-        return {name: self._module.get_buffer(name) for name in self._updated}
+        values = self._module.state_dict(keep_vars=True)
+        return {name: values[name] for name in self._updated}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from other values, as `Executable.load_state` does."""

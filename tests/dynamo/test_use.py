@@ -229,3 +229,25 @@ def test_several_gradients_are_computed_at_a_time(policy: str) -> None:
     found, expected = (torch.autograd.functional.jacobian(f, x, vectorize=True) for f in (compiled, module))
     tolerance = {"mp0": 1e-6, "mp1": 2e-2}[policy]
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_checkpointed_parts_with_running_statistics_train() -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.part = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.GELU())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(self.part, x, use_reentrant=False) ** 2
+
+    module, x = Module().train(), torch.randn(4, 6)
+    references = [copy.deepcopy(module) for _ in range(2)]
+    runs = torch.compile(module, backend=dynamo.backend, options={"policy": "mp0"}), references[0].part, references[1]
+    for step in range(2):
+        for run in runs:
+            run(x + step).square().sum().backward()
+    # torch's eager checkpoint moves the statistics twice in a step, and the part alone once, with other gradients.
+    statistics = [dict(one.part.named_buffers()) for one in (module, references[0])]
+    torch.testing.assert_close(*statistics)
+    gradients = [one.part[0].weight.grad for one in (module, references[1])]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -136,3 +138,28 @@ def test_a_name_and_a_hint_that_make_a_maximum_low_reach_the_comparison_in_its_g
     with amp.CustomTypeHint({"max": low(1)}):
         hinted = gradients(largest, "relax.max", preset="rules")
     assert ("equal", "bfloat16", "custom hint") in hinted
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: nn.functional.interpolate(x, size=(5, 11), mode="bilinear"),
+        lambda x: nn.functional.adaptive_avg_pool2d(x, (3, 5)),
+    ],
+    ids=["resized", "pooled"],
+)
+def test_gradients_of_what_multiplies_nothing_are_no_low_products(function: Callable[..., torch.Tensor]) -> None:
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3, 1, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(x * self.scale)
+
+    step = training_step(autocast.from_torch(Module(), (torch.randn(2, 3, 7, 6),)), MSE(), SGD())
+    products = [d for d in amp.autocast(step).report.decisions if d.operator == "relax.matmul"]
+    assert products and all(d.mode.startswith("float32") for d in products)
+    assert "which multiplies nothing" in products[0].why
+    low = [d for d in amp.autocast(step, policy="mp4").report.decisions if d.operator == "relax.matmul"]
+    assert low and all(d.mode.startswith("bfloat16") for d in low)
