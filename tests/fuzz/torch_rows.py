@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from tests.fuzz.torch_recurrent import back_through_time, layer
+
 Row = tuple[str, dict[str, tuple[int, ...]], Callable[..., Any]]
 
 
@@ -21,60 +23,7 @@ def _adjoint(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     return adjoint
 
 
-def _layer(name: str, reverse: bool) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """A recurrent layer of torch, whose products with its inputs are those with the identity."""
-
-    def run(gates: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        *bias, first = (others[:-2], others[-2:]) if name == "lstm" else (others[:-1], others[-1:])
-        states = [state[None] for state in first]
-        weights = [torch.eye(gates.shape[2], dtype=gates.dtype), weight]
-        if bias[0]:
-            zeros = torch.zeros(gates.shape[2], dtype=gates.dtype)
-            weights += [zeros, torch.cat([zeros[: 2 * weight.shape[1]], *bias[0]])]
-        x = gates.flip(0) if reverse else gates
-        start = tuple(states) if name == "lstm" else states[0]
-        hiddens, *last = getattr(torch, name)(x, start, weights, bool(bias[0]), 1, 0.0, False, False, False)
-        return hiddens.flip(0) if reverse else hiddens, *(state[0] for state in last)
-
-    return run
-
-
-def _back_through_time(name: str, reverse: bool) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """What torch says of the adjoints, where each step's sums are given and change with the states before only."""
-
-    def adjoints(sums: torch.Tensor, weight: torch.Tensor, *others: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        count = 2 if name == "lstm" else 1
-        g, results = others[-1 - count], others[-count:]
-        changes = torch.zeros_like(sums).requires_grad_()
-        first = [torch.zeros_like(results[0]).requires_grad_()]
-        if name == "lstm":
-            first.append(others[0].clone().requires_grad_())
-        hidden, cell = first[0], first[-1]
-        size, total = weight.shape[1], torch.zeros(())
-        for time in range(len(sums))[:: -1 if reverse else 1]:
-            moved = (hidden - hidden.detach()) @ weight.t()
-            if name == "lstm":
-                i, f, c, o = (sums[time] + changes[time] + moved).chunk(4, 1)
-                cell = f.sigmoid() * cell + i.sigmoid() * c.tanh()
-                hidden = o.sigmoid() * cell.tanh()
-            elif name == "gru":
-                before = others[0][time] + hidden - hidden.detach()
-                moved = torch.cat([moved[:, : 2 * size], torch.zeros_like(hidden), moved[:, 2 * size :]], 1)
-                r, z, x, n = (sums[time] + changes[time] + moved).chunk(4, 1)
-                new = (x + r.sigmoid() * n).tanh()
-                hidden = new + z.sigmoid() * (before - new)
-            else:
-                hidden = (sums[time] + changes[time] + moved).tanh()
-            total = total + (hidden * g[time]).sum()
-        ends = [hidden, cell] if name == "lstm" else [hidden]
-        total = total + sum((end * of_end).sum() for end, of_end in zip(ends, results, strict=True))
-        return torch.autograd.grad(total, [changes, *first])
-
-    return adjoints
-
-
 _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
-
 
 _PLACES = "coordinate_transformation_mode"
 
@@ -363,35 +312,35 @@ ROWS: list[Row] = [
             (
                 f"R.nn.lstm(x, w, h, s, reverse={reverse})",
                 {"x": (3, 2, 8), "w": (8, 2), "h": (2, 2), "s": (2, 2)},
-                _layer("lstm", reverse),
+                layer("lstm", reverse),
             ),
             (
                 f"R.nn.gru(x, w, b, h, reverse={reverse})",
                 {"x": (3, 2, 6), "w": (6, 2), "b": (2,), "h": (2, 2)},
-                _layer("gru", reverse),
+                layer("gru", reverse),
             ),
             *(
                 (
                     f"R.nn.rnn(x, w, h, reverse={reverse}, activation='{activation}')",
                     {"x": (3, 2, 2), "w": (2, 2), "h": (2, 2)},
-                    _layer(f"rnn_{activation}", reverse),
+                    layer(f"rnn_{activation}", reverse),
                 )
                 for activation in ("tanh", "relu")
             ),
             (
                 f"R.grad.lstm_backward(x, w, s, g, gh, gs, reverse={reverse})",
                 {"x": (3, 2, 8), "w": (8, 2), "s": (2, 2), "g": (3, 2, 2), "gh": (2, 2), "gs": (2, 2)},
-                _back_through_time("lstm", reverse),
+                back_through_time("lstm", reverse),
             ),
             (
                 f"R.grad.gru_backward(x, w, p, g, gh, reverse={reverse})",
                 {"x": (3, 2, 8), "w": (6, 2), "p": (3, 2, 2), "g": (3, 2, 2), "gh": (2, 2)},
-                _back_through_time("gru", reverse),
+                back_through_time("gru", reverse),
             ),
             (
                 f"R.grad.rnn_backward(R.tanh(x), w, g, gh, reverse={reverse}, activation='tanh')",
                 {"x": (3, 2, 2), "w": (2, 2), "g": (3, 2, 2), "gh": (2, 2)},
-                _back_through_time("rnn", reverse),
+                back_through_time("rnn", reverse),
             ),
         )
     ),
