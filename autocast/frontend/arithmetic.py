@@ -97,7 +97,7 @@ def _clamp(importer: Importer, node: fx.Node) -> relax.Expr:
     """Between numbers the one operator whose gradient passes where a bound is met, as torch's does."""
     x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
     bounds = [importer.arg(node, position, name) for position, name in ((1, "min"), (2, "max"))]
-    numbers = all(bound is None or isinstance(bound, int | float) for bound in bounds)
+    numbers = all(bound is None or (isinstance(bound, int | float) and not math.isnan(bound)) for bound in bounds)
     if numbers and node.meta["val"].dtype.is_floating_point:
         low, high = (-math.inf if bounds[0] is None else bounds[0]), (math.inf if bounds[1] is None else bounds[1])
         return importer.emit(relax.op.clip(_operand(importer, x, dtype), float(low), float(high)))

@@ -91,6 +91,8 @@ def _hardtanh(importer: Importer, node: fx.Node) -> relax.Expr:
 def _between(x: relax.Expr, low: float, high: float) -> relax.Expr:
     """A clip without a slope at its bounds; of integers, which have no slope, a clip."""
     if "float" in str(dtype_of(x)):
+        if math.isnan(low) or math.isnan(high):
+            return op.maximum(x, relax.const(math.nan, str(dtype_of(x))))
         return own.hardtanh(x, low=float(low), high=float(high))
     return op.clip(x, low, high)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -26,6 +27,8 @@ UNARY: dict[str, Callable] = {
     **{name: getattr(F, name) for name in _OF_NN.split()},
     "clamp": lambda x: x.clamp(-1.5, 2.0),
     "clamp from below": lambda x: x.clamp(min=0.5),
+    "clamp by what is no number": lambda x: x.clamp(math.nan, 1.0),
+    "hardtanh by what is no number": lambda x: F.hardtanh(x, -1.0, math.nan),
     "divide and round down": lambda x: torch.div(x, 0.3, rounding_mode="floor"),
     "divide and round to zero": lambda x: torch.div(x, 0.3, rounding_mode="trunc"),
     "masked_fill": lambda x: x.masked_fill(x > 1, -3.0),
