@@ -89,12 +89,12 @@ class _Optioned(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_doubled, self.active = False, ["one"]
+        self.is_doubled, self.active, self.table = False, ["one"], {"power": 1}
         self.config = SimpleNamespace(bias=1.0)
         self.layer = nn.Sequential(_Scaled())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.layer(x) + self.config.bias
+        x = self.layer(x) ** self.table["power"] + self.config.bias
         return (2 * x if self.is_doubled else x) + len(self.active)
 
 
@@ -127,16 +127,18 @@ def test_plain_attributes_are_as_they_are_in_each_call(monkeypatch: pytest.Monke
     check()
     module.config.bias = 0.5
     check()
+    module.table["power"] = 2
+    check()
     module.layer[0].factor = 7.0
     check()
-    assert len(imports) == 5
+    assert len(imports) == 6
     for factor in (5.0, 7.0):  # which there were before
         module.layer[0].factor = factor
         check()
-    assert len(imports) == 5
+    assert len(imports) == 6
     del module.layer[0].factor
     check()
-    assert len(imports) == 6
+    assert len(imports) == 7
 
 
 def test_an_attribute_that_never_stays_is_left_to_torchs_compiler() -> None:

@@ -89,6 +89,8 @@ def _attributes(value: Any) -> Mapping[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return _is_plain([*value, *value.values()])
     if isinstance(value, _COLLECTIONS):
         return len(value) <= _MOST and all(isinstance(one, _PLAIN) for one in value)
     return isinstance(value, _PLAIN)
