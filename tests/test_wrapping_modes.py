@@ -147,3 +147,27 @@ def test_an_attribute_that_never_stays_is_left_to_torchs_compiler() -> None:
     for number in range(12):
         wrapped.factor = float(number)
         torch.testing.assert_close(wrapped(x), number * x)
+
+
+def test_modes_count_where_calls_change_attributes() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.drop = 0, nn.Dropout(0.5)
+
+        def forward(self, x: torch.Tensor, counts: bool = True) -> torch.Tensor:
+            if counts:
+                self.calls += 1
+            return self.drop(x) + 1
+
+    module, x = Counting().eval(), torch.randn(50)
+    wrapped = autocast.wrap(module, policy="mp0")
+    for _ in range(3):
+        for counts in (False, True):
+            torch.testing.assert_close(wrapped(x, counts), x + 1)
+    assert wrapped.calls == 3
+    module.drop.train()
+    for counts in (False, True):
+        assert not torch.equal(wrapped(x, counts), wrapped(x, counts))
+    module.drop.eval()
+    torch.testing.assert_close(wrapped(x, False), x + 1)

@@ -81,6 +81,18 @@ class _Program:
         return pytree.tree_unflatten(leaves, self.outputs)
 
 
+class _State:
+    """What a module is imported with."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.weights, self.settings = Weights(module), Settings(module)
+
+    def number(self) -> int | None:
+        """Which values of its settings the module has, of those that there were, from 0; None where it is not what it
+        was otherwise."""
+        return self.settings.number() if self.weights.are_here() else None
+
+
 class Programs:
     """The programs of a wrapped module, by the kinds of their inputs."""
 
@@ -88,8 +100,7 @@ class Programs:
         self.dynamic, self.options = dynamic, options
         #: None where torch's compiler runs it: a call changes more than its results, or cannot be imported.
         self._programs: dict[Any, _Program | None] = {}
-        self._weights: Weights | None = None
-        self._settings: Settings | None = None
+        self._state: _State | None = None
         self._hooks: Hooks | None = None
         self._turn = threading.RLock()
         self._by_torch: Callable[..., Any] | None = None
@@ -116,25 +127,24 @@ class Programs:
                 self._programs.clear()
         if torch.is_grad_enabled() and _wants_gradients(module, args, kwargs):
             return self._traced(module, forward)(module, *args, **kwargs)
-        if self._weights is None and any(map(is_lazy, (*module.parameters(), *module.buffers()))):
+        if self._state is None and any(map(is_lazy, (*module.parameters(), *module.buffers()))):
             return forward(*args, **kwargs)  # which says how large these are
         kind, tensors = _sorted(args, kwargs)
         modes = torch.get_default_dtype(), torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
         with self._turn:
-            weights, settings = self._weights, self._settings
-            number = settings.number() if settings and weights and weights.are_here() else None
-            if weights is None or settings is None or number is None:
+            number = self._state.number() if self._state else None
+            if self._state is None or number is None:
                 self._programs.clear()
-                weights, settings = self._weights, self._settings = Weights(module), Settings(module)
-                number = settings.number()
+                self._state, number = _State(module), 0
             key = (kind, number, *modes)
             if key not in self._programs:
-                is_one_of_many = number is not None and number >= _MOST_SETTINGS
-                self._programs[key] = None if is_one_of_many else self._imported(module, weights, args, kwargs)
-                if self._assigns:
-                    settings.forget()
+                program = self._imported(module, self._state, number, args, kwargs)
+                if self._assigns and self._state.settings.forget():
+                    self._programs.clear()
+                    key = (kind, 0, *modes)
+                self._programs[key] = program
             program = self._programs[key]
-            if program is not None and program.writes != (writes := weights.writes()):
+            if program is not None and program.writes != (writes := self._state.weights.writes()):
                 program.executable, program.writes = compile(program.model), writes
         if program is None:
             return self._traced(module, forward)(module, *args, **kwargs)
@@ -158,9 +168,9 @@ class Programs:
             return self._by_torch
 
     def _imported(
-        self, module: nn.Module, weights: Weights, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: nn.Module, state: _State, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Program | None:
-        if self._hooks is not None and self._hooks.are_any:  # they may keep what they see, in each call
+        if number >= _MOST_SETTINGS or (self._hooks and self._hooks.are_any):  # which may keep what they see
             return None
         bare, known = _without_hooks(module), inspect.signature(module.forward).parameters
         options = {name: v for name, v in kwargs.items() if name not in known and isinstance(v, _CONSTANTS)}
@@ -180,7 +190,7 @@ class Programs:
         model = amp.autocast(model, **self.options)
         leaves = list(map(_kept, leaves))
         nested = None if leaves == [None] and outputs.is_leaf() else outputs
-        return _Program(model, compile(model), weights.writes(), nested, leaves)
+        return _Program(model, compile(model), state.weights.writes(), nested, leaves)
 
     def _imported_again(self, reimport: Callable[..., Model], shapes: Sequence[Sequence[int]]) -> Model:
         """The module for other sizes; no other thread looks at its weights meanwhile, which have no values then."""

@@ -19,6 +19,8 @@ _COLLECTIONS = (list, tuple, set, frozenset)
 #: Of collections no larger ones: they are data.
 _MOST = 64
 
+_training = operator.itemgetter("training", "training")  # of one name it would return no tuple
+
 #: Where what wraps a module is defined.
 _OWN = ("autocast.wrapping.programs",)
 
@@ -38,21 +40,22 @@ class Settings:
 
     def __init__(self, module: nn.Module) -> None:
         asked: list[tuple[Callable[..., Any], Mapping[str, Any]]] = [
-            (operator.itemgetter(*names, names[0]), holder)  # of one name it would return no tuple
-            for names, holder in _asked_of(module)
-            if names
+            (operator.itemgetter(*names, names[0]), holder) for names, holder in _asked_of(module) if names
         ]
         self._getters, self._holders = [get for get, _ in asked], [holder for _, holder in asked]
-        #: The values of all of them, for each time when they were others.
-        self._known: list[list[Any]] = []
-        self._now = -1
+        #: The values of all of them, at first and for each time when they were others.
+        self._known: list[list[Any]] = [copy.deepcopy(self._values())]
+        self._now = 0
+
+    def _values(self) -> list[Any]:
+        return [get(holder) for get, holder in zip(self._getters, self._holders)]  # noqa: B905, which is slower
 
     def number(self) -> int | None:
         """Which of the values that there have been are there now, from 0; None where an attribute is gone, or is no
         longer plain."""
         try:
-            values = [get(holder) for get, holder in zip(self._getters, self._holders)]  # noqa: B905, which is slower
-            if self._now >= 0 and values == self._known[self._now]:
+            values = self._values()
+            if values == self._known[self._now]:
                 return self._now
         except (KeyError, RuntimeError, ValueError):  # the latter two of tensors and arrays, which are no truth values
             return None
@@ -63,9 +66,17 @@ class Settings:
         self._now = self._known.index(values)
         return self._now
 
-    def forget(self) -> None:
-        """Ask for nothing from now on: calls change these attributes themselves."""
-        self._getters, self._holders, self._known, self._now = [], [], [[]], 0
+    def forget(self) -> bool:
+        """Ask for modes alone from now on, as calls change other attributes themselves; the numbers begin anew.
+
+        Returns whether there was something else.
+        """
+        if self._getters == [_training] * len(self._getters):
+            return False
+        self._holders = [holder for holder in self._holders if "training" in holder]
+        self._getters = [_training] * len(self._holders)
+        self._known, self._now = [self._values()], 0
+        return True
 
 
 def _asked_of(module: nn.Module) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
