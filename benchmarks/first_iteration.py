@@ -160,18 +160,22 @@ def cases() -> dict[str, tuple[Callable[[], tuple[Any, tuple[Any, ...]]], bool]]
     }
 
 
-def first(side: str, case: str) -> dict[str, float]:
-    """Seconds of each phase, in this process."""
+def made(case: str) -> tuple[Any, tuple[Any, ...], Any]:
+    """The module of a case, its inputs, and labels where it is trained."""
     import torch
 
     make, trained = cases()[case]
     module, inputs = make()
-    labels = None
-    if trained:
-        with torch.no_grad():
-            logits = module(*inputs)
-        labels = torch.randint(0, logits.shape[-1], logits.shape[:-1])
-    return SIDES[side].run(module, inputs, labels)
+    if not trained:
+        return module, inputs, None
+    with torch.no_grad():
+        logits = module(*inputs)
+    return module, inputs, torch.randint(0, logits.shape[-1], logits.shape[:-1])
+
+
+def first(side: str, case: str) -> dict[str, float]:
+    """Seconds of each phase, in this process."""
+    return SIDES[side].run(*made(case))
 
 
 def measure(rounds: int, sides: list[str], names: list[str]) -> dict[str, Any]:
