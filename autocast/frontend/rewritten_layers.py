@@ -25,7 +25,7 @@ def _cumulative_batch_norm(self: _BatchNorm, input: torch.Tensor) -> torch.Tenso
         return _batch_norm(self, input)
     self._check_input_dim(input)
     count.add_(1)
-    of_batch = torch.zeros_like(mean), torch.zeros_like(variance)
+    of_batch = mean.clone(), variance.clone()  # what it is evaluated by, and then the statistics of this batch alone
     result = F.batch_norm(input, *of_batch, self.weight, self.bias, True, 1.0, self.eps)
     share = 1.0 / count
     for running, new in zip((mean, variance), of_batch, strict=True):

@@ -10,7 +10,9 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 import autocast
+from autocast.errors import TrainingModeWarning
 from autocast.model import Model
+from autocast.training import MSE, SGD, Trainer
 from autocast.training.evaluation import evaluation_form
 
 
@@ -95,3 +97,49 @@ def test_a_module_imported_in_training_mode_evaluates_as_in_evaluation_mode(buil
     x = torch.randn(4, 6)
     model = evaluation_form(autocast.from_torch(module.train(), (x,)))
     torch.testing.assert_close(model(x), module.eval()(x).detach(), rtol=1e-5, atol=1e-5)
+
+
+class _Moving(torch.nn.Module):
+    """Subtracts a moving mean of its own, which it moves in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = torch.nn.Linear(6, 4), torch.nn.BatchNorm1d(4, momentum=None)
+        self.register_buffer("moving", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(self.layer(x))
+        self.moving.mul_(0.9).add_(0.1 * y.detach().mean(0))
+        return y - self.moving
+
+
+def test_what_else_a_module_updates_is_evaluated_as_it_is_and_warned_of():
+    model = autocast.from_torch(_Moving().train(), (torch.randn(5, 6),))
+    with pytest.warns(TrainingModeWarning, match=r"updates moving by the module's own code"):
+        evaluation_form(model)
+
+
+def test_averages_over_all_batches_are_what_a_norm_is_evaluated_by():
+    module, x = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8, momentum=None)), torch.randn(16, 3)
+    trainer = Trainer(autocast.from_torch(module.train(), (x,)), MSE(), SGD(), learning_rate=0.05)
+    for step in range(3):
+        trainer.step((x + step, torch.randn(16, 8)))
+    trainer.to_torch(module)
+    torch.testing.assert_close(trainer.trained()(x), module.eval()(x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_norm_that_is_called_twice_is_evaluated_by_what_both_calls_moved():
+    class Twice(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.norm = torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8)
+
+        def forward(self, a, b):
+            return self.norm(self.layer(a)) - self.norm(self.layer(b))
+
+    module, a, b = Twice(), torch.randn(5, 6), 3 * torch.randn(5, 6) + 1
+    trainer = Trainer(autocast.from_torch(module.train(), (a, b)), MSE(), SGD(), learning_rate=0.05)
+    for _ in range(3):
+        trainer.step((a, b, torch.randn(5, 8)))
+    trainer.to_torch(module)
+    torch.testing.assert_close(trainer.trained()(a, b), module.eval()(a, b), rtol=1e-5, atol=1e-5)

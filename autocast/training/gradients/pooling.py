@@ -9,9 +9,9 @@ from tvm import ir, relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, static_shape
+from autocast.ir import dtype_of
 from autocast.training.gradients.registry import Adjoint, Backward, gradient
-from autocast.training.gradients.shapes import known_shape, number, reshaped
+from autocast.training.gradients.shapes import extent_of, known_shape, reshaped, shape_expr
 from autocast.training.gradients.vision import along_axes
 
 
@@ -86,10 +86,10 @@ def _of_cut_windows(b: Backward) -> relax.Expr:
     data, attributes = b.call.args[0], b.call.attrs
     axes = [place for place, axis in enumerate(str(attributes.layout)) if axis not in "NC"]
     shape, out = known_shape(data), known_shape(b.call)
-    if static_shape(data) is None:
+    if not all(isinstance(shape[axis], int) for axis in axes):
         raise GradientError(
-            f"windows of an image of {shape} with ceil_mode and count_include_pad; expected a size that is known now, "
-            "or one of the two"
+            f"windows of an image of {shape} with ceil_mode and count_include_pad; expected sizes along {axes} that "
+            "are known now, or one of the two"
         )
     matrices = {}
     for i, axis in enumerate(axes):
@@ -107,11 +107,13 @@ def _adaptive(b: Backward) -> list[Adjoint]:
     data, layout = b.call.args[0], str(b.call.attrs.layout)
     axes = [place for place, axis in enumerate(layout) if axis not in "NC"]
     shape, out = known_shape(data), known_shape(b.call)
-    if static_shape(data) is None:
-        raise GradientError(f"windows of an image of {shape}; expected a size that is known now")
     if all(out[axis] == 1 for axis in axes):
-        area = math.prod(shape[axis] for axis in axes)
-        return [op.broadcast_to(b.adjoint * number(1 / area, data), relax.ShapeExpr(shape))]
+        return [op.broadcast_to(b.adjoint / extent_of(data, axes), shape_expr(data))]
+    if not all(isinstance(shape[axis], int) for axis in axes):
+        raise GradientError(
+            f"windows of an image of {shape}; expected sizes along {axes} that are known now, or windows of all. "
+            "Import the model without dynamic= for these"
+        )
     matrices = {axis: _averages(shape[axis], out[axis]).astype(dtype_of(data)) for axis in axes}
     return [along_axes(b, b.adjoint, matrices)]
 

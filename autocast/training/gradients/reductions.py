@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 from tvm import relax
 from tvm.relax import op
 
 from autocast.ir import dtype_of
 from autocast.training.gradients.indexing import zeros_like
 from autocast.training.gradients.registry import Adjoint, Backward, gradient, not_differentiable
-from autocast.training.gradients.shapes import axes_of, known_shape, number, rank, reshaped, shape_expr
+from autocast.training.gradients.shapes import axes_of, extent_of, number, rank, reshaped, shape_expr
 
 
 def _axes(b: Backward) -> list[int]:
@@ -29,18 +27,8 @@ def _repeated(b: Backward, reduced: relax.Expr) -> relax.Expr:
 
 
 def _count(b: Backward) -> relax.Expr:
-    """How many elements were reduced to one: a literal, or a 0-d tensor where the sizes are known at run time only."""
-    x = b.call.args[0]
-    shape = known_shape(x)
-    sizes = [shape[axis] for axis in _axes(b)]
-    known = [size for size in sizes if isinstance(size, int)]
-    count = number(math.prod(known), x)
-    unknown = [axis for axis in _axes(b) if not isinstance(shape[axis], int)]
-    if not unknown:
-        return count
-    extents = op.shape_to_tensor(op.shape_of(x))
-    extent = op.prod(op.take(extents, relax.const(unknown, "int64"), 0))
-    return count * op.astype(extent, dtype_of(x))
+    """How many elements were reduced to one."""
+    return extent_of(b.call.args[0], _axes(b))
 
 
 def _sum(b: Backward) -> list[Adjoint]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tvm import relax
@@ -29,6 +30,18 @@ def known_shape(expr: relax.Expr) -> tuple:
     if shape is None:
         raise GradientError(f"got a {expr.ty}, expected a tensor of known shape; declare its dimensions")
     return shape
+
+
+def extent_of(expr: relax.Expr, axes: Sequence[int]) -> relax.Expr:
+    """How many elements lie along axes, in the dtype of a tensor: a literal, or a 0-d tensor where the sizes are known
+    at run time only."""
+    shape = known_shape(expr)
+    known = number(math.prod(size for size in (shape[axis] for axis in axes) if isinstance(size, int)), expr)
+    unknown = [axis for axis in axes if not isinstance(shape[axis], int)]
+    if not unknown:
+        return known
+    extents = op.take(op.shape_to_tensor(op.shape_of(expr)), relax.const(unknown, "int64"), 0)
+    return known * op.astype(op.prod(extents), dtype_of(expr))
 
 
 def rank(expr: relax.Expr) -> int:

@@ -9,10 +9,10 @@ from tvm import relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of, static_shape
+from autocast.ir import dtype_of
 from autocast.operators.resizing import resizing_matrix
 from autocast.training.gradients.registry import Adjoint, Backward, gradient, not_differentiable
-from autocast.training.gradients.shapes import number
+from autocast.training.gradients.shapes import known_shape, number
 
 
 def along_axes(b: Backward, adjoint: relax.Expr, matrices: Mapping[int, np.ndarray]) -> relax.Expr:
@@ -30,10 +30,13 @@ def along_axes(b: Backward, adjoint: relax.Expr, matrices: Mapping[int, np.ndarr
 
 def _resize(b: Backward) -> list[Adjoint]:
     data, layout, attributes = b.call.args[0], str(b.call.attrs.layout), b.call.attrs
-    shape, out = static_shape(data), static_shape(b.call)
+    shape, out = known_shape(data), known_shape(b.call)
     axes = [place for place, axis in enumerate(layout) if axis not in "NC"]
-    if shape is None or out is None:
-        raise GradientError(f"images of {data.ty.shape}; expected a size that is known now")
+    if not all(isinstance(size, int) for axis in axes for size in (shape[axis], out[axis])):
+        raise GradientError(
+            f"images of {data.ty.shape}; expected sizes along {axes} that are known now. Import the model without "
+            "dynamic= for these"
+        )
     if any(float(edge) for edge in attributes.roi) or sorted(layout) != sorted("NCHW"):
         raise GradientError(
             f"layout={layout!r} and roi={list(attributes.roi)}; expected images (N, C, H, W) and no roi"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -11,9 +12,10 @@ import tvm
 from tvm import relax
 from tvm.relax.op import nn
 
-from autocast import vm
+from autocast import Model, vm
 from autocast.errors import GradientError, TrainingModeWarning
 from autocast.frontend import from_torch
+from autocast.training import MSE, SGD, Trainer
 from autocast.training.differentiate import differentiate
 from tests.training.gradients.checking import arguments, check_gradients
 from tests.training.test_architectures import assert_gradients_close, gradients_of
@@ -147,3 +149,43 @@ def test_a_stride_along_an_open_axis_is_an_error_that_says_so() -> None:
         builder.emit_func_output(loss)
     with pytest.raises(GradientError, match="expected a number of pixels known now"):
         differentiate(builder.get()["main"], [x])
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.AdaptiveAvgPool2d((3, 2)),
+        torch.nn.Upsample(scale_factor=2),
+        torch.nn.Upsample(size=(5, 11), mode="bilinear"),
+        torch.nn.AvgPool2d(3, 2, 1, ceil_mode=True),
+        torch.nn.Sequential(torch.nn.Flatten(2), torch.nn.AdaptiveAvgPool1d(4)),
+    ],
+    ids=["pooled", "pooled to windows", "repeated", "resized", "cut windows", "rows"],
+)
+def test_batches_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module) -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer)
+    model = from_torch(module, (torch.randn(4, 3, 8, 6),), dynamic={"n": ("*", 0, 0, 8)})
+    _check_against_torch(model, module, [torch.randn(count, 3, 8, 6) for count in (1, 4, 7)])
+
+
+def test_means_of_images_of_any_size_have_the_gradients_of_torch() -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.AdaptiveAvgPool2d(1))
+    model = from_torch(module, (torch.randn(2, 3, 8, 6),), dynamic={"h": ("*", 2, 1, 64), "w": ("*", 3, 1, 64)})
+    _check_against_torch(model, module, [torch.randn(2, 3, *size) for size in ((8, 6), (5, 13), (1, 1))])
+
+
+def _check_against_torch(model: Model, module: torch.nn.Module, batches: list[torch.Tensor]) -> None:
+    trainer, module = Trainer(model, MSE(), SGD(), learning_rate=0.1), copy.deepcopy(module)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    for x in batches:
+        outputs = module(x)
+        labels = torch.randn_like(outputs)
+        loss = torch.nn.functional.mse_loss(outputs, labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert trainer.step((x, labels)) == pytest.approx(loss.item(), rel=1e-4)
+    reached = copy.deepcopy(module)
+    trainer.to_torch(reached)
+    torch.testing.assert_close(reached.state_dict(), module.state_dict(), rtol=1e-4, atol=1e-5)
