@@ -116,7 +116,8 @@ def _check(model: Model, opset: int) -> None:
         raise UnsupportedError(
             f"to_onnx: a call of the model replaces {len(model.updated)} parameters ({', '.join(model.updated[:3])}"
             f"{', ...' if len(model.updated) > 3 else ''}), and ONNX has no state; expected a model that only "
-            "computes. Import the torch module in evaluation mode, module.eval()"
+            "computes. Import the torch module in evaluation mode, module.eval(), or, where it changes them then, too, "
+            "take and return them as tensors"
         )
 
 

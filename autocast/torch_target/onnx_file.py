@@ -31,7 +31,8 @@ def tidy(program: Any, parameters: set[str], outputs: Sequence[str]) -> None:
     passes.InlinePass()(program)
     _rename(program.graph, parameters)
     fold_constants(program, onnx_shape_inference=True, should_fold=should_fold)
-    rewriter.rewrite(program, [rules.materialize_reshape_shape_rule, rules.squeeze_reshape_1d_rule])
+    own = [rules.materialize_reshape_shape_rule, rules.squeeze_reshape_1d_rule, _transposed_before_cast()]
+    rewriter.rewrite(program, own)
     passes.IdentityEliminationPass()(program)
     _return_own_values(program.graph)  # before what branches read of the graph around them counts as unused
     for tidied in (
@@ -46,6 +47,23 @@ def tidy(program: Any, parameters: set[str], outputs: Sequence[str]) -> None:
         tidied(program)
     _name_outputs(program.graph, outputs)
     program.producer_name, program.producer_version = "relax-autocast", ""
+
+
+def _transposed_before_cast() -> Any:
+    """Transpose what a product reads before it is cast to float16, not after it: onnxruntime 1.32 ends the process
+    that loads it otherwise, where the last axis stays."""
+    from onnx import TensorProto
+    from onnxscript.rewriter.pattern import RewriteRule
+
+    half = int(TensorProto.FLOAT16)
+
+    def cast_first(op: Any, x: Any, w: Any, perm: Any) -> Any:
+        return op.MatMul(op.Transpose(op.Cast(x, to=half), perm=perm), w)
+
+    def cast_last(op: Any, x: Any, w: Any, perm: Any) -> Any:
+        return op.MatMul(op.Cast(op.Transpose(x, perm=perm), to=half), w)
+
+    return RewriteRule(cast_first, cast_last, remove_nodes=False)
 
 
 def _rename(graph: Any, parameters: set[str]) -> None:

@@ -273,3 +273,27 @@ def test_integers_are_multiplied_in_float32_that_onnxruntime_convolves(weight: s
     assert torch.equal(run(autocast.to_onnx(model, tmp_path / "conv.onnx"), x, w)[0], expected)
     assert torch.equal(autocast.to_torch(model)(x, w), expected)
     assert torch.equal(torch.from_numpy(model(x.numpy(), w.numpy())), expected)
+
+
+class _Transposed(nn.Module):
+    """A linear layer over rows whose first two axes change places; the last one stays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x.transpose(0, 1)) + 1
+
+
+@pytest.mark.parametrize("dynamic", [None, {"n": ("x", 0)}])
+def test_what_a_low_product_reads_is_transposed_before_it_is_cast(dynamic: Any, tmp_path: Path) -> None:
+    x = torch.randn(2, 5, 4)
+    model = amp.autocast(autocast.from_torch(_Transposed().eval(), (x,), dynamic=dynamic), dtype="float16")
+    path = autocast.to_onnx(model, tmp_path / "transposed.onnx")
+    nodes = {value: node for node in onnx.load(path).graph.node for value in node.output}
+    (product,) = [node for node in nodes.values() if node.op_type == "MatMul"]
+    read = nodes[product.input[0]]
+    # onnxruntime 1.32 ends the process that loads the other order.
+    assert (read.op_type, nodes[read.input[0]].op_type) == ("Cast", "Transpose")
+    assert error(run(path, x), model(x)) < 2e-3
