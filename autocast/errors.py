@@ -117,7 +117,8 @@ class SlowDtypeWarning(UserWarning):
 
 
 class TrainingModeWarning(UserWarning):
-    """A model that was imported in training mode is compiled to infer: it drops, or normalizes by its batch."""
+    """A model that was imported in training mode is compiled to infer: it drops, or normalizes by its batch; or it is
+    evaluated, and updates something by its own code."""
 
 
 class OwnBackwardWarning(UserWarning):
