@@ -32,6 +32,7 @@ from autocast.frontend.numbers_of_sizes import (
     symbolic_conversions,
     symbolic_functions,
 )
+from autocast.frontend.one_name import read_by_one_name
 from autocast.frontend.recurrent_layers import whole_recurrences
 from autocast.frontend.remedies import place, remedy
 from autocast.frontend.rewritten import rewritten_functions
@@ -183,6 +184,7 @@ def _traced(
             noted_decisions() as decisions,
         ):
             program = torch.export.export(module, examples, named, dynamic_shapes=shapes, strict=False)
+        read_by_one_name(program)
         return program, decisions
 
 
