@@ -198,12 +198,14 @@ def join(
     def build(builder: ir.PlacedBuilder) -> dict[str, relax.Expr]:
         results = emit_body(builder, differentiated)
         kept, gradients = results[: -len(trained)], results[-len(trained) :]
-        updates = update(builder, optimizer, trained, gradients, learning_rate, state.variables, options)
+        olds = dict(zip(forward.params, differentiated.params[len(inputs) :], strict=False))
+        moved = {name: (olds[name], new) for name, new in zip(forward.updated, kept[1:], strict=True)}
+        updates = update(builder, optimizer, trained, gradients, learning_rate, state.variables, moved, options)
         for name, var in state.accumulators.items():
             updates[name] = op.zeros(var.ty.shape, "float32")
         if options.accumulate > 1:
             kept[0] = builder.emit(op.multiply(kept[0], relax.const(1.0 / options.accumulate, "float32")), "loss")
-        return {**dict(zip(names, kept, strict=True)), **{name: updates[name] for name in state.updated}}
+        return {"loss": kept[0], **{name: updates[name] for name in (*forward.updated, *state.updated)}}
 
     positions = {name: position for position, name in enumerate((*forward.params, *state.values))}
     attrs["updates"] = [positions[name] for name in (*forward.updated, *state.updated)]

@@ -10,6 +10,7 @@ import tvm
 from tvm import relax
 
 from autocast import ir
+from autocast.frontend.randomness import RANDOM_STATE
 from autocast.model.step import STEP
 from autocast.operators.own import share
 from autocast.training.clipping import clip_factor, is_finite, squared_norm
@@ -33,6 +34,7 @@ def update(
     gradients: Sequence[relax.Expr],
     learning_rate: relax.Expr,
     state: Mapping[str, relax.Var],
+    moved: Mapping[str, tuple[relax.Var, relax.Expr]],
     options: Options,
 ) -> dict[str, relax.Expr]:
     """Emit the updates, in float32 whatever the policy; what replaces each parameter and each state, by name.
@@ -45,11 +47,15 @@ def update(
         0-d float32.
     state : mapping
         What the step keeps from call to call, by name: see `training_step`.
+    moved : mapping
+        What the model's own code updates, by name: what it was, and what it would be.
     """
     builder.place = ir.Place("", "float32")
     guards, new = _guards(builder, gradients, state, options)
     step = builder.emit(state[STEP] + relax.const(1, "int64"), "step")
-    new[STEP] = step if guards.finite is None else op.where(guards.finite, step, state[STEP])
+    for name, (old, value) in {STEP: (state[STEP], step), **moved}.items():
+        is_guarded = guards.finite is not None and name != RANDOM_STATE
+        new[name] = op.where(guards.finite, value, old) if is_guarded else value
     count_of_steps = builder.emit(op.astype(step, "float64"))
     scalars: dict[str, dict[str, relax.Expr]] = {}
     functions: dict[str, tvm.ir.GlobalVar] = {}

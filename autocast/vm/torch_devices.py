@@ -75,6 +75,16 @@ def torch_device(name: str) -> Any:
     )
 
 
+#: How many kinds of inputs torch's compiler has code for: dimensions are 0, 1, or vary.
+_MOST = 10_000
+
+
+def _plain(tensor: Any) -> Any:
+    """A torch tensor as models take it: dense, and what its elements are, not what they are with another sign."""
+    tensor = tensor.detach() if tensor.requires_grad else tensor
+    return tensor.contiguous().resolve_conj().resolve_neg()
+
+
 class TorchExecutable:
     """A model on a device of torch's: is called, waited for and has state as an `Executable`.
 
@@ -160,15 +170,22 @@ class TorchExecutable:
 
         if any(is_torch(value) and value.is_meta for value in inputs):
             raise InputError("main: an input is on meta, expected one with values, on any device")
-        tensors = (value if is_torch(value) else torch.from_dlpack(to_tensor(value)) for value in inputs)
+        tensors = (_plain(value) if is_torch(value) else torch.from_dlpack(to_tensor(value)) for value in inputs)
         return tuple(value.to(self.torch_device) for value in tensors)
 
     def run(self, arguments: tuple[Any, ...], *, one_by_one: bool = False) -> Any:
         """Run `main` on what `arguments` returned: its kernels `one_by_one`, or a graph of them where there is one."""
         import torch
 
+        function = self._run if one_by_one else self._launch
         with self._turn, torch.no_grad():
-            return (self._run if one_by_one else self._launch)(*arguments)
+            if self.mode != "inductor":
+                return function(*arguments)
+            try:
+                return function(*arguments)
+            except torch._dynamo.exc.FailOnRecompileLimitHit:  # sizes of 0, of 1 and others, along several dimensions
+                with torch._dynamo.config.patch(recompile_limit=_MOST, accumulated_recompile_limit=_MOST):
+                    return function(*arguments)
 
     def wait(self, timeout: float | None = None) -> TorchExecutable:
         """This executable: nothing of it is compiled elsewhere."""

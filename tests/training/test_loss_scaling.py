@@ -11,6 +11,8 @@ from torch import nn
 
 from autocast import amp, vm
 from autocast.errors import TrainingError
+from autocast.frontend import from_torch
+from autocast.training import Trainer
 from autocast.training.loss_scaling import DynamicLossScaling, StaticLossScaling
 from autocast.training.losses import MSE
 from autocast.training.optimizers import SGD, AdamW
@@ -80,6 +82,26 @@ def test_a_step_that_overflows_changes_nothing_but_the_scale(bad, clip_norm):
         np.testing.assert_array_equal(after[name], value, err_msg=name)
     assert torch.isfinite(executable(*last, rate(0.01)))
     assert int(snapshot(executable)["optimizer_step"]) == 2
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_batch_that_is_no_number_leaves_running_statistics(accumulate):
+    module = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)).train()
+    x, y = torch.randn(8, 6), torch.randn(8, 4)
+    trainer = Trainer(
+        from_torch(module, (x,)), MSE(), SGD(), learning_rate=0.01, loss_scaling=1.0, accumulate=accumulate
+    )
+    good, bad = (x, y), (x * float("nan"), y)
+    trainer.step(*[good] * accumulate)
+    before = trainer.state_dict()["tensors"]
+    trainer.step(*[good] * (accumulate - 1), bad)
+    after = trainer.state_dict()["tensors"]
+    assert not np.array_equal(after["random_state"], before["random_state"])
+    if accumulate == 1:
+        for name in (*dict(module.named_buffers()), *dict(module.named_parameters())):
+            np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    assert all(np.isfinite(tensor).all() for tensor in after.values())
+    assert np.isfinite(trainer.evaluate([good])) and np.isfinite(trainer.step(*[good] * accumulate))
 
 
 def test_training_with_an_injected_overflow_ends_where_training_without_it_ends():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import cache
 from typing import Any
 
@@ -148,3 +149,24 @@ def test_an_input_without_values_is_refused() -> None:
     executable = vm.compile(model, device="torch:cpu", mode="eager")
     with pytest.raises(InputError, match="an input is on meta, expected one with values"):
         executable(torch.zeros(2, 4, device="meta"))
+
+
+def test_inputs_lie_in_memory_in_any_way_and_have_any_sizes_that_were_declared() -> None:
+    x = torch.randn(4, 3, 2)
+    dimensions = {name: ("x", axis, 0, 8) for axis, name in enumerate("abc")}
+    executable = vm.compile(autocast.from_torch(_Line(), (x,), dynamic=dimensions), "torch:cpu")
+    for sizes in itertools.product((4, 1, 0), repeat=3):  # more kinds than torch's compiler has code for by itself
+        value = torch.randn(sizes)
+        torch.testing.assert_close(executable(value), 2 * value + 1)
+    for order in itertools.permutations(range(3)):
+        turned = torch.randn(4, 3, 2).permute(order)
+        torch.testing.assert_close(executable(turned), 2 * turned + 1)
+    negative = torch.randn(4, 3, 2, dtype=torch.complex64).conj().imag
+    assert negative.is_neg()
+    torch.testing.assert_close(executable(negative), 2 * negative + 1)
+    torch.testing.assert_close(executable(x.requires_grad_()), 2 * x.detach() + 1)
+
+
+class _Line(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x + 1
