@@ -168,3 +168,21 @@ def test_what_the_comparison_with_a_module_changes_of_it_is_undone() -> None:
 def test_what_values_are_asserted_to_be_decides_nothing() -> None:
     inputs = torch.ones(4, 3), torch.tensor([3, 4])
     assert_close((from_torch(Calls(asserting), inputs)(*inputs),), (torch.full((4, 3), 2.0),))
+
+
+@pytest.mark.parametrize("bound", [(1, 16), ()], ids=["bounded", "as torch infers"])
+def test_whether_a_crop_is_copied_decides_nothing(bound: tuple[int, ...]) -> None:
+    class Cropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.randn(16, 16, 8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            height, width = x.shape[-2:]
+            return x.flatten(2).mT + self.table[:height, :width].reshape(1, height * width, 8)
+
+    module, x = Cropped(), torch.randn(2, 8, 6, 10)
+    model = from_torch(module, (x,), dynamic={"height": ("x", 2, *bound), "width": ("x", 3, *bound)})
+    for sizes in ((6, 10), (16, 16), (3, 16), (16, 2), (1, 1)):
+        x = torch.randn(2, 8, *sizes)
+        torch.testing.assert_close(model(x), module(x))
