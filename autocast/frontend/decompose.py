@@ -86,8 +86,13 @@ _REFERENCES = {
 }
 
 #: Operators that torch's tables split into others that compute something else, or have other gradients: an embedding's
-#: padding and frequencies are lost, labels after the last one count as 0.
-_SPLIT_WRONGLY = {aten.embedding.default, aten.multilabel_margin_loss_forward.default}
+#: padding and frequencies are lost, labels after the last one count as 0, and windows are those of the example's size.
+_SPLIT_WRONGLY = {
+    aten.embedding.default,
+    aten.multilabel_margin_loss_forward.default,
+    aten.adaptive_max_pool2d.default,
+    aten.adaptive_max_pool3d.default,
+}
 
 #: What torch knows of splitting operators, for those that nothing here translates.
 _TABLE: dict[OpOverload, Callable[..., Any]] = {

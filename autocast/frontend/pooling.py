@@ -169,6 +169,8 @@ def _adaptive_average_pool(importer: Importer, node: fx.Node, space: int) -> rel
 def _adaptive_max_pool(importer: Importer, node: fx.Node, space: int) -> list[relax.Expr]:
     """The values, and where they are if that is read: windows that differ in size repeat their last element."""
     extents, sizes = dims(importer.arg(node, 0, "self"))[-space:], _along_each(space, node.args[1])
+    if set(sizes) == {1} and 0 not in extents:
+        return _largest(importer, node, space)
     if not all(isinstance(extent, int) for extent in extents) or 0 in (*extents, *sizes):
         raise ImportModelError(f"windows that divide {extents} in {sizes}; expected sizes that are known now, above 0")
     windows = []
@@ -187,6 +189,17 @@ def _adaptive_max_pool(importer: Importer, node: fx.Node, space: int) -> list[re
     if 1 not in results_read(node):
         return [values]
     return [values, _pooled(importer, node, space, lambda x: _places_of_maxima(importer, x, windows))]
+
+
+def _largest(importer: Importer, node: fx.Node, space: int) -> list[relax.Expr]:
+    """The largest of all places, and where it is if that is read."""
+    x = importer.arg(node, 0, "self")
+    values = importer.emit(op.max(x, list(range(-space, 0)), keepdims=True))
+    if 1 not in results_read(node):
+        return [values]
+    lead = dims(x)[:-space]
+    flat = importer.emit(op.reshape(x, [*lead, math.prod(dims(x)[-space:])]))
+    return [values, importer.emit(op.reshape(importer.emit(op.argmax(flat, -1)), [*lead, *[1] * space]))]
 
 
 #: Converters by the name of the overload.

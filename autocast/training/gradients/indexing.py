@@ -40,7 +40,8 @@ def _take(b: Backward) -> list[Adjoint]:
         adjoint = b.emit(op.reshape(adjoint, relax.ShapeExpr([*before, count, *after])))
         indices = b.emit(op.reshape(indices, relax.ShapeExpr([count])))
     if str(b.call.attrs.mode) == "wrap":
-        indices = b.emit(op.floor_mod(indices, relax.const(known_shape(x)[axis], dtype_of(indices))))
+        length = b.emit(op.shape_to_tensor(relax.ShapeExpr([known_shape(x)[axis]])))
+        indices = b.emit(op.floor_mod(indices, b.emit(op.astype(length, dtype_of(indices)))))
     return [relax.Call(_TAKE_BACKWARD, [adjoint, x, indices], b.call.attrs), None]
 
 
@@ -59,7 +60,8 @@ def _gather_nd(b: Backward) -> list[Adjoint]:
 def _index_tensor(b: Backward) -> list[Adjoint]:
     """Where each element along the first axes has an index, `index_put`; where whole rows have, `scatter_nd`.
 
-    `index_put` gets vectors: of other indices TVM prints warnings, each time that it asks for a type.
+    `index_put` gets vectors: of other indices TVM prints warnings, each time that it asks for a type. Of as many as
+    sizes say it has no kernel.
     """
     x, indices = b.call.args
     shape = known_shape(b.result)
@@ -69,7 +71,7 @@ def _index_tensor(b: Backward) -> list[Adjoint]:
         column if same_shape(known_shape(column), shape) else b.emit(op.broadcast_to(column, relax.ShapeExpr(shape)))
         for column in columns
     ]
-    if len(columns) == rank(x):
+    if len(columns) == rank(x) and all(isinstance(size, int) for size in shape):
         count = relax.ShapeExpr([math.prod(shape)])
         columns = [b.emit(op.reshape(column, count)) for column in columns]
         adjoint = b.emit(op.reshape(b.adjoint, count))
