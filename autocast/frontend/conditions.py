@@ -249,6 +249,15 @@ def bounds_of(program: torch.export.ExportedProgram) -> dict[str, tuple[int, int
     return {s: (int(b.lower), int(b.upper) if b.upper.is_Integer else None) for s, b in ranges.items()}
 
 
+def is_other(condition: Condition, held: bool, program: torch.export.ExportedProgram) -> bool:
+    """Whether a condition that held, or did not, does otherwise for sizes of 2 or more that the program allows."""
+    known = bounds_of(program)
+    if not condition.symbols <= known.keys():
+        return False  # values decide
+    ranges = {symbol: (max(known[symbol][0], 2), known[symbol][1]) for symbol in condition.symbols}
+    return bool((condition.hold(combinations(ranges)) != held).any())
+
+
 def sizes_of(declared: Sequence[int | torch.SymInt], values: Mapping[str, int]) -> tuple[int, ...]:
     """The sizes of a tensor for values of the symbols that are in them."""
     return tuple(size if isinstance(size, int) else _value(size, values) for size in declared)

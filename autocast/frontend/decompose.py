@@ -18,6 +18,8 @@ from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
 from autocast.frontend.complex_calls import COMPLEX
+from autocast.frontend.conditions import is_other
+from autocast.frontend.decisions import noted_decisions
 from autocast.frontend.flex_attention import written_flex_attention
 from autocast.frontend.nodes import has_complex, is_random
 from autocast.frontend.reserved import rename, written_names
@@ -57,6 +59,8 @@ KEEP_WHOLE = (
     aten.adaptive_avg_pool1d.default,
     aten.adaptive_avg_pool2d.default,
     aten.adaptive_avg_pool3d.default,
+    aten.adaptive_max_pool2d.default,
+    aten.adaptive_max_pool3d.default,
     aten.upsample_nearest2d.vec,
     aten.upsample_bicubic2d.vec,
     aten.upsample_bilinear2d.vec,
@@ -86,13 +90,8 @@ _REFERENCES = {
 }
 
 #: Operators that torch's tables split into others that compute something else, or have other gradients: an embedding's
-#: padding and frequencies are lost, labels after the last one count as 0, and windows are those of the example's size.
-_SPLIT_WRONGLY = {
-    aten.embedding.default,
-    aten.multilabel_margin_loss_forward.default,
-    aten.adaptive_max_pool2d.default,
-    aten.adaptive_max_pool3d.default,
-}
+#: padding and frequencies are lost, labels after the last one count as 0.
+_SPLIT_WRONGLY = {aten.embedding.default, aten.multilabel_margin_loss_forward.default}
 
 #: What torch knows of splitting operators, for those that nothing here translates.
 _TABLE: dict[OpOverload, Callable[..., Any]] = {
@@ -165,13 +164,23 @@ def split(program: ExportedProgram, calls: Iterable[fx.Node], tried: set[Call]) 
     tried |= wanted
     splitters = {operator: _splitter(operator, wanted) for operator, _ in wanted}
     try:
-        return _run(program, splitters)
-    except ImportModelError:  # a table of torch's may write in place: such operators stay whole
+        return _undecided(program, splitters)
+    except ImportModelError:  # a table of torch's may write in place, or decide: such operators stay whole
         result = None
         for operator, splitter in splitters.items():
             with contextlib.suppress(ImportModelError):
-                result = _run(result or program, {operator: splitter})
+                result = _undecided(result or program, {operator: splitter})
         return result
+
+
+def _undecided(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) -> ExportedProgram:
+    """As `_run`, where tables do not decide by sizes that vary: what they make is for those of the example."""
+    with noted_decisions() as decisions:
+        result = _run(program, table)
+    for condition, held, place, _ in decisions:
+        if is_other(condition, held, program):
+            raise ImportModelError(f"from_torch: torch splits an operator by a condition on sizes ({place})")
+    return result
 
 
 def _splitter(operator: OpOverload, wanted: set[Call]) -> Callable[..., Any]:

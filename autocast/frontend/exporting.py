@@ -151,8 +151,9 @@ def _exported(
             raise error from None
         if not can_all_be_tried(program):
             raise
-    with no_gradients(module):
-        return replace(_decomposed(program, leaves, axes), decisions=decisions), program
+    with no_gradients(module), noted_decisions() as of_tables:
+        exported = _decomposed(program, leaves, axes)
+    return replace(exported, decisions=[*decisions, *of_tables]), program
 
 
 def _traced(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from autocast.errors import ImportModelError, InputError
 from autocast.frontend import from_torch
@@ -186,3 +188,25 @@ def test_whether_a_crop_is_copied_decides_nothing(bound: tuple[int, ...]) -> Non
     for sizes in ((6, 10), (16, 16), (3, 16), (16, 2), (1, 1)):
         x = torch.randn(2, 8, *sizes)
         torch.testing.assert_close(model(x), module(x))
+
+
+@pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning")  # torch pools, in windows of each size
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.adaptive_max_pool2d(x, 2),
+        lambda x: F.adaptive_max_pool1d(x.flatten(1, 2), 4),
+        lambda x: F.adaptive_avg_pool2d(x, ((2 * x.shape[2] + 2) // 3, x.shape[3] - 1)),
+        lambda x: F.interpolate(x, scale_factor=0.7, mode="area"),
+        lambda x: F.adaptive_max_pool2d(x, 1, return_indices=True),
+    ],
+    ids=["maxima", "maxima of rows", "means", "areas", "the largest"],
+)
+def test_what_tables_of_torch_decide_is_not_decided_for_all_sizes(function: Callable[..., torch.Tensor]) -> None:
+    x = torch.randn(2, 3, 12, 8)
+    model = from_torch(Calls(function), (x,), dynamic={"h": (0, 2, 4, 32), "w": (0, 3, 4, 32)})
+    for sizes in ((12, 8), (9, 8), (16, 5), (7, 31)):
+        x = torch.randn(2, 3, *sizes)
+        found, expected = model(x), function(x)
+        for got, want in zip(*([v] if isinstance(v, torch.Tensor) else v for v in (found, expected)), strict=True):
+            torch.testing.assert_close(got, want)

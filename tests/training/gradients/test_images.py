@@ -151,6 +151,14 @@ def test_a_stride_along_an_open_axis_is_an_error_that_says_so() -> None:
         differentiate(builder.get()["main"], [x])
 
 
+class _Sampled(torch.nn.Module):
+    """Samples images where two of their channels say."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.tanh(x[:, :2].permute(0, 2, 3, 1))
+        return torch.nn.functional.grid_sample(x, places, align_corners=False)
+
+
 @pytest.mark.parametrize(
     "layer",
     [
@@ -160,8 +168,9 @@ def test_a_stride_along_an_open_axis_is_an_error_that_says_so() -> None:
         torch.nn.Upsample(size=(5, 11), mode="bilinear"),
         torch.nn.AvgPool2d(3, 2, 1, ceil_mode=True),
         torch.nn.Sequential(torch.nn.Flatten(2), torch.nn.AdaptiveAvgPool1d(4)),
+        _Sampled(),
     ],
-    ids=["pooled", "pooled to windows", "repeated", "resized", "cut windows", "rows"],
+    ids=["pooled", "pooled to windows", "repeated", "resized", "cut windows", "rows", "sampled"],
 )
 def test_batches_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module) -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer)
@@ -169,10 +178,15 @@ def test_batches_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module)
     _check_against_torch(model, module, [torch.randn(count, 3, 8, 6) for count in (1, 4, 7)])
 
 
-def test_means_of_images_of_any_size_have_the_gradients_of_torch() -> None:
-    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.AdaptiveAvgPool2d(1))
+@pytest.mark.parametrize(
+    "layer",
+    [torch.nn.AdaptiveAvgPool2d(1), torch.nn.ReflectionPad2d(1), torch.nn.ReplicationPad2d((1, 0, 2, 1))],
+    ids=["means", "reflected", "replicated"],
+)
+def test_images_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module) -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer)
     model = from_torch(module, (torch.randn(2, 3, 8, 6),), dynamic={"h": ("*", 2, 1, 64), "w": ("*", 3, 1, 64)})
-    _check_against_torch(model, module, [torch.randn(2, 3, *size) for size in ((8, 6), (5, 13), (1, 1))])
+    _check_against_torch(model, module, [torch.randn(2, 3, *size) for size in ((8, 6), (5, 13), (2, 3))])
 
 
 def _check_against_torch(model: Model, module: torch.nn.Module, batches: list[torch.Tensor]) -> None:
