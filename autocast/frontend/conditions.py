@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, ShapeEnv
@@ -37,9 +36,6 @@ _OF_MEMORY = (
     ("_refs/__init__.py", ("_reshape_view_helper",)),
 )
 
-
-#: Where torch calls its operators in C++: those ask again how a tensor lies in memory.
-_OF_CPP = "torch/_ops.py"
 
 #: What conditions are written in, beside sizes.
 _KNOWN = {**SYMPY_INTERP, "math": math, "inf": math.inf}
@@ -157,23 +153,16 @@ def _conditions(program: torch.export.ExportedProgram) -> list[Condition]:
 
 def guarded(env: ShapeEnv) -> list[Any]:
     """What torch found to hold of sizes, as expressions, but for what changes no number."""
-    of_memory: set[Any] = set()
-    others: list[tuple[Any, bool]] = []
-    for guard in env.guards:
-        at = guard.sloc.framework_loc  # of what it does not know the frame of, torch has text or nothing
-        file, function = getattr(at, "filename", ""), getattr(at, "name", "")
-        if is_of_memory(file, function):
-            of_memory.add(_relation(guard.expr))
-        elif guard.expr.free_symbols:
-            others.append((guard.expr, file.endswith(_OF_CPP)))
-    exprs = [expr for expr, is_of_cpp in others if not (is_of_cpp and _relation(expr) in of_memory)]
+    places = [(guard.expr, guard.sloc.framework_loc) for guard in env.guards if guard.expr.free_symbols]
+    # Of what it does not know the frame of, torch has text or nothing.
+    exprs = [expr for expr, at in places if not _is_compared(getattr(at, "filename", ""), getattr(at, "name", ""))]
     return [expr for expr in exprs if not _is_of_few(PythonPrinter().doprint(expr))]
 
 
-def _relation(expr: sympy.Expr) -> tuple[type, frozenset[Any]]:
-    """A condition, whichever of its sides comes first where that does not matter."""
-    is_symmetric = isinstance(expr, sympy.Eq | sympy.Ne)
-    return type(expr), frozenset(expr.args) if is_symmetric else frozenset([expr])
+def _is_compared(file: str, function: str) -> bool:
+    """Whether torch asks in a place how a tensor lies in memory, or in C++, which is mostly that: what is decided there
+    is compared for sizes for which it falls otherwise (decisions.py)."""
+    return is_of_memory(file, function) or file.endswith("torch/_ops.py")
 
 
 def _environment(program: torch.export.ExportedProgram) -> ShapeEnv | None:

@@ -26,6 +26,11 @@ _REMEDIES = (
         "it has as many steps and results as for the example. Compute all rows at a time, keep the number a size "
         "(x.shape[0], n // 2, math.sqrt(n)), or leave the dimension out of dynamic=.",
     ),
+    (
+        r"Must provide a tree_name",
+        "torch takes no sizes that vary of inputs that `forward` takes by **kwargs alone: name them in its signature, "
+        "or import a module with a `forward` that names them and calls this one.",
+    ),
     (r"\.numpy\(\) is not supported", "Use torch's own operations inside of the module."),
     (
         r"Unsupported input type",

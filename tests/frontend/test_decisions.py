@@ -210,3 +210,26 @@ def test_what_tables_of_torch_decide_is_not_decided_for_all_sizes(function: Call
         found, expected = model(x), function(x)
         for got, want in zip(*([v] if isinstance(v, torch.Tensor) else v for v in (found, expected)), strict=True):
             torch.testing.assert_close(got, want)
+
+
+def test_padded_windows_of_images_of_any_size() -> None:
+    class Windows(nn.Module):
+        """A linear layer over windows of 4 x 4, as far as an image fills them."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            b, h, w, c = x.shape
+            x = F.pad(x, (0, 0, 0, -w % 4, 0, -h % 4))
+            rows, columns = x.shape[1] // 4, x.shape[2] // 4
+            windows = x.view(b, rows, 4, columns, 4, c).transpose(2, 3).reshape(-1, 16, c)
+            y = self.layer(windows).view(b, rows, columns, 4, 4, c).transpose(2, 3)
+            return y.reshape(b, 4 * rows, 4 * columns, c)[:, :h, :w]
+
+    module = Windows()
+    model = from_torch(module, (torch.randn(2, 10, 13, 8),), dynamic={"h": ("x", 1), "w": ("x", 2)})
+    for sizes in ((10, 13), (4, 3), (8, 9), (12, 5)):
+        x = torch.randn(2, *sizes, 8)
+        torch.testing.assert_close(model(x), module(x))

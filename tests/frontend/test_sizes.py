@@ -282,3 +282,14 @@ def test_bounds_of_a_sounds_length_are_tried() -> None:
     for length in (400, 1234):
         x = torch.randn(2, length)
         torch.testing.assert_close(model(x), heads(x))
+
+
+def test_sizes_of_what_is_given_by_any_name_do_not_vary() -> None:
+    class Named(nn.Module):
+        def forward(self, **given: torch.Tensor) -> torch.Tensor:
+            return 2 * given["x"]
+
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(from_torch(Named(), (), example_kwargs={"x": x})(x), 2 * x)
+    with pytest.raises(ImportModelError, match=r"takes by \*\*kwargs alone: name them in its signature"):
+        from_torch(Named(), (), example_kwargs={"x": x}, dynamic={"n": ("*", 0)})

@@ -12,6 +12,9 @@ from tvm import s_tir, tirx
 
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod)
 
+#: Of longer conditions TVM looks for a proof for minutes: sizes of padded windows are quotients of quotients.
+_LONGEST = 64
+
 
 def keep_divisions(mod: tvm.IRModule) -> tvm.IRModule:
     """Write divisions in indices whose numerator decreases as truncating ones.
@@ -52,6 +55,12 @@ def _decreases(expr: tirx.Expr) -> bool:
     return any(found)
 
 
+def _is_short(condition: tirx.Expr) -> bool:
+    parts: list[object] = []
+    tvm_ffi.structural_walk(condition, (tirx.Expr, parts.append))
+    return len(parts) <= _LONGEST
+
+
 def _kept(function: tirx.PrimFunc) -> tirx.PrimFunc:
     analyzer = tvm.sym.Analyzer()
 
@@ -67,7 +76,8 @@ def _kept(function: tirx.PrimFunc) -> tirx.PrimFunc:
             return division
         a, b = division.a, division.b
         divide = tirx.truncdiv if isinstance(division, tirx.FloorDiv) else tirx.truncmod
-        if analyzer.can_prove(tirx.all(a >= 0, b > 0)):
+        positive = tirx.all(a >= 0, b > 0)
+        if _is_short(positive) and analyzer.can_prove(positive):
             return divide(a, b)
         down = tirx.Select(a >= 0, tirx.truncdiv(a, b), -tirx.truncdiv(b - 1 - a, b))
         return down if divide is tirx.truncdiv else a - down * b
