@@ -34,6 +34,7 @@ COMBINATIONS, _SIZES = 1_000_000, 1024
 _OF_MEMORY = (
     ("_prims_common/__init__.py", ("contiguous", "strides", "channels_last", "overlapping")),
     ("_refs/__init__.py", ("_reshape_view_helper",)),
+    ("_subclasses/fake_tensor.py", ("cache",)),  # whether its memory holds a view
 )
 
 
