@@ -7,7 +7,7 @@ import functools
 import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import FunctionType
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -19,13 +19,16 @@ _COLLECTIONS = (list, tuple, set, frozenset)
 #: Of collections no larger ones: they are data.
 _MOST = 64
 
-_training = operator.itemgetter("training", "training")  # of one name it would return no tuple
+#: Whether parts are in training mode, and their other attributes.
+_Values: TypeAlias = tuple[list[bool], list[tuple[Any, ...]]]
+
+_training = operator.itemgetter("training")
 
 #: Where what wraps a module is defined.
 _OWN = ("autocast.wrapping.programs",)
 
-#: What every module has.
-_COMMON = vars(nn.Module()).keys() - {"training"}
+#: What every module has, and what every one of transformers has since its weights were made.
+_COMMON = vars(nn.Module()).keys() - {"training"} | {"_is_hf_initialized"}
 
 
 class Settings:
@@ -39,16 +42,20 @@ class Settings:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        asked: list[tuple[Callable[..., Any], Mapping[str, Any]]] = [
-            (operator.itemgetter(*names, names[0]), holder) for names, holder in _asked_of(module) if names
+        asked = [(set(names), holder) for names, holder in _asked_of(module)]
+        self._in_modes = [holder for names, holder in asked if "training" in names]
+        others = [(sorted(names - {"training"}), holder) for names, holder in asked]
+        self._asked: list[tuple[Callable[..., Any], Mapping[str, Any]]] = [
+            (operator.itemgetter(*names, names[0]), holder)  # of one name it would return no tuple
+            for names, holder in others
+            if names
         ]
-        self._getters, self._holders = [get for get, _ in asked], [holder for _, holder in asked]
         #: The values of all of them, at first and for each time when they were others.
-        self._known: list[list[Any]] = [copy.deepcopy(self._values())]
+        self._known: list[_Values] = [copy.deepcopy(self._values())]
         self._now = 0
 
-    def _values(self) -> list[Any]:
-        return [get(holder) for get, holder in zip(self._getters, self._holders)]  # noqa: B905, which is slower
+    def _values(self) -> _Values:
+        return list(map(_training, self._in_modes)), [get(holder) for get, holder in self._asked]
 
     def number(self) -> int | None:
         """Which of the values that there have been are there now, from 0; None where an attribute is gone, or is no
@@ -59,7 +66,7 @@ class Settings:
                 return self._now
         except (KeyError, RuntimeError, ValueError):  # the latter two of tensors and arrays, which are no truth values
             return None
-        if not all(_is_plain(value) for several in values for value in several):
+        if not all(_is_plain(value) for several in values[1] for value in several):
             return None
         if values not in self._known:
             self._known.append(copy.deepcopy(values))
@@ -71,10 +78,9 @@ class Settings:
 
         Returns whether there was something else.
         """
-        if self._getters == [_training] * len(self._getters):
+        if not self._asked:
             return False
-        self._holders = [holder for holder in self._holders if "training" in holder]
-        self._getters = [_training] * len(self._holders)
+        self._asked = []
         self._known, self._now = [self._values()], 0
         return True
 
