@@ -169,7 +169,7 @@ def _adaptive_average_pool(importer: Importer, node: fx.Node, space: int) -> rel
 def _adaptive_max_pool(importer: Importer, node: fx.Node, space: int) -> list[relax.Expr]:
     """The values, and where they are if that is read: windows that differ in size repeat their last element."""
     extents, sizes = dims(importer.arg(node, 0, "self"))[-space:], _along_each(space, node.args[1])
-    if set(sizes) == {1} and 0 not in extents:
+    if set(sizes) == {1} and not all(isinstance(extent, int) for extent in extents):
         return _largest(importer, node, space)
     if not all(isinstance(extent, int) for extent in extents) or 0 in (*extents, *sizes):
         raise ImportModelError(f"windows that divide {extents} in {sizes}; expected sizes that are known now, above 0")
@@ -192,14 +192,13 @@ def _adaptive_max_pool(importer: Importer, node: fx.Node, space: int) -> list[re
 
 
 def _largest(importer: Importer, node: fx.Node, space: int) -> list[relax.Expr]:
-    """The largest of all places, and where it is if that is read."""
+    """The largest of an image of any size, and its place: read there, so that the first of equals has the gradient."""
     x = importer.arg(node, 0, "self")
-    values = importer.emit(op.max(x, list(range(-space, 0)), keepdims=True))
-    if 1 not in results_read(node):
-        return [values]
     lead = dims(x)[:-space]
     flat = importer.emit(op.reshape(x, [*lead, math.prod(dims(x)[-space:])]))
-    return [values, importer.emit(op.reshape(importer.emit(op.argmax(flat, -1)), [*lead, *[1] * space]))]
+    place = importer.emit(op.argmax(flat, -1, keepdims=True))
+    values = importer.emit(op.gather_elements(flat, place, -1))
+    return [importer.emit(op.reshape(part, [*lead, *[1] * space])) for part in (values, place)]
 
 
 #: Converters by the name of the overload.

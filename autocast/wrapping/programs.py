@@ -170,6 +170,7 @@ class Programs:
     def _imported(
         self, module: nn.Module, state: _State, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Program | None:
+        self._assigns = False
         if number >= _MOST_SETTINGS or (self._hooks and self._hooks.are_any):  # which may keep what they see
             return None
         bare, known = _without_hooks(module), inspect.signature(module.forward).parameters

@@ -180,8 +180,13 @@ def test_batches_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module)
 
 @pytest.mark.parametrize(
     "layer",
-    [torch.nn.AdaptiveAvgPool2d(1), torch.nn.ReflectionPad2d(1), torch.nn.ReplicationPad2d((1, 0, 2, 1))],
-    ids=["means", "reflected", "replicated"],
+    [
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Sequential(torch.nn.Hardtanh(-0.2, 0.2), torch.nn.AdaptiveMaxPool2d(1)),
+        torch.nn.ReflectionPad2d(1),
+        torch.nn.ReplicationPad2d((1, 0, 2, 1)),
+    ],
+    ids=["means", "maxima with equals", "reflected", "replicated"],
 )
 def test_images_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module) -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer)
