@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP, ShapeEnv
@@ -156,8 +157,19 @@ def guarded(env: ShapeEnv) -> list[Any]:
     """What torch found to hold of sizes, as expressions, but for what changes no number."""
     places = [(guard.expr, guard.sloc.framework_loc) for guard in env.guards if guard.expr.free_symbols]
     # Of what it does not know the frame of, torch has text or nothing.
-    exprs = [expr for expr, at in places if not _is_compared(getattr(at, "filename", ""), getattr(at, "name", ""))]
+    found = [expr for expr, at in places if not _is_compared(getattr(at, "filename", ""), getattr(at, "name", ""))]
+    exprs = [_reduced(expr) for expr in found]
     return [expr for expr in exprs if not _is_of_few(PythonPrinter().doprint(expr))]
+
+
+def _reduced(expr: Any) -> Any:
+    """An equation without the sizes by which both sides are multiplied: `b*n == 2*b*(n//2)` is `n == 2*(n//2)`."""
+    if not isinstance(expr, sympy.Eq | sympy.Ne):
+        return expr
+    left, right = (sympy.Mul.make_args(side) for side in expr.args)
+    common = {factor for factor in left if factor.is_Symbol}.intersection(right)
+    sides = [sympy.Mul(*(factor for factor in side if factor not in common)) for side in (left, right)]
+    return expr.func(*sides) if common else expr
 
 
 def _is_compared(file: str, function: str) -> bool:

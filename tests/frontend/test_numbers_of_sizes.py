@@ -145,7 +145,7 @@ _REFUSED = {
     "unbind": (lambda x: torch.stack(x.unbind(0)), r"test_numbers_of_sizes.py:\d+: .*loop over rows"),
     "range": (lambda x: sum(x[:, i] for i in range(_length(x))), r"test_numbers_of_sizes.py:\d+: .*loop over rows"),
     "parts": (lambda x: x.split(4, 1)[1], r"cuts tensors \(chunk, split\) into as many parts"),
-    "halves": (lambda x: x.unflatten(1, (2, -1)), r"n % 2.*2 \* torch.export.Dim"),
+    "halves": (lambda x: x.unflatten(1, (2, -1)), r"n == \(?2\*\(?n // 2.*2 \* torch.export.Dim"),
     "three of some": (lambda x: torch.combinations(x[0], 3), "r=3 of a dimension that varies; expected 1 or 2"),
     "decimals": (_scaled(lambda n: round(n / 3, 1)), "computed of sizes by round of 2 numbers; expected one of"),
 }
