@@ -24,6 +24,7 @@ from torch.fx.experimental.sym_node import SymNode
 from torch.utils import _pytree as pytree
 
 from autocast.frontend.conditions import Condition, combinations, is_of_memory, sizes_of
+from autocast.frontend.tracing import as_it_was
 
 #: Frames that are no code of a module.
 INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
@@ -147,7 +148,7 @@ def _agrees(
         for leaf, (node, _) in zip(leaves, _inputs(program, InputKind.USER_INPUT), strict=True)
     ]
     args, kwargs = pytree.tree_unflatten(_copied(inputs), nesting)
-    with _as_it_was(module), torch.random.fork_rng(devices=()):
+    with as_it_was(module), _buffers_as_they_were(module), torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
         try:
             expected = pytree.tree_leaves(module(*args, **kwargs))
@@ -210,7 +211,7 @@ def _near(got: Any, expected: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _as_it_was(module: torch.nn.Module) -> Iterator[None]:
+def _buffers_as_they_were(module: torch.nn.Module) -> Iterator[None]:
     """What a call changes of the module's buffers is undone; others are not written, which would count as a change."""
     before = [(buffer, buffer.clone(), _version(buffer)) for buffer in module.buffers()]
     try:

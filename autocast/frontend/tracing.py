@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
+import operator
 import sys
 from collections.abc import Iterator, Mapping
+from types import FunctionType, ModuleType
 from typing import Any
 from unittest import mock
 
@@ -56,29 +59,52 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
     ImportModelError
         Forward made a buffer: torch takes it for another one, and writes it to an input.
     """
-    before = [(part, dict(part.__dict__), dict(part._buffers)) for part in module.modules()]
+    before = [_Before(part) for part in module.modules()]
     try:
         yield
-        for part, _, buffers in before:
-            made = [name for name, buffer in part._buffers.items() if buffer is not None and buffers.get(name) is None]
-            if made:
+        for one in before:
+            if made := one.made_buffers():
                 raise ImportModelError(
-                    f"from_torch: {type(part).__name__} makes the buffers {', '.join(made)} in its first call, "
+                    f"from_torch: {type(one.part).__name__} makes the buffers {', '.join(made)} in its first call, "
                     "expected to be there. Try to call the module once with the example inputs before it is imported"
                 )
     finally:
-        for part, attributes, buffers in before:
-            _give_back(part.__dict__, attributes)
-            _give_back(part._buffers, buffers)
+        for one in before:
+            one.give_back()
 
 
-def _give_back(known: dict[str, Any], before: dict[str, Any]) -> None:
-    """Make entries what they were; those that are it stay untouched, as other threads may call the module."""
-    for name in known.keys() - before.keys():
-        del known[name]
-    for name, value in before.items():
-        if name not in known or known[name] is not value:
-            known[name] = value
+class _Before:
+    """The attributes of a module and of the objects that it has, and what is in lists and dictionaries, as its hooks."""
+
+    def __init__(self, part: torch.nn.Module) -> None:
+        self.part = part
+        holders = [part.__dict__, *map(_attributes, part.__dict__.values())]
+        inner = [value for held in holders for value in held.values() if isinstance(value, dict | list)]
+        self._known: list[tuple[Any, Any]] = [(value, copy.copy(value)) for value in (*holders, *inner)]
+        self._buffers = {name for name, buffer in part._buffers.items() if buffer is not None}
+
+    def made_buffers(self) -> list[str]:
+        return [name for name, buffer in self.part._buffers.items() if not (buffer is None or name in self._buffers)]
+
+    def give_back(self) -> None:
+        """Make entries what they were; those that are it stay untouched, as other threads may call the module."""
+        for known, before in self._known:
+            if isinstance(known, list):
+                if len(known) != len(before) or any(map(operator.is_not, known, before)):
+                    known[:] = before
+                continue
+            for name in known.keys() - before.keys():
+                del known[name]
+            for name, value in before.items():
+                if name not in known or known[name] is not value:
+                    known[name] = value
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Those of an object that is no module, tensor, class or function, nor one of this package's."""
+    if isinstance(value, torch.nn.Module | torch.Tensor | type | FunctionType | ModuleType):
+        return {}
+    return {} if type(value).__module__.startswith("autocast.") else getattr(value, "__dict__", {})
 
 
 @contextlib.contextmanager

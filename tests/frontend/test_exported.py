@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -85,6 +88,31 @@ def test_an_import_leaves_the_module_as_it_was() -> None:
     expected = module(x)
     torch.testing.assert_close(from_torch(module, (x,))(x), expected, rtol=0, atol=0)
     torch.testing.assert_close(wrap(Remembers())(x), expected, rtol=0, atol=0)
+
+
+class Watches(nn.Module):
+    """Keeps results of its first layer: by a hook that its first call makes, in a dictionary, in an object of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.seen, self.tables, self.memory = nn.Linear(3, 3), [], {}, SimpleNamespace(last=None)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "watched"):
+            self.layer.register_forward_hook(lambda layer, args, output: self.seen.append(output))
+            self.watched = True
+        self.memory.last = self.layer(x)
+        if len(x) not in self.tables:
+            self.tables[len(x)] = torch.arange(3) * self.seen[-1]
+        return self.tables[len(x)] + len(self.seen)
+
+
+def test_hooks_and_what_objects_keep_are_as_they_were() -> None:
+    module, x = Watches(), torch.ones(2, 3)
+    expected = copy.deepcopy(module)(x)
+    torch.testing.assert_close(from_torch(module, (x,))(x), expected)
+    assert not (module.seen or module.tables or module.layer._forward_hooks or module.memory.last)
+    torch.testing.assert_close(module(x), expected)
 
 
 def test_a_dimension_of_size_0_is_imported_with_the_bounds_that_an_error_proposes() -> None:
