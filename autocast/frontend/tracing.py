@@ -74,7 +74,7 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
 
 
 class _Before:
-    """The attributes of a module and of the objects that it has, and what is in lists and dictionaries, as its hooks."""
+    """Attributes of a module and of the objects that it has, and what is in lists and dictionaries, as its hooks."""
 
     def __init__(self, part: torch.nn.Module) -> None:
         self.part = part

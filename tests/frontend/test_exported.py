@@ -91,7 +91,7 @@ def test_an_import_leaves_the_module_as_it_was() -> None:
 
 
 class Watches(nn.Module):
-    """Keeps results of its first layer: by a hook that its first call makes, in a dictionary, in an object of its own."""
+    """Keeps results of a layer: by a hook that its first call makes, in a dictionary, in an object of its own."""
 
     def __init__(self) -> None:
         super().__init__()
