@@ -90,6 +90,16 @@ ROWS: list[Row] = [
     ("R.argsort(x, axis=0, dtype='int64')", {"x": (4, 2)}, lambda x: x.argsort(0)),
     ("R.take(x, i, axis=1)", {"x": (2, 3), "i": (4,)}, lambda x, i: x[:, i]),
     ("R.gather_elements(x, i, axis=0)", {"x": (3, 4), "i": (2, 4)}, lambda x, i: x.gather(0, i)),
+    (
+        'R.gather_elements(x, R.subtract(i, R.const(3, "int64")), axis=0)',
+        {"x": (3, 4), "i": (2, 4)},
+        lambda x, i: x.gather(0, i),
+    ),
+    (
+        "R.nn.avg_pool3d(x, (2, 2, 2), (2, 2, 2), (1, 1, 1, 1, 1, 1), ceil_mode=True, count_include_pad=False)",
+        {"x": (1, 2, 5, 5, 4)},
+        lambda x: F.avg_pool3d(x, 2, 2, 1, ceil_mode=True, count_include_pad=False),
+    ),
     ("R.gather_nd(x, i)", {"x": (3, 3, 2), "i": (4, 2)}, lambda x, i: x[i[:, 0], i[:, 1]]),
     (
         "R.scatter_elements(x, i, y, axis=0, reduction='add')",

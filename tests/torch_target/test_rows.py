@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tvm import relax
 
 import autocast
 from autocast import vm
@@ -49,6 +50,17 @@ def test_whole_numbers_are_divided_by_0_and_minus_1_as_by_our_kernels(operator: 
     )
     for got, expected in zip(autocast.to_torch(model)(x, y), vm.compile(model)(x, y), strict=True):
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_attention_within_a_window_is_refused_as_by_the_compiler() -> None:
+    x = relax.Var("x", relax.TensorType((1, 6, 1, 8), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(relax.op.nn.attention(x, x, x, causal_mask="TopLeft", window_size=2)))
+    model = autocast.from_relax(builder.get())
+    for door in (autocast.to_torch, vm.compile):
+        with pytest.raises(UnsupportedError, match=r"nn\.attention: got window_size=2, expected None"):
+            door(model)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -56,6 +56,15 @@ def _causal_mask(kind: str, queries: Any, keys: Any) -> relax.Expr:
     return op.greater_equal(op.expand_dims(rows, 1), op.arange(0, keys, 1, "int64"))
 
 
+def check_no_window(call: relax.Call) -> None:
+    """UnsupportedError for attention within a window."""
+    if call.attrs.window_size is not None:
+        raise UnsupportedError(
+            f"{call.op.name}: got window_size={call.attrs.window_size}, expected None; pass the window as a bias of "
+            "0 and -inf"
+        )
+
+
 def masked_scores(
     call: relax.Call,
     query: relax.Expr,
@@ -81,12 +90,8 @@ def masked_scores(
     UnsupportedError
         The call has a window, or no scale and a head depth that only the run time knows.
     """
+    check_no_window(call)
     attributes = call.attrs
-    if attributes.window_size is not None:
-        raise UnsupportedError(
-            f"{call.op.name}: got window_size={attributes.window_size}, expected None; pass the window as a bias of "
-            "0 and -inf"
-        )
     scores = emit(_product(query, op.permute_dims(key, _TRANSPOSED)))
     wide = dtype_of(scores)
     scores = emit(scores * relax.const(_scale(call), wide))

@@ -46,7 +46,8 @@ def _take(asked: Asked) -> Value:
 
 def _gather_elements(asked: Asked) -> Value:
     axis = asked.axis()
-    return torch.gather(asked.args[0], axis, _within(asked.args[1], asked.shape_of(0)[axis], "clip"))
+    size = asked.shape_of(0)[axis]
+    return torch.gather(asked.args[0], axis, torch.clamp(_within(asked.args[1], size, ""), 0, size - 1))
 
 
 def _gather_nd(asked: Asked) -> Value:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from autocast.operators.own.attention import check_no_window
 from autocast.torch_target.asked import Asked, Row, Value
 from autocast.torch_target.layouts import channels_first, spatial, to_layout
 
@@ -70,6 +71,7 @@ def _narrowed(query: Value, bias: Value, limits: torch.finfo) -> tuple[Value, Va
 
 def _attention(asked: Asked) -> Value:
     """Of (batch, length, heads, width)."""
+    check_no_window(asked.call)
     query, key, value = (torch.transpose(x, 1, 2) for x in asked.args[:3])
     bias = asked.args[3] if len(asked.args) > 3 else None
     if bias is not None and asked.call.args[3].ty.dtype != asked.call.args[0].ty.dtype:
