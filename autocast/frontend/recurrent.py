@@ -58,16 +58,24 @@ def _run(
     return hiddens, *(state.clone() for state in states)
 
 
-def product(hidden: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Operands are rounded to what the matrix is stored in, and added as states are."""
-    return hidden.to(matrix.dtype).to(hidden.dtype) @ matrix.to(hidden.dtype)
+class Factor:
+    """What the states of every step are multiplied by: rounded to what it is stored in as they are, and widened once."""
+
+    def __init__(self, matrix: torch.Tensor, wide: torch.dtype) -> None:
+        self._stored, self._matrix = matrix.dtype, matrix.to(wide)
+
+    def __call__(self, state: torch.Tensor) -> torch.Tensor:
+        """The product, whose operands are rounded, and added as states are."""
+        return state.to(self._stored).to(self._matrix.dtype) @ self._matrix
 
 
 def _lstm(
     gates: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, reverse: bool
 ) -> tuple[torch.Tensor, ...]:
+    product = Factor(weight.t(), hidden.dtype)
+
     def step(x: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        i, f, g, o = (x + product(hidden, weight.t())).chunk(4, 1)
+        i, f, g, o = (x + product(hidden)).chunk(4, 1)
         cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(cell), cell
 
@@ -77,8 +85,10 @@ def _lstm(
 def _gru(
     gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, hidden: torch.Tensor, reverse: bool
 ) -> tuple[torch.Tensor, ...]:
+    product = Factor(weight.t(), hidden.dtype)
+
     def step(x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        (x_r, x_z, x_n), (r, z, n) = x.chunk(3, 1), product(hidden, weight.t()).chunk(3, 1)
+        (x_r, x_z, x_n), (r, z, n) = x.chunk(3, 1), product(hidden).chunk(3, 1)
         new = torch.tanh(x_n + torch.sigmoid(x_r + r) * (n + bias.to(hidden.dtype)))
         return (torch.sigmoid(x_z + z) * (hidden - new) + new,)
 
@@ -88,8 +98,10 @@ def _gru(
 def _rnn(
     gates: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, reverse: bool, activation: str
 ) -> tuple[torch.Tensor, ...]:
+    product = Factor(weight.t(), hidden.dtype)
+
     def step(x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (_ACTIVATIONS[activation](x + product(hidden, weight.t())),)
+        return (_ACTIVATIONS[activation](x + product(hidden)),)
 
     return _run(gates, weight, (hidden,), step, reverse)
 

@@ -43,6 +43,7 @@ class Generic:
         import torch
 
         from autocast.torch_target.convert import multiplied_slowly, to_graph
+        from autocast.torch_target.convolutions import use_library_forms
         from autocast.torch_target.eager import use_fast_forms
         from autocast.torch_target.folding import fold
 
@@ -53,6 +54,7 @@ class Generic:
         self._updated = model.updated
         if not self._updated:
             fold(self._root, graph)
+        use_library_forms(self._root, graph, constant=not self._updated)
         self.calls = sum(node.op in ("call_function", "call_method") for node in graph.nodes)
         #: Calls the graph's functions one by one, which takes less than to write and compile Python that does.
         self._interpreter = torch.fx.Interpreter(self._root, graph=graph)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.recurrent import GRU, LSTM, RNN, define, product
+from autocast.frontend.recurrent import GRU, LSTM, RNN, Factor, define
 from autocast.torch_target.asked import Asked, Row, Value
 
 
@@ -20,6 +20,7 @@ def _run_lstm_backward(
     g_cell: torch.Tensor,
     reverse: bool,
 ) -> tuple[torch.Tensor, ...]:
+    product = Factor(weight, g_hidden.dtype)
     of_sums, cells = sums.new_empty(sums.shape).to(weight.dtype), []
     times = list(range(len(sums)))[:: -1 if reverse else 1]
     for time in times:
@@ -34,7 +35,7 @@ def _run_lstm_backward(
         of_input, of_forget = g_cell * c * i * (1 - i), g_cell * before * f * (1 - f)
         of_step = [of_input, of_forget, g_cell * i * (1 - c**2), g_hidden * squashed * o * (1 - o)]
         of_sums[time] = torch.cat(of_step, 1)
-        g_hidden, g_cell = product(torch.cat(of_step, 1), weight), g_cell * f
+        g_hidden, g_cell = product(torch.cat(of_step, 1)), g_cell * f
     return of_sums, g_hidden.clone(), g_cell.clone()
 
 
@@ -46,6 +47,7 @@ def _run_gru_backward(
     g_hidden: torch.Tensor,
     reverse: bool,
 ) -> tuple[torch.Tensor, ...]:
+    product = Factor(weight, g_hidden.dtype)
     of_sums = sums.new_empty(sums.shape).to(weight.dtype)
     for time in range(len(sums)) if reverse else reversed(range(len(sums))):
         r, z, x, n = sums[time].chunk(4, 1)
@@ -55,20 +57,21 @@ def _run_gru_backward(
         of_new = g_hidden * (1 - z) * (1 - new**2)
         of_reset, of_update = of_new * n * r * (1 - r), g_hidden * (previous[time] - new) * z * (1 - z)
         of_sums[time] = torch.cat([of_reset, of_update, of_new, of_new * r], 1)
-        g_hidden = g_hidden * z + product(torch.cat([of_reset, of_update, of_new * r], 1), weight)
+        g_hidden = g_hidden * z + product(torch.cat([of_reset, of_update, of_new * r], 1))
     return of_sums, g_hidden.clone()
 
 
 def _run_rnn_backward(
     hiddens: torch.Tensor, weight: torch.Tensor, g: torch.Tensor, g_hidden: torch.Tensor, reverse: bool, activation: str
 ) -> tuple[torch.Tensor, ...]:
+    product = Factor(weight, g_hidden.dtype)
     of_sums = hiddens.new_empty(hiddens.shape).to(weight.dtype)
     for time in range(len(hiddens)) if reverse else reversed(range(len(hiddens))):
         hidden = hiddens[time].to(g.dtype)
         g_hidden = g_hidden + g[time]
         of_sum = g_hidden * (1 - hidden**2) if activation == "tanh" else torch.where(hidden <= 0, 0.0, g_hidden)
         of_sums[time] = of_sum
-        g_hidden = product(of_sum, weight)
+        g_hidden = product(of_sum)
     return of_sums, g_hidden.clone()
 
 
@@ -122,7 +125,7 @@ def _lstm_adjoints(ctx: Any, g: torch.Tensor, g_hidden: torch.Tensor, g_cell: to
     gates, weight, hidden, cell, hiddens = ctx.saved_tensors
     (reverse,) = ctx.attributes
     previous = _previous(hiddens, hidden, reverse)
-    sums = gates.to(cell.dtype) + product(previous.to(cell.dtype), weight.t())
+    sums = gates.to(cell.dtype) + Factor(weight.t(), cell.dtype)(previous)
     of_sums, of_hidden, of_cell = LSTM_BACKWARD(sums, weight, cell, g, g_hidden, g_cell, reverse)
     return of_sums.to(gates.dtype), _of_weight(of_sums, previous, weight), of_hidden, of_cell, None
 
@@ -132,7 +135,7 @@ def _gru_adjoints(ctx: Any, g: torch.Tensor, g_hidden: torch.Tensor) -> tuple[An
     (reverse,) = ctx.attributes
     previous = _previous(hiddens, hidden, reverse)
     wide, units = hidden.dtype, hidden.shape[-1]
-    products = product(previous.to(wide), weight.t())
+    products = Factor(weight.t(), wide)(previous)
     of_gates = gates.to(wide)
     both = of_gates[..., : 2 * units] + products[..., : 2 * units]
     sums = torch.cat([both, of_gates[..., 2 * units :], products[..., 2 * units :] + bias.to(wide)], 2)

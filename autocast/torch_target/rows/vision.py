@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +15,13 @@ from autocast.torch_target.layouts import channels_first, spatial, to_layout
 
 
 def _resize(asked: Asked) -> Value:
-    """Axis by axis, the pixels that a result is made of, each by its weight."""
+    """By torch's own function, or, axis by axis, the pixels that a result is made of, each by its weight."""
     attrs, layout = asked.attrs, str(asked.attrs.layout)
     mode = str(attrs.coordinate_transformation_mode)
     x, axes = channels_first(asked.wide(0), layout), spatial(layout)
+    if (name := _interpolated(attrs, len(axes))) and asked.dtype.is_floating_point:
+        x = F.interpolate(x, asked.args[1], mode=name, align_corners=mode == "align_corners")
+        return asked.stored(to_layout(x, f"NC{axes}", layout)).to(asked.dtype)
     wide = torch.float32 if asked.is_low() else torch_dtype(str(asked.call.args[0].ty.dtype))
     for axis, out in enumerate(asked.args[1], 2):
         size = x.size(axis)
@@ -35,6 +39,16 @@ def _resize(asked: Asked) -> Value:
         parts = [x.index_select(axis, i) * weight.to(wide).reshape(along) for i, weight in pixels]
         x = functools.reduce(torch.add, parts)
     return asked.stored(to_layout(x, f"NC{axes}", layout)).to(asked.dtype)
+
+
+def _interpolated(attrs: Any, rank: int) -> str:
+    """What torch calls a way to resize; nothing where it has not the very same."""
+    if str(attrs.coordinate_transformation_mode) not in ("half_pixel", "align_corners"):
+        return ""
+    if str(attrs.method) == "linear":
+        return {2: "bilinear", 3: "trilinear"}[rank]
+    is_torchs = rank == 2 and str(attrs.method) == "cubic" and (attrs.cubic_alpha, attrs.cubic_exclude) == (-0.75, 0)
+    return "bicubic" if is_torchs else ""
 
 
 def _affine_grid(asked: Asked) -> Value:
