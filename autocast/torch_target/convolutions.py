@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import fx
 
 from autocast.torch_target.folding import has_effect
-
-_LAST = {"memory_format": torch.channels_last}
 
 
 def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) -> None:
@@ -20,11 +19,12 @@ def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) ->
 
         y = torch.conv2d(x, w, None, 2, 1)           l = x.contiguous(memory_format=torch.channels_last)
         f = y.to(torch.float32)                      y = mkldnn._convolution_pointwise(l, packed_w, None, 1, 2, ...)
-        n = F.batch_norm(f, mean, var)               n = F.batch_norm(y, mean, var)
+        n = F.batch_norm(f, mean, var)               b = F.batch_norm(y, mean, var)
         b = n.to(torch.bfloat16)
 
-    Channels that come last in memory stay there in what follows. The library packs a weight in each call that is not
-    packed. A norm widens what it reads, and rounds what it returns, itself.
+    Channels that come last in memory stay there in what follows; the gradients of a group norm, which are many
+    operators, would take longer so. The library packs a weight in each call that is not packed. A norm widens what it
+    reads, and rounds what it returns, itself.
 
     Parameters
     ----------
@@ -34,18 +34,32 @@ def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) ->
     constant : bool
         Whether weights stay as they are.
     """
-    for node in list(graph.find_nodes(op="call_function", target=torch.conv2d)):
+    if not constant and _calls(graph, F.group_norm):
+        return
+    for node in _calls(graph, torch.ops.aten.convolution_backward) + _calls(graph, torch.conv_transpose2d):
+        if node.target is torch.conv_transpose2d or len(node.args[4]) == 2:  # strides, one for each axis
+            _move_channels(graph, node)
+    for node in _calls(graph, torch.conv2d):
         x, read = node.args[:2]
-        with graph.inserting_before(node):
-            node.replace_input_with(x, graph.call_method("contiguous", (x,), _LAST))
-        if not (constant and isinstance(read, fx.Node) and read.op == "get_attr"):
-            continue
-        weight = operator.attrgetter(read.target)(root)
-        if weight.dtype == torch.bfloat16:
-            _drop_casts_of_norm(graph, node)
-        if torch.backends.mkldnn.is_available():
-            _pack(root, graph, node, weight, x.meta.get("shape"))
+        _move_channels(graph, node)
+        if constant and isinstance(read, fx.Node) and read.op == "get_attr":
+            weight = operator.attrgetter(read.target)(root)
+            if weight.dtype == torch.bfloat16:
+                _drop_casts_of_norm(node)
+            if torch.backends.mkldnn.is_available():
+                _pack(root, graph, node, weight, x.meta.get("shape"))
     graph.eliminate_dead_code(has_effect)
+
+
+def _calls(graph: fx.Graph, target: Any) -> list[fx.Node]:
+    return list(graph.find_nodes(op="call_function", target=target))
+
+
+def _move_channels(graph: fx.Graph, node: fx.Node) -> None:
+    """Have the channels of the first argument come last in memory."""
+    with graph.inserting_before(node):
+        moved = graph.call_method("contiguous", node.args[:1], {"memory_format": torch.channels_last})
+    node.args = (moved, *node.args[1:])
 
 
 def _pack(
@@ -63,7 +77,7 @@ def _pack(
     node.replace_all_uses_with(result)
 
 
-def _drop_casts_of_norm(graph: fx.Graph, convolution: fx.Node) -> None:
+def _drop_casts_of_norm(convolution: fx.Node) -> None:
     """Let a norm read and write 16 bits, if they are widened for it, and rounded after it, alone."""
     path = [convolution]
     for is_next in (_widens, lambda node: node.target is F.batch_norm, _rounds):

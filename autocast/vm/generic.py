@@ -42,6 +42,7 @@ class Generic:
             )
         import torch
 
+        from autocast.torch_target.calls import Calls
         from autocast.torch_target.convert import multiplied_slowly, to_graph
         from autocast.torch_target.convolutions import use_library_forms
         from autocast.torch_target.eager import use_fast_forms
@@ -56,16 +57,15 @@ class Generic:
             fold(self._root, graph)
         use_library_forms(self._root, graph, constant=not self._updated)
         self.calls = sum(node.op in ("call_function", "call_method") for node in graph.nodes)
-        #: Calls the graph's functions one by one, which takes less than to write and compile Python that does.
-        self._interpreter = torch.fx.Interpreter(self._root, graph=graph)
+        #: One by one, which takes less than to write and compile Python that does.
+        self._calls = Calls(self._root, graph)
 
     def __call__(self, *inputs: tvm_ffi.Tensor) -> Any:
         """Tensors of the virtual machine in, one of them or a tuple out."""
         import torch
 
         with torch.inference_mode(), without_garbage_collection():
-            outputs = self._interpreter.run(*map(torch.from_dlpack, inputs))
-            self._interpreter.env = {}  # which has the outputs
+            outputs = self._calls(*map(torch.from_dlpack, inputs))
         return _converted(outputs)
 
     @cached_property
