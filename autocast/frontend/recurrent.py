@@ -59,7 +59,7 @@ def _run(
 
 
 class Factor:
-    """What the states of every step are multiplied by: rounded to what it is stored in as they are, and widened once."""
+    """What the states of all steps are multiplied by: they are rounded to what it is stored in; it is widened once."""
 
     def __init__(self, matrix: torch.Tensor, wide: torch.dtype) -> None:
         self._stored, self._matrix = matrix.dtype, matrix.to(wide)

@@ -72,7 +72,7 @@ def _pack(
     packed = torch.ops.aten.mkldnn_reorder_conv2d_weight(weight.detach().to_mkldnn(), *sizes, shape)
     setattr(root, name, packed)
     with graph.inserting_before(node):
-        operands = (x, graph.create_node("get_attr", name), bias, *sizes, "none", [], "")
+        operands: tuple[Any, ...] = (x, graph.create_node("get_attr", name), bias, *sizes, "none", [], "")
         result = graph.call_function(torch.ops.mkldnn._convolution_pointwise.default, operands)
     node.replace_all_uses_with(result)
 
