@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import warnings
 from collections import Counter
@@ -118,6 +119,17 @@ def _loaded(path_or_model: Any) -> onnx.ModelProto:
 _MISTAKEN_BY_ONNX = frozenset(("STFT",))
 
 
+def _declare(model: onnx.ModelProto) -> None:
+    """Move operators that onnxruntime writes in ONNX's domain, and ONNX does not have there, to Microsoft's."""
+    opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
+    for graph in graphs_of(model.graph):
+        for node in graph.node:
+            if node.domain in ("", "ai.onnx") and opset < _OF_ONNXRUNTIME.get(node.op_type, 0):
+                node.domain = "com.microsoft"
+    if all(one.domain != "com.microsoft" for one in model.opset_import):
+        model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+
+
 def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy of a model that ONNX's checker takes, without the shapes that it says of its results.
 
@@ -125,6 +137,7 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    _declare(copy)
     tensors = [value for value in copy.graph.output if value.type.HasField("tensor_type")]
     bare = {value.name for value in tensors if not value.type.tensor_type.HasField("shape")}
     for value in tensors:
@@ -155,6 +168,9 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
                 dim.dim_param = f"{variable_name(value.name)}_{axis}"
     return copy
 
+
+#: Operators of onnxruntime in ONNX's domain, and from which version on they are ONNX's.
+_OF_ONNXRUNTIME = {"LayerNormalization": 17, "SimplifiedLayerNormalization": math.inf}
 
 #: Operators that TVM's importer takes for ONNX's.
 _MICROSOFT = frozenset(("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "SkipLayerNormalization"))

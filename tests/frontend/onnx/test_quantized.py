@@ -219,6 +219,25 @@ def test_an_operator_of_onnxruntime_computes_what_onnxruntime_does(
     np.testing.assert_allclose(outputs, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("options", [{}, {"epsilon": 1e-3}])
+def test_norms_that_onnxruntime_writes_in_the_domain_of_onnx_are_imported(options: dict[str, Any]) -> None:
+    """SimplifiedLayerNormalization is none of ONNX's, LayerNormalization is none in opset 13."""
+    x, gamma, beta = random(2, 5, 8), random(8), random(8, seed=1)
+    for operator, operands in (("SimplifiedLayerNormalization", ["g"]), ("LayerNormalization", ["g", "b"])):
+        values = [onnx.numpy_helper.from_array(value, name) for name, value in (("g", gamma), ("b", beta))]
+        shown = [onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, x.shape) for name in "xy"]
+        graph = onnx.helper.make_graph(
+            [onnx.helper.make_node(operator, ["x", *operands], ["y"], axis=-1, **options)],
+            "norm",
+            shown[:1],
+            shown[1:],
+            values[: len(operands)],
+        )
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+        (expected,) = by_onnxruntime(model, {"x": x})
+        np.testing.assert_allclose(autocast.from_onnx(model)(x), expected, rtol=2e-5, atol=2e-5)
+
+
 def test_what_of_such_an_operator_is_not_imported_is_an_error() -> None:
     past = {"x": random(2, 5, 8), "w": random(8, 24), "b": random(24), "mask": None, "past": random(2, 2, 2, 3, 4)}
     with pytest.raises(UnsupportedError, match=r"com\.microsoft\.Attention: Attention with keys .* of the past"):

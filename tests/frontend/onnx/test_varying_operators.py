@@ -138,6 +138,21 @@ def test_resizing_to_the_sizes_of_another_tensor(mode: str) -> None:
     compared(text, *[(random(1, 2, *a), random(1, 2, *b)) for a, b in shapes])
 
 
+@pytest.mark.parametrize("scales", [(0.6, 0.6), (2.5, 0.4), (1, 3), (1.0, 1.0)])
+def test_resizing_of_opset_10_takes_the_next_element_of_what_becomes_smaller(scales: tuple[float, float]) -> None:
+    text = """<ir_version: 5, opset_import: ["" : 10]> main (float[1, 1, 5, 4] x) => (float[1, 1, M, K] y)
+        <float[4] scales = {1, 1, HEIGHT, WIDTH}> { y = Resize <mode = "nearest"> (x, scales) }"""
+    model = onnx.parser.parse_model(text.replace("HEIGHT", str(scales[0])).replace("WIDTH", str(scales[1])))
+    x = random(1, 1, 5, 4)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(autocast.from_onnx(model)(x), session.run(None, {"x": x})[0])
+
+
+def test_padding_of_some_axes_by_less_than_nothing_cuts_them() -> None:
+    text = "(float[1, 2, 5, 6] x) => (float[1, 2, M, K] y) <int64[4] p = {-1, 2, 1, -2}, int64[2] axes = {-1, 2}>"
+    compared(f"{text} {{ y = Pad (x, p, , axes) }}", (random(1, 2, 5, 6),))
+
+
 @pytest.mark.parametrize(
     ("text", "calls"),
     [

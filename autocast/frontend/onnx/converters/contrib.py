@@ -112,11 +112,17 @@ def _skip(simplified: bool) -> Converter:
     return convert
 
 
-def _simplified_norm(node: Node) -> relax.Expr:
-    _only(node, 0)
-    axis = int(node.attributes.get("axis", -1))
-    node.refuse(f"axis={axis}", axis not in (-1, len(shape(node[0])) - 1), "expected the last axis")
-    return _rms_norm(node, node[0], node[1])
+def _norm(simplified: bool) -> Converter:
+    """Of the last axis."""
+
+    def convert(node: Node) -> relax.Expr:
+        _only(node, 0)
+        axis = int(node.attributes.get("axis", -1))
+        node.refuse(f"axis={axis}", axis not in (-1, len(shape(node[0])) - 1), "expected the last axis")
+        node.attributes.setdefault("epsilon", 1e-5)
+        return _rms_norm(node, node[0], node[1]) if simplified else _layer_norm(node, node[0], node[1], node.get(2))
+
+    return convert
 
 
 def _embeddings(node: Node) -> relax.Expr:
@@ -225,13 +231,12 @@ _NAMED: dict[str, Converter] = {
     "FusedGemm": _fused_gemm,
     "FusedMatMul": _fused_matmul,
     "Gelu": _of_sum(op.nn.gelu),
+    "LayerNormalization": _norm(simplified=False),
     "MultiHeadAttention": _multi_head_attention,
     "QuickGelu": _quick_gelu,
+    "SimplifiedLayerNormalization": _norm(simplified=True),
     "SkipLayerNormalization": _skip(simplified=False),
     "SkipSimplifiedLayerNormalization": _skip(simplified=True),
 }
 
-CONVERTERS: dict[str, Converter] = {
-    **{f"com.microsoft.{name}": converter for name, converter in _NAMED.items()},
-    "SimplifiedLayerNormalization": _simplified_norm,  # onnxruntime's, in ONNX's own domain
-}
+CONVERTERS: dict[str, Converter] = {f"com.microsoft.{name}": converter for name, converter in _NAMED.items()}

@@ -38,12 +38,20 @@ def surrounded(node: Node, x: relax.Expr, begins: Sequence[Any], ends: Sequence[
         to[axis] = analyzer.simplify(sizes[axis] + begin + end)
         before, after = (_filling(node, value, sizes, axis, count) for count in (begin, end))
         x = node.emit(op.concat([*before, x, *after], axis=axis)) if before or after else x
-        cuts = [0 if is_size(count) else tirx.max(0 - count, 0) for count in (begin, end)]
+        cuts = [_cut(count) for count in (begin, end)]
         if any(not isinstance(cut, int) or cut for cut in cuts):
-            whole = shape(x)[axis]
-            x = node.emit(op.strided_slice(x, [axis], [cuts[0]], [analyzer.simplify(whole - cuts[1])]))
+            end = shape(x)[axis] - cuts[1]
+            end = end if isinstance(end, int) else analyzer.simplify(end)
+            x = node.emit(op.strided_slice(x, [axis], [cuts[0]], [end]))
         x = node.reshaped(x, to)
     return x
+
+
+def _cut(count: Any) -> Any:
+    """How many elements are cut off where this many, less than none, are added."""
+    if isinstance(count, int | np.integer):
+        return max(-int(count), 0)
+    return 0 if is_size(count) else tirx.max(0 - count, 0)
 
 
 def _filling(node: Node, value: relax.Expr, sizes: Sequence[Any], axis: int, count: Any) -> list[relax.Expr]:

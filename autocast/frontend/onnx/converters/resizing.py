@@ -24,7 +24,9 @@ _NEAREST = "nearest"
 _FIXED = "expected fixed ones: dynamic={name: size}"
 #: What Relax's operator has, too; the others are in ONNX's alone.
 _COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
-_IN_OPSET_10 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+#: The next element of what becomes smaller, the one before of what becomes larger.
+_SIMPLE = "simple"
+_IN_OPSET_10 = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": _SIMPLE}
 
 
 def _resize(node: Node) -> relax.Expr:
@@ -56,6 +58,8 @@ def _scaled(
     if found is not None and any(isinstance(part, tvm.ir.Expr) for one in found for part in parts(one)):
         sizes = [OF_FLOATS["Mul"](shape(x)[axis], scale) for axis, scale in zip(axes, found, strict=True)]
         sizes = [size.floor() if isinstance(size, Ratio) else size for size in sizes]
+        if attributes.get("nearest_mode") == _SIMPLE:
+            attributes = {**attributes, "nearest_mode": "floor"}
         return _by_sizes(node, x, axes, sizes, regions, attributes)
     factors = np.ones(len(shape(x)))
     factors[axes] = node.known(at, "scales")
@@ -99,6 +103,11 @@ def _regions(roi: np.ndarray, axes: list[int], rank: int) -> np.ndarray | None:
 def _by_scales(
     node: Node, x: relax.Expr, scales: np.ndarray, regions: np.ndarray | None, attributes: Mapping[str, Any]
 ) -> relax.Expr:
+    if attributes.get("nearest_mode") == _SIMPLE:
+        for some, nearest in ((np.minimum(scales, 1), "ceil"), (np.maximum(scales, 1), "floor")):
+            if (some != 1).any():
+                x = _by_scales(node, x, some, regions, {**attributes, "nearest_mode": nearest})
+        return x
     extents = shape(x)
     cropped = np.ones(len(extents)) if regions is None or not _crops(attributes) else regions[1] - regions[0]
     factors = [float(scale) for scale in scales]
