@@ -80,13 +80,15 @@ def _fused_gemm(node: Node) -> relax.Expr:
     return _activated(node, node.emit(node.other("Gemm", (node[0], node[1], node.get(2)), attributes)))
 
 
-def _layer_norm(node: Node, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr | None) -> relax.Expr:
-    bias = op.zeros_like(gamma) if beta is None else beta
-    return node.emit(op.nn.layer_norm(x, gamma, bias, axes=[-1], epsilon=float(node.attributes.get("epsilon", 1e-12))))
+def _layer_norm(
+    node: Node, x: relax.Expr, gamma: relax.Expr, beta: relax.Expr | None, epsilon: float = 1e-12
+) -> relax.Expr:
+    bias, epsilon = op.zeros_like(gamma) if beta is None else beta, node.attributes.get("epsilon", epsilon)
+    return node.emit(op.nn.layer_norm(x, gamma, bias, axes=[-1], epsilon=float(epsilon)))
 
 
-def _rms_norm(node: Node, x: relax.Expr, gamma: relax.Expr) -> relax.Expr:
-    return node.emit(op.nn.rms_norm(x, gamma, axes=[-1], epsilon=float(node.attributes.get("epsilon", 1e-12))))
+def _rms_norm(node: Node, x: relax.Expr, gamma: relax.Expr, epsilon: float = 1e-12) -> relax.Expr:
+    return node.emit(op.nn.rms_norm(x, gamma, axes=[-1], epsilon=float(node.attributes.get("epsilon", epsilon))))
 
 
 def _only(node: Node, *read: int) -> None:
@@ -119,8 +121,9 @@ def _norm(simplified: bool) -> Converter:
         _only(node, 0)
         axis = int(node.attributes.get("axis", -1))
         node.refuse(f"axis={axis}", axis not in (-1, len(shape(node[0])) - 1), "expected the last axis")
-        node.attributes.setdefault("epsilon", 1e-5)
-        return _rms_norm(node, node[0], node[1]) if simplified else _layer_norm(node, node[0], node[1], node.get(2))
+        if simplified:
+            return _rms_norm(node, node[0], node[1], epsilon=1e-5)
+        return _layer_norm(node, node[0], node[1], node.get(2), epsilon=1e-5)
 
     return convert
 
