@@ -18,13 +18,12 @@ def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) ->
     Before::                                     After::
 
         y = torch.conv2d(x, w, None, 2, 1)           l = x.contiguous(memory_format=torch.channels_last)
-        f = y.to(torch.float32)                      y = mkldnn._convolution_pointwise(l, packed_w, None, 1, 2, ...)
+        f = y.to(torch.float32)                      y = PackedConvolution()(l, w, None, 2, 1)
         n = F.batch_norm(f, mean, var)               b = F.batch_norm(y, mean, var)
         b = n.to(torch.bfloat16)
 
     Channels that come last in memory stay there in what follows; the gradients of a group norm, which are many
-    operators, would take longer so. The library packs a weight in each call that is not packed. A norm widens what it
-    reads, and rounds what it returns, itself.
+    operators, would take longer so. A norm widens what it reads, and rounds what it returns, itself.
 
     Parameters
     ----------
@@ -40,15 +39,38 @@ def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) ->
         if node.target is torch.conv_transpose2d or len(node.args[4]) == 2:  # strides, one for each axis
             _move_channels(graph, node)
     for node in _calls(graph, torch.conv2d):
-        x, read = node.args[:2]
+        read = node.args[1]
         _move_channels(graph, node)
         if constant and isinstance(read, fx.Node) and read.op == "get_attr":
             weight = operator.attrgetter(read.target)(root)
             if weight.dtype == torch.bfloat16:
                 _drop_casts_of_norm(node)
-            if torch.backends.mkldnn.is_available():
-                _pack(root, graph, node, weight, x.meta.get("shape"))
+            if torch.backends.mkldnn.is_available() and weight.dtype in (torch.float32, torch.bfloat16):
+                node.target = PackedConvolution()
     graph.eliminate_dead_code(has_effect)
+
+
+class PackedConvolution:
+    """`torch.conv2d` with a weight that stays, which the library packs in each call of torch's.
+
+    Here it is packed once, in the second call: that takes as long as a call, and somebody waits for the first.
+    """
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._packed: torch.Tensor | None = None
+
+    def __call__(self, x: torch.Tensor, weight: torch.Tensor, bias: None, *options: Any) -> torch.Tensor:
+        self._calls += 1
+        if self._calls == 1 or not x.numel() or not weight.numel():
+            return torch.conv2d(x, weight, bias, *options)
+        stride, padding, dilation, groups = options
+        sizes = (padding, stride, dilation, groups)
+        if self._packed is None:
+            self._packed = torch.ops.aten.mkldnn_reorder_conv2d_weight(weight.detach().to_mkldnn(), *sizes, x.shape)
+        convolution = torch.ops.mkldnn._convolution_pointwise.default
+        result: torch.Tensor = convolution(x, self._packed, bias, *sizes, "none", [], "")
+        return result
 
 
 def _calls(graph: fx.Graph, target: Any) -> list[fx.Node]:
@@ -60,21 +82,6 @@ def _move_channels(graph: fx.Graph, node: fx.Node) -> None:
     with graph.inserting_before(node):
         moved = graph.call_method("contiguous", node.args[:1], {"memory_format": torch.channels_last})
     node.args = (moved, *node.args[1:])
-
-
-def _pack(
-    root: torch.nn.Module, graph: fx.Graph, node: fx.Node, weight: torch.Tensor, shape: tuple[int, ...] | None
-) -> None:
-    x, _, bias, stride, padding, dilation, groups = node.args
-    if weight.dtype not in (torch.float32, torch.bfloat16) or shape is None or 0 in (*shape, *weight.shape):
-        return
-    name, sizes = f"packed_{node.name}", (padding, stride, dilation, groups)
-    packed = torch.ops.aten.mkldnn_reorder_conv2d_weight(weight.detach().to_mkldnn(), *sizes, shape)
-    setattr(root, name, packed)
-    with graph.inserting_before(node):
-        operands: tuple[Any, ...] = (x, graph.create_node("get_attr", name), bias, *sizes, "none", [], "")
-        result = graph.call_function(torch.ops.mkldnn._convolution_pointwise.default, operands)
-    node.replace_all_uses_with(result)
 
 
 def _drop_casts_of_norm(convolution: fx.Node) -> None:

@@ -13,6 +13,7 @@ import autocast
 from autocast import amp, vm
 from autocast.runtime.tensors import to_tensor
 from autocast.torch_target.convert import to_graph
+from autocast.torch_target.convolutions import PackedConvolution
 from autocast.torch_target.eager import use_fast_forms
 from autocast.training import SGD, CrossEntropy, training_step
 from autocast.vm.generic import Generic
@@ -98,20 +99,25 @@ def test_other_choices_stay(function: Any, shape: tuple[int, ...], options: dict
 
 
 def test_convolutions_are_what_they_were_with_channels_last_and_packed_weights() -> None:
-    """Two images of any height: the weight of the one whose sizes are known is packed."""
     torch.manual_seed(0)
     net = nn.Sequential(
         nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1), nn.Conv2d(16, 8, 3, groups=2)
     ).eval()
     net[1].running_mean.normal_(), net[1].running_var.uniform_(0.5, 2)
-    images = torch.randn(2, 3, 33, 32)
-    for dynamic, packed in ((None, 2), ({"height": ("input", 2)}, 0)):
-        imported = autocast.from_torch(net, (images,), dynamic=dynamic)
-        for model, tolerance in ((imported, 1e-5), (amp.autocast(imported), 2e-2)):
-            generic = Generic(model)
-            assert sum(name.startswith("packed_") for name in vars(generic._root)) == packed
+    imported = autocast.from_torch(net, (torch.randn(2, 3, 33, 32),), dynamic={"n": ("input", 0, 0), "h": ("input", 2)})
+    for model, tolerance in ((imported, 1e-5), (amp.autocast(imported), 2e-2)):
+        generic = Generic(model)
+        for shape in ((2, 3, 33, 32), (2, 3, 33, 32), (0, 3, 33, 32), (1, 3, 40, 32)):
+            images = torch.randn(shape)
             got = torch.from_dlpack(generic(to_tensor(images)))
             assert got.is_contiguous() and got.dtype == torch.float32
             torch.testing.assert_close(got, net(images), rtol=tolerance, atol=tolerance)
-    rows = torch.randn(1, 3, 2, 2)[:0]
-    assert torch.from_dlpack(Generic(autocast.from_torch(net[0], (rows,)))(to_tensor(rows))).shape == (0, 16, 1, 1)
+
+
+def test_a_weight_is_packed_in_the_second_call() -> None:
+    x, weight, options = torch.randn(2, 3, 9, 9), torch.randn(4, 3, 3, 3), ((2, 1), (1, 0), (1, 1), 1)
+    convolution = PackedConvolution()
+    for packed in (False, True, True):
+        got = convolution(x, weight, None, *options)
+        torch.testing.assert_close(got, torch.conv2d(x, weight, None, *options), rtol=1e-5, atol=1e-5)
+        assert (convolution._packed is not None) is packed
