@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -145,6 +146,19 @@ def masked_scatter(importer: Importer, x: relax.Expr, mask: relax.Expr, source: 
     return importer.emit(op.where(mask, op.reshape(values, dims(x)), x))
 
 
+def _masked_scatter_backward(importer: Importer, node: fx.Node) -> relax.Expr:
+    """The adjoint of the source: the elements of a gradient where a mask is true, and zeros behind them."""
+    g, mask, shape = importer.arg(node, 0, ""), importer.arg(node, 1, ""), importer.shape(node)
+    count = math.prod(shape)
+    mask = importer.emit(op.broadcast_to(mask, dims(g)))
+    flat = importer.emit(op.astype(op.reshape(mask, [-1]), "int64"))
+    places = importer.emit(op.multiply(op.cumsum(flat, 0), flat))  # the others go to the first, which is cut off
+    zeros = importer.emit(op.zeros([count + 1], dtype_of(g)))
+    written = importer.emit(own.index_copy(zeros, places, importer.emit(op.reshape(g, [-1])), axis=0))
+    kept = importer.emit(op.strided_slice(written, [0], [1], [count + 1]))
+    return importer.emit(op.reshape(kept, shape))
+
+
 def _index_put(importer: Importer, node: fx.Node) -> relax.Expr:
     """`x[i, :, j] = values`, or added to it; a mask with one value is a choice."""
     x, indices, values = (importer.arg(node, i, "") for i in range(3))
@@ -247,6 +261,7 @@ WRITING: dict[str, Converter] = {
     "index_put.default": _index_put,
     "index_reduce.default": _index_reduce,
     "masked_scatter.default": _masked_scatter,
+    "masked_scatter_backward.default": _masked_scatter_backward,
     "put.default": _put,
     "scatter.reduce": _scatter_with,
     "scatter.src": _scatter,

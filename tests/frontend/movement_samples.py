@@ -167,6 +167,9 @@ MOVES: dict[str, dict[str, Sample]] = {
         "put": lambda x, p, i: x.put(torch.tensor([3, -1, 70]), p[0, 0, :3]),
         "add at flat places": lambda x, p, i: x.put(i % 72, p, accumulate=True),
         "masked_scatter": lambda x, p, i: x.masked_scatter(i[:, :, :1] > 0, p),
+        "masked_scatter_backward": lambda x, p, i: torch.ops.aten.masked_scatter_backward(
+            x, i[:, :, :1] > 0, [*reversed(x.shape)]
+        ),
         "diagonal_scatter": lambda x, p, i: torch.diagonal_scatter(x, p[0, :, :2], -1, 0, 2),
         "as_strided_scatter": lambda x, p, i: torch.as_strided_scatter(x, p[0, :3, :2], (3, 2), (13, 5), 1),
         "as_strided_copy": lambda x, p, i: torch.as_strided_copy(x, (2, 3), (7, 4), 3),
