@@ -99,12 +99,12 @@ def _by_name(dynamic: Sequence[Any], leaves: Sequence[Leaf]) -> dict[str, Any]:
             f"{', '.join(names)}; expected one for each, None where nothing varies, or {_SPELLING}."
         )
     for name, given in zip(names, dynamic, strict=True):
-        if given is not None and not _is_torch_spelling(given):
+        if not _is_torch_spelling(given):
             raise ImportModelError(
                 f"from_torch: dynamic has {given!r} for the input {name!r}; expected None, or a torch.export.Dim by "
                 f"axis: {{0: torch.export.Dim('batch')}}. All spellings: {_SPELLING}."
             )
-    return {name: given for name, given in zip(names, dynamic, strict=True) if given is not None}
+    return dict(zip(names, dynamic, strict=True))
 
 
 def grown(axes: Sequence[DynamicAxis], leaves: Sequence[Leaf], example: Any) -> Any:
@@ -161,9 +161,10 @@ def export_shapes(
 
 
 def _is_torch_spelling(value: Any) -> bool:
-    return isinstance(value, dict) or (
-        isinstance(value, tuple | list) and all(v is None or _is_dim(v) for v in value) and any(map(_is_dim, value))
-    )
+    """Whether it says what varies as torch.export does: nothing, by axis, or nested as the input is."""
+    if isinstance(value, tuple | list):
+        return bool(value) and all(_is_dim(part) or _is_torch_spelling(part) for part in value)
+    return value is None or isinstance(value, dict)
 
 
 def _is_dim(value: Any) -> bool:
@@ -172,18 +173,44 @@ def _is_dim(value: Any) -> bool:
 
 
 def _torch_axes(key: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[DynamicAxis]:
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for axis, dim in items:
-        if dim is None:
-            continue
-        if not isinstance(axis, int) or not _is_dim(dim):
+    for name, dims in _of_leaves(key, value, [leaf.name for leaf in leaves]):
+        for axis, dim in dims.items() if isinstance(dims, dict) else enumerate(dims):
+            if dim is None:
+                continue
+            if not isinstance(axis, int) or not _is_dim(dim):
+                raise ImportModelError(
+                    f"from_torch: dynamic[{name!r}] maps {axis!r} to {dim!r}; expected an axis and a torch.export.Dim: "
+                    f"{_SPELLING}."
+                )
+            for leaf in _find(name, leaves):
+                own = f"{leaves[leaf].name}_{axis}".replace(".", "_")
+                yield DynamicAxis(leaf, axis, dim, str(getattr(dim, "__name__", own)))
+
+
+def _of_leaves(name: Any, value: Any, leaves: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+    """What torch's spelling says of each tensor of an input: it is nested as the input is."""
+    inner = [leaf[len(name) + 1 :] for leaf in leaves if leaf.startswith(f"{name}.")] if isinstance(name, str) else []
+    if value is None and not inner and name not in leaves:
+        raise ImportModelError(f"from_torch: dynamic[{name!r}] is None; expected {_SPELLING}.")
+    if value is None:
+        return
+    if not inner and isinstance(value, dict) and value.keys() <= {leaf.partition(".")[0] for leaf in leaves}:
+        parts = value  # the names within `**kwargs`
+    elif not inner:
+        yield name, value
+        return
+    elif isinstance(value, dict):
+        parts = {f"{name}.{key}": part for key, part in value.items()}
+    else:
+        names = list(dict.fromkeys(f"{name}.{one.partition('.')[0]}" for one in inner))
+        if len(names) != len(value):
             raise ImportModelError(
-                f"from_torch: dynamic[{key!r}] maps {axis!r} to {dim!r}; expected an axis and a torch.export.Dim: "
-                f"{_SPELLING}."
+                f"from_torch: dynamic[{name!r}] has {len(value)} parts: {value!r}; expected one for each of "
+                f"{', '.join(names)}, None where nothing varies."
             )
-        for leaf in _find(key, leaves):
-            own = f"{leaves[leaf].name}_{axis}".replace(".", "_")
-            yield DynamicAxis(leaf, axis, dim, str(getattr(dim, "__name__", own)))
+        parts = dict(zip(names, value, strict=True))
+    for one, part in parts.items():
+        yield from _of_leaves(one, part, leaves)
 
 
 def _named_axes(name: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[DynamicAxis]:

@@ -46,8 +46,9 @@ def from_torch(
     dynamic : mapping, sequence or "auto", optional
         Dimensions that may differ from call to call: `{"batch": ("input_ids", 0, 1, 64)}` (name: input, axis, minimum,
         maximum; torch infers bounds that are left out), a list of such tuples where inputs share the dimension, `"*"`
-        for every tensor input; or torch's own `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`, and in
-        the order of the inputs `({0: torch.export.Dim("batch", min=1, max=64)}, None)`. "auto":
+        for every tensor input; or what torch.export takes as `dynamic_shapes`, nested as the inputs are:
+        `{"input_ids": {0: torch.export.Dim("batch", min=1, max=64)}}`, in the order of the inputs
+        `({0: torch.export.Dim("batch", min=1, max=64)}, None)`, or a `torch.export.ShapesCollection`. "auto":
         sizes are those of the examples until a call has another; then `module` is imported again with that dimension
         dynamic, once, and a ReimportWarning says so.
     seed : int
@@ -113,6 +114,8 @@ def from_torch(
         return imported_before(module, (*given, fallback), start, exported_now) if cached else exported_now()
 
     args, kwargs = tuple(example_args), dict(example_kwargs or {})
+    if isinstance(dynamic, torch.export.ShapesCollection | torch.export.AdditionalInputs):
+        dynamic = dynamic.dynamic_shapes(module, args, kwargs)
     if dynamic == "auto":
         return import_(args, kwargs, None).replace(reimport=Reimport(import_, args, kwargs))
     return import_(args, kwargs, dynamic)

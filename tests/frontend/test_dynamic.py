@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.export import Dim
+from torch.utils import _pytree as pytree
 
 from autocast import compile
 from autocast.errors import ImportModelError, InputError
@@ -196,3 +197,39 @@ def test_inputs_in_lists_and_of_any_number_vary() -> None:
     for rows in (1, 3, 9):
         given = [torch.randn(rows, 6) for _ in range(3)]
         torch.testing.assert_close(model(*given), given[0] * given[1] + given[2])
+
+
+class Nested(nn.Module):
+    def forward(
+        self, tables: dict[str, Any], y: torch.Tensor | None = None, *more: torch.Tensor, z: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        total = tables["a"] + tables["b"][0] + sum(more)
+        return total if z is None else total * z.sum()
+
+
+def test_dimensions_of_nested_inputs_are_said_as_in_torch() -> None:
+    batch, other = Dim("batch"), Dim("other")
+
+    def inputs(rows: int, count: int) -> tuple[tuple[Any, ...], dict[str, torch.Tensor]]:
+        tables = {"a": torch.randn(rows, 3), "b": [torch.randn(rows, 3), torch.randn(2)]}
+        return (tables, torch.randn(2), torch.randn(rows, 3)), {"z": torch.randn(count)}
+
+    args, kwargs = inputs(4, 5)
+    tables = {"a": {0: batch}, "b": [(batch, None), None]}
+    collection = torch.export.ShapesCollection()
+    for tensor in (args[0]["a"], args[0]["b"][0], args[2]):
+        collection[tensor] = {0: batch}
+    collection[kwargs["z"]] = (other,)
+    for dynamic in (
+        {"tables": tables, "y": None, "more": ({0: batch},), "z": {0: other}},
+        (tables, None, ({0: batch},), (other,)),
+        collection,
+    ):
+        model = from_torch(Nested(), args, example_kwargs=kwargs, dynamic=dynamic)
+        given, named = inputs(7, 1)
+        tensors = [value for value in pytree.tree_leaves((given, named)) if value is not None]
+        torch.testing.assert_close(model(*tensors), Nested()(*given, **named))
+    with pytest.raises(ImportModelError, match=r"\['tables.b'\] has 1 parts: .*one for each of tables.b.0, tables.b.1"):
+        from_torch(Nested(), args, example_kwargs=kwargs, dynamic={"tables": {"a": None, "b": [{0: batch}]}})
+    with pytest.raises(ImportModelError, match=r"names the input 'tables.c', but the tensor inputs are: tables.a, "):
+        from_torch(Nested(), args, example_kwargs=kwargs, dynamic={"tables": {"c": {0: batch}}})
