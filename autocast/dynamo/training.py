@@ -31,7 +31,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from autocast.dynamo.attention import with_attention
 from autocast.dynamo.converters import BACKWARD
-from autocast.dynamo.graphs import Graph, Inputs, value_of
+from autocast.dynamo.graphs import Graph, Inputs, real, value_of
 from autocast.dynamo.sharing import Sharing
 from autocast.dynamo.statistics import without_running_ones, without_statistics
 from autocast.dynamo.traceable import write_data
@@ -174,8 +174,15 @@ class _Traced(Graph):
         super().__init__(_prepared(body), options, examples)
         returned = body.graph.output_node().args[0]
         shown = [position for position in self.results if results is None or position < results]
-        #: Of results that are laid out otherwise: the order of their axes in memory.
-        self.orders = {p: order for p in shown if (order := _order(value_of(returned[p]))) is not None}
+        #: Of results that are laid out otherwise: the order of their axes in memory, or where their elements lie.
+        self.orders: dict[int, tuple[int, ...]] = {}
+        self.places: dict[int, tuple[Any, ...]] = {}
+        for position in shown:
+            value = value_of(returned[position])
+            if not _is_dense(value):
+                self.places[position] = (*value.stride(), value.storage_offset())
+            elif (order := _order(value)) is not None:
+                self.orders[position] = order
 
     def compile(self) -> Callable[..., Any]:
         """This, ready for its examples, as AOTAutograd calls it."""
@@ -226,12 +233,14 @@ class _Traced(Graph):
     def computed(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The results that are computed, with the strides that torch traced with."""
         computed = super().computed(inputs)
-        if not self.orders:
+        if not (self.orders or self.places):
             return computed
-        return tuple(
-            _laid_out(value, self.orders[position]) if position in self.orders else value
-            for position, value in zip(self.results, computed, strict=True)
-        )
+        results = dict(zip(self.results, computed, strict=True))
+        results |= {position: _laid_out(results[position], order) for position, order in self.orders.items()}
+        for position, numbers in self.places.items():
+            *strides, start = (self.number(inputs, {}, number) for number in numbers)
+            results[position] = _placed(results[position], strides, start)
+        return tuple(results.values())
 
 
 class _Backward(_Traced):
@@ -294,6 +303,17 @@ def _prepared(body: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(body, graph)
 
 
+def _is_dense(value: torch.Tensor) -> bool:
+    """Whether a tensor is all of its memory, in the sizes that torch traced with: a view may be a part of it."""
+    steps = zip(map(real, value.stride()), map(real, value.shape), strict=True)
+    count = 1
+    for stride, size in sorted((stride, size) for stride, size in steps if size != 1):
+        if stride != count:
+            return False
+        count *= size
+    return real(value.storage_offset()) == 0 or not count
+
+
 def _order(value: torch.Tensor) -> tuple[int, ...] | None:
     """The axes of a tensor from the outermost in memory to the innermost; None where that is their own order."""
     order = tuple(sorted(range(value.ndim), key=lambda axis: -value.stride(axis)))
@@ -304,3 +324,16 @@ def _laid_out(value: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
     """The tensor with its axes in this order in memory."""
     inverse = sorted(range(value.ndim), key=order.__getitem__)
     return value.permute(order).contiguous().permute(inverse)
+
+
+def _placed(value: torch.Tensor, strides: Sequence[int], start: int) -> torch.Tensor:
+    """The tensor with its elements that far from one another in memory: torch makes views like it of other memory."""
+    if not value.numel():
+        return value.new_empty(0).as_strided(value.shape, strides, start)
+    count = start + 1 + sum((size - 1) * stride for size, stride in zip(value.shape, strides, strict=True))
+    placed = value.new_empty(count).as_strided(value.shape, strides, start)
+    if torch._debug_has_internal_overlap(placed) == 0:
+        return placed.copy_(value)
+    places = torch.arange(count).as_strided(value.shape, strides, start).reshape(-1)  # some are the same
+    memory = value.new_empty(count).index_copy_(0, places, value.reshape(-1))
+    return memory.as_strided(value.shape, strides, start)

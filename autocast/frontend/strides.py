@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -49,22 +50,37 @@ def owner(node: fx.Node) -> fx.Node:
 
 def _as_strided(importer: Importer, node: fx.Node) -> relax.Expr:
     """Elements by their places in memory, which is that of the tensor that owns it."""
-    size, stride = list(node.args[1]), list(node.args[2])
+    size, stride = importer.arg(node, 1, "size"), importer.arg(node, 2, "stride")
     base, viewed = owner(node.args[0]), node.args[0].meta["val"]
     memory = base.meta["val"]
     offset = importer.arg(node, 3, "storage_offset", viewed.storage_offset())
-    known = all(isinstance(value, int) for value in (*memory.shape, *memory.stride(), *size, *stride, offset))
+    known = all(isinstance(value, int) for value in (*memory.shape, *memory.stride()))
     order = sorted(range(memory.dim()), key=lambda axis: (-memory.stride(axis), -memory.shape[axis])) if known else []
-    if not known or not memory.permute(order).is_contiguous() or memory.storage_offset() != 0:
-        raise ImportModelError("of memory whose layout is not that of a dense tensor of known shape")
-    places = np.full([1] * len(size), offset, "int64")
-    for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
-        places = places + np.arange(extent).reshape([-1 if i == axis else 1 for i in range(len(size))]) * step
+    is_dense = memory.permute(order).is_contiguous() if known else memory.is_contiguous()
+    if not is_dense or memory.storage_offset() != 0 or isinstance(offset, torch.SymInt):
+        raise ImportModelError("of memory whose layout is not that of a dense tensor")
     x = importer.env[base]
     if order != list(range(len(order))):
         x = importer.emit(op.permute_dims(x, order))
     flat = importer.emit(op.reshape(x, [-1]))
-    return importer.emit(op.take(flat, relax.const(places), axis=0, mode="clip"))
+    return importer.emit(op.take(flat, _places(importer, size, stride, offset), axis=0, mode="clip"))
+
+
+def _places(importer: Importer, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> relax.Expr:
+    """Where the elements of a view lie in memory: the sum of a step for each axis."""
+    rank = len(size)
+    if all(isinstance(value, int) for value in (*size, *stride, offset)):
+        places = np.full([1] * rank, offset, "int64")
+        for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
+            places = places + np.arange(extent).reshape([-1 if i == axis else 1 for i in range(rank)]) * step
+        return relax.const(places)
+    places = importer.number(offset, "int64")
+    for axis, (extent, step) in enumerate(zip(size, stride, strict=True)):
+        steps = importer.emit(op.arange(0, extent, 1, "int64"))
+        steps = importer.emit(op.multiply(steps, importer.number(step, "int64")))
+        shape = [extent if i == axis else 1 for i in range(rank)]
+        places = importer.emit(op.add(places, importer.emit(op.reshape(steps, shape))))
+    return places
 
 
 def _unfold(importer: Importer, node: fx.Node) -> relax.Expr:

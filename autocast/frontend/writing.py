@@ -207,6 +207,10 @@ def _put_where(
     rest = rank - before - len(dims(mask))
     if any(index is not None for index in indices[before + 1 :]):
         raise ImportModelError("writing where a mask is true, and by other indices")
+    for axis, size in enumerate(dims(mask)):  # which torch compares with those of `x` when it runs
+        if not same_size(size, dims(x)[before + axis]):
+            places = importer.emit(op.arange(0, dims(x)[before + axis], 1, "int64"))
+            mask = importer.emit(op.take(mask, places, axis=axis, mode="clip"))
     shape, one_for_all = dims(values), [*dims(values)]
     if len(shape) > rest:  # the axis that counts the places
         one_for_all[len(shape) - rest - 1 : len(shape) - rest] = [1] * len(dims(mask))

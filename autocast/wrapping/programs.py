@@ -244,8 +244,9 @@ def _are_same(before: list[Any], after: list[Any]) -> bool:
 
 
 def _wants_gradients(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    values = (*module.parameters(), *args, *kwargs.values())
-    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
+    if any(parameter.requires_grad for parameter in module.parameters()):
+        return True
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in pytree.tree_leaves((args, kwargs)))
 
 
 def _of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:

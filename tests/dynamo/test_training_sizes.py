@@ -104,3 +104,46 @@ def test_a_resampler_of_sounds_of_any_length_is_trained() -> None:
             gradients.append(module.kernel.grad.clone())
         torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-3)
     torch._dynamo.reset()
+
+
+#: Views of an input, of sizes that vary: torch makes them of the strides and the offset that a graph returns.
+_VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "behind half": lambda x: x[x.shape[0] // 2 :],
+    "expanded": lambda x: x[:1].expand(x.shape[0], -1),
+    "the last column": lambda x: x.select(1, x.shape[1] - 1),
+    "a row of the transposed": lambda x: x.mT[x.shape[1] // 2],
+    "overlapping windows": lambda x: x.as_strided((x.shape[0] - 1, 2, 3), (x.stride(0), 1, 1), 2),
+    "every second": lambda x: x[:, ::2],
+}
+
+
+@pytest.mark.parametrize("view", _VIEWS.values(), ids=_VIEWS)
+def test_views_of_inputs_lie_where_torchs_do(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x.sin()
+        return y, view(x), view(y)
+
+    compiled = torch.compile(function, backend=dynamo.backend, options={"policy": "mp0"}, dynamic=True)
+    for shape in ((4, 6), (6, 8), (5, 9)):
+        x = torch.randn(shape, requires_grad=True)
+        got, expected = compiled(x), function(x)
+        torch.testing.assert_close(got, expected)
+        assert [(one.stride(), one.storage_offset()) for one in got[:2]] == [
+            (one.stride(), one.storage_offset()) for one in expected[:2]
+        ]
+        gradients = (torch.autograd.grad(sum(y.square().sum() for y in results), x) for results in (got, expected))
+        torch.testing.assert_close(*gradients)
+
+
+def test_a_mask_is_of_the_sizes_that_it_chooses_among() -> None:
+    """torch compares them when it runs, so they have names of their own."""
+
+    def function(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[mask == 2] = -1.0
+        return y[:, None].expand(-1, 3, -1).sin()
+
+    compiled = torch.compile(function, backend=dynamo.backend, options={"policy": "mp0"}, dynamic=True)
+    for shape in ((2, 16), (5, 7)):
+        x, mask = torch.randn(shape, requires_grad=True), torch.randint(1, 3, shape)
+        torch.testing.assert_close(compiled(x, mask), function(x, mask))
