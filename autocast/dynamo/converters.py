@@ -115,39 +115,53 @@ def _scale(importer: Importer, weight: relax.Expr | None, shape: Sequence[Any], 
     return [one if weight is None else weight, zero]
 
 
+def _of_norm(
+    importer: Importer, norm: Callable[[relax.Expr], relax.Expr], grad: relax.Expr, data: relax.Expr, wide: str
+) -> Sequence[Any]:
+    """The adjoints of a norm in its scale's dtype: of data that torch.autocast cast, torch scales in float32."""
+    x = cast(importer, data, wide)
+    call = norm(x)
+    adjoint: Any = cast(importer, grad, wide)
+    if call.op.name == "relax.nn.batch_norm":
+        of_data, *others = adjoints(importer, call, [adjoint, None, None], (True, True, True, False, False))[:3]
+    else:
+        of_data, *others = adjoints(importer, call, adjoint)
+    return [cast(importer, of_data, dtype_of(data)), *others]
+
+
 def _layer_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
-    grad, x, weight = (importer.arg(node, i, "") for i in (0, 1, 3))
+    grad, data, weight = (importer.arg(node, i, "") for i in (0, 1, 3))
     shape, epsilon = list(node.args[2]), float(node.args[4])
     axes = list(range(-len(shape), 0))
-    norm = op.nn.layer_norm(x, *_scale(importer, weight, shape, x), axes=axes, epsilon=epsilon)
-    return adjoints(importer, norm, grad)
+
+    def norm(x: relax.Expr) -> relax.Expr:
+        return op.nn.layer_norm(x, *_scale(importer, weight, shape, x), axes=axes, epsilon=epsilon)
+
+    return _of_norm(importer, norm, grad, data, dtype_of(data if weight is None else weight))
 
 
 def _group_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
-    grad, x, weight = (importer.arg(node, i, "") for i in range(3))
+    grad, data, weight = (importer.arg(node, i, "") for i in range(3))
     groups, epsilon = int(node.args[3]), float(node.args[4])
-    norm = op.nn.group_norm(
-        x,
-        *_scale(importer, weight, dims(x)[1:2], x),
-        num_groups=groups,
-        channel_axis=1,
-        axes=list(range(2, len(dims(x)))),
-        epsilon=epsilon,
-    )
-    return adjoints(importer, norm, grad)
+    axes = list(range(2, len(dims(data))))
+
+    def norm(x: relax.Expr) -> relax.Expr:
+        affine = _scale(importer, weight, dims(x)[1:2], x)
+        return op.nn.group_norm(x, *affine, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
+
+    return _of_norm(importer, norm, grad, data, dtype_of(data if weight is None else weight))
 
 
 def _batch_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
     grad, data, weight, mean, variance = (importer.arg(node, i, "") for i in range(5))
-    wide = dtype_of(data if weight is None else weight)  # of data that torch.autocast cast, torch scales in float32
-    grad, x = (importer.emit(op.astype(value, wide)) if dtype_of(value) != wide else value for value in (grad, data))
-    affine = _scale(importer, weight, dims(x)[1:2], x)
-    training = mean is None
-    running = [*reversed(affine)] if training else [mean, variance]
-    norm = op.nn.batch_norm(x, *affine, *running, axis=1, epsilon=float(node.args[5]), training=training)
-    of_data, *others = adjoints(importer, norm, [grad, None, None], (True, True, True, False, False))[:3]
-    of_data = importer.emit(op.astype(of_data, dtype_of(data))) if dtype_of(data) != wide else of_data
-    return [of_data, *others]
+    training, epsilon = mean is None, float(node.args[5])
+
+    def norm(x: relax.Expr) -> relax.Expr:
+        affine = _scale(importer, weight, dims(x)[1:2], x)
+        running = [*reversed(affine)] if training else [mean, variance]
+        return op.nn.batch_norm(x, *affine, *running, axis=1, epsilon=epsilon, training=training)
+
+    return _of_norm(importer, norm, grad, data, dtype_of(data if weight is None else weight))
 
 
 #: Converters by the name of the overload: torch's operators, and those of `statistics` and `attention`.

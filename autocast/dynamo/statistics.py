@@ -34,30 +34,28 @@ def define(schema: str, fake: Callable[..., Any]) -> torch._ops.OpOverload:
     return operator_
 
 
-def _of_norm(grad: torch.Tensor, x: torch.Tensor, scale: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-    """What a norm's backward operator returns: adjoints of the data, the scale and the shift."""
-    return grad.new_empty(x.shape), grad.new_empty(scale), grad.new_empty(scale)
+def _of_norm(x: torch.Tensor, weight: torch.Tensor | None, shape: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+    """What a norm's backward operator returns: adjoints of the data, the scale and the shift, in their dtypes."""
+    like = x if weight is None else weight
+    return x.new_empty(x.shape), like.new_empty(shape), like.new_empty(shape)
 
 
 LAYER_NORM = define(
     "layer_norm_backward(Tensor grad, Tensor input, SymInt[] shape, Tensor? weight, float eps)"
     " -> (Tensor, Tensor, Tensor)",
-    lambda grad, x, shape, weight, eps: _of_norm(grad, x, shape),
+    lambda grad, x, shape, weight, eps: _of_norm(x, weight, shape),
 )
 
 GROUP_NORM = define(
     "group_norm_backward(Tensor grad, Tensor input, Tensor? weight, int groups, float eps) -> (Tensor, Tensor, Tensor)",
-    lambda grad, x, weight, groups, eps: _of_norm(grad, x, [x.shape[1]]),
+    lambda grad, x, weight, groups, eps: _of_norm(x, weight, [x.shape[1]]),
 )
 
 #: Of statistics of the batch where no running ones are given.
 BATCH_NORM = define(
     "batch_norm_backward(Tensor grad, Tensor input, Tensor? weight, Tensor? mean, Tensor? variance, float eps)"
     " -> (Tensor, Tensor, Tensor)",
-    lambda grad, x, weight, mean, variance, eps: (
-        x.new_empty(x.shape),
-        *_of_norm(grad if weight is None else weight, x, [x.shape[1]])[1:],
-    ),
+    lambda grad, x, weight, mean, variance, eps: _of_norm(x, weight, [x.shape[1]]),
 )
 
 MAX_POOL = define(

@@ -14,12 +14,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
+from unittest import mock
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch import config as functorch_config
+from torch._functorch._aot_autograd import graph_compile
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import tracing
@@ -63,8 +64,10 @@ def training_backend(
     )
     with_attention(graph)
     write_data(graph.graph)
-    kept = functorch_config.patch(donated_buffer=False)  # our kernels write into none, and a graph may be read twice
-    with kept, sdpa_kernel(SDPBackend.MATH):  # of what is left; others' backward is one operator, computed by nothing
+    # Our kernels write into none of what is saved, and a graph may be read twice. Where the configuration says so,
+    # torch refuses that all the same after a backward pass that was the only one.
+    none = mock.patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: [], create=True)
+    with none, sdpa_kernel(SDPBackend.MATH):  # of what is left; others' backward is one operator, computed by nothing
         compiled: Callable[..., Any] = compiler(graph, example_inputs)
     return compiled
 

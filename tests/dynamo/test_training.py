@@ -253,8 +253,9 @@ def test_an_option_that_autocast_lacks_is_an_error_that_names_it() -> None:
         _compiled(nn.Linear(4, 4), sharpness=3)(torch.randn(2, 4))
 
 
-def test_norms_of_batches_that_torch_cast_have_gradients() -> None:
-    module, x = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh()), torch.randn(32, 8)
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(16), nn.LayerNorm(16), nn.GroupNorm(2, 16)], ids=str)
+def test_norms_of_what_torch_cast_have_gradients(norm: nn.Module) -> None:
+    module, x = nn.Sequential(nn.Linear(8, 16), copy.deepcopy(norm), nn.Tanh()), torch.randn(32, 8)
     expected = copy.deepcopy(module)
     for computed in (torch.compile(module, backend="autocast"), expected):
         with torch.autocast("cpu", torch.bfloat16):
@@ -262,3 +263,15 @@ def test_norms_of_batches_that_torch_cast_have_gradients() -> None:
     for name in ("0.weight", "1.weight", "1.bias"):
         got, wanted = (one.get_parameter(name).grad for one in (module, expected))
         torch.testing.assert_close(got, wanted, rtol=0.05, atol=0.05 * float(wanted.abs().max()))
+
+
+def test_a_graph_is_read_twice_after_one_that_was_read_once() -> None:
+    module, x = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)), torch.randn(3, 8)
+    expected = copy.deepcopy(module)
+    for computed in (_compiled(module, **_FLOAT32), expected):
+        computed(x).square().sum().backward()
+        y = computed(x)
+        y.sum().backward(retain_graph=True)
+        y.square().sum().backward()
+    for got, wanted in zip(module.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(got.grad, wanted.grad)

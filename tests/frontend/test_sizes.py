@@ -293,3 +293,16 @@ def test_sizes_of_what_is_given_by_any_name_do_not_vary() -> None:
     torch.testing.assert_close(from_torch(Named(), (), example_kwargs={"x": x})(x), 2 * x)
     with pytest.raises(ImportModelError, match=r"takes by \*\*kwargs alone: name them in its signature"):
         from_torch(Named(), (), example_kwargs={"x": x}, dynamic={"n": ("*", 0)})
+
+
+def test_a_size_that_a_reshape_is_given_is_that_number() -> None:
+    """Where -1 is left to torch, it has a quotient for the other sizes, too."""
+
+    def windows(x: torch.Tensor) -> torch.Tensor:
+        padded = torch.nn.functional.pad(x, (0, (8 - x.shape[-1] % 8) % 8))
+        return padded.reshape(x.shape[0], -1, 8) + torch.arange(8.0)
+
+    model = from_torch(Calls(windows), (torch.randn(2, 5),), dynamic={"n": ("args.0", 1, 2, 40)})
+    for size in (2, 8, 9, 40):
+        x = torch.randn(2, size)
+        assert_close((model(x),), (windows(x),))

@@ -109,6 +109,21 @@ def test_the_opset_is_the_one_that_is_asked_for(tmp_path: Path) -> None:
         assert [(one.domain, one.version) for one in file.opset_import] == [("", opset)]
 
 
+@pytest.mark.parametrize("opset", [22, 23])  # of which the latter has an operator for attention
+@pytest.mark.parametrize("is_bool", [False, True])
+def test_a_mask_of_keys_is_that_of_all_queries(opset: int, is_bool: bool, tmp_path: Path) -> None:
+    class Attends(nn.Module):
+        def forward(self, q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(q, k, k, mask)
+
+    q, k, hidden = torch.randn(2, 2, 3, 8), torch.randn(2, 2, 5, 8), torch.zeros(2, 1, 1, 5)
+    hidden[1, ..., 3:] = -1e9
+    mask = hidden == 0 if is_bool else hidden
+    model = autocast.from_torch(Attends(), (q, k, mask), dynamic={"n": ("q", 2), "length": [("k", 2), ("mask", 3)]})
+    path = autocast.to_onnx(model, tmp_path / "model.onnx", opset=opset)
+    assert error(run(path, q[:, :, :2], k, mask)[0], Attends()(q[:, :, :2], k, mask)) < 1e-6
+
+
 def test_outputs_without_names_are_numbered(tmp_path: Path) -> None:
     class Halves(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
