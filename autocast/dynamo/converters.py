@@ -116,9 +116,14 @@ def _scale(importer: Importer, weight: relax.Expr | None, shape: Sequence[Any], 
 
 
 def _of_norm(
-    importer: Importer, norm: Callable[[relax.Expr], relax.Expr], grad: relax.Expr, data: relax.Expr, wide: str
+    importer: Importer,
+    norm: Callable[[relax.Expr], relax.Expr],
+    grad: relax.Expr,
+    data: relax.Expr,
+    weight: relax.Expr | None,
 ) -> Sequence[Any]:
     """The adjoints of a norm in its scale's dtype: of data that torch.autocast cast, torch scales in float32."""
+    narrow, wide = (str(dtype_of(value)) for value in (data, data if weight is None else weight))
     x = cast(importer, data, wide)
     call = norm(x)
     adjoint: Any = cast(importer, grad, wide)
@@ -126,7 +131,7 @@ def _of_norm(
         of_data, *others = adjoints(importer, call, [adjoint, None, None], (True, True, True, False, False))[:3]
     else:
         of_data, *others = adjoints(importer, call, adjoint)
-    return [cast(importer, of_data, dtype_of(data)), *others]
+    return [cast(importer, of_data, narrow), *others]
 
 
 def _layer_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
@@ -137,7 +142,7 @@ def _layer_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
     def norm(x: relax.Expr) -> relax.Expr:
         return op.nn.layer_norm(x, *_scale(importer, weight, shape, x), axes=axes, epsilon=epsilon)
 
-    return _of_norm(importer, norm, grad, data, dtype_of(data if weight is None else weight))
+    return _of_norm(importer, norm, grad, data, weight)
 
 
 def _group_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
@@ -149,7 +154,7 @@ def _group_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
         affine = _scale(importer, weight, dims(x)[1:2], x)
         return op.nn.group_norm(x, *affine, num_groups=groups, channel_axis=1, axes=axes, epsilon=epsilon)
 
-    return _of_norm(importer, norm, grad, data, dtype_of(data if weight is None else weight))
+    return _of_norm(importer, norm, grad, data, weight)
 
 
 def _batch_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
@@ -161,7 +166,7 @@ def _batch_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
         running = [*reversed(affine)] if training else [mean, variance]
         return op.nn.batch_norm(x, *affine, *running, axis=1, epsilon=epsilon, training=training)
 
-    return _of_norm(importer, norm, grad, data, dtype_of(data if weight is None else weight))
+    return _of_norm(importer, norm, grad, data, weight)
 
 
 #: Converters by the name of the overload: torch's operators, and those of `statistics` and `attention`.

@@ -66,7 +66,7 @@ def training_backend(
     write_data(graph.graph)
     # Our kernels write into none of what is saved, and a graph may be read twice. Where the configuration says so,
     # torch refuses that all the same after a backward pass that was the only one.
-    none = mock.patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: [], create=True)
+    none: Any = mock.patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: [], create=True)
     with none, sdpa_kernel(SDPBackend.MATH):  # of what is left; others' backward is one operator, computed by nothing
         compiled: Callable[..., Any] = compiler(graph, example_inputs)
     return compiled
