@@ -93,12 +93,21 @@ _REFERENCES = {
 #: padding and frequencies are lost, labels after the last one count as 0.
 _SPLIT_WRONGLY = {aten.embedding.default, aten.multilabel_margin_loss_forward.default}
 
+
+def _weight_norm_backward(
+    g: torch.Tensor, v: torch.Tensor, scale: torch.Tensor, norms: torch.Tensor, dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The adjoints of v and of the scale of w = scale * v / norms, which are those of v along all axes but one."""
+    along = (g * v).sum([axis for axis in range(v.dim()) if axis != dim], keepdim=True) / norms
+    return (g - v * (along / norms)) * (scale / norms), along
+
+
 #: What torch knows of splitting operators, for those that nothing here translates.
 _TABLE: dict[OpOverload, Callable[..., Any]] = {
     operator: function
     for operator, function in {**core_aten_decompositions(), **decomposition_table}.items()
     if operator not in _SPLIT_WRONGLY and (not function.__module__.startswith("torch._refs") or operator in _REFERENCES)
-}
+} | {aten._weight_norm_interface_backward.default: _weight_norm_backward}
 
 #: What to try where torch cannot split a program.
 _BY_VALUES = (

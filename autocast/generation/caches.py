@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import torch
@@ -118,8 +119,8 @@ def shapes_kept(model: PreTrainedModel, start: int, source: torch.Tensor) -> Fou
         return _found(model, torch.full((1, 1), start, dtype=torch.int64), source)
     except (AttributeError, TypeError, ValueError) as error:
         raise ImportModelError(
-            f"Generator: {type(model).__name__} does not run with a cache of transformers: {error}; expected one that "
-            "keeps a DynamicCache. Import one step of it with from_torch"
+            f"Generator: {type(model).__name__} does not run with a cache of transformers: {shorten(str(error), 160)}; "
+            "expected one that keeps a DynamicCache. Import one step of it with from_torch"
         ) from error
 
 
@@ -132,6 +133,8 @@ def _found(model: PreTrainedModel, token: torch.Tensor, source: torch.Tensor) ->
             # where a configuration is of an encoder, too, its count of layers may be the encoder's
             while layers and type(layers[-1]).__name__ == "DynamicLayer" and layers[-1].keys is None:
                 layers.pop()
+            if not layers:
+                raise ValueError("it keeps nothing in one")
             return Found([_kept(model, layer) for layer in layers], [], (0, 0))
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())  # as many layers as the decoder has
         inputs = {model.main_input_name: source, "decoder_input_ids": token}

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
+from torch.nn.utils import parametrizations
 
 from autocast import dynamo
 
@@ -106,6 +107,10 @@ _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "pools of one image": (
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2, 1)),
         (2, 9, 9),
+    ),
+    "weight norms": (
+        lambda: nn.Sequential(*(parametrizations.weight_norm(nn.Linear(6, 6), dim=dim) for dim in (0, 1))),
+        _ROWS,
     ),
     "activations": (
         lambda: nn.Sequential(nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.LeakyReLU(), nn.ELU(), nn.ReLU()),

@@ -16,6 +16,8 @@ from transformers import (
     MambaForCausalLM,
     MiniMaxConfig,
     MiniMaxForCausalLM,
+    OpenAIGPTConfig,
+    OpenAIGPTLMHeadModel,
     PreTrainedModel,
 )
 
@@ -134,3 +136,9 @@ def test_a_model_with_a_cache_of_its_own_is_refused() -> None:
     config = MiniMaxConfig(**_COMMON, intermediate_size=48, num_attention_heads=4, num_key_value_heads=2)
     with pytest.raises(ImportModelError, match="MiniMaxForCausalLM does not run with a cache of transformers: MiniMax"):
         Generator(MiniMaxForCausalLM(config).eval())
+
+
+def test_a_model_that_keeps_nothing_is_refused() -> None:
+    config = OpenAIGPTConfig(vocab_size=99, n_positions=64, n_embd=32, n_layer=1, n_head=4)
+    with pytest.raises(ImportModelError, match=r"OpenAIGPTLMHeadModel does not run with a cache .*it keeps nothing in"):
+        Generator(OpenAIGPTLMHeadModel(config).eval())
