@@ -141,4 +141,4 @@ def test_a_model_with_a_cache_of_its_own_is_refused() -> None:
 def test_a_model_that_keeps_nothing_is_refused() -> None:
     config = OpenAIGPTConfig(vocab_size=99, n_positions=64, n_embd=32, n_layer=1, n_head=4)
     with pytest.raises(ImportModelError, match=r"OpenAIGPTLMHeadModel does not run with a cache .*it keeps nothing in"):
-        Generator(OpenAIGPTLMHeadModel(config).eval())
+        Generator(OpenAIGPTLMHeadModel(config).eval(), max_length=60)
