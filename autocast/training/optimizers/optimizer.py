@@ -147,9 +147,10 @@ class Optimizer:
         for group in self.groups:
             for pattern in group.patterns:
                 if not any(fnmatchcase(name, pattern) for name in names):
+                    some = ", ".join(names if len(names) <= 4 else [*names[:4], "..."])
                     raise TrainingError(
                         f"{type(self).__name__}: the pattern {pattern!r} of {group} matches none of the {len(names)} "
-                        f"trained parameters ({', '.join(names[:4])}, ...); expected a shell pattern, as '*.bias' is"
+                        f"trained parameters ({some}); expected a shell pattern, as '*.bias' is"
                     )
 
     def _check(self, name: str, is_legal: Callable[[Any], bool], expected: str) -> None:
