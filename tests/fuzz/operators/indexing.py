@@ -44,7 +44,8 @@ def _gather_elements(call: relax.Call, x: Tensor, indices: Tensor) -> Tensor:
 
     def gather(a: np.ndarray) -> np.ndarray:
         index = list(np.indices(indices.shape))
-        index[axis] = np.clip(indices.value, 0, max(a.shape[axis] - 1, 0))
+        size, places = a.shape[axis], indices.value
+        index[axis] = np.clip(np.where(places < 0, places + size, places), 0, max(size - 1, 0))
         return np.asarray(a[tuple(index)])
 
     return _at(moved(gather, x), indices)
