@@ -377,3 +377,16 @@ def test_numbers_that_a_module_returns_stay_numbers_and_follow_sizes(imports: li
     del got["sum"]
     assert got == {"rows": 5, "share": 0.625, "aux": 0.1, "word": "x"}
     assert len(imports) == 1
+
+
+@torch.enable_grad()
+def test_gradients_of_inputs_within_containers_are_wanted() -> None:
+    class Product(nn.Module):
+        def forward(self, pair: Any) -> torch.Tensor:
+            first, second = pair.values() if isinstance(pair, dict) else pair
+            return first * second
+
+    for make in (tuple, list, lambda pair: dict(enumerate(pair))):
+        x, y = torch.randn(3, requires_grad=True), torch.randn(3)
+        autocast.wrap(Product(), policy="mp0")(make([x, y])).sum().backward()
+        torch.testing.assert_close(x.grad, y)
