@@ -104,6 +104,12 @@ def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _loaded(path_or_model: Any) -> onnx.ModelProto:
     if isinstance(path_or_model, onnx.ModelProto):
+        tensors = (tensor for graph in graphs_of(path_or_model.graph) for tensor in graph.initializer)
+        if any(map(onnx.external_data_helper.uses_external_data, tensors)):
+            raise ImportModelError(
+                "from_onnx: got a model without its weights, which are in other files. Expected its path, or the model "
+                "as onnx.load(path) returns it"
+            )
         return path_or_model
     path = checked_path("from_onnx", path_or_model, ImportModelError)
     try:
