@@ -83,7 +83,7 @@ def test_weights_beside_the_file_are_read(tmp_path: Path) -> None:
     onnx.save(exported(net, (x,)), path, save_as_external_data=True, location="weights.bin", size_threshold=16)
     assert (tmp_path / "weights.bin").exists()
     torch.testing.assert_close(autocast.from_onnx(path)(x), net(x))
-    with pytest.raises(ImportModelError, match="got a model without its weights, .*Expected its path"):
+    with pytest.raises(ImportModelError, match=r"got a model without its weights, .*Expected its path"):
         autocast.from_onnx(onnx.load(path, load_external_data=False))
 
 
