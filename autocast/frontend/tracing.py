@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import operator
 import sys
@@ -80,7 +79,9 @@ class _Before:
         self.part = part
         holders = [part.__dict__, *map(_attributes, part.__dict__.values())]
         inner = [value for held in holders for value in held.values() if isinstance(value, dict | list)]
-        self._known: list[tuple[Any, Any]] = [(value, copy.copy(value)) for value in (*holders, *inner)]
+        self._known: list[tuple[Any, Any]] = [
+            (value, dict(value) if isinstance(value, dict) else list(value)) for value in (*holders, *inner)
+        ]
         self._buffers = {name for name, buffer in part._buffers.items() if buffer is not None}
 
     def made_buffers(self) -> list[str]:
