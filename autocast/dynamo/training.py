@@ -307,11 +307,13 @@ def _prepared(body: fx.GraphModule) -> fx.GraphModule:
 
 
 def _is_dense(value: torch.Tensor) -> bool:
-    """Whether a tensor is all of its memory, in the sizes that torch traced with: a view may be a part of it."""
-    steps = zip(map(real, value.stride()), map(real, value.shape), strict=True)
+    """Whether a tensor is all of its memory, in the sizes that torch traced with, if it did: a view may be a part."""
+    sizes, strides = list(map(real, value.shape)), list(map(real, value.stride()))
+    if None in (*sizes, *strides):  # values decide
+        return True
     count = 1
-    for stride, size in sorted((stride, size) for stride, size in steps if size != 1):
-        if stride != count:
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        if size != 1 and stride != count:
             return False
         count *= size
     return real(value.storage_offset()) == 0 or not count
