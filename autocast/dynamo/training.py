@@ -308,15 +308,15 @@ def _prepared(body: fx.GraphModule) -> fx.GraphModule:
 
 def _is_dense(value: torch.Tensor) -> bool:
     """Whether a tensor is all of its memory, in the sizes that torch traced with, if it did: a view may be a part."""
-    sizes, strides = list(map(real, value.shape)), list(map(real, value.stride()))
-    if None in (*sizes, *strides):  # values decide
+    sizes, strides, start = list(map(real, value.shape)), list(map(real, value.stride())), real(value.storage_offset())
+    if None in (*sizes, *strides, start):  # values decide
         return True
     count = 1
     for stride, size in sorted(zip(strides, sizes, strict=True)):
         if size != 1 and stride != count:
             return False
         count *= size
-    return real(value.storage_offset()) == 0 or not count
+    return start == 0 or not count
 
 
 def _order(value: torch.Tensor) -> tuple[int, ...] | None:
