@@ -76,9 +76,10 @@ def _attention(asked: Asked) -> Value:
     bias = asked.args[3] if len(asked.args) > 3 else None
     if bias is not None and asked.call.args[3].ty.dtype != asked.call.args[0].ty.dtype:
         query, bias = _narrowed(query, bias, torch.finfo(asked.dtype))
-    if bias is not None and asked.shape_of(3)[2] == 1:  # for all queries, of which ONNX's Attention knows nothing
-        *lead, _, keys = asked.shape_of(3)
-        bias = bias.expand(*lead, asked.shape_of(0)[1], keys)
+    if bias is not None:
+        *lead, rows, keys = asked.shape_of(3)
+        if isinstance(rows, int) and rows == 1:  # for all queries, of which ONNX's Attention knows nothing
+            bias = bias.expand(*lead, asked.shape_of(0)[1], keys)
     scale = None if asked.attrs.scale is None else float(asked.attrs.scale)
     causal = asked.attrs.causal_mask
     if causal is not None and (str(causal) == "BottomRight" or bias is not None):
