@@ -77,7 +77,7 @@ class _Before:
 
     def __init__(self, part: torch.nn.Module) -> None:
         self.part = part
-        holders = [part.__dict__, *map(_attributes, part.__dict__.values())]
+        holders = [part.__dict__, *map(attributes_of, part.__dict__.values())]
         inner = [value for held in holders for value in held.values() if isinstance(value, dict | list)]
         self._known: list[tuple[Any, Any]] = [
             (value, dict(value) if isinstance(value, dict) else list(value)) for value in (*holders, *inner)
@@ -101,11 +101,11 @@ class _Before:
                     known[name] = value
 
 
-def _attributes(value: Any) -> dict[str, Any]:
-    """Those of an object that is no module, tensor, class or function, nor one of this package's."""
+def attributes_of(value: Any) -> dict[str, Any]:
+    """The attributes of an object that is no module, tensor, class or function, nor one of this package's."""
     if isinstance(value, torch.nn.Module | torch.Tensor | type | FunctionType | ModuleType):
         return {}
-    return {} if type(value).__module__.startswith("autocast.") else getattr(value, "__dict__", {})
+    return {} if type(value).__module__.startswith("autocast.") else getattr(value, "__dict__", None) or {}
 
 
 @contextlib.contextmanager

@@ -45,9 +45,16 @@ def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) ->
             weight = operator.attrgetter(read.target)(root)
             if weight.dtype == torch.bfloat16:
                 _drop_casts_of_norm(node)
-            if torch.backends.mkldnn.is_available() and weight.dtype in (torch.float32, torch.bfloat16):
+            if _can_be_packed(weight.dtype):
                 node.target = PackedConvolution()
     graph.eliminate_dead_code(has_effect)
+
+
+def _can_be_packed(dtype: torch.dtype) -> bool:
+    """Whether the library takes weights of a dtype on this processor."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class PackedConvolution:

@@ -12,6 +12,8 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import nn
 
+from autocast.frontend.tracing import attributes_of
+
 #: What is compared by its value, also in these collections.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 _COLLECTIONS = (list, tuple, set, frozenset)
@@ -23,9 +25,6 @@ _MOST = 64
 _Values: TypeAlias = tuple[list[bool], list[tuple[Any, ...]]]
 
 _training = operator.itemgetter("training")
-
-#: Where what wraps a module is defined.
-_OWN = ("autocast.wrapping.programs",)
 
 #: What every module has, and what every one of transformers has since its weights were made.
 _COMMON = vars(nn.Module()).keys() - {"training"} | {"_is_hf_initialized"}
@@ -92,17 +91,10 @@ def _asked_of(module: nn.Module) -> Iterator[tuple[list[str], Mapping[str, Any]]
         if type(part).__module__.startswith("torch.nn.") and part is not module:
             yield ["training"] if _asks_for_mode(cast(Hashable, type(part))) else [], part.__dict__
             continue
-        for holder in (part.__dict__, *map(_attributes, part.__dict__.values())):
+        for holder in (part.__dict__, *map(attributes_of, part.__dict__.values())):
             if id(holder) not in seen:
                 seen.add(id(holder))
                 yield [name for name, value in holder.items() if name not in _COMMON and _is_plain(value)], holder
-
-
-def _attributes(value: Any) -> Mapping[str, Any]:
-    """Those of an object that is no module, tensor, class or function, nor what a module is wrapped in."""
-    if isinstance(value, nn.Module | torch.Tensor | type | FunctionType) or type(value).__module__ in _OWN:
-        return {}
-    return getattr(value, "__dict__", None) or {}
 
 
 def _is_plain(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -99,6 +100,11 @@ ROWS: list[Row] = [
         "R.nn.avg_pool3d(x, (2, 2, 2), (2, 2, 2), (1, 1, 1, 1, 1, 1), ceil_mode=True, count_include_pad=False)",
         {"x": (1, 2, 5, 5, 4)},
         lambda x: F.avg_pool3d(x, 2, 2, 1, ceil_mode=True, count_include_pad=False),
+    ),
+    (  # a last window would begin in the padding behind
+        "R.nn.max_pool2d(x, (2, 2), (2, 2), (0, 1, 1, 0), ceil_mode=True)",
+        {"x": (1, 2, 4, 5)},
+        lambda x: F.max_pool2d(F.pad(x, (1, 0), value=-math.inf), 2, 2),
     ),
     ("R.gather_nd(x, i)", {"x": (3, 3, 2), "i": (4, 2)}, lambda x, i: x[i[:, 0], i[:, 1]]),
     (

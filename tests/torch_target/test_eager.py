@@ -13,8 +13,9 @@ import autocast
 from autocast import amp, vm
 from autocast.runtime.tensors import to_tensor
 from autocast.torch_target.convert import to_graph
-from autocast.torch_target.convolutions import PackedConvolution
+from autocast.torch_target.convolutions import PackedConvolution, use_library_forms
 from autocast.torch_target.eager import use_fast_forms
+from autocast.torch_target.folding import fold
 from autocast.training import SGD, CrossEntropy, training_step
 from autocast.vm.generic import Generic
 
@@ -112,6 +113,19 @@ def test_convolutions_are_what_they_were_with_channels_last_and_packed_weights()
             got = torch.from_dlpack(generic(to_tensor(images)))
             assert got.is_contiguous() and got.dtype == torch.float32
             torch.testing.assert_close(got, net(images), rtol=tolerance, atol=tolerance)
+
+
+def test_a_norm_of_16_bits_reads_and_writes_them_and_channels_are_moved() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 1)).eval()
+    root, graph = to_graph(amp.autocast(autocast.from_torch(net, (torch.randn(2, 3, 9, 9),))), widened=())
+    fold(root, graph)
+    casts = len(graph.find_nodes(op="call_method", target="to"))
+    use_library_forms(root, graph, constant=True)
+    assert len(graph.find_nodes(op="call_method", target="to")) == casts - 2
+    (norm,) = graph.find_nodes(op="call_function", target=nn.functional.batch_norm)
+    assert isinstance(norm.args[0].target, PackedConvolution)
+    moved = graph.find_nodes(op="call_method", target="contiguous")
+    assert [node.kwargs for node in moved] == [{"memory_format": torch.channels_last}] * 2
 
 
 def test_a_weight_is_packed_in_the_second_call() -> None:

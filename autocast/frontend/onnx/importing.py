@@ -70,11 +70,10 @@ def from_onnx(
     model = _prepared(model)
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
     _check_operators(inferred)
-    opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
     importer = GraphImporter(inferred.graph)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")  # of names that are sanitized, and of shapes that vary
-        mod = importer.from_onnx(model.graph, opset)
+        mod = importer.from_onnx(model.graph, _opset(model))
     main = mod["main"]
     for name in ("params", "num_input"):
         main = main.without_attr(name) if name in (main.attrs or {}) else main
@@ -127,13 +126,17 @@ _MISTAKEN_BY_ONNX = frozenset(("STFT",))
 
 def _declare(model: onnx.ModelProto) -> None:
     """Move operators that onnxruntime writes in ONNX's domain, and ONNX does not have there, to Microsoft's."""
-    opset = next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
-    for graph in graphs_of(model.graph):
-        for node in graph.node:
-            if node.domain in ("", "ai.onnx") and opset < _OF_ONNXRUNTIME.get(node.op_type, 0):
-                node.domain = "com.microsoft"
-    if all(one.domain != "com.microsoft" for one in model.opset_import):
+    nodes = (node for graph in graphs_of(model.graph) for node in graph.node if node.domain in ("", "ai.onnx"))
+    moved = [node for node in nodes if _opset(model) < _OF_ONNXRUNTIME.get(node.op_type, 0)]
+    for node in moved:
+        node.domain = "com.microsoft"
+    if moved and all(one.domain != "com.microsoft" for one in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+
+
+def _opset(model: onnx.ModelProto) -> int:
+    """The version of ONNX's operators."""
+    return next((one.version for one in model.opset_import if one.domain in ("", "ai.onnx")), 1)
 
 
 def _checked(model: onnx.ModelProto) -> onnx.ModelProto:

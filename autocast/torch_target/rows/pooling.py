@@ -18,11 +18,13 @@ def _windows(asked: Asked) -> tuple[Value, str, tuple[int, ...]]:
     return channels_first(asked.wide(0), layout), spatial(layout), asked.integers("padding")
 
 
-def _finished(asked: Asked, x: Value, axes: str) -> Value:
-    """A result with channels first, in the layout and the dtype that it shall have."""
+def _finished(asked: Asked, x: Value, axes: str, surrounded: bool = False) -> Value:
+    """A result with channels first, in the layout and the dtype that it shall have.
+
+    torch lets no window begin in the padding, and takes what is `surrounded` for data.
+    """
     x = to_layout(x, f"NC{axes}", str(asked.attrs.out_layout))
-    # torch lets no window begin in the padding, and takes what is `_surrounded` for data.
-    if getattr(asked.attrs, "ceil_mode", False):
+    if surrounded and asked.attrs.ceil_mode:
         x = x[tuple(slice(size) for size in asked.shape)]
     return asked.stored(x) if asked.dtype.is_floating_point else x.to(asked.dtype)
 
@@ -38,13 +40,14 @@ def _max_pool(asked: Asked) -> Value:
     function: Any = getattr(F, f"max_pool{len(axes)}d")
     rank = len(axes)
     padding: Any = widths[:rank]
-    if widths[:rank] != widths[rank:] or any(
+    surrounded = widths[:rank] != widths[rank:] or any(
         2 * w > p for w, p in zip(padding, asked.integers("pool_size"), strict=True)
-    ):
+    )
+    if surrounded:
         x, padding = _surrounded(x, widths, float("-inf")), 0
     size, strides, dilation = (asked.integers(name) for name in ("pool_size", "strides", "dilation"))
     result = function(x, size, strides, padding, dilation, ceil_mode=bool(asked.attrs.ceil_mode))
-    return _finished(asked, result, axes)
+    return _finished(asked, result, axes, surrounded)
 
 
 def _surrounded(x: Value, widths: tuple[int, ...], value: float) -> Value:
@@ -67,14 +70,15 @@ def _avg_pool(asked: Asked) -> Value:
     ceil = bool(asked.attrs.ceil_mode)
     padding = widths[:rank]
     fits = widths[:rank] == widths[rank:] and all(2 * w <= p for w, p in zip(padding, size, strict=True))
-    if fits and (rank < 3 or not any(padding)):  # torch's window in three dimensions must fit without the padding
+    surrounded = not fits or (rank == 3 and any(padding))  # torch's volumes must fit without the padding
+    if not surrounded:
         result = function(x, size, strides, padding, ceil, counted)
     else:
         ones = torch.ones_like(x)
         ones = _surrounded(ones, widths, 1.0 if counted else 0.0)
         sums, counts = (function(part, size, strides, 0, ceil, True) for part in (_surrounded(x, widths, 0.0), ones))
         result = sums / counts
-    return _finished(asked, result, axes)
+    return _finished(asked, result, axes, surrounded)
 
 
 def _adaptive(asked: Asked) -> Value:
