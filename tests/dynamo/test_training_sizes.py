@@ -133,17 +133,3 @@ def test_views_of_inputs_lie_where_torchs_do(view: Callable[[torch.Tensor], torc
         ]
         gradients = (torch.autograd.grad(sum(y.square().sum() for y in results), x) for results in (got, expected))
         torch.testing.assert_close(*gradients)
-
-
-def test_a_mask_is_of_the_sizes_that_it_chooses_among() -> None:
-    """torch compares them when it runs, so they have names of their own."""
-
-    def function(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        y[mask == 2] = -1.0
-        return y[:, None].expand(-1, 3, -1).sin()
-
-    compiled = torch.compile(function, backend=dynamo.backend, options={"policy": "mp0"}, dynamic=True)
-    for shape in ((2, 16), (5, 7)):
-        x, mask = torch.randn(shape, requires_grad=True), torch.randint(1, 3, shape)
-        torch.testing.assert_close(compiled(x, mask), function(x, mask))

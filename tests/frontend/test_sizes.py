@@ -306,3 +306,19 @@ def test_a_size_that_a_reshape_is_given_is_that_number() -> None:
     for size in (2, 8, 9, 40):
         x = torch.randn(2, size)
         assert_close((model(x),), (windows(x),))
+
+
+def test_a_mask_is_of_the_sizes_that_it_chooses_among() -> None:
+    """torch compares them when it runs, so they have names of their own."""
+
+    def choose(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[mask == 2] = -1.0
+        return y[:, None].expand(-1, 3, -1) + 1
+
+    axes = {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO}
+    example = torch.randn(2, 16), torch.ones(2, 16, dtype=torch.int64)
+    model = from_torch(Calls(choose), example, dynamic={"args.0": axes, "args.1": axes})
+    for shape in ((2, 16), (5, 7)):
+        x, mask = torch.randn(shape), torch.randint(1, 3, shape)
+        assert_close((model(x, mask),), (choose(x, mask),))
