@@ -50,12 +50,16 @@ def _run(
     """The hidden states of all steps, in the order of the steps, and the last states."""
     begin = states[0]
     rows = []
-    for projected in reversed(gates) if reverse else gates:
-        states = step(projected.to(begin.dtype), *states)
+    for projected in gates.to(begin.dtype).unbind()[:: -1 if reverse else 1]:
+        states = step(projected, *states)
         rows.append(states[0].to(weight.dtype))
     rows = rows[::-1] if reverse else rows
     hiddens = torch.stack(rows) if rows else weight.new_empty((0, *begin.shape))
     return hiddens, *(state.clone() for state in states)
+
+
+#: Matrices of up to so many numbers stay in a cache near a core, however they lie.
+_SMALL = 2**17
 
 
 class Factor:
@@ -63,63 +67,106 @@ class Factor:
 
     def __init__(self, matrix: torch.Tensor, wide: torch.dtype) -> None:
         self._stored, self._matrix = matrix.dtype, matrix.to(wide)
+        self._packed: torch.Tensor | None = None
+        is_of_library = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled  # type: ignore[attr-defined]
+        if is_of_library and wide is torch.float32 and matrix.device.type == "cpu" and matrix.numel() > _SMALL:
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(self._matrix.t().contiguous())
 
-    def __call__(self, state: torch.Tensor) -> torch.Tensor:
-        """The product, whose operands are rounded, and added as states are."""
-        return state.to(self._stored).to(self._matrix.dtype) @ self._matrix
+    def __call__(self, state: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        """The product, whose operands are rounded, and added as states are, and added to another of its shape."""
+        rounded = state.to(self._stored).to(self._matrix.dtype)
+        if self._packed is None or not state.numel():
+            product = rounded @ self._matrix
+            return product if other is None else product + other
+        if other is None:
+            return torch.ops.mkldnn._linear_pointwise.default(rounded, self._packed, None, "none", [], "")  # type: ignore[no-any-return]
+        return torch.ops.mkldnn._linear_pointwise.binary(rounded, other, self._packed, None, "add")  # type: ignore[no-any-return]
 
 
 def _lstm(
-    gates: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, reverse: bool
+    product: Factor, gates: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, reverse: bool
 ) -> tuple[torch.Tensor, ...]:
-    product = Factor(weight.t(), hidden.dtype)
-
     def step(x: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        i, f, g, o = (x + product(hidden)).chunk(4, 1)
-        cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
-        return torch.sigmoid(o) * torch.tanh(cell), cell
+        sums = product(hidden, x)
+        g = sums.chunk(4, 1)[2].tanh()
+        i, f, _, o = sums.sigmoid_().chunk(4, 1)
+        cell = torch.addcmul(f * cell, i, g)
+        return o * cell.tanh(), cell
 
     return _run(gates, weight, (hidden, cell), step, reverse)
 
 
 def _gru(
-    gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, hidden: torch.Tensor, reverse: bool
+    product: Factor, gates: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, hidden: torch.Tensor, reverse: bool
 ) -> tuple[torch.Tensor, ...]:
-    product = Factor(weight.t(), hidden.dtype)
+    units = hidden.shape[1]
+    bias = bias.to(hidden.dtype)
 
     def step(x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        (x_r, x_z, x_n), (r, z, n) = x.chunk(3, 1), product(hidden).chunk(3, 1)
-        new = torch.tanh(x_n + torch.sigmoid(x_r + r) * (n + bias.to(hidden.dtype)))
-        return (torch.sigmoid(x_z + z) * (hidden - new) + new,)
+        (both, x_n), (products, n) = (sums.split([2 * units, units], 1) for sums in (x, product(hidden)))
+        r, z = (both + products).sigmoid_().chunk(2, 1)
+        new = torch.addcmul(x_n, r, n + bias).tanh_()
+        return (torch.lerp(new, hidden, z),)
 
     return _run(gates, weight, (hidden,), step, reverse)
 
 
 def _rnn(
-    gates: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, reverse: bool, activation: str
+    product: Factor, gates: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, reverse: bool, activation: str
 ) -> tuple[torch.Tensor, ...]:
-    product = Factor(weight.t(), hidden.dtype)
-
     def step(x: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (_ACTIVATIONS[activation](x + product(hidden)),)
+        return (_ACTIVATIONS[activation](product(hidden, x)),)
 
     return _run(gates, weight, (hidden,), step, reverse)
 
 
-LSTM = define(
+class Recurrence:
+    """Computes an operator of these, whose weight is packed in the first call, and the same in all calls.
+
+    Parameters
+    ----------
+    run
+        From the product with the weight and the operator's arguments to its results.
+    """
+
+    def __init__(self, run: Callable[..., tuple[torch.Tensor, ...]]) -> None:
+        self._run = run
+        self._product: Factor | None = None
+
+    def __call__(self, gates: torch.Tensor, weight: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
+        """The hidden states of all steps, and the last states."""
+        if self._product is None:
+            *_, state = (other for other in others if isinstance(other, torch.Tensor))
+            self._product = Factor(weight.t(), state.dtype)
+        return self._run(self._product, gates, weight, *others)
+
+
+def _define(schema: str, run: Callable[..., tuple[torch.Tensor, ...]], states: slice) -> torch._ops.OpOverload:
+    """An operator for the weight of each call; `states` are the first ones, among its arguments."""
+    operator = define(
+        schema,
+        lambda gates, weight, *others: _results(gates, weight, *others[states]),
+        lambda *arguments: Recurrence(run)(*arguments),
+    )
+    RUNS[operator] = run
+    return operator
+
+
+#: What computes the operators, by them: `Recurrence` takes it.
+RUNS: dict[torch._ops.OpOverload, Callable[..., tuple[torch.Tensor, ...]]] = {}
+
+LSTM = _define(
     "lstm(Tensor gates, Tensor weight, Tensor hidden, Tensor cell, bool reverse) -> (Tensor, Tensor, Tensor)",
-    lambda gates, weight, hidden, cell, reverse: _results(gates, weight, hidden, cell),
     _lstm,
+    slice(0, 2),
 )
-GRU = define(
-    "gru(Tensor gates, Tensor weight, Tensor bias, Tensor hidden, bool reverse) -> (Tensor, Tensor)",
-    lambda gates, weight, bias, hidden, reverse: _results(gates, weight, hidden),
-    _gru,
+GRU = _define(
+    "gru(Tensor gates, Tensor weight, Tensor bias, Tensor hidden, bool reverse) -> (Tensor, Tensor)", _gru, slice(1, 2)
 )
-RNN = define(
+RNN = _define(
     "rnn(Tensor gates, Tensor weight, Tensor hidden, bool reverse, str activation) -> (Tensor, Tensor)",
-    lambda gates, weight, hidden, reverse, activation: _results(gates, weight, hidden),
     _rnn,
+    slice(0, 1),
 )
 
 

@@ -1,14 +1,17 @@
 """What torch's kernels for CPUs, called one by one, compute many times slower than others that answer the same.
 
 A `var` or a `where` of four images at ResNet's first layers takes them 7 ms on two cores of a Zen 5, one number at a
-time; these forms take 0.5. A compiler such as Inductor makes loops of its own of either.
+time; these forms take 0.5. The product of an LSTM's input, whose axes are in another order, takes them 5 ms, and 0.2 of
+dense rows. A compiler such as Inductor makes loops of its own of either.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import fx
 
 from autocast.torch_target.folding import has_effect
@@ -26,6 +29,9 @@ def use_fast_forms(root: torch.nn.Module, graph: fx.Graph) -> None:
         n = torch.le(x, 0)                            y = aten.threshold_backward(g, x, 0)
         y = torch.where(n, 0, g)
 
+        t = x.permute((1, 0, 2))                      d = t.contiguous()
+        y = F.linear(t, weight)                       y = F.linear(d, weight)
+
     Parameters
     ----------
     root : torch.nn.Module
@@ -36,6 +42,8 @@ def use_fast_forms(root: torch.nn.Module, graph: fx.Graph) -> None:
         _as_mean_of_squares(graph, variance)
     for choice in list(graph.find_nodes(op="call_function", target=torch.where)):
         _as_threshold(root, graph, choice)
+    for product in list(graph.find_nodes(op="call_function", target=F.linear)):
+        _of_dense(graph, product)
     graph.eliminate_dead_code(has_effect)
 
 
@@ -60,6 +68,17 @@ def _as_threshold(root: torch.nn.Module, graph: fx.Graph, choice: fx.Node) -> No
         with graph.inserting_before(choice):
             result = graph.call_function(torch.ops.aten.threshold_backward, (gradient, x, 0))
         choice.replace_all_uses_with(result)
+
+
+def _of_dense(graph: fx.Graph, product: fx.Node) -> None:
+    """Multiply all rows at once: torch repeats the weight for each matrix of a view whose axes are in another order."""
+    x = source = product.args[0]
+    while source.target == "to":
+        source = source.args[0]
+    if source.target in ("permute", "expand", operator.getitem):
+        with graph.inserting_before(product):
+            dense = graph.call_method("contiguous", (x,))
+        product.replace_input_with(x, dense)
 
 
 def _is_zero(root: torch.nn.Module, value: Any) -> bool:

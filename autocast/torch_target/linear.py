@@ -56,10 +56,13 @@ def use_linear(graph: fx.Graph) -> None:
         t = weight.permute((1, 0))            y = linear(x, weight, bias)
         p = torch.matmul(x, t)
         y = p + bias
+
+    The transpose may have been widened, where a product of 16 bits is wanted in float32.
     """
     for product in list(graph.find_nodes(op="call_function", target=torch.matmul)):
         x, transposed = product.args
-        if not is_transposed(transposed):
+        weight = _untransposed(graph, transposed)
+        if weight is None:
             continue
         last, bias = product, None
         if len(product.users) == 1:
@@ -67,7 +70,7 @@ def use_linear(graph: fx.Graph) -> None:
             bias = _other(reader, product)
             last = reader if bias is not None else product
         with graph.inserting_before(last):
-            linear = graph.call_function(F.linear, (x, transposed.args[0], bias))
+            linear = graph.call_function(F.linear, (x, weight, bias))
         linear.meta.update(last.meta)
         name = last.name
         last.replace_all_uses_with(linear)
@@ -75,6 +78,20 @@ def use_linear(graph: fx.Graph) -> None:
         if bias is not None:
             graph.erase_node(product)
         linear._rename(name)
+
+
+def _untransposed(graph: fx.Graph, matrix: fx.Node) -> fx.Node | None:
+    """What a matrix is the transpose of, widened if that is; None where it is no transpose."""
+    turned = matrix.args[0] if matrix.target == "to" else matrix
+    if not is_transposed(turned):
+        return None
+    weight: fx.Node = turned.args[0]
+    if turned is not matrix:
+        meta = weight.meta
+        with graph.inserting_before(matrix):
+            weight = graph.call_method("to", (weight, *matrix.args[1:]), matrix.kwargs)
+        weight.meta.update(meta)
+    return weight
 
 
 def is_transposed(node: Any) -> bool:

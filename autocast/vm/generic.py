@@ -44,9 +44,9 @@ class Generic:
 
         from autocast.torch_target.calls import Calls
         from autocast.torch_target.convert import multiplied_slowly, to_graph
-        from autocast.torch_target.convolutions import use_library_forms
         from autocast.torch_target.eager import use_fast_forms
         from autocast.torch_target.folding import fold
+        from autocast.torch_target.library_forms import use_library_forms
 
         heap.keep()
         weakref.finalize(self, heap.give_back).atexit = False

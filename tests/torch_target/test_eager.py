@@ -11,11 +11,12 @@ from torch import fx, nn
 
 import autocast
 from autocast import amp, vm
+from autocast.frontend.recurrent import Recurrence
 from autocast.runtime.tensors import to_tensor
 from autocast.torch_target.convert import to_graph
-from autocast.torch_target.convolutions import PackedConvolution, use_library_forms
 from autocast.torch_target.eager import use_fast_forms
 from autocast.torch_target.folding import fold
+from autocast.torch_target.library_forms import PackedConvolution, use_library_forms, with_channels_last
 from autocast.training import SGD, CrossEntropy, training_step
 from autocast.vm.generic import Generic
 
@@ -124,8 +125,58 @@ def test_a_norm_of_16_bits_reads_and_writes_them_and_channels_are_moved() -> Non
     assert len(graph.find_nodes(op="call_method", target="to")) == casts - 2
     (norm,) = graph.find_nodes(op="call_function", target=nn.functional.batch_norm)
     assert isinstance(norm.args[0].target, PackedConvolution)
-    moved = graph.find_nodes(op="call_method", target="contiguous")
-    assert [node.kwargs for node in moved] == [{"memory_format": torch.channels_last}] * 2
+    assert len(graph.find_nodes(op="call_function", target=with_channels_last)) == 2
+
+
+def test_the_channels_of_one_image_come_last_for_torch_too() -> None:
+    rows = torch.randn(1, 12, 5)
+    view = rows.permute(0, 2, 1).reshape(1, 5, 3, 4)  # the stride of its batch of one is 5
+    for images in (view, torch.randn(1, 5, 3, 4), torch.randn(2, 5, 3, 4), torch.randn(1, 5, 0, 4)):
+        got = with_channels_last(images)
+        assert torch.equal(got, images) and got.stride() == (images[0].numel(), 1, 5 * images.shape[3], 5)
+    assert with_channels_last(view).data_ptr() == view.data_ptr()
+
+
+def test_resizing_has_channels_last() -> None:
+    net = nn.Upsample(scale_factor=2, mode="bilinear")
+    images = torch.randn(1, 5, 3, 4)
+    model = autocast.from_torch(net, (images,))
+    root, graph = to_graph(model, widened=())
+    use_library_forms(root, graph, constant=True)
+    (resized,) = graph.find_nodes(op="call_function", target=nn.functional.interpolate)
+    assert resized.args[0].target is with_channels_last
+    torch.testing.assert_close(torch.from_dlpack(Generic(model)(to_tensor(images))), net(images))
+
+
+def test_rows_of_a_turned_view_are_multiplied_at_once_by_a_weight_that_is_widened() -> None:
+    class Turned(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.permute(1, 0, 2)).exp()
+
+    net, x = Turned(6, 4), torch.randn(3, 5, 6)
+    model = amp.autocast(autocast.from_torch(net, (x,)))
+    root, graph = to_graph(model, widened=())
+    use_fast_forms(root, graph)
+    (product,) = graph.find_nodes(op="call_function", target=nn.functional.linear)
+    assert product.args[0].target == "contiguous" and not graph.find_nodes(op="call_function", target=torch.matmul)
+    torch.testing.assert_close(torch.from_dlpack(Generic(model)(to_tensor(x))), net(x).detach(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("width", [8, 300])
+def test_recurrences_keep_their_packed_weights(kind: type[nn.Module], width: int) -> None:
+    torch.manual_seed(0)
+    net, sequence = kind(5, width, 2).eval(), torch.randn(7, 3, 5)
+    model = autocast.from_torch(net, (sequence,))
+    root, graph = to_graph(model, widened=())
+    fold(root, graph)
+    use_library_forms(root, graph, constant=True)
+    assert sum(isinstance(node.target, Recurrence) for node in graph.nodes) == 2
+    generic = Generic(model)
+    for inputs in (sequence, sequence * 3):
+        wanted, _ = net(inputs)
+        got = torch.from_dlpack(generic(to_tensor(inputs))[0])
+        torch.testing.assert_close(got, wanted.detach(), rtol=1e-5, atol=1e-5)
 
 
 def test_a_weight_is_packed_in_the_second_call() -> None:

@@ -20,22 +20,26 @@ def _run_lstm_backward(
     g_cell: torch.Tensor,
     reverse: bool,
 ) -> tuple[torch.Tensor, ...]:
+    """What does not depend on the adjoints is computed for all steps at once."""
     product = Factor(weight, g_hidden.dtype)
-    of_sums, cells = sums.new_empty(sums.shape).to(weight.dtype), []
-    times = list(range(len(sums)))[:: -1 if reverse else 1]
+    c = sums.chunk(4, 2)[2].tanh()
+    i, f, _, o = sums.sigmoid().chunk(4, 2)
+    times = _times(sums, reverse)
+    before, after = torch.empty_like(c), torch.empty_like(c)
+    added = i * c
     for time in times:
-        i, f, c, _ = sums[time].chunk(4, 1)
-        cells.append(cell)
-        cell = f.sigmoid() * cell + i.sigmoid() * c.tanh()
-    for time, before, after in zip(times[::-1], cells[::-1], [*cells[1:], cell][::-1], strict=True):
-        i, f, o = (sums[time].chunk(4, 1)[gate].sigmoid() for gate in (0, 1, 3))
-        c, squashed = sums[time].chunk(4, 1)[2].tanh(), after.tanh()
+        before[time] = cell
+        cell = torch.addcmul(added[time], f[time], cell, out=after[time])
+    after.tanh_()
+    of_cell = o * (1 - after**2)
+    of_step = torch.cat([c * i * (1 - i), before * f * (1 - f), i * (1 - c**2), after * o * (1 - o)], 2)
+    of_sums = torch.empty_like(sums, dtype=weight.dtype)
+    for time in reversed(times):
         g_hidden = g_hidden + g[time]
-        g_cell = g_cell + g_hidden * o * (1 - squashed**2)
-        of_input, of_forget = g_cell * c * i * (1 - i), g_cell * before * f * (1 - f)
-        of_step = [of_input, of_forget, g_cell * i * (1 - c**2), g_hidden * squashed * o * (1 - o)]
-        of_sums[time] = torch.cat(of_step, 1)
-        g_hidden, g_cell = product(torch.cat(of_step, 1)), g_cell * f
+        g_cell = torch.addcmul(g_cell, g_hidden, of_cell[time])
+        of_time = torch.cat([g_cell, g_cell, g_cell, g_hidden], 1).mul_(of_step[time])
+        of_sums[time] = of_time
+        g_hidden, g_cell = product(of_time), g_cell * f[time]
     return of_sums, g_hidden.clone(), g_cell.clone()
 
 
@@ -48,31 +52,39 @@ def _run_gru_backward(
     reverse: bool,
 ) -> tuple[torch.Tensor, ...]:
     product = Factor(weight, g_hidden.dtype)
-    of_sums = sums.new_empty(sums.shape).to(weight.dtype)
-    for time in range(len(sums)) if reverse else reversed(range(len(sums))):
-        r, z, x, n = sums[time].chunk(4, 1)
-        r, z = r.sigmoid(), z.sigmoid()
-        new = (x + r * n).tanh()
-        g_hidden = g_hidden + g[time]
-        of_new = g_hidden * (1 - z) * (1 - new**2)
-        of_reset, of_update = of_new * n * r * (1 - r), g_hidden * (previous[time] - new) * z * (1 - z)
-        of_sums[time] = torch.cat([of_reset, of_update, of_new, of_new * r], 1)
-        g_hidden = g_hidden * z + product(torch.cat([of_reset, of_update, of_new * r], 1))
-    return of_sums, g_hidden.clone()
+    units = g_hidden.shape[1]
+    both, x, n = sums.split([2 * units, units, units], 2)
+    r, z = both.sigmoid().chunk(2, 2)
+    new = torch.addcmul(x, r, n).tanh_()
+    of_new = (1 - z) * (1 - new**2)
+    of_step = torch.cat([of_new * n * r * (1 - r), (previous - new) * z * (1 - z), of_new * r], 2)
+    of_hidden = torch.empty_like(new)
+    for time in reversed(_times(sums, reverse)):
+        g_hidden = torch.add(g_hidden, g[time], out=of_hidden[time])
+        of_products = g_hidden.repeat(1, 3).mul_(of_step[time])
+        g_hidden = torch.addcmul(product(of_products), g_hidden, z[time])
+    of_step *= of_hidden.repeat(1, 1, 3)
+    of_sums = torch.cat([of_step[..., : 2 * units], of_hidden * of_new, of_step[..., 2 * units :]], 2)
+    return of_sums.to(weight.dtype), g_hidden.clone()
 
 
 def _run_rnn_backward(
     hiddens: torch.Tensor, weight: torch.Tensor, g: torch.Tensor, g_hidden: torch.Tensor, reverse: bool, activation: str
 ) -> tuple[torch.Tensor, ...]:
     product = Factor(weight, g_hidden.dtype)
-    of_sums = hiddens.new_empty(hiddens.shape).to(weight.dtype)
-    for time in range(len(hiddens)) if reverse else reversed(range(len(hiddens))):
+    of_sums = torch.empty_like(hiddens, dtype=weight.dtype)
+    for time in reversed(_times(hiddens, reverse)):
         hidden = hiddens[time].to(g.dtype)
         g_hidden = g_hidden + g[time]
         of_sum = g_hidden * (1 - hidden**2) if activation == "tanh" else torch.where(hidden <= 0, 0.0, g_hidden)
         of_sums[time] = of_sum
         g_hidden = product(of_sum)
     return of_sums, g_hidden.clone()
+
+
+def _times(steps: torch.Tensor, reverse: bool) -> list[int]:
+    """The steps in the order in which the forward operator took them."""
+    return list(range(len(steps)))[:: -1 if reverse else 1]
 
 
 LSTM_BACKWARD = define(

@@ -1,4 +1,4 @@
-"""Convolutions as torch's library for CPUs likes them, where nothing compiles the graph that they are in."""
+"""Convolutions and recurrences as torch's library for CPUs likes them, where nothing compiles the graph they are in."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
+from autocast.frontend.recurrent import RUNS, Recurrence
 from autocast.torch_target.folding import has_effect
 
 
@@ -17,13 +18,14 @@ def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) ->
 
     Before::                                     After::
 
-        y = torch.conv2d(x, w, None, 2, 1)           l = x.contiguous(memory_format=torch.channels_last)
+        y = torch.conv2d(x, w, None, 2, 1)           l = with_channels_last(x)
         f = y.to(torch.float32)                      y = PackedConvolution()(l, w, None, 2, 1)
         n = F.batch_norm(f, mean, var)               b = F.batch_norm(y, mean, var)
         b = n.to(torch.bfloat16)
 
     Channels that come last in memory stay there in what follows; the gradients of a group norm, which are many
-    operators, would take longer so. A norm widens what it reads, and rounds what it returns, itself.
+    operators, would take longer so. A norm widens what it reads, and rounds what it returns, itself. Weights that stay
+    are packed once, those of recurrences, too.
 
     Parameters
     ----------
@@ -38,6 +40,9 @@ def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) ->
     for node in _calls(graph, torch.ops.aten.convolution_backward) + _calls(graph, torch.conv_transpose2d):
         if node.target is torch.conv_transpose2d or len(node.args[4]) == 2:  # strides, one for each axis
             _move_channels(graph, node)
+    for node in _calls(graph, F.interpolate):
+        if len(node.kwargs.get("size") or ()) == 2 and not node.kwargs.get("antialias"):
+            _move_channels(graph, node)
     for node in _calls(graph, torch.conv2d):
         read = node.args[1]
         _move_channels(graph, node)
@@ -47,6 +52,10 @@ def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) ->
                 _drop_casts_of_norm(node)
             if _can_be_packed(weight.dtype):
                 node.target = PackedConvolution()
+    for kind, run in RUNS.items() if constant else ():
+        for node in _calls(graph, kind):
+            if node.args[1].op == "get_attr":
+                node.target = Recurrence(run)
     graph.eliminate_dead_code(has_effect)
 
 
@@ -55,6 +64,18 @@ def _can_be_packed(dtype: torch.dtype) -> bool:
     if not torch.backends.mkldnn.is_available():
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def with_channels_last(x: torch.Tensor) -> torch.Tensor:
+    """The same images, whose channels come last in memory.
+
+    The stride from an image to the next says so even if there is one image: torch goes by it, where a view has another.
+    """
+    images = x.contiguous(memory_format=torch.channels_last)
+    if len(x) != 1:
+        return images
+    _, channels, height, width = x.shape
+    return images.as_strided(x.shape, (channels * height * width, 1, width * channels, channels))
 
 
 class PackedConvolution:
@@ -87,7 +108,7 @@ def _calls(graph: fx.Graph, target: Any) -> list[fx.Node]:
 def _move_channels(graph: fx.Graph, node: fx.Node) -> None:
     """Have the channels of the first argument come last in memory."""
     with graph.inserting_before(node):
-        moved = graph.call_method("contiguous", node.args[:1], {"memory_format": torch.channels_last})
+        moved = graph.call_function(with_channels_last, node.args[:1])
     node.args = (moved, *node.args[1:])
 
 
