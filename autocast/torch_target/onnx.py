@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from tvm import tirx
+from tvm.ir import TupleType
 
 from autocast.errors import ArtifactError, UnsupportedError
 from autocast.ir import all_bindings, dims
@@ -102,7 +103,7 @@ def _check(model: Model, opset: int) -> None:
                 f"to_onnx: the model {what} a {other}, expected tensors: ONNX has no other values. Return the sizes as "
                 "a tensor, or compile the model: autocast.compile"
             )
-    if not model.num_results:
+    if not _num_tensors(model):
         raise UnsupportedError(
             "to_onnx: the model returns nothing, expected a tensor or several: runtimes load no file without results. "
             "Return a result"
@@ -205,9 +206,19 @@ def _output_names(model: Model) -> list[str]:
             names.append(name)
         return names
     free = (name for name in (f"output_{i}" for i in count()) if name not in taken)
-    if model.num_results == 1 and "output" not in taken:
+    if (number := _num_tensors(model)) == 1 and "output" not in taken:
         return ["output"]
-    return [next(free) for _ in range(model.num_results)]
+    return [next(free) for _ in range(number)]
+
+
+def _num_tensors(model: Model) -> int:
+    """How many tensors are in the results, in nested tuples, too."""
+    others = len(model.written) + len(model.updated)
+
+    def count_in(type: Any) -> int:
+        return sum(map(count_in, type.fields)) if isinstance(type, TupleType) else 1
+
+    return count_in(model.main.ret_ty) - others
 
 
 def _sizes(model: Model, step: int) -> dict[tirx.Var, int]:

@@ -33,7 +33,7 @@ def tidy(program: Any, parameters: set[str], outputs: Sequence[str]) -> None:
     fold_constants(program, onnx_shape_inference=True, should_fold=should_fold)
     own = [rules.materialize_reshape_shape_rule, rules.squeeze_reshape_1d_rule, _transposed_before_cast()]
     rewriter.rewrite(program, own)
-    passes.IdentityEliminationPass()(program)
+    _drop_identities(program.graph)
     _return_own_values(program.graph)  # before what branches read of the graph around them counts as unused
     for tidied in (
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
@@ -75,6 +75,28 @@ def _rename(graph: Any, parameters: set[str]) -> None:
         for value in node.outputs:
             if value.name in parameters:
                 value.name = next(name for i in count() if (name := f"{value.name}_{i}") not in parameters)
+
+
+def _drop_identities(graph: Any) -> None:
+    """Have what reads the same value read the value: onnx_ir's pass fails where several branches return one."""
+    import onnx_ir as ir
+
+    for node in list(ir.traversal.RecursiveGraphIterator(graph)):
+        if node.op_type != "Identity":
+            continue
+        (value,), (same,) = node.inputs, node.outputs
+        if same.is_graph_output():
+            if (
+                value.graph is not node.graph
+                or value.is_graph_input()
+                or value.is_initializer()
+                or value.is_graph_output()
+            ):
+                continue
+            value.name = same.name
+        value.shape, value.type = value.shape or same.shape, value.type or same.type
+        ir.convenience.replace_all_uses_with(same, value, replace_graph_outputs=True)
+        node.graph.remove(node, safe=True)
 
 
 def _return_own_values(graph: Any) -> None:

@@ -243,7 +243,7 @@ def _of_kind(value: Any, kind: str) -> Any:
     """An output as the inputs are."""
     if isinstance(value, tuple | list):
         return tuple(_of_kind(one, kind) for one in value)
-    if kind == "torch":
+    if kind == "torch" or not is_torch(value):  # a size
         return value
     tensor: tvm_ffi.Tensor = to_tensor(value.cpu())
     return from_tensor(tensor, kind)

@@ -24,6 +24,7 @@ from autocast.messages import warn
 from autocast.model.value import Model
 from autocast.runtime.tensors import from_tensor
 from autocast.vm.compile import compile
+from autocast.wrapping.results import Results, Returned
 from autocast.wrapping.settings import Settings
 from autocast.wrapping.weights import Hooks, Weights
 
@@ -35,7 +36,8 @@ OPTIONS = "_autocast_options"
 _CONSTANTS = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 
-#: For how many values of a module's attributes there are programs: torch's compiler knows which of them matter.
+#: For how many values of a module's attributes, or of numbers among its inputs, there are programs: torch's compiler
+#: knows which of them matter.
 _MOST_SETTINGS = 8
 
 
@@ -49,18 +51,14 @@ class _Program:
         The module, with casts.
     executable : callable
         The model, compiled with the weights as they were after so many `writes`.
-    outputs : pytree.TreeSpec, optional
+    results : Results, optional
         How the module nests what it returns; None: one tensor.
-    leaves : list
-        What is at the tree's leaves: None stands for a tensor, a function for what is made of one of the model's
-        results (`torch.view_as_complex`, of pairs), and ("", value) for something else.
     """
 
     model: Model
     executable: Callable[..., Any]
     writes: int
-    outputs: Any
-    leaves: list[Any]
+    results: Results | None
 
     def computed(self, tensors: list[torch.Tensor]) -> Any:
         """What the executable returns, as torch tensors: it knows from its inputs what to return, if it has any."""
@@ -68,17 +66,6 @@ class _Program:
             return self.executable(*tensors)
         executable: Any = self.executable
         return from_tensor(executable.run(executable.arguments(())), "torch")
-
-    def results(self, tensors: Any) -> Any:
-        """What the module returns."""
-        if self.outputs is None:
-            return tensors
-        results = iter(tensors if isinstance(tensors, tuple) else (tensors,))
-        leaves = [
-            next(results) if leaf is None else leaf[1] if isinstance(leaf, tuple) else leaf(next(results))
-            for leaf in self.leaves
-        ]
-        return pytree.tree_unflatten(leaves, self.outputs)
 
 
 class _State:
@@ -104,10 +91,12 @@ class Programs:
         self._hooks: Hooks | None = None
         self._turn = threading.RLock()
         self._by_torch: Callable[..., Any] | None = None
-        #: The leaves of what the module returned when it was exported last, and how they are nested.
-        self._returned: tuple[list[Any], Any] = ([], None)
+        #: What the module returned when it was exported last.
+        self._returned: Returned | None = None
         #: Whether it gave other values to its attributes then.
         self._assigns = False
+        #: How often attributes were others, none of which it can be told by for which inputs there are programs.
+        self._renewals = 0
 
     def __call__(
         self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -116,7 +105,7 @@ class Programs:
         if torch.compiler.is_exporting() and importer in (None, here):  # for `from_torch`, among others
             before = _attributes(module)
             outputs = forward(*args, **kwargs)
-            self._returned = pytree.tree_flatten(outputs)
+            self._returned = Returned(module, args, kwargs, outputs)
             self._assigns = not _are_same(before, _attributes(module))
             return outputs
         if importer == here:  # which compares the module with what was exported of it
@@ -134,9 +123,14 @@ class Programs:
         with self._turn:
             number = self._state.number() if self._state else None
             if self._state is None or number is None:
+                self._renewals += self._state is not None and self._state.weights.are_here()
                 self._programs.clear()
                 self._state, number = _State(module), 0
+                if self._renewals >= _MOST_SETTINGS:
+                    self._state.settings.forget()
             key = (kind, number, *modes)
+            if key not in self._programs and self._are_numbers_many(key):
+                return self._traced(module, forward)(module, *args, **kwargs)
             if key not in self._programs:
                 program = self._imported(module, self._state, number, args, kwargs)
                 if self._assigns and self._state.settings.forget():
@@ -149,11 +143,17 @@ class Programs:
         if program is None:
             return self._traced(module, forward)(module, *args, **kwargs)
         try:
-            return program.results(program.computed(tensors))
+            computed = program.computed(tensors)
+            return computed if program.results is None else program.results(computed, tensors)
         except InputError:  # of sizes for which it cannot be imported: 0, or 1 where that is another program
             if self.dynamic != "auto":
                 raise
             return self._traced(module, forward)(module, *args, **kwargs)
+
+    def _are_numbers_many(self, key: tuple[Any, ...]) -> bool:
+        """Whether there are programs for many values of the numbers among the inputs: torch's compiler takes all."""
+        family = _without_numbers(key)
+        return sum(_without_numbers(known) == family for known in self._programs) >= _MOST_SETTINGS
 
     def _traced(self, module: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
         """The module's forward as torch's compiler runs it, which knows when to compile it again."""
@@ -171,7 +171,9 @@ class Programs:
         self, module: nn.Module, state: _State, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Program | None:
         self._assigns = False
-        if number >= _MOST_SETTINGS or (self._hooks and self._hooks.are_any):  # which may keep what they see
+        if max(number, self._renewals) >= _MOST_SETTINGS or (
+            self._hooks and self._hooks.are_any
+        ):  # which may keep what they see
             return None
         bare, known = _without_hooks(module), inspect.signature(module.forward).parameters
         options = {name: v for name, v in kwargs.items() if name not in known and isinstance(v, _CONSTANTS)}
@@ -185,13 +187,11 @@ class Programs:
             return None
         if model.reimport is not None:
             model = model.replace(reimport=partial(self._imported_again, model.reimport))
-        leaves, outputs = self._returned
         if model.updated or self._assigns:
             return None
         model = amp.autocast(model, **self.options)
-        leaves = list(map(_kept, leaves))
-        nested = None if leaves == [None] and outputs.is_leaf() else outputs
-        return _Program(model, compile(model), state.weights.writes(), nested, leaves)
+        assert self._returned is not None  # by the import
+        return _Program(model, compile(model), state.weights.writes(), self._returned.results(module, args, kwargs))
 
     def _imported_again(self, reimport: Callable[..., Model], shapes: Sequence[Sequence[int]]) -> Model:
         """The module for other sizes; no other thread looks at its weights meanwhile, which have no values then."""
@@ -258,15 +258,6 @@ def _of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
     return FunctionType(call.__code__.replace(), globals(), call.__name__, None, call.__closure__)
 
 
-def _kept(leaf: Any) -> Any:
-    """How what the module returned at a leaf is made of the model's results: see `_Program.leaves`."""
-    if isinstance(leaf, torch.Tensor):
-        return torch.view_as_complex if leaf.is_complex() else None
-    if isinstance(leaf, int | float | torch.SymInt | torch.SymFloat):
-        return torch.Tensor.item
-    return "", leaf
-
-
 def _sorted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
     """Which inputs there are and of what kind, and the tensors among them in the order in which a model takes them."""
     values: Any = (*args, *kwargs.values())
@@ -282,6 +273,12 @@ def _sorted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[to
             _check_constant(value)
             kinds.append((type(value), value))
     return (nesting, tuple(kinds)), tensors
+
+
+def _without_numbers(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The key of a program but for the values of numbers among its inputs."""
+    (nesting, kinds), *others = key
+    return nesting, tuple(kind[0] if kind[0] in (int, float) else kind for kind in kinds), *others
 
 
 def _check_constant(value: Any) -> None:

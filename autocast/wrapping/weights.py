@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as all_modules
 from torch.utils.hooks import RemovableHandle
 
 _hooks = operator.attrgetter("_forward_pre_hooks", "_forward_hooks")
@@ -15,7 +16,7 @@ _version = operator.attrgetter("_version")
 
 
 class Hooks:
-    """The hooks on calls of a module's parts, as they are when this is made.
+    """The hooks on calls of a module's parts, and of all modules, as they are when this is made.
 
     Parameters
     ----------
@@ -26,6 +27,7 @@ class Hooks:
     def __init__(self, module: nn.Module) -> None:
         self._made = RemovableHandle.next_id
         self._places = [hooks for part in module.modules() if part is not module for hooks in _hooks(part)]
+        self._places += (all_modules._global_forward_pre_hooks, all_modules._global_forward_hooks)
         self._contents = list(map(dict, self._places))
         self.are_any = any(self._contents)
 

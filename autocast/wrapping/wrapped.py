@@ -41,10 +41,10 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         Of a class that derives from the module's, and has its name: with its signature, attributes, methods, state
         dict and outputs (such as a ModelOutput of transformers). The first call with inputs of a kind (which there are,
         their dtypes, the values of those that are no tensors) imports and compiles; weights that were changed since, by
-        `load_state_dict`, an optimizer or an assignment, are read again. So are modes of submodules, and plain
-        attributes: numbers and texts, the module's and those of its configuration. Where gradients are recorded and a
-        parameter or an input requires them, a call is compiled by `torch.compile(backend="autocast")`, forward and
-        backward: gradients come as from `module`. So is one that changes buffers (BatchNorm in training mode) or other
+        `load_state_dict`, an optimizer or an assignment, are read again. So are modes of submodules, and attributes,
+        the module's and those of its configuration. Where gradients are recorded and a parameter or an input requires
+        them, a call is compiled by `torch.compile(backend="autocast")`, forward and backward: gradients come as from
+        `module`. So is one that changes buffers (BatchNorm in training mode) or other
         attributes, that draws random numbers, whose submodules have hooks, and one that `from_torch` refuses (the
         module decides by values, or returns what is no tensor in an object).
 

@@ -111,6 +111,46 @@ def test_a_branch_returns_what_is_computed_before_it(positive: bool, tmp_path: P
         torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize("outer", [True, False])
+@pytest.mark.parametrize("inner", [True, False])
+def test_branches_of_branches_return_the_same_values(outer: bool, inner: bool, tmp_path: Path) -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((3, 4), "float32"), c: R.Tensor((), "bool"), d: R.Tensor((), "bool")):
+            y = R.exp(x)
+            if c:
+                a = R.add(y, x)
+                if d:
+                    z = (a, y)
+                else:
+                    z = (y, a)
+                t = z
+            else:
+                t = (x, x)
+            return t
+
+    model, inputs = autocast.from_relax(Module), {"x": X, "c": torch.tensor(outer), "d": torch.tensor(inner)}
+    got = _run(autocast.to_onnx(model, tmp_path / "branches.onnx"), inputs)
+    for a, b in zip(got, model(*inputs.values()), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_nested_results_have_a_name_each_and_empty_ones_none(tmp_path: Path) -> None:
+    @I.ir_module
+    class Module:
+        @R.function
+        def main(x: R.Tensor((3, 4), "float32")):
+            y = R.exp(x)
+            z = R.negative(x)
+            return ((), (y, (z, x)))
+
+    path = autocast.to_onnx(autocast.from_relax(Module), tmp_path / "nested.onnx")
+    for got, expected in zip(_run(path, {"x": X}), (X.exp(), -X, X), strict=True):
+        torch.testing.assert_close(got, expected)
+    assert [output.name for output in onnx.load(path).graph.output] == ["output_0", "output_1", "output_2"]
+
+
 def test_what_is_no_tensor_is_refused(tmp_path: Path) -> None:
     @I.ir_module
     class Shape:

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
 
 import autocast
 from autocast import amp, kernels, vm
@@ -170,3 +173,17 @@ def test_inputs_lie_in_memory_in_any_way_and_have_any_sizes_that_were_declared()
 class _Line(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 2 * x + 1
+
+
+def test_sizes_are_results() -> None:
+    @I.ir_module
+    class Sizes:
+        @R.function
+        def main(x: R.Tensor(("n", 6), "float32")):
+            n = T.int64()
+            y = R.exp(x)
+            return (y, R.shape([n * 2, n // 2]))
+
+    for kind in (np.asarray, torch.from_numpy):
+        y, sizes = vm.compile(autocast.from_relax(Sizes), device="torch:cpu", mode="eager")(kind(np.ones((3, 6), "f4")))
+        assert tuple(sizes) == (6, 1) and isinstance(y, type(kind(np.ones(1))))

@@ -111,6 +111,8 @@ def _astype(rewriter: _Canonicalize, call: relax.Call, data: relax.Expr) -> rela
         return data
     if is_constant(data) and data.value.numpy().size <= _FOLDED_ELEMENTS:
         return relax.const(data.value.numpy().astype(_numpy_dtype(storage(call))), dtype_of(call))
+    if dtype_of(call) == "bfloat16" and dtype_of(data) not in ("float32", *LOW):  # TVM forgets to round others
+        return relax.op.astype(rewriter.emit(relax.op.astype(data, "float32")), "bfloat16")
     # Whoever computes what is reshaped or joined stores it narrowed.
     moved = rewriter.producer(data)
     if dtype_of(call) not in LOW or dtype_of(data) != "float32" or rewriter.uses[call.args[0]] > 1:

@@ -32,6 +32,15 @@ def test_identities_with_a_run_time_dimension_are_removed() -> None:
     assert operators(canonicalize(module(body, (("n", 3), "float32")))) == ["relax.exp"]
 
 
+@pytest.mark.parametrize("dtype", ["float64", "int16", "int64", "uint8", "float32", "float16"])
+@pytest.mark.parametrize("back", ["float64", "int16", "float32"])
+def test_a_chain_of_casts_rounds_to_bfloat16(dtype: str, back: str) -> None:
+    x = (np.arange(256, dtype="float64") * 2.01).astype(dtype)
+    got = run(module(lambda x: op.astype(op.astype(x, "bfloat16"), back), ((256,), dtype)), x)[0]
+    wanted = torch.from_numpy(x).to(torch.bfloat16).to(getattr(torch, back))
+    np.testing.assert_array_equal(got, wanted.numpy())
+
+
 def test_padding_by_nothing_is_removed() -> None:
     def body(x: relax.Expr) -> relax.Expr:
         return op.exp(op.nn.pad(x, [0, 0, 0, 0]))
