@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import secrets
@@ -24,14 +25,19 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Parameters
     ----------
     path : path
-        The folders above it are made if they are missing.
+        The folders above it are made if they are missing. Where it is a symbolic link, what that leads to is written.
 
     Raises
     ------
     OSError
-        The disk is full or read-only, for example.
+        The disk is full or read-only, for example, or the path is a folder, a pipe or a device.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        is_folder = path.is_dir()
+        raise OSError(
+            errno.EISDIR if is_folder else errno.EINVAL, "Is a directory" if is_folder else "Is no regular file"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path.parent, f"{path.name}.")
     file, partial = _locked_partial(path)

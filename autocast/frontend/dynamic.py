@@ -174,6 +174,11 @@ def _is_dim(value: Any) -> bool:
 
 def _torch_axes(key: Any, value: Any, leaves: Sequence[Leaf]) -> Iterator[DynamicAxis]:
     for name, dims in _of_leaves(key, value, [leaf.name for leaf in leaves]):
+        if not isinstance(dims, dict | list | tuple):
+            raise ImportModelError(
+                f"from_torch: dynamic[{key!r}] = {value!r} has {dims!r} for {name!r}; expected a torch.export.Dim by "
+                f"axis there: {_SPELLING}."
+            )
         for axis, dim in dims.items() if isinstance(dims, dict) else enumerate(dims):
             if dim is None:
                 continue

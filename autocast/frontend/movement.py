@@ -159,8 +159,9 @@ def _copy(importer: Importer, node: fx.Node) -> relax.Expr:
 def _reshape(importer: Importer, node: fx.Node) -> relax.Expr:
     """Where one size is left out, torch divides by the others, and has quotients for sizes that are given, too."""
     given = node.args[1]
-    shape = [g if isinstance(g, int) and g >= 0 else s for g, s in zip(given, importer.shape(node), strict=True)]
-    return importer.emit(relax.op.reshape(importer.arg(node, 0, "self"), shape))
+    whole = importer.shape(node)  # of complex numbers that of pairs
+    shape = [g if isinstance(g, int) and g >= 0 else s for g, s in zip(given, whole, strict=False)]
+    return importer.emit(relax.op.reshape(importer.arg(node, 0, "self"), [*shape, *whole[len(shape) :]]))
 
 
 def _expand(importer: Importer, node: fx.Node) -> relax.Expr:

@@ -68,7 +68,7 @@ class Factor:
     def __init__(self, matrix: torch.Tensor, wide: torch.dtype) -> None:
         self._stored, self._matrix = matrix.dtype, matrix.to(wide)
         self._packed: torch.Tensor | None = None
-        is_of_library = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled  # type: ignore[attr-defined]
+        is_of_library = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
         if is_of_library and wide is torch.float32 and matrix.device.type == "cpu" and matrix.numel() > _SMALL:
             self._packed = torch.ops.mkldnn._reorder_linear_weight(self._matrix.t().contiguous())
 
@@ -79,8 +79,8 @@ class Factor:
             product = rounded @ self._matrix
             return product if other is None else product + other
         if other is None:
-            return torch.ops.mkldnn._linear_pointwise.default(rounded, self._packed, None, "none", [], "")  # type: ignore[no-any-return]
-        return torch.ops.mkldnn._linear_pointwise.binary(rounded, other, self._packed, None, "add")  # type: ignore[no-any-return]
+            return torch.ops.mkldnn._linear_pointwise.default(rounded, self._packed, None, "none", [], "")
+        return torch.ops.mkldnn._linear_pointwise.binary(rounded, other, self._packed, None, "add")
 
 
 def _lstm(

@@ -81,6 +81,7 @@ def _drop_identities(graph: Any) -> None:
     """Have what reads the same value read the value: onnx_ir's pass fails where several branches return one."""
     import onnx_ir as ir
 
+    node: Any
     for node in list(ir.traversal.RecursiveGraphIterator(graph)):
         if node.op_type != "Identity":
             continue

@@ -112,6 +112,22 @@ def test_a_file_that_is_being_written_is_not_taken_for_abandoned(tmp_path):
     assert path.read_bytes() == b"slow"
 
 
+def test_what_is_no_regular_file_is_left(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(OSError, match=r"Is (no regular file|a directory)"), whole_file(path):
+            pytest.fail("a file was opened")
+    assert (tmp_path / "pipe").is_fifo() and [one.name for one in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_what_a_link_leads_to_is_written(tmp_path):
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with whole_file(tmp_path / "link") as file:
+        file.write(b"new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "real").read_bytes() == b"new"
+
+
 def test_a_folder_that_cannot_be_made_is_an_error_with_its_path(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ArtifactError, match=r"write: .*/file/below cannot be written: "):

@@ -27,6 +27,20 @@ class _Of(nn.Module):
         return self.function(self.layer, x)
 
 
+class _Spectral(nn.Module):
+    """Products of some frequencies with a complex weight, written into zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 4, 4, 3, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        c = torch.fft.rfft2(x, norm="forward")
+        out = torch.zeros(x.shape[0], 4, *c.shape[2:], dtype=torch.complex64)
+        out[:, :, :4, :3] = torch.einsum("bixy,ioxy->boxy", c[:, :, :4, :3], self.weight)
+        return torch.fft.irfft2(out, s=x.shape[2:], norm="forward")
+
+
 class _Square(torch.autograd.Function):
     """Has a backward that is not its derivative."""
 
@@ -128,6 +142,7 @@ _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "a function with its own backward": (lambda: _Of(lambda layer, x: _Square.apply(layer(x))), _ROWS),
     "writes": (lambda: _Of(_in_place), _ROWS),
     "constants": (lambda: _Of(lambda layer, x: layer(x).gather(1, torch.tensor([[0], [1], [3]]))), _ROWS),
+    "frequencies": (_Spectral, (2, 3, 8, 8)),
     "views": (lambda: _Of(lambda layer, x: (x, layer(x).t(), x.t())), _ROWS),
 }
 

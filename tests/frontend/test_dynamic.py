@@ -83,6 +83,7 @@ def test_two_dynamic_dimensions_vary_freely() -> None:
         ({"batch": [("x", 0, 1, 4), ("rest.0", 0, 1, 5)]}, "several bounds"),
         ({"batch": "x"}, "is 'x'; expected dynamic="),
         ({"x": {0: 16}}, "expected an axis and a torch.export.Dim"),
+        ({"n": {"x": 0}}, "has 0 for 'x'; expected a torch.export.Dim by axis there"),
         ({"batch": ("x", 0, 1, 16)}, "does not allow batch to vary freely: name every input"),
         ({"width": ("*", 1)}, "width"),
         (["batch"], "dynamic is a list"),

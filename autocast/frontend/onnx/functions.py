@@ -36,15 +36,18 @@ def written_out(model: onnx.ModelProto, known: frozenset[str]) -> onnx.ModelProt
 
 
 def _say_defaults(model: onnx.ModelProto, names: set[str]) -> None:
-    """Attributes that nodes leave out: definitions that name them get nothing otherwise."""
+    """Attributes that nodes leave out: definitions that name them, ONNX's and the model's, get nothing otherwise."""
     versions = {one.domain: one.version for one in model.opset_import}
     opset = versions.get("", versions.get("ai.onnx", 1))
-    for node in (node for graph in graphs_of(model.graph) for node in graph.node):
+    own = {(one.domain, one.name, one.overload): list(one.attribute_proto) for one in model.functions}
+    bodies = [model.graph, *model.functions]
+    for node in (node for body in bodies for graph in graphs_of(body) for node in graph.node):
+        defaults = own.get((node.domain, node.op_type, node.overload), [])
         if node.domain in ("", "ai.onnx") and node.op_type in names:
-            said = {attribute.name for attribute in node.attribute}
-            for name, attribute in onnx.defs.get_schema(node.op_type, opset).attributes.items():
-                if name not in said and attribute.default_value.name:
-                    node.attribute.append(attribute.default_value)
+            schema = onnx.defs.get_schema(node.op_type, opset)
+            defaults = [attribute.default_value for attribute in schema.attributes.values()]
+        said = {"", *(attribute.name for attribute in node.attribute)}
+        node.attribute.extend(default for default in defaults if default.name not in said)
 
 
 def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -87,8 +90,8 @@ def _operators(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for graph in graphs_of(model.graph) for node in graph.node if node.domain in ("", "ai.onnx")}
 
 
-def graphs_of(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph, and the graphs of its branches and loops."""
+def graphs_of(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """A graph, or a function, and the graphs of its branches and loops."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:

@@ -169,3 +169,52 @@ def test_the_largest_sample_of_a_region_is_refused_by_name(tmp_path: Path) -> No
     )
     with pytest.raises(UnsupportedError, match=r"roi_align has mode='max'.*expected mode='avg'"):
         autocast.to_onnx(model, tmp_path / "regions.onnx")
+
+
+@pytest.mark.parametrize("opset", [10, 16])
+@pytest.mark.parametrize("options", [{}, {"coordinate_transformation_mode": "output_half_pixel"}])
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_regions_are_aligned_as_by_onnxruntime(opset: int, options: dict[str, str], scale: float) -> None:
+    given = options if opset >= 16 else {}
+    node = helper.make_node(
+        "RoiAlign",
+        ["x", "r", "k"],
+        ["y"],
+        output_height=2,
+        output_width=3,
+        sampling_ratio=2,
+        spatial_scale=scale,
+        **given,
+    )
+    generator = np.random.default_rng(0)
+    inputs = {
+        "x": generator.standard_normal((2, 2, 9, 8)).astype("float32"),
+        "r": np.array([[0, 0, 8, 8], [2, 3, 10, 9], [4, 4, 30, 28]], "float32"),
+        "k": np.array([0, 1, 1]),
+    }
+    values = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in inputs.items()
+    ]
+    graph = helper.make_graph(
+        [node], "main", values, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 2, 2, 3])]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    (expected,) = by_onnxruntime(model, inputs)
+    np.testing.assert_allclose(autocast.from_onnx(model)(*inputs.values()), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_the_largest_of_a_region_is_refused_as_onnx_has_another() -> None:
+    node = helper.make_node("RoiAlign", ["x", "r", "k"], ["y"], mode="max")
+    values = [
+        helper.make_tensor_value_info(name, dtype, shape)
+        for name, dtype, shape in (
+            ("x", TensorProto.FLOAT, [1, 1, 4, 4]),
+            ("r", TensorProto.FLOAT, [1, 4]),
+            ("k", TensorProto.INT64, [1]),
+        )
+    ]
+    graph = helper.make_graph(
+        [node], "main", values, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 1, 1, 1])]
+    )
+    with pytest.raises(UnsupportedError, match="RoiAlign with mode='max': 1 node"):
+        autocast.from_onnx(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9))

@@ -99,6 +99,23 @@ def test_a_function_of_the_model_is_written_out() -> None:
     np.testing.assert_array_equal(autocast.from_onnx(model)(x), x * 2)
 
 
+@pytest.mark.parametrize(("given", "slope"), [({}, 0.3), ({"alpha": 0.5}, 0.5)])
+def test_a_function_of_the_model_has_defaults(given: dict[str, float], slope: float) -> None:
+    leaky = onnx.parser.parse_function(
+        '<opset_import: ["" : 20], domain: "own"> leaky <alpha: float = 0.3> (a) => (b) '
+        "{ b = LeakyRelu <alpha: float = @alpha> (a) }"
+    )
+    outer = onnx.parser.parse_function(
+        '<opset_import: ["" : 20, "own" : 1], domain: "own"> outer (a) => (b) { b = own.leaky (a) }'
+    )
+    name = "leaky" if given else "outer"  # the default is said within a function, too
+    model = model_of([helper.make_node(name, ["x"], ["y"], domain="own", **given)])
+    model.functions.extend([leaky, outer])
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    x = np.full((2, 3), -1, "float32")
+    np.testing.assert_allclose(autocast.from_onnx(model)(x), x * np.float32(slope))
+
+
 def test_an_operator_that_is_known_is_not_written_out() -> None:
     model = model_of([helper.make_node("Celu", ["x"], ["y"])])
     assert operators(written_out(model, frozenset({"Celu"}))) == ["Celu"]

@@ -219,6 +219,19 @@ def test_an_operator_of_onnxruntime_computes_what_onnxruntime_does(
     np.testing.assert_allclose(outputs, expected, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("opset", [12, 13])
+def test_quantized_probabilities_are_of_as_many_axes_as_their_opset_says(opset: int) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (uint8[3,4,5] x) => (uint8[3,4,5] y)
+        <float s = {{0.1}}, uint8 z = {{100}}, float t = {{0.003}}, uint8 o = {{0}}> {{
+          y = com.microsoft.QLinearSoftmax <axis = 1, opset = {opset}> (x, s, z, t, o) }}"""
+    )
+    x = np.random.default_rng(0).integers(80, 120, (3, 4, 5)).astype("uint8")
+    (expected,) = by_onnxruntime(model, {"x": x})
+    assert np.abs(autocast.from_onnx(model)(x).astype(int) - expected).max() <= 1
+
+
 @pytest.mark.parametrize("options", [{}, {"epsilon": 1e-3}])
 def test_norms_that_onnxruntime_writes_in_the_domain_of_onnx_are_imported(options: dict[str, Any]) -> None:
     """SimplifiedLayerNormalization is none of ONNX's, LayerNormalization is none in opset 13."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from autocast.frontend.onnx.converters.node import Converter, Node, sized
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, sized
 from autocast.operators import own
 
 op = relax.op
@@ -28,4 +28,28 @@ def _non_max_suppression(node: Node) -> relax.Expr:
     return node.emit(op.concat([groups, node.emit(op.expand_dims(numbers, 1))], axis=1))
 
 
-CONVERTERS: dict[str, Converter] = {"NonMaxSuppression": _non_max_suppression}
+def _roi_align(node: Node) -> relax.Expr:
+    """Regions begin half a pixel of the features before what they say, or, in the older mode, where they say."""
+    asked = node.attributes
+    mode, scale = str(asked.get("mode", "avg")), float(asked.get("spatial_scale", 1.0))
+    node.refuse(f"mode={mode!r}", mode != "avg", "expected 'avg'")
+    default = "output_half_pixel" if node.opset < 16 else "half_pixel"
+    coordinates = str(asked.get("coordinate_transformation_mode", default))
+    known = ("half_pixel", "output_half_pixel")
+    node.refuse(f"coordinate_transformation_mode={coordinates!r}", coordinates not in known, f"expected one of {known}")
+    features, regions, images = (node[at] for at in range(3))
+    aligned = coordinates == "half_pixel"
+    if aligned:
+        regions = node.emit(op.subtract(regions, relax.const(0.5 / scale, dtype(regions))))
+    images = node.emit(op.expand_dims(node.cast(images, dtype(regions)), 1))
+    return op.vision.roi_align(
+        features,
+        node.emit(op.concat([images, regions], axis=1)),
+        (int(asked.get("output_height", 1)), int(asked.get("output_width", 1))),
+        scale,
+        int(asked.get("sampling_ratio", 0)),
+        aligned,
+    )
+
+
+CONVERTERS: dict[str, Converter] = {"NonMaxSuppression": _non_max_suppression, "RoiAlign": _roi_align}

@@ -6,6 +6,7 @@ do, and only then multiplied by both scales over the result's: those are one flo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -173,11 +174,22 @@ def _qlinear_unary(name: str) -> Converter:
 
     def convert(node: Node) -> relax.Expr:
         x = _quantized(node, 0)
-        attributes = {key: value for key, value in node.attributes.items() if key not in ("channels_last", "opset")}
+        attributes = {key: value for key, value in node.attributes.items() if key != "channels_last"}
         node.refuse("channels_last=1", bool(node.attributes.get("channels_last")), "expected channels first")
         return _result(node, node.other(name, (x.real(node),), attributes), 3, x.tensor)
 
     return convert
+
+
+def _qlinear_softmax(node: Node) -> relax.Expr:
+    """`opset` says whether it is over one axis, as from opset 13 on, or over all from that one on."""
+    x = _quantized(node, 0)
+    real, sizes = node.emit(x.real(node)), shape(x.tensor)
+    if int(node.attributes.get("opset", node.opset)) >= 13:
+        return _result(node, op.nn.softmax(real, int(node.attributes.get("axis", -1))), 3, x.tensor)
+    axis = int(node.attributes.get("axis", 1)) % len(sizes)
+    rows = node.emit(op.reshape(real, [math.prod(sizes[:axis]), math.prod(sizes[axis:])]))
+    return _result(node, node.reshaped(node.emit(op.nn.softmax(rows, 1)), sizes), 3, x.tensor)
 
 
 def _qlinear_concat(node: Node) -> relax.Expr:
@@ -303,6 +315,6 @@ CONVERTERS: dict[str, Converter] = {
     f"{_MICROSOFT}QLinearLeakyRelu": _qlinear_unary("LeakyRelu"),
     f"{_MICROSOFT}QLinearMul": _qlinear_binary(op.multiply),
     f"{_MICROSOFT}QLinearSigmoid": _qlinear_unary("Sigmoid"),
-    f"{_MICROSOFT}QLinearSoftmax": _qlinear_unary("Softmax"),
+    f"{_MICROSOFT}QLinearSoftmax": _qlinear_softmax,
     f"{_MICROSOFT}QuantizeLinear": _linear("QuantizeLinear"),
 }
