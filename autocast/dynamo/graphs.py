@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -19,6 +19,7 @@ from autocast.dynamo.traceable import make_traceable
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend import from_torch
 from autocast.frontend.conditions import ASSUMED, Condition, guarded
+from autocast.frontend.writes import Samples
 from autocast.kernels import detect_target
 from autocast.model.value import Model
 from autocast.runtime.executable import Executable
@@ -106,13 +107,18 @@ class _Code:
         return Executable(replace(self.variant, params=params))
 
 
-@dataclass(frozen=True)
 class _Ready:
     """An executable, and the weights that it was made with."""
 
-    weights: Mapping[str, torch.Tensor]
-    versions: list[tuple[int, int]]
-    executable: Executable
+    def __init__(self, weights: Mapping[str, torch.Tensor], make: Callable[[Mapping[str, torch.Tensor]], Executable]):
+        self.weights = weights
+        self._versions, self._samples = _versions(weights), Samples(list(weights.values()))
+        self._sampled = self._samples()
+        self.executable = make(weights)
+
+    def is_current(self) -> bool:
+        """Whether the weights have the values that it was made with."""
+        return self._versions == _versions(self.weights) and self._sampled == self._samples()
 
     @cached_property
     def memories(self) -> frozenset[int]:
@@ -275,9 +281,9 @@ class Graph:
         """What runs these inputs: with their numbers, and their weights as they are now."""
         key = (self.key_of(inputs), *(id(inputs[i]) for i in self.weights))
         ready = self._ready.get(key)
-        if ready is None or ready.versions != _versions(ready.weights):
+        if ready is None or not ready.is_current():
             weights = {_name(i): inputs[i] for i in self.weights}
-            ready = _Ready(weights, _versions(weights), self.code(inputs).ready(weights))
+            ready = _Ready(weights, self.code(inputs).ready)
             self._ready.pop(key, None)
             self._ready[key] = ready
             if len(self._ready) > _KEPT:

@@ -20,7 +20,7 @@ from autocast.messages import shown
 from autocast.model import files, saving
 from autocast.model.mode import training_mode
 
-#: The attribute of `main` that says who imported it, "torch"; modules from elsewhere do not have it.
+#: The attribute of `main` that says who imported it, "torch" or "onnx"; modules from elsewhere do not have it.
 IMPORTED_FROM = "imported_from"
 
 #: The attribute of `main` that has the names in the source's checkpoints that no parameter has: of each, the parameter

@@ -47,7 +47,7 @@ class Signature:
     """The inputs of `main` (parameters excluded) and the bounds of its symbolic dimensions, by name.
 
     `chosen_from` names those of which an operator takes the largest, smallest or middle element, and the operator;
-    `fitted` has the shapes that `main` asserts of inputs, in terms of their dimensions. `from_torch` says whether
+    `fitted` has the shapes that `main` asserts of inputs, in terms of their dimensions. `is_imported` says whether
     examples and `dynamic=` made the shapes what they are; otherwise somebody wrote them in main's types. `written` are
     the positions of the inputs that a call writes into, in the order of main's last results, which are written.
     `outputs` are all that is returned, those among it. `rows` are positions of inputs that number rows of tables.
@@ -58,7 +58,7 @@ class Signature:
     lower_bounds: dict[str, int]
     chosen_from: dict[str, str]
     fitted: dict[str, tuple[Size, ...]]
-    from_torch: bool
+    is_imported: bool
     written: tuple[int, ...] = ()
     outputs: Outputs = None
     rows: tuple[tuple[int, Rows], ...] = ()
@@ -73,7 +73,7 @@ class Signature:
         """
         if len(args) != len(self.inputs):
             names = ", ".join(f"{spec.name}: {spec}" for spec in self.inputs)
-            others = "; other values were fixed when the model was imported" if self.from_torch else ""
+            others = "; other values were fixed when the model was imported" if self.is_imported else ""
             raise InputError(
                 f"main: got {len(args)} inputs, expected {len(self.inputs)} ({names}). "
                 f"Pass these alone, in this order{others}"
@@ -152,7 +152,7 @@ class Signature:
                 f"main: input {spec.name} has size {got} along axis {axis}, expected {name} {bounds}. "
                 + (
                     f'Import the model with wider bounds: dynamic={{"{name}": ("{spec.name}", {axis}, {wider})}}'
-                    if self.from_torch
+                    if self.is_imported
                     else f"Change the bound that main has in its attribute tir_var_{bound}_bound"
                 )
             )
@@ -169,14 +169,14 @@ class Signature:
             conversion = f"to(torch.{spec.dtype})" if is_torch(arg) else f"astype({spec.dtype!r})"
             return f"Convert it: {spec.name}.{conversion}"
         if len(arg.shape) != len(spec.shape):
-            other = "import the model with examples like this" if self.from_torch else "change its type in main"
+            other = "import the model with examples like this" if self.is_imported else "change its type in main"
             return f"Give it {len(spec.shape)} axes, or {other}"
         pairs = enumerate(zip(spec.shape, arg.shape, strict=True))
         axis = next((axis for axis, (expected, got) in pairs if isinstance(expected, int) and expected != got), None)
         if axis is None:
             return "Inputs that share a dimension must have the same size along it, and what is a multiple must be one"
         where = f"Where sizes vary along axis {axis}"
-        if self.from_torch:
+        if self.is_imported:
             return f'{where}, import the model with it: dynamic={{"n": ("{spec.name}", {axis})}}'
         shape = (f"{spec.name}_{axis}" if at == axis else size for at, size in enumerate(spec.shape))
         sizes = ", ".join(str(size) if isinstance(size, int) else f'"{text_of(size)}"' for size in shape)

@@ -66,7 +66,8 @@ def compile(
     model_or_module : Model or IRModule
         Every parameter of an IRModule's `main` is an input; a `Model` binds its own parameters. They are read now,
         and an executable does not change with them. Where torch has written to those of an imported module since
-        (`load_state_dict`, an optimizer), there is a new executable; after other writes call `model.replace()` first.
+        (`load_state_dict`, an optimizer), there is a new executable; after writes that torch does not count, and that
+        no sample of the values shows, call `model.replace()` first.
     device : str
         "cpu", whose kernels are ours; or a device of torch's, which runs `to_torch`: "torch:cpu", "cuda", "cuda:1",
         "mps", "xpu", whichever there is. What is returned then takes calls and state as an Executable does.

@@ -47,7 +47,7 @@ def signature_of(main: relax.Function, count: int, dimensions: Dimensions | None
         _bounds(main, "tir_var_lower_bound"),
         _chosen_from(main, dimensions),
         _fitted(main, dimensions),
-        (main.attrs or {}).get(IMPORTED_FROM) == "torch",
+        IMPORTED_FROM in (main.attrs or {}),
         written_of(main),
         None if may_end_before(main) else _outputs(without_updates(main, main.ret_ty), dimensions),
         rows_of(main, count, dimensions),

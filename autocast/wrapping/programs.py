@@ -50,14 +50,14 @@ class _Program:
     model : Model
         The module, with casts.
     executable : callable
-        The model, compiled with the weights as they were after so many `writes`.
+        The model, compiled with the weights as they were after these `writes`.
     results : Results, optional
         How the module nests what it returns; None: one tensor.
     """
 
     model: Model
     executable: Callable[..., Any]
-    writes: int
+    writes: tuple[int, bytes]
     results: Results | None
 
     def computed(self, tensors: list[torch.Tensor]) -> Any:

@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn.modules import module as all_modules
 from torch.utils.hooks import RemovableHandle
 
+from autocast.frontend.writes import Samples
+
 _hooks = operator.attrgetter("_forward_pre_hooks", "_forward_hooks")
 _holders = operator.attrgetter("_parameters", "_buffers", "_modules")
 _version = operator.attrgetter("_version")
@@ -63,6 +65,7 @@ class Weights:
         #: Those that count how often they were written: what was made in inference mode does not.
         self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
         self._addresses = self._addresses_now()
+        self._samples = Samples(self._tensors)
 
     def are_here(self) -> bool:
         """Whether the module has the same tensors and submodules, and the tensors are where they were."""
@@ -78,6 +81,6 @@ class Weights:
         """Somebody may exchange the memory of a tensor (`parameter.data = ...`, `module.to(...)`)."""
         return list(map(torch.Tensor.data_ptr, self._tensors))
 
-    def writes(self) -> int:
-        """How often the tensors were written, all together: more often after each write."""
-        return sum(map(_version, self._counted))
+    def writes(self) -> tuple[int, bytes]:
+        """What is another after each write to the tensors, which are where they were."""
+        return sum(map(_version, self._counted)), self._samples()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -22,15 +23,24 @@ def _network() -> tuple[nn.Module, torch.Tensor]:
 
 
 def _write(module: nn.Module, x: torch.Tensor, how: str) -> None:
-    if how == "load_state_dict":
+    if how == "data":
+        for parameter in module.parameters():
+            parameter.data.mul_(1.5)
+    elif how == "array":
+        for parameter in module.parameters():
+            parameter.detach().numpy()[...] *= 1.5
+    elif how == "load_state_dict":
         module.load_state_dict({name: value * 1.5 for name, value in module.state_dict().items()})
     else:
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.5, fused=how == "fused")
         module(x).square().mean().backward()
         optimizer.step()
 
 
-@pytest.mark.parametrize("how", ["load_state_dict", "optimizer"])
+_WAYS = ["load_state_dict", "optimizer", "fused", "data", "array"]
+
+
+@pytest.mark.parametrize("how", _WAYS)
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_model_computes_with_what_torch_wrote_and_an_executable_with_what_it_was_made_of(
     how: str, cached: bool
@@ -47,6 +57,41 @@ def test_a_model_computes_with_what_torch_wrote_and_an_executable_with_what_it_w
     assert vm.compile(model) is vm.compile(model)
 
 
+@pytest.mark.parametrize("how", _WAYS)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_wraps_a_module_computes_with_what_torch_wrote(how: str, compiled: bool) -> None:
+    module, x = _network()
+    options = {"policy": "mp0"}
+    if compiled:
+        called: Any = torch.compile(module, backend="autocast", options=options)
+    else:
+        called = autocast.wrap(module, **options)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(called(x), module(x))
+        _write(module, x, how)
+
+
+def test_a_fused_step_counts_where_no_sample_changes() -> None:
+    """Of a table whose other rows learn nothing."""
+    table = nn.Embedding(9, 64)
+    wrapped, optimizer = autocast.wrap(table, policy="mp0"), torch.optim.SGD(table.parameters(), lr=1.0, fused=True)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(wrapped(torch.tensor([1])), table(torch.tensor([1])))
+        table(torch.tensor([1])).sum().backward()
+        optimizer.step()
+
+
+def test_a_module_that_is_gone_was_not_written() -> None:
+    module, x = _network()
+    model = autocast.from_torch(module, (x,))
+    executable = vm.compile(model)
+    del module
+    gc.collect()
+    assert vm.compile(model) is executable
+
+
 def test_an_executable_starts_from_the_buffers_that_it_was_made_of() -> None:
     """Somebody who compares them runs torch's module first, which moves its running statistics."""
     module = nn.BatchNorm1d(4).train()
@@ -60,12 +105,12 @@ def test_an_executable_starts_from_the_buffers_that_it_was_made_of() -> None:
             torch.testing.assert_close(torch.from_dlpack(executable.state[name]), module.state_dict()[name])
 
 
-def test_writes_that_torch_does_not_count_change_nothing_by_half() -> None:
+def test_writes_that_nobody_sees_change_nothing_by_half() -> None:
+    """Of one number that is in no sample."""
     module, x = _network()
     model = autocast.from_torch(module, (x,))
     before = model(x)
-    for parameter in module.parameters():
-        parameter.data.mul_(1.5)
+    module[1].weight.data[0, 0] += 1
     torch.testing.assert_close(model(x), before, rtol=0, atol=0)
     torch.testing.assert_close(model.replace()(x), module(x))
 

@@ -26,8 +26,8 @@ from autocast.frontend.onnx.loops import unrolled, with_outer_initializers
 from autocast.frontend.onnx.operators import full_name, mistaken
 from autocast.frontend.onnx.recurrent import RECURRENT
 from autocast.frontend.relax import from_relax
-from autocast.messages import checked_path, reason
-from autocast.model.value import Model
+from autocast.messages import check_kind, checked_path, reason
+from autocast.model.value import IMPORTED_FROM, Model
 
 
 def from_onnx(
@@ -49,6 +49,7 @@ def from_onnx(
         (`{"batch": 1}`), which then do not vary; nor does one whose bounds are equal.
     constants : mapping, optional
         Values of inputs, which then are no inputs: `{"rate": 16000}`. What they decide, branches and shapes, is known.
+        Inputs that have a value in the model, as all weights of old files do, are none either.
 
     Returns
     -------
@@ -81,7 +82,7 @@ def from_onnx(
         main = main.with_attr("tir_var_lower_bound", {name: low for name, (low, _) in bounds.items()})
         main = main.with_attr("tir_var_upper_bound", {n: high for n, (_, high) in bounds.items() if high is not None})
     values = {name: array for name, (_, array) in importer._params.items()}
-    mod["main"] = main
+    mod["main"] = main.with_attr(IMPORTED_FROM, "onnx")
     imported = from_relax(mod, values)
     statistics = {name for node in model.graph.node if node.op_type == "BatchNormalization" for name in node.input[3:]}
     return imported.replace(
@@ -110,6 +111,8 @@ def _loaded(path_or_model: Any) -> onnx.ModelProto:
                 "as onnx.load(path) returns it"
             )
         return path_or_model
+    kinds = str | os.PathLike
+    check_kind("from_onnx", path_or_model, kinds, ImportModelError, "the path of a file, or an onnx.ModelProto")
     path = checked_path("from_onnx", path_or_model, ImportModelError)
     try:
         return onnx.load(path)

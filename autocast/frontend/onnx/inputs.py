@@ -38,7 +38,7 @@ def make_dynamic(graph: onnx.GraphProto, dynamic: Mapping[str, Any] | None) -> d
             if len(row) == 4 and is_count(row[2]) and row[2] == row[3]:
                 dims[row[1]].dim_value = row[2]
             elif len(row) > 2:
-                bounds[name] = (row[2], row[3] if len(row) == 4 else None)
+                bounds[name] = _bounds(name, row)
     if dynamic:
         del graph.value_info[:]  # of operators that ONNX does not infer: they say the sizes that were
         for output in graph.output:
@@ -46,8 +46,23 @@ def make_dynamic(graph: onnx.GraphProto, dynamic: Mapping[str, Any] | None) -> d
     return bounds
 
 
+def _bounds(name: str, row: tuple[Any, ...]) -> tuple[int, int | None]:
+    """The minimum, 0 where it is left out, and the maximum, None where it is."""
+    lower, upper = row[2] or 0, row[3] if len(row) == 4 else None
+    if not is_count(lower) or (upper is not None and not (is_count(upper) and upper >= lower)):
+        raise ImportModelError(
+            f"from_onnx: dynamic[{name!r}] is {row!r}; expected {_SPELLING}. Minimum and maximum are whole numbers, "
+            "or None where there is none"
+        )
+    return lower, upper
+
+
 def _fix(graph: onnx.GraphProto, name: str, size: int) -> None:
     """Give the inputs' dimensions that are called `name` a size."""
+    if not size:
+        raise ImportModelError(
+            f"from_onnx: dynamic[{name!r}] is 0; expected a size of at least 1, as 0 says in ONNX that it varies"
+        )
     shapes = [value.type.tensor_type.shape for value in graph.input if value.type.HasField("tensor_type")]
     names = [dim.dim_param for shape in shapes for dim in shape.dim if dim.dim_param]
     if name not in names:
@@ -63,8 +78,7 @@ def make_constant(graph: onnx.GraphProto, constants: Mapping[str, Any] | None) -
     """Give the inputs that `constants` names their values; dimensions of theirs that have names get sizes."""
     spelling = 'constants={"rate": 16000}, the values of inputs'
     check_kind("from_onnx: constants", constants, Mapping | None, ImportModelError, spelling)
-    initialized = {tensor.name for tensor in graph.initializer}
-    inputs = {value.name: value for value in graph.input if value.name not in initialized}
+    inputs = {value.name: value for value in graph.input}
     for name, value in (constants or {}).items():
         if name not in inputs or not inputs[name].type.HasField("tensor_type"):
             raise ImportModelError(
@@ -87,8 +101,17 @@ def make_constant(graph: onnx.GraphProto, constants: Mapping[str, Any] | None) -
         for dim, size in zip(dims or (), array.shape, strict=False):
             if dim.dim_param:
                 _fix(graph, dim.dim_param, size)
+        for default in [tensor for tensor in graph.initializer if tensor.name == name]:
+            graph.initializer.remove(default)
         graph.initializer.append(numpy_helper.from_array(array.astype(dtype), name))
-        graph.input.remove(inputs[name])
+    _drop_initialized(graph)
+
+
+def _drop_initialized(graph: onnx.GraphProto) -> None:
+    """What has a value is no input: in files of IR version 3 all weights are."""
+    initialized = {tensor.name for tensor in graph.initializer}
+    for value in [value for value in graph.input if value.name in initialized]:
+        graph.input.remove(value)
 
 
 def _holds(dtype: np.dtype[Any], array: np.ndarray) -> bool:

@@ -123,7 +123,7 @@ def test_an_imported_model_is_autocast_like_any_other() -> None:
 @pytest.mark.parametrize(
     ("model", "error", "message"),
     [
-        (None, ImportModelError, "got a NoneType for the path"),
+        (None, ImportModelError, "got a NoneType, expected the path of a file, or an onnx.ModelProto"),
         ("nowhere.onnx", ImportModelError, "nowhere.onnx cannot be read"),
         (__file__, ImportModelError, "test_importing.py cannot be read"),
         (onnx.ModelProto(), ImportModelError, "ONNX's checker refuses the model"),
@@ -146,11 +146,42 @@ def test_what_cannot_be_imported_is_an_error_that_says_why(model: Any, error: ty
         autocast.from_onnx(model)
 
 
-@pytest.mark.parametrize("dynamic", [3, {"n": 3}, {"n": ("z", 0)}, {"n": ("x", 5)}, {"a b": ("x", 0)}])
+#: The last three have bounds that are none.
+_WRONG = [
+    *(3, {"n": 3}, {"n": ("z", 0)}, {"n": ("x", 5)}, {"a b": ("x", 0)}),
+    *({"n": ("x", 0, "1")}, {"n": ("x", 0, 1, 2.5)}, {"n": ("x", 0, 4, 2)}),
+]
+
+
+@pytest.mark.parametrize("dynamic", _WRONG)
 def test_dynamic_that_names_what_is_not_there_is_refused(dynamic: Any) -> None:
     model = graph_of([helper.make_node("Relu", ["x"], ["y"])])
     with pytest.raises(ImportModelError, match=r"from_onnx: dynamic.*expected dynamic="):
         autocast.from_onnx(model, dynamic=dynamic)
+
+
+def test_a_size_of_zero_is_refused_and_a_bound_may_be_left_out() -> None:
+    model = graph_of([helper.make_node("Relu", ["x"], ["y"])], shape=("n",))
+    with pytest.raises(ImportModelError, match="expected a size of at least 1"):
+        autocast.from_onnx(model, dynamic={"n": 0})
+    bounded = autocast.from_onnx(model, dynamic={"n": ("x", 0, None, 3)})
+    assert bounded(np.ones(2, "float32")).shape == (2,)
+    with pytest.raises(
+        InputError, match=r'expected n in 0 to 3. Import the model with wider bounds: dynamic=\{"n": \("x"'
+    ):
+        bounded(np.ones(4, "float32"))
+
+
+def test_inputs_that_have_a_value_are_none() -> None:
+    """In files of IR version 3 all weights are inputs, too."""
+    net, x = nn.Linear(8, 4).eval(), torch.randn(2, 8)
+    file = exported(net, (x,), dynamo=False, input_names=["x"], keep_initializers_as_inputs=True)
+    assert len(file.graph.input) == 3
+    model = autocast.from_onnx(file)
+    assert model.input_names == ("x",) and len(file.graph.input) == 3
+    torch.testing.assert_close(model(x), net(x))
+    zero = autocast.from_onnx(file, constants={"bias": np.zeros(4, "float32")})
+    torch.testing.assert_close(zero(x), net(x) - net.bias)
 
 
 #: Every fiftieth of ONNX's node tests; `python -m tests.onnx_suite` runs all.
