@@ -9,6 +9,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, cast, dims
 from autocast.frontend.importer import Importer
 from autocast.operators import own
+from autocast.operators.own.grouped import products_of_groups
 
 
 def _grouped(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -19,6 +20,8 @@ def _grouped(importer: Importer, node: fx.Node) -> relax.Expr:
         product = relax.op.matmul(x, weight)
     elif len(dims(x)) == 2 and len(dims(weight)) == 3:
         product = own.grouped_matmul(x, weight, ends)
+    elif len(dims(x)) == len(dims(weight)) == 2:  # the gradient of the matrices
+        product = products_of_groups(importer.emit, importer.emit(relax.op.permute_dims(x)), ends, weight)
     else:
         raise ImportModelError("a grouped product of something else than rows and a matrix for each group of them")
     result = importer.emit(product)
@@ -27,8 +30,19 @@ def _grouped(importer: Importer, node: fx.Node) -> relax.Expr:
     return cast(importer, result, importer.dtype(node))
 
 
+def _grouped_backward(importer: Importer, node: fx.Node) -> list[relax.Expr]:
+    """The gradients of the rows and of the matrices."""
+    x, weight, ends, g = (
+        importer.arg(node, i, name) for i, name in enumerate(("input", "weight", "offs", "grad_output"))
+    )
+    turned = importer.emit(relax.op.permute_dims(weight, [0, 2, 1]))
+    rows = importer.emit(own.grouped_matmul(g, turned, ends))
+    return [rows, importer.emit(products_of_groups(importer.emit, x, ends, g))]
+
+
 #: Converters by the name of the overload.
 EXPERTS: dict[str, Converter] = {
     "_grouped_mm.default": _grouped,
     "transformers::grouped_mm_fallback.default": _grouped,
+    "transformers::grouped_mm_fallback_backward.default": _grouped_backward,
 }

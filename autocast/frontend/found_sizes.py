@@ -35,7 +35,7 @@ _Type: TypeAlias = Callable[[], tvm.ir.Type]
 _SIZES = ("int", "Optional[int]", "List[int]", "Optional[List[int]]")
 
 #: Operators whose results have as many elements as their numbers say.
-_COUNTING = ("arange.start_step",)
+_COUNTING = ("arange.default", "arange.start", "arange.start_step")
 
 #: Operators whose converters take a number that values decide for a tensor, although torch calls it a place.
 _BY_TENSOR = ("select.int",)

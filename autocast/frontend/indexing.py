@@ -116,7 +116,8 @@ def with_slice(importer: Importer, node: fx.Node, x: relax.Expr, source: relax.E
 
 def _arange(importer: Importer, node: fx.Node) -> relax.Expr:
     """`start + i * step` for as many i as torch counts: where a step is negative TVM counts others."""
-    start, end, step = (importer.arg(node, at, name, 1) for at, name in enumerate(("start", "end", "step")))
+    bounds = [importer.arg(node, at, "") for at in range(len(node.args))]
+    start, end, step = [[0, *bounds, 1], [*bounds, 1], bounds][len(bounds) - 1]
     (count,), dtype = importer.type_of(node.meta["val"])
     if isinstance(step, int) and step > 0 and "float" not in dtype:
         return importer.emit(op.arange(start, end, step, dtype))
@@ -220,6 +221,8 @@ def _nonzero(importer: Importer, node: fx.Node) -> relax.Expr:
 INDEXING: dict[str, Converter] = {
     "_unsafe_index.Tensor": _index,
     "_unsafe_masked_index.default": _masked_index,
+    "arange.default": _arange,
+    "arange.start": _arange,
     "arange.start_step": _arange,
     "eye.default": _eye,
     "eye.m": _eye,

@@ -1,5 +1,7 @@
 """Mixtures of experts: products of sorted rows with the matrix of each one's group."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import transformers
@@ -37,6 +39,20 @@ def test_each_row_is_multiplied_by_the_matrix_of_its_group(function: object, dty
         exact = _fallback(x.double(), weight.double(), ends)
         error = relative_error(executable(x, weight, ends).double(), exact)
         assert error <= max(1e-6, 1.01 * relative_error(module(x, weight, ends).double(), exact))
+
+
+@pytest.mark.parametrize(("function", "dtype"), [(_fallback, torch.float32), (_grouped, torch.bfloat16)])
+def test_gradients_of_groups_are_those_of_torch(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
+    compiled = torch.compile(function, backend="autocast", options={"policy": "mp0"})
+    for ends in ENDS.values():
+        x, weight = torch.randn(9, 16).to(dtype), torch.randn(4, 24, 16).to(dtype)
+        found = []
+        for called in (compiled, function):
+            leaves = [one.clone().requires_grad_() for one in (x, weight)]
+            called(*leaves, torch.tensor(ends, dtype=torch.int32)).square().sum().backward()
+            found.append([leaves[0].grad[: ends[-1]], leaves[1].grad])  # rows behind are anything to torch
+        for ours, theirs in zip(*found, strict=True):
+            assert relative_error(ours.double(), theirs.double()) <= (1e-5 if dtype is torch.float32 else 2e-2)
 
 
 def test_groups_of_any_number_of_rows_are_multiplied() -> None:

@@ -97,13 +97,17 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
         seen |= {n.target.__name__ for n in program.graph.nodes if n.op == "call_function"}
     seen |= {f"_upsample_{how}2d_aa.default" for how in ("bicubic", "bilinear")}  # "bicubic antialiased", split further
     seen |= {
+        "arange.default",
+        "arange.start",
         "where.Scalar",
         "where.ScalarOther",
         "where.ScalarSelf",
         "rsub.Scalar",
     }  # what torch splits grid_sampler into
     seen |= {f"autocast::{layer}.default" for layer in ("gru", "lstm", "rnn")}  # test_recurrent.py
-    seen |= {"_grouped_mm.default", "transformers::grouped_mm_fallback.default"}  # test_experts.py
+    seen |= {"_grouped_mm.default"} | {
+        f"transformers::grouped_mm_fallback{of}.default" for of in ("", "_backward")
+    }  # test_experts.py
     seen |= QUANTIZED.keys()  # test_quantized.py
     seen |= {"new_full.default", "unbind.int"}  # "ldexp" and "unbind_copy", split further
     seen |= {"scatter_reduce.two"}  # test_scatter_reduces_as_torch_does

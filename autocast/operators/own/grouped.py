@@ -7,6 +7,8 @@ Source: Gale, Narayanan, Young, Zaharia, "MegaBlocks: efficient sparse training 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm import relax
 
 from autocast.errors import IllFormedModuleError
@@ -24,6 +26,18 @@ def rows_of_groups(x: relax.Expr, ends: relax.Expr) -> relax.Expr:
     group = op.sum(op.astype(ended, dtype), 0)
     inside = op.equal(op.expand_dims(op.arange(0, groups, 1, dtype), 1), group)
     return op.expand_dims(inside, 2)
+
+
+def products_of_groups(
+    emit: Callable[[relax.Expr], relax.Expr], x: relax.Expr, ends: relax.Expr, y: relax.Expr
+) -> relax.Expr:
+    """xᵀ y over the rows of each group, (groups, columns of x, columns of y): rows of the others are zeros.
+
+    It is the gradient of `grouped_matmul` with respect to the matrices, where y is that of its result.
+    """
+    inside = emit(rows_of_groups(x, ends))
+    of_groups = emit(op.where(inside, x, relax.const(0.0, dtype_of(x))))
+    return op.matmul(emit(op.permute_dims(of_groups, [0, 2, 1])), emit(op.expand_dims(y, 0)))
 
 
 def _result(call: relax.Call) -> relax.TensorType:

@@ -10,9 +10,9 @@ from tvm.relax import op
 from autocast.errors import GradientError
 from autocast.ir import dtype_of
 from autocast.operators import own
-from autocast.operators.own.grouped import rows_of_groups
+from autocast.operators.own.grouped import products_of_groups
 from autocast.training.gradients.registry import Adjoint, Backward, gradient
-from autocast.training.gradients.shapes import known_shape, number, rank, reshaped, unbroadcast
+from autocast.training.gradients.shapes import known_shape, rank, reshaped, unbroadcast
 
 
 def _transposed(matrix: relax.Expr, count: int) -> relax.Expr:
@@ -88,15 +88,9 @@ def _einsum(b: Backward) -> list[Adjoint]:
 
 
 def _grouped_matmul(b: Backward) -> list[Adjoint]:
-    """Of the matrices, a product for each group in which the rows of the others are zeros."""
     x, weight, ends = b.call.args
     rows = own.grouped_matmul(b.adjoint, _transposed(weight, 3), ends) if b.needs[0] else None
-    if not b.needs[1]:
-        return [rows, None, None]
-    inside = b.emit(rows_of_groups(x, ends))
-    of_groups = b.emit(op.where(inside, x, number(0.0, x)))
-    adjoint = b.emit(op.expand_dims(b.adjoint, 0))
-    return [rows, op.matmul(_transposed(of_groups, 3), adjoint), None]
+    return [rows, products_of_groups(b.emit, x, ends, b.adjoint) if b.needs[1] else None, None]
 
 
 RULES = (
