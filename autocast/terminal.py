@@ -21,15 +21,17 @@ def output() -> Console:
     """What a command prints on: as wide as the terminal or COLUMNS says, else as text is."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else TEXT_WIDTH, emoji=False)
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else TEXT_WIDTH
+    return Console(width=width, emoji=False, markup=False)
 
 
 def to_text(renderable: RenderableType, width: int = TEXT_WIDTH) -> str:
-    """Plain text, without colours, `width` columns wide at most; trailing blanks are removed."""
+    """Plain text, without colours, `width` columns wide at most, in a notebook too; trailing blanks are removed."""
     from rich.console import Console  # not where nothing is shown: see `settings.table`
 
     stream = io.StringIO()
-    Console(file=stream, width=width, color_system=None, force_terminal=False, emoji=False).print(renderable)
+    plain = {"color_system": None, "force_terminal": False, "force_jupyter": False, "emoji": False, "markup": False}
+    Console(file=stream, width=width, **plain).print(renderable)  # type: ignore[arg-type]
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 

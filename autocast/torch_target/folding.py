@@ -45,7 +45,7 @@ def fold(root: torch.nn.Module, graph: fx.Graph) -> None:
 
 def has_effect(node: fx.Node) -> bool:
     """Whether a node changes something that a caller sees."""
-    return node.is_impure() or node.target == "copy_"
+    return node.is_impure() or node.target == "copy_" or "out" in node.kwargs
 
 
 def drop_unused(module: fx.GraphModule) -> None:

@@ -37,6 +37,8 @@ def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) ->
     """
     if not constant and _calls(graph, F.group_norm):
         return
+    for node in _calls(graph, torch.ops.aten.convolution_backward):
+        _lay_as_weights(graph, node)
     for node in _calls(graph, torch.ops.aten.convolution_backward) + _calls(graph, torch.conv_transpose2d):
         if node.target is torch.conv_transpose2d or len(node.args[4]) == 2:  # strides, one for each axis
             _move_channels(graph, node)
@@ -64,6 +66,14 @@ def _can_be_packed(dtype: torch.dtype) -> bool:
     if not torch.backends.mkldnn.is_available():
         return False
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _lay_as_weights(graph: fx.Graph, node: fx.Node) -> None:
+    """Have the gradient of a weight, which comes with channels last, lie in memory as what an optimizer adds it to."""
+    for gradient in [user for user in node.users if user.target is operator.getitem and user.args[1] == 1]:
+        with graph.inserting_after(gradient):
+            dense = graph.call_method("contiguous", (gradient,))
+        gradient.replace_all_uses_with(dense, lambda user, dense=dense: user is not dense)
 
 
 def with_channels_last(x: torch.Tensor) -> torch.Tensor:

@@ -47,13 +47,16 @@ class Generic:
         from autocast.torch_target.eager import use_fast_forms
         from autocast.torch_target.folding import fold
         from autocast.torch_target.library_forms import use_library_forms
+        from autocast.torch_target.updates import fuse_updates
 
         heap.keep()
         weakref.finalize(self, heap.give_back).atexit = False
         self._root, graph = to_graph(model, widened=multiplied_slowly(torch.device("cpu")))
         use_fast_forms(self._root, graph)
         self._updated = model.updated
-        if not self._updated:
+        if self._updated:
+            fuse_updates(self._root, graph)
+        else:
             fold(self._root, graph)
         use_library_forms(self._root, graph, constant=not self._updated)
         self.calls = sum(node.op in ("call_function", "call_method") for node in graph.nodes)

@@ -14,7 +14,6 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
@@ -142,5 +141,5 @@ def table(name: str, results: Sequence[Warmed]) -> Table:
         shown.add_column(heading, justify="right" if heading == "seconds" else "left", overflow="fold")
     for result in results:
         arguments = ", ".join(f"{argument} {value}" for argument, value in result.arguments.items())
-        shown.add_row(arguments or "-", f"{result.seconds:.1f}", escape(result.origin))
+        shown.add_row(arguments or "-", f"{result.seconds:.1f}", result.origin)
     return shown

@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, dataclass, field
 from functools import cached_property
-from io import StringIO
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from autocast.ir.places import place_of
@@ -20,6 +18,7 @@ from autocast.passes.casting.solver import solve_greedily
 from autocast.passes.store_parameters import StoredParameters
 from autocast.policy import Unused
 from autocast.runtime.torch_calls import PREFIX, operator_of
+from autocast.terminal import to_text
 
 _MEBIBYTE = 2**20
 
@@ -259,7 +258,5 @@ class CastReport:
             table.add_column(heading, justify="right" if heading == "calls" else "left")
         for group, count in sorted(groups.items()):
             table.add_row(str(count), *group)
-        text = StringIO()
-        Console(file=text, width=140, emoji=False).print(table)
         lost = [f"{name}: {self.dtype} cannot hold it: {reason}\n" for name, reason in self.out_of_range.items()]
-        return f"{text.getvalue()}{''.join(lost)}{self.summary()}\n"
+        return f"{to_text(table)}\n{''.join(lost)}{self.summary()}\n"
