@@ -92,6 +92,65 @@ def test_attributes_that_change_are_seen(change: Callable[[Any], Any]) -> None:
         torch.testing.assert_close(wrapped(x), wanted, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["persistent", "not persistent", "whole", "complex"])
+def test_buffers_that_are_written_are_read_again(kind: str) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            values = {"whole": torch.arange(4), "complex": torch.ones(4, dtype=torch.complex64)}
+            self.register_buffer("scale", values.get(kind, torch.ones(4)), persistent=kind in ("persistent", "complex"))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (torch.view_as_real(self.scale).sum(1) if self.scale.is_complex() else self.scale)
+
+    module, x = Scaled(), torch.randn(3, 4)
+    wrapped = autocast.wrap(module, policy="mp0")
+    for _ in range(3):
+        torch.testing.assert_close(wrapped(x), module(x))
+        module.scale.add_(3)
+    torch.testing.assert_close(wrapped(x), module(x))
+
+
+def test_a_buffer_that_calls_count_in_is_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(()), persistent=False)
+
+        def forward(self, x: torch.Tensor, count: bool = True) -> torch.Tensor:
+            if count:
+                self.count += 1
+            return x * self.count
+
+    imports: list[int] = []
+    imported = autocast.wrapping.programs.from_torch
+    monkeypatch.setattr(
+        "autocast.wrapping.programs.from_torch",
+        lambda *args, **options: imports.append(0) or imported(*args, **options),
+    )
+    wrapped, x = autocast.wrap(Counting(), policy="mp0"), torch.randn(3)
+    for count in range(1, 5):
+        torch.testing.assert_close(wrapped(x), x * count)
+    assert len(imports) == 1
+    torch.testing.assert_close(wrapped(x, False), x * 4)
+    torch.testing.assert_close(wrapped(x), x * 5)
+    torch.testing.assert_close(wrapped(x, False), x * 5)
+    assert len(imports) == 3
+
+
+def test_a_part_that_a_layer_had_not_is_seen() -> None:
+    class Adapted(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            return y + self.adapter(x) if hasattr(self, "adapter") else y
+
+    module, x = nn.Sequential(Adapted(4, 4)), torch.randn(3, 4)
+    wrapped = autocast.wrap(module, policy="mp0")
+    torch.testing.assert_close(wrapped(x), module(x))
+    module[0].adapter = nn.Linear(4, 4)
+    torch.testing.assert_close(wrapped(x), module(x))
+
+
 def test_hooks_on_all_modules_are_called() -> None:
     module, x = _Many(), torch.randn(3, 4)
     wrapped = autocast.wrap(module, policy="mp0")

@@ -62,7 +62,11 @@ class Inputs(torch.nn.Module):
         self.body, self.graph, self.numbers = graph.body, graph, graph.numbers_of(inputs)
         self.__dict__[ASSUMED] = graph.assumed
         for position in graph.weights:
-            self.register_buffer(_name(position), inputs[position].detach())
+            value = inputs[position].detach()
+            if value.is_complex():  # of buffers an import makes constants of them
+                self.register_parameter(_name(position), torch.nn.Parameter(value, requires_grad=False))
+            else:
+                self.register_buffer(_name(position), value)
         self.eval()
 
     def forward(self, *tensors: torch.Tensor) -> Any:
@@ -102,7 +106,9 @@ class _Code:
         params = []
         for name, value in self.model.params.items():
             if name in weights:
-                value = to_tensor(weights[name].to(torch_dtype(str(value.dtype))))
+                given = weights[name]
+                given = torch.view_as_real(given.resolve_conj()) if given.is_complex() else given
+                value = to_tensor(given.to(torch_dtype(str(value.dtype))))
             params.append(to_tensor(value))
         return Executable(replace(self.variant, params=params))
 

@@ -13,9 +13,11 @@ import operator
 from typing import Any
 
 import torch
+import tvm
 from torch import fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
+from tvm import relax
 
 from autocast.frontend.nodes import is_random
 from autocast.frontend.parameters import is_state
@@ -87,6 +89,12 @@ def smallest(value: torch.Tensor) -> torch.Tensor:
         first = value.narrow(axis, 0, 1)
         value = first if value.shape[axis] > 1 and bool((value == first).all()) else value
     return value
+
+
+def as_constant(value: torch.Tensor) -> relax.Expr:
+    """A Relax literal with the value of a torch tensor."""
+    value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+    return relax.const(tvm.runtime.from_dlpack(value.detach().cpu().contiguous().clone()))
 
 
 def _constant_inputs(program: ExportedProgram) -> dict[str, torch.Tensor]:

@@ -23,7 +23,7 @@ from tvm.relax.frontend.torch.exported_program_translator import ExportedProgram
 from autocast.errors import ImportModelError
 from autocast.frontend.agreement import agreeing
 from autocast.frontend.checks import NO_CONVERTER, call_place
-from autocast.frontend.constants import constants, smallest
+from autocast.frontend.constants import as_constant, constants, smallest
 from autocast.frontend.found_sizes import FINDING, FoundSizes, takes_size
 from autocast.frontend.multiples import Multiples
 from autocast.frontend.names import variable_name
@@ -35,6 +35,7 @@ from autocast.frontend.nodes import (
     narrows,
     node_place,
     operator_of,
+    read_by,
     reads_converted,
 )
 from autocast.frontend.parameters import Parameter
@@ -226,7 +227,7 @@ class Importer(ExportedProgramImporter):
     def translate_graph(self, graph: fx.Graph, operands: Mapping[str, Any]) -> fx.Node:
         """Translate the nodes of a graph whose placeholders are `operands`, by their names; returns its output node."""
         (output,) = graph.find_nodes(op="output")
-        read = _read_by(output)
+        read = read_by(output)
         for node in graph.nodes:
             if node.op == "placeholder":
                 if node.name in operands:
@@ -400,21 +401,3 @@ class Importer(ExportedProgramImporter):
     def size(self, expr: sympy.Expr) -> tirx.PrimExpr:
         """A size that torch computes from symbols, as Relax does."""
         return size_of(expr, self.symbols)
-
-
-def as_constant(value: torch.Tensor) -> relax.Expr:
-    """A Relax literal with the value of a torch tensor."""
-    value = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
-    return relax.const(tvm.runtime.from_dlpack(value.detach().cpu().contiguous().clone()))
-
-
-def _read_by(output: fx.Node) -> set[fx.Node]:
-    """The nodes that a graph's outputs depend on: others are checks that raise, and what these alone read."""
-    read: set[fx.Node] = set()
-    found = [output]
-    while found:
-        node = found.pop()
-        if node not in read:
-            read.add(node)
-            found += node.all_input_nodes
-    return read

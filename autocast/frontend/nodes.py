@@ -178,3 +178,15 @@ def symbols_of(part: fx.Node) -> set[str]:
             sizes = value.shape if isinstance(value, torch.Tensor) else [value]
             found |= {str(s) for n in sizes if isinstance(n, torch.SymInt) for s in n.node.expr.free_symbols}
     return found
+
+
+def read_by(output: fx.Node) -> set[fx.Node]:
+    """The nodes that a graph's outputs depend on: others are checks that raise, and what these alone read."""
+    read: set[fx.Node] = set()
+    found = [output]
+    while found:
+        node = found.pop()
+        if node not in read:
+            read.add(node)
+            found += node.all_input_nodes
+    return read

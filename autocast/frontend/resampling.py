@@ -11,9 +11,10 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import ImportModelError
+from autocast.frontend.constants import as_constant
 from autocast.frontend.functions import wide
 from autocast.frontend.helpers import Converter, cast, dims
-from autocast.frontend.importer import Importer, as_constant
+from autocast.frontend.importer import Importer
 from autocast.frontend.nodes import node_place
 
 

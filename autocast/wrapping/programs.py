@@ -77,7 +77,12 @@ class _State:
     def number(self) -> int | None:
         """Which values of its settings the module has, of those that there were, from 0; None where it is not what it
         was otherwise."""
-        return self.settings.number() if self.weights.are_here() else None
+        return self.settings.number() if self.weights.are_here() and self.weights.are_constants() else None
+
+    def forget(self) -> None:
+        """Look at what holds weights, and at modes, alone from now on."""
+        self.weights.forget_constants()
+        self.settings.forget()
 
 
 class Programs:
@@ -127,7 +132,7 @@ class Programs:
                 self._programs.clear()
                 self._state, number = _State(module), 0
                 if self._renewals >= _MOST_SETTINGS:
-                    self._state.settings.forget()
+                    self._state.forget()
             key = (kind, number, *modes)
             if key not in self._programs and self._are_numbers_many(key):
                 return self._traced(module, forward)(module, *args, **kwargs)
@@ -141,7 +146,12 @@ class Programs:
             if program is not None and program.writes != (writes := self._state.weights.writes()):
                 program.executable, program.writes = compile(program.model), writes
         if program is None:
-            return self._traced(module, forward)(module, *args, **kwargs)
+            results = self._traced(module, forward)(module, *args, **kwargs)
+            with self._turn:
+                if self._state and not self._state.weights.are_constants():  # the call itself has written to some
+                    self._state.weights.keep_constants()
+                    self._programs = {key: None for key, program in self._programs.items() if program is None}
+            return results
         try:
             computed = program.computed(tensors)
             return computed if program.results is None else program.results(computed, tensors)

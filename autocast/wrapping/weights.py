@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn.modules import module as all_modules
 from torch.utils.hooks import RemovableHandle
 
-from autocast.frontend.writes import Samples
+from autocast.frontend.writes import Samples, Writes
 
 _hooks = operator.attrgetter("_forward_pre_hooks", "_forward_hooks")
 _holders = operator.attrgetter("_parameters", "_buffers", "_modules")
@@ -50,8 +51,10 @@ class Weights:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        #: Where modules find parameters, buffers and submodules, and what they found there.
-        self._holders: list[dict[str, Any]] = [held for part in module.modules() for held in _holders(part) if held]
+        held_by_parts = [held for part in module.modules() for held in _holders(part)]
+        #: Where modules find parameters, buffers and submodules, and what they found there; where there were none.
+        self._holders: list[dict[str, Any]] = [held for held in held_by_parts if held]
+        self._empty = [held for held in held_by_parts if not held]
         self._contents = list(map(dict, self._holders))
         tensors = [
             (held, name, value)
@@ -66,11 +69,27 @@ class Weights:
         self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
         self._addresses = self._addresses_now()
         self._samples = Samples(self._tensors)
+        #: The buffers that an import makes constants of: programs know their values.
+        self._constants = Writes(value for part in module.modules() for value in _constants_of(part))
+        self.keep_constants()
+
+    def keep_constants(self) -> None:
+        """Have constants be what they are now."""
+        self._written = self._constants()
+
+    def forget_constants(self) -> None:
+        """Let them be written from now on."""
+        self._constants = Writes(())
+        self.keep_constants()
+
+    def are_constants(self) -> bool:
+        """Whether nobody has written to them since."""
+        return self._constants() == self._written
 
     def are_here(self) -> bool:
         """Whether the module has the same tensors and submodules, and the tensors are where they were."""
         try:  # one comparison in C, which looks at identities first: a third of the time of asking for each by name
-            if self._holders != self._contents:
+            if self._holders != self._contents or any(self._empty):
                 return False
         except RuntimeError:  # a tensor that took another's place was compared with it, number by number
             return False
@@ -84,3 +103,10 @@ class Weights:
     def writes(self) -> tuple[int, bytes]:
         """What is another after each write to the tensors, which are where they were."""
         return sum(map(_version, self._counted)), self._samples()
+
+
+def _constants_of(part: nn.Module) -> Iterator[torch.Tensor]:
+    """Its buffers that no checkpoint holds, and complex ones: see `autocast.frontend.parameters.is_state`."""
+    for name, value in part._buffers.items():
+        if value is not None and (name in part._non_persistent_buffers_set or value.is_complex()):
+            yield value

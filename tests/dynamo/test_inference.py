@@ -106,6 +106,32 @@ def test_weights_that_change_in_place_are_read_again(imports: list[Any]) -> None
     assert len(imports) == 1
 
 
+@pytest.mark.parametrize("as_buffer", [False, True])
+def test_complex_weights_that_change_are_read_again(as_buffer: bool, imports: list[Any]) -> None:
+    class Filter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            values = torch.randn(5, dtype=torch.complex64)
+            if as_buffer:
+                self.register_buffer("weight", values)
+            else:
+                self.weight = nn.Parameter(values)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.irfft(torch.fft.rfft(x) * self.weight)
+
+    module, x = Filter(), torch.randn(3, 8)
+    compiled = _compiled(module, policy="mp0")
+    for change in (
+        lambda: module.weight.mul_(3),
+        lambda: module.load_state_dict({"weight": module.weight.conj().resolve_conj() + 1}),
+        lambda: None,
+    ):
+        torch.testing.assert_close(compiled(x), module(x))
+        change()
+    assert len(imports) == 1
+
+
 def test_weights_are_prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     executable = graphs.Executable
