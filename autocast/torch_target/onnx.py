@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
+import operator
 import os
 import warnings
 from collections import Counter
@@ -13,7 +15,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import fx
 from tvm import tirx
 from tvm.ir import TupleType
 
@@ -122,6 +126,9 @@ def _check(model: Model, opset: int) -> None:
         )
 
 
+#: What takes a number in the place of a tensor.
+_ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv, operator.pow)
+
 #: Examples have the smallest sizes that there may be, or multiples of what networks of images halve five times.
 _STEPS = (1, 32)
 
@@ -130,6 +137,7 @@ def _exported(model: Model, opset: int, exact: bool) -> Any:
     """What torch's exporter makes of a model: onnx_ir's Model."""
     # Runtimes convolve float32 alone.
     module = to_torch(model.replace(mod=multiply_integers(model.mod, ["float32"])), exact=exact)
+    _keep_digits(module)
     varies = any(_varies(size) for var in model.main.params[: model.num_input] for size in dims(var))
     refusals: list[UnsupportedError] = []
     choices = [_sizes(model, step) for step in (_STEPS if varies else _STEPS[:1])]
@@ -153,6 +161,25 @@ def _exported(model: Model, opset: int, exact: bool) -> Any:
                 refusal.__cause__ = error
                 refusals.append(refusal)
     raise refusals[0]
+
+
+def _keep_digits(module: fx.GraphModule) -> None:
+    """Write numbers that float32 does not have as tensors: the exporter rounds those that it finds in the code."""
+    found = [
+        (node, number)
+        for node in module.graph.nodes
+        if node.target in _ARITHMETIC
+        for number in node.args
+        if type(number) is float and math.isfinite(number) and float(np.float32(number)) != number
+    ]
+    for place, (node, number) in enumerate(found):
+        name = f"float64_{place}"
+        module.register_buffer(name, torch.tensor(number, dtype=torch.float64), persistent=False)
+        with module.graph.inserting_before(node):
+            exact = module.graph.get_attr(name)
+        node.args = tuple(exact if one is number else one for one in node.args)
+    if found:
+        module.recompile()
 
 
 def _forms() -> dict[Any, Callable[..., Any]]:

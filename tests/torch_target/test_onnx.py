@@ -312,3 +312,17 @@ def test_what_a_low_product_reads_is_transposed_before_it_is_cast(dynamic: Any, 
     # onnxruntime 1.32 ends the process that loads the other order.
     assert (read.op_type, nodes[read.input[0]].op_type) == ("Cast", "Transpose")
     assert error(run(path, x), model(x)) < 2e-3
+
+
+@pytest.mark.parametrize("dynamic", [None, {"h": ("x", 2, 16, 128), "w": ("x", 3, 16, 128)}])
+def test_numbers_of_float64_keep_their_digits(dynamic: Any, tmp_path: Path) -> None:
+    """A tenth of the places at which the image is read would be others, were 1.7 a number of float32."""
+
+    class Enlarged(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.interpolate(x, scale_factor=1.7, mode="nearest")
+
+    x = torch.randn(1, 2, 33, 47)
+    path = autocast.to_onnx(autocast.from_torch(Enlarged(), (x,), dynamic=dynamic), tmp_path / "enlarged.onnx")
+    (got,) = ort.InferenceSession(path).run(None, {"x": x.numpy()})
+    assert torch.equal(torch.from_numpy(got), Enlarged()(x))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from autocast.frontend.onnx.expressions import of_sizes
@@ -24,6 +25,8 @@ _ELEMENTWISE = frozenset(
     )
 )
 
+#: Of these TVM's importer compares expressions as they are written: `b * t * 2` is not `t * b * 2` to it.
+_COMPARED = frozenset(("Max", "Mean", "Min", "Sum"))
 
 #: Axes of a recurrent layer's operands: the width of X, the batch and the states' width.
 _RECURRENT = ((0, 2, 1, 2), (0, 1, 5, 1), (5, 0, 1, 0), (5, 2, 2, 2))
@@ -64,7 +67,7 @@ def agreed(
         rows = [one for one in known if len(one) >= -axis]
         for one in rows if name != "Concat" else ():
             one[axis] = 1 if _is_one_at_most(one[axis]) else one[axis]
-        leader = _leader([one[axis] for one in rows], name != "Concat")
+        leader = _leader([one[axis] for one in rows], name != "Concat", name in _COMPARED)
         for one in rows:
             one[axis] = one[axis] if isinstance(one[axis], int) or leader is None else leader
     changed = {
@@ -98,14 +101,9 @@ def _scattered(builder: relax.BlockBuilder, inputs: list[Any]) -> list[relax.Exp
     if data is None or places is None or updates is None or not isinstance(places[-1], int):
         return inputs
     to = [*places[:-1], *data[places[-1] :]]
-    if len(to) == len(updates) and _may_differ(to, updates):
+    if len(to) == len(updates) and any(_leader(pair, False) is not None for pair in zip(to, updates, strict=True)):
         inputs[2] = builder.emit(relax.op.reshape(inputs[2], to))
     return inputs
-
-
-def _may_differ(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether a size of one is not known to be that of the other: of a pair the first leads then."""
-    return any(_leader(pair, False) is not None for pair in zip(a, b, strict=True))
 
 
 def _shape(tensor: relax.Expr | None) -> list[Any] | None:
@@ -120,12 +118,15 @@ def _is_one_at_most(size: Any) -> bool:
     return not isinstance(size, int) and bool(of_sizes([size]).can_prove(size <= 1))
 
 
-def _leader(sizes: Sequence[Any], broadcasts: bool) -> Any:
-    """What all sizes have to be, but those of 1 where they are broadcast; None if they are known to be the same."""
+def _leader(sizes: Sequence[Any], broadcasts: bool, is_compared: bool = False) -> Any:
+    """What all sizes have to be, but those of 1 where they are broadcast; None if they are known to be the same.
+
+    Those that are compared as they are written have to be written alike, too.
+    """
     varying = [size for size in sizes if not isinstance(size, int)]
     numbers = [size for size in sizes if isinstance(size, int) and not (broadcasts and size == 1)]
     if not varying:
         return None
     leader = numbers[0] if numbers else varying[0]
-    analyzer = tvm.sym.Analyzer()
-    return None if all(analyzer.can_prove_equal(size, leader) for size in varying) else leader
+    are_same = tvm_ffi.structural_equal if is_compared else tvm.sym.Analyzer().can_prove_equal
+    return None if all(are_same(size, leader) for size in varying) else leader

@@ -125,6 +125,30 @@ def test_shapes_that_a_graph_computes_follow_the_sizes_of_its_inputs(
             np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("operator", ["Add", "Max", "Mean", "Min", "Sum"])
+def test_a_product_of_sizes_in_another_order_is_the_same_size(operator: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 20]>
+        main (float[b,t,2] x) => (float[n] y) {{
+            m = Constant <value = int64[1] {{-1}}> ()
+            half = Constant <value = float {{0.5}}> ()
+            b0 = Shape <start = 0, end = 1> (x)
+            t0 = Shape <start = 1, end = 2> (x)
+            two = Shape <start = 2, end = 3> (x)
+            tb = Mul (t0, b0)
+            n = Mul (tb, two)
+            a = Expand (half, n)
+            f = Reshape (x, m)
+            y = {operator} (a, f)
+        }}"""
+    )
+    imported = autocast.from_onnx(model)
+    for sizes in ((2, 3, 2), (1, 5, 2)):
+        x = random(*sizes)
+        (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+        np.testing.assert_allclose(imported(x), expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize(("text", "shape"), [(_POSITIONS, (1, 7, 2)), (_HALVED, (1, 1, 5, 4)), (_SQUEEZED, (1, 1, 8))])
 def test_sizes_that_have_to_agree_are_compared_when_the_model_runs(text: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="needs"):
