@@ -31,8 +31,7 @@ def _non_max_suppression(node: Node) -> relax.Expr:
 def _roi_align(node: Node) -> relax.Expr:
     """Regions begin half a pixel of the features before what they say, or, in the older mode, where they say."""
     asked = node.attributes
-    mode, scale = str(asked.get("mode", "avg")), float(asked.get("spatial_scale", 1.0))
-    node.refuse(f"mode={mode!r}", mode != "avg", "expected 'avg'")
+    scale = float(asked.get("spatial_scale", 1.0))
     default = "output_half_pixel" if node.opset < 16 else "half_pixel"
     coordinates = str(asked.get("coordinate_transformation_mode", default))
     known = ("half_pixel", "output_half_pixel")
