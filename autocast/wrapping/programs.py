@@ -100,7 +100,7 @@ class Programs:
         self._returned: Returned | None = None
         #: Whether it gave other values to its attributes then.
         self._assigns = False
-        #: How often attributes were others, none of which it can be told by for which inputs there are programs.
+        #: How often something else than plain values was another, so that all programs went.
         self._renewals = 0
 
     def __call__(
