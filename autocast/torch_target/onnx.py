@@ -30,7 +30,7 @@ from autocast.model.value import Model
 from autocast.torch_target.asked import torch_dtype
 from autocast.torch_target.convert import check_model, to_torch
 from autocast.torch_target.onnx_boxes import box_forms
-from autocast.torch_target.onnx_file import tidy, write
+from autocast.torch_target.onnx_file import check_low, tidy, write
 from autocast.torch_target.onnx_loops import loop_forms
 from autocast.torch_target.onnx_recurrent import recurrent_forms
 from autocast.torch_target.parts import has_tensors_alone
@@ -76,6 +76,7 @@ def to_onnx(model: Model, path: str | os.PathLike[str], *, opset: int = OPSET, e
     path = checked_path("to_onnx", path, ArtifactError)
     _check(model, opset)
     program = _exported(model, opset, exact)
+    check_low(program.graph, opset, OPSET)
     tidy(program, set(model.params), _output_names(model))
     try:
         write(program, path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from autocast.container.whole_file import whole_file
+from autocast.errors import UnsupportedError
 
 #: Bytes of weights that one file has; protobuf ends at 2 GiB, the graph included.
 LARGEST = 2_000_000_000
@@ -135,6 +137,29 @@ def _name_outputs(graph: Any, names: Sequence[str]) -> None:
         for value in node.outputs:
             if value.name in names and value not in named:
                 value.name = f"{value.name}_inner"
+
+
+def check_low(graph: Any, opset: int, newer: int) -> None:
+    """UnsupportedError where an older opset has no bfloat16 for operators that have it in a newer one."""
+    import onnx
+    import onnx_ir as ir
+
+    def takes(name: str, place: int, version: int) -> bool:
+        inputs = onnx.defs.get_schema(name, version).inputs
+        return "tensor(bfloat16)" in inputs[min(place, len(inputs) - 1)].types
+
+    lacking = Counter(
+        node.op_type
+        for node in ir.traversal.RecursiveGraphIterator(graph)
+        for place, value in enumerate(node.inputs)
+        if opset < newer and not node.domain and value is not None and value.dtype == ir.DataType.BFLOAT16
+        if not takes(node.op_type, place, opset) and takes(node.op_type, place, newer)
+    )
+    if lacking:
+        raise UnsupportedError(
+            f"to_onnx: ONNX's opset {opset} has no {', '.join(lacking)} of bfloat16, expected one that has. Try "
+            f"opset={newer}, or a model of float16: amp.autocast(model, dtype='float16')"
+        )
 
 
 def write(program: Any, path: Path) -> None:

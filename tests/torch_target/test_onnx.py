@@ -90,6 +90,17 @@ def test_a_bfloat16_file_is_legal_and_computes_the_same_when_it_comes_back(tmp_p
     assert error([autocast.from_onnx(path)(*args)], model(*args)) < 1e-2
 
 
+def test_an_opset_without_bfloat16_for_an_operator_is_refused(tmp_path: Path) -> None:
+    model = autocast.from_torch(nn.Conv2d(3, 4, 3), (torch.randn(1, 3, 8, 8),))
+    with pytest.raises(
+        UnsupportedError, match=r"opset 20 has no Conv of bfloat16, expected one that has. Try opset=22"
+    ):
+        autocast.to_onnx(amp.autocast(model), tmp_path / "model.onnx", opset=20)
+    for dtype, opset in (("float16", 20), ("bfloat16", 22)):
+        path = autocast.to_onnx(amp.autocast(model, dtype=dtype), tmp_path / "model.onnx", opset=opset)
+        onnx.checker.check_model(path, full_check=True)
+
+
 def test_each_cast_of_a_model_is_a_cast_node(tmp_path: Path) -> None:
     model = small("bfloat16")
     file = onnx.load(autocast.to_onnx(model, tmp_path / "model.onnx"))
