@@ -89,7 +89,9 @@ def _made(leaf: Any, tensor: torch.Tensor, results: list[Any], inputs: list[torc
 
 
 def _tensors_by_path(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tuple[Any, torch.Tensor]]:
-    leaves, _ = pytree.tree_flatten_with_path((args, kwargs))
+    """Tensors by their argument and their place in it, in the order in which calls give them."""
+    given = [*enumerate(args), *kwargs.items()]
+    leaves = [((name, at), leaf) for name, value in given for at, leaf in enumerate(pytree.tree_leaves(value))]
     return [(path, leaf) for path, leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
