@@ -30,8 +30,16 @@ def to_text(renderable: RenderableType, width: int = TEXT_WIDTH) -> str:
     from rich.console import Console  # not where nothing is shown: see `settings.table`
 
     stream = io.StringIO()
-    plain = {"color_system": None, "force_terminal": False, "force_jupyter": False, "emoji": False, "markup": False}
-    Console(file=stream, width=width, **plain).print(renderable)  # type: ignore[arg-type]
+    console = Console(
+        file=stream,
+        width=width,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+        emoji=False,
+        markup=False,
+    )
+    console.print(renderable)
     return "\n".join(line.rstrip() for line in stream.getvalue().splitlines())
 
 

@@ -80,6 +80,16 @@ def _inference() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def imports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One element for each import that wrapped modules make."""
+    made: list[int] = []
+    imported = autocast.wrapping.programs.from_torch
+    counted = lambda *args, **options: made.append(0) or imported(*args, **options)  # noqa: E731
+    monkeypatch.setattr("autocast.wrapping.programs.from_torch", counted)
+    return made
+
+
 @pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES.keys())
 def test_attributes_that_change_are_seen(change: Callable[[Any], Any]) -> None:
     module, x = _Many(), torch.randn(3, 4)
@@ -111,7 +121,7 @@ def test_buffers_that_are_written_are_read_again(kind: str) -> None:
     torch.testing.assert_close(wrapped(x), module(x))
 
 
-def test_a_buffer_that_calls_count_in_is_imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_that_calls_count_in_is_imported_once(imports: list[int]) -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -122,12 +132,6 @@ def test_a_buffer_that_calls_count_in_is_imported_once(monkeypatch: pytest.Monke
                 self.count += 1
             return x * self.count
 
-    imports: list[int] = []
-    imported = autocast.wrapping.programs.from_torch
-    monkeypatch.setattr(
-        "autocast.wrapping.programs.from_torch",
-        lambda *args, **options: imports.append(0) or imported(*args, **options),
-    )
     wrapped, x = autocast.wrap(Counting(), policy="mp0"), torch.randn(3)
     for count in range(1, 5):
         torch.testing.assert_close(wrapped(x), x * count)
@@ -163,15 +167,10 @@ def test_hooks_on_all_modules_are_called() -> None:
     torch.testing.assert_close(wrapped(x), before)
 
 
-def test_what_changes_again_and_again_is_compiled_so_often_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_changes_again_and_again_is_compiled_so_often_alone(imports: list[int]) -> None:
     module, x = _Many(), torch.randn(3, 4)
     wrapped = autocast.wrap(module, policy="mp0")
-    programs, imports = wrapped._autocast_compiled, []
-    imported = autocast.wrapping.programs.from_torch
-    monkeypatch.setattr(
-        "autocast.wrapping.programs.from_torch",
-        lambda *args, **options: imports.append(0) or imported(*args, **options),
-    )
+    programs = wrapped._autocast_compiled
     for k in range(12):
         module.options = _Options(float(k))
         wrapped.options = module.options

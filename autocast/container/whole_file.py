@@ -33,11 +33,10 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         The disk is full or read-only, for example, or the path is a folder, a pipe or a device.
     """
     path = Path(os.path.realpath(path))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if path.exists() and not path.is_file():
-        is_folder = path.is_dir()
-        raise OSError(
-            errno.EISDIR if is_folder else errno.EINVAL, "Is a directory" if is_folder else "Is no regular file"
-        )
+        raise OSError(errno.EINVAL, "Is no regular file")
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path.parent, f"{path.name}.")
     file, partial = _locked_partial(path)

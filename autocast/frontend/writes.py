@@ -70,7 +70,7 @@ def _views(tensor: torch.Tensor) -> Iterator[memoryview]:
 
 
 def _count_fused(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-    """Steps of `torch.optim` count as writes to parameters, but for those with `fused=True`."""
+    """Count a step of an optimizer with `fused=True` as a write to its parameters, as torch counts those of others."""
     for group in optimizer.param_groups:
         if group.get("fused"):
             torch.autograd.graph.increment_version([one for one in group["params"] if not one.is_inference()])

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import fx
 
 from autocast.torch_target.folding import has_effect
+from autocast.torch_target.linear import is_method
 
 
 def use_fast_forms(root: torch.nn.Module, graph: fx.Graph) -> None:
@@ -64,7 +65,7 @@ def _as_threshold(root: torch.nn.Module, graph: fx.Graph, choice: fx.Node) -> No
     if not (_is_zero(root, zero) and isinstance(condition, fx.Node) and condition.target is torch.le):
         return
     x, bound = condition.args
-    if _is_zero(root, bound) and _kind(x) is not None and _kind(x) == _kind(gradient):
+    if _is_zero(root, bound) and kind_of(x) is not None and kind_of(x) == kind_of(gradient):
         with graph.inserting_before(choice):
             result = graph.call_function(torch.ops.aten.threshold_backward, (gradient, x, 0))
         choice.replace_all_uses_with(result)
@@ -73,9 +74,9 @@ def _as_threshold(root: torch.nn.Module, graph: fx.Graph, choice: fx.Node) -> No
 def _of_dense(graph: fx.Graph, product: fx.Node) -> None:
     """Multiply all rows at once: torch repeats the weight for each matrix of a view whose axes are in another order."""
     x = source = product.args[0]
-    while source.target == "to":
+    while is_method(source, "to"):
         source = source.args[0]
-    if source.target in ("permute", "expand", operator.getitem):
+    if is_method(source, "permute", "expand") or source.target is operator.getitem:
         with graph.inserting_before(product):
             dense = graph.call_method("contiguous", (x,))
         product.replace_input_with(x, dense)
@@ -89,7 +90,7 @@ def _is_zero(root: torch.nn.Module, value: Any) -> bool:
     return constant.ndim == 0 and not constant
 
 
-def _kind(value: Any) -> tuple[tuple[int, ...], str] | None:
+def kind_of(value: Any) -> tuple[tuple[int, ...], str] | None:
     """The shape and dtype of a tensor, where they are known."""
     meta = value.meta if isinstance(value, fx.Node) else {}
     return (meta["shape"], meta["dtype"]) if meta.get("shape") is not None else None

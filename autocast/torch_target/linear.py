@@ -82,7 +82,7 @@ def use_linear(graph: fx.Graph) -> None:
 
 def _untransposed(graph: fx.Graph, matrix: fx.Node) -> fx.Node | None:
     """What a matrix is the transpose of, widened if that is; None where it is no transpose."""
-    turned = matrix.args[0] if matrix.target == "to" else matrix
+    turned = matrix.args[0] if is_method(matrix, "to") else matrix
     if not is_transposed(turned):
         return None
     weight: fx.Node = turned.args[0]
@@ -96,7 +96,12 @@ def _untransposed(graph: fx.Graph, matrix: fx.Node) -> fx.Node | None:
 
 def is_transposed(node: Any) -> bool:
     """Whether it is the transpose of a matrix."""
-    return isinstance(node, fx.Node) and node.target == "permute" and node.args[1] in _TRANSPOSED
+    return isinstance(node, fx.Node) and is_method(node, "permute") and node.args[1] in _TRANSPOSED
+
+
+def is_method(node: fx.Node, *names: str) -> bool:
+    """Whether it is a call of one of these methods of a tensor: an input may have such a name, too."""
+    return node.op == "call_method" and node.target in names
 
 
 def _other(reader: fx.Node, product: fx.Node) -> Any:

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from autocast.torch_target.eager import kind_of
 from autocast.torch_target.folding import has_effect
+from autocast.torch_target.linear import is_method
 
 _ADDS = {torch.add: 1, operator.add: 1, torch.sub: -1, operator.sub: -1}
 _FUSED = (torch.add, torch.sub, torch.addcmul)
@@ -43,7 +45,8 @@ def fuse_updates(root: torch.nn.Module, graph: fx.Graph) -> None:
     graph : torch.fx.Graph
     """
     for node in [node for node in graph.nodes if node.op == "call_function" and node.target in _ADDS]:
-        _add_a_multiple(graph, node)
+        if (kind := kind_of(node)) is not None and kind[1] == "float32":
+            _add_a_multiple(graph, node)
     graph.eliminate_dead_code(has_effect)
     _write_in_place(root, graph)
 
@@ -53,15 +56,15 @@ def _add_a_multiple(graph: fx.Graph, node: fx.Node) -> None:
     sign, operands = _ADDS[node.target], list(node.args)
     for place in (1, 0) if sign == 1 else (1,):
         product, other = operands[place], operands[1 - place]
-        if not (_is_product(product) and isinstance(other, fx.Node) and _kind(other) == _kind(product) == _kind(node)):
+        if not _is_product(product) or not kind_of(other) == kind_of(product) == kind_of(node):
             continue
         for factor, x in (product.args, product.args[::-1]):
-            if _kind(x) != _kind(node):
+            if kind_of(x) != kind_of(node):
                 continue
             with graph.inserting_before(node):
                 if isinstance(factor, float):
                     result = graph.call_function(torch.add, (other, x), {"alpha": sign * factor})
-                elif _kind(factor) == ((), "float32"):
+                elif kind_of(factor) == ((), "float32"):
                     result = graph.call_function(torch.addcmul, (other, factor, x), {"value": sign})
                 else:
                     continue
@@ -75,13 +78,6 @@ def _is_product(value: Any) -> bool:
     return is_call and len(value.users) == 1
 
 
-def _kind(value: Any) -> tuple[Any, Any] | None:
-    """The shape and the dtype of a tensor of float32; None of others, and where they are not known."""
-    meta = value.meta if isinstance(value, fx.Node) else {}
-    shape, dtype = meta.get("shape"), meta.get("dtype")
-    return (tuple(shape), "float32") if shape is not None and str(dtype).endswith("float32") else None
-
-
 class _Update(NamedTuple):
     """A tensor of the state is copied to, from the result of an operator that reads it."""
 
@@ -93,7 +89,7 @@ class _Update(NamedTuple):
 
 def _write_in_place(root: torch.nn.Module, graph: fx.Graph) -> None:
     """Have operators that compute new state write it, all at the end, where nothing else reads the old one."""
-    written = {copy.args[0].target for copy in graph.nodes if copy.target == "copy_"}
+    written = {copy.args[0].target for copy in graph.nodes if is_method(copy, "copy_")}
     updates = [update for update in _updates(root, graph) if _reads_its_own_alone(update, written)]
     while True:
         moved = {update.new for update in updates}
@@ -113,14 +109,14 @@ def _write_in_place(root: torch.nn.Module, graph: fx.Graph) -> None:
 
 def _updates(root: torch.nn.Module, graph: fx.Graph) -> Iterator[_Update]:
     for copy in graph.nodes:
-        if copy.target != "copy_" or copy.args[0].op != "get_attr":
+        if not is_method(copy, "copy_") or copy.args[0].op != "get_attr":
             continue
         detached, state = copy.args[1], copy.args[0].target
-        new = detached.args[0] if detached.target == "detach" else None
+        new = detached.args[0] if is_method(detached, "detach") else None
         if new is None or new.target not in _FUSED or "out" in new.kwargs:
             continue
         tensor = operator.attrgetter(state)(root)
-        if _kind(new) == (tuple(tensor.shape), "float32") and tensor.dtype is torch.float32:
+        if kind_of(new) == (tuple(tensor.shape), "float32") and tensor.dtype is torch.float32:
             yield _Update(copy, detached, new, state)
 
 
@@ -135,6 +131,6 @@ def _reads_its_own_alone(update: _Update, written: set[str]) -> bool:
 
 def _state_of(value: fx.Node) -> str | None:
     """In the memory of what of the state a value may lie."""
-    while value.op == "call_method" and value.target in _VIEWS:
+    while is_method(value, *_VIEWS):
         value = value.args[0]
     return value.target if value.op == "get_attr" else None

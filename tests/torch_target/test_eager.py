@@ -162,6 +162,17 @@ def test_rows_of_a_turned_view_are_multiplied_at_once_by_a_weight_that_is_widene
     torch.testing.assert_close(torch.from_dlpack(Generic(model)(to_tensor(x))), net(x).detach(), rtol=2e-2, atol=2e-2)
 
 
+def test_inputs_may_have_the_names_of_methods() -> None:
+    class Named(nn.Linear):
+        def forward(self, to: torch.Tensor, permute: torch.Tensor) -> torch.Tensor:
+            return super().forward(to) @ permute + to @ permute
+
+    net, inputs = Named(4, 4), (torch.randn(4, 4), torch.randn(4, 4))
+    model = autocast.from_torch(net, inputs)
+    for call in (autocast.to_torch(model), lambda *given: torch.from_dlpack(Generic(model)(*map(to_tensor, given)))):
+        torch.testing.assert_close(call(*inputs), net(*inputs))
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("width", [8, 300])
 def test_recurrences_keep_their_packed_weights(kind: type[nn.Module], width: int) -> None:

@@ -20,6 +20,9 @@ _BUILT_IN = (
 
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
+#: A mean of int64 is a whole number, as TVM types it.
+_BELOW_INT64 = ("bool", *_INTEGERS[:6])
+
 _FLOATS = "floating-point numbers: try R.astype(x, 'float32') before"
 _TRUTH = "truth values: try R.not_equal(x, R.const(0, ...)) before"
 _NUMBERS = "numbers: try R.astype(x, 'int64') before"
@@ -27,10 +30,10 @@ _NUMBERS = "numbers: try R.astype(x, 'int64') before"
 #: Operator -> the dtypes of a first operand for which TVM has a type and no code, and what to try.
 _WITHOUT_CODE = {
     "relax.atan2": (_INTEGERS, _FLOATS),
-    "relax.mean": (("bool", *_INTEGERS[:6]), _FLOATS),
+    "relax.mean": (_BELOW_INT64, _FLOATS),
     "relax.power": (_INTEGERS, "floating-point numbers, or a square: try R.astype(x, 'float64') before, or R.multiply"),
     "relax.std": (("bool", *_INTEGERS), _FLOATS),
-    "relax.variance": (("bool", *_INTEGERS[:6]), _FLOATS),
+    "relax.variance": (_BELOW_INT64, _FLOATS),
     **{f"relax.logical_{name}": (_INTEGERS, _TRUTH) for name in ("and", "not", "or")},
     **{
         f"relax.{name}": (("bool",), _NUMBERS)
