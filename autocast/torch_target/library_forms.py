@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from autocast.frontend.recurrent import RUNS, Recurrence
+from autocast.frontend.recurrent import LSTM, RUNS, Recurrence
 from autocast.torch_target.folding import has_effect
+from autocast.torch_target.library_lstm import use_library_lstm
 
 
 def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) -> None:
@@ -56,7 +57,10 @@ def use_library_forms(root: torch.nn.Module, graph: fx.Graph, constant: bool) ->
                 node.target = PackedConvolution()
     for kind, run in RUNS.items() if constant else ():
         for node in _calls(graph, kind):
-            if node.args[1].op == "get_attr":
+            if node.args[1].op != "get_attr":
+                continue
+            weight = operator.attrgetter(node.args[1].target)(root)
+            if kind is not LSTM or not _can_be_packed(weight.dtype) or not use_library_lstm(root, node):
                 node.target = Recurrence(run)
     graph.eliminate_dead_code(has_effect)
 

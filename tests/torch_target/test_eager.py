@@ -17,6 +17,7 @@ from autocast.torch_target.convert import to_graph
 from autocast.torch_target.eager import use_fast_forms
 from autocast.torch_target.folding import fold
 from autocast.torch_target.library_forms import PackedConvolution, use_library_forms, with_channels_last
+from autocast.torch_target.library_lstm import PackedLSTM
 from autocast.training import SGD, CrossEntropy, training_step
 from autocast.vm.generic import Generic
 
@@ -182,12 +183,58 @@ def test_recurrences_keep_their_packed_weights(kind: type[nn.Module], width: int
     root, graph = to_graph(model, widened=())
     fold(root, graph)
     use_library_forms(root, graph, constant=True)
-    assert sum(isinstance(node.target, Recurrence) for node in graph.nodes) == 2
+    packed = PackedLSTM if kind is nn.LSTM else Recurrence
+    assert sum(isinstance(node.target, packed) for node in graph.nodes) == 2
     generic = Generic(model)
     for inputs in (sequence, sequence * 3):
         wanted, _ = net(inputs)
         got = torch.from_dlpack(generic(to_tensor(inputs))[0])
         torch.testing.assert_close(got, wanted.detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bias": False, "batch_first": True}, {"num_layers": 2, "bidirectional": True}]
+)
+def test_the_library_computes_lstms_of_all_sizes_and_keeps_last_states_wide(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    net = nn.LSTM(5, 40, **options).eval()
+    sizes = {"n": ("input", 0, 1), "m": ("input", 1, 1)}
+    imported = autocast.from_torch(net, (torch.randn(7, 3, 5),), dynamic=sizes)
+    for model, tolerance in ((imported, 1e-5), (amp.autocast(imported), 1e-2)):
+        generic = Generic(model)
+        for shape in ((7, 3, 5), (4, 1, 5), (1, 2, 5)):
+            sequence = torch.randn(shape)
+            wanted, last = net(sequence)
+            for one, other in zip(generic(to_tensor(sequence)), (wanted, *last), strict=True):
+                torch.testing.assert_close(torch.from_dlpack(one), other.detach(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("reads_last", [False, True])
+def test_the_library_computes_an_lstm_of_16_bits_whose_last_hidden_state_nobody_reads(reads_last: bool) -> None:
+    class Encoder(nn.LSTM):
+        def forward(self, sequence: torch.Tensor) -> Any:
+            hiddens, (last, _) = super().forward(sequence)
+            return (hiddens, last) if reads_last else hiddens
+
+    torch.manual_seed(0)
+    net, sequence = Encoder(6, 33).eval(), torch.randn(5, 2, 6)
+    model = amp.autocast(autocast.from_torch(net, (sequence,)))
+    root, graph = to_graph(model, widened=())
+    use_fast_forms(root, graph)
+    fold(root, graph)
+    use_library_forms(root, graph, constant=True)
+    lstm = PackedLSTM()
+    is_supported = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    assert any(isinstance(node.target, PackedLSTM) for node in graph.nodes) == (is_supported and not reads_last)
+    generic = Generic(model)
+    for _ in range(2):
+        got = generic(to_tensor(sequence))
+        got = torch.from_dlpack(got[0] if reads_last else got)
+        wanted = net(sequence)[0] if reads_last else net(sequence)
+        torch.testing.assert_close(got, wanted.detach(), rtol=1e-2, atol=1e-2)
+    nothing = [torch.randn(*shape) for shape in ((0, 2, 6), (132, 6), (132, 33), (132,), (2, 33), (2, 33))]
+    hiddens, last, cells = lstm(*nothing, False)
+    assert hiddens.shape == (0, 2, 33) and torch.equal(last, nothing[4]) and torch.equal(cells, nothing[5])
 
 
 def test_a_weight_is_packed_in_the_second_call() -> None:
