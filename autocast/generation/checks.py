@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import threading
 from typing import Any
 
 import torch
@@ -30,6 +32,13 @@ _NOT_GIVEN = {
     "inputs_embeds": "a step reads tokens",
     "decoder_inputs_embeds": "a step reads tokens",
     "encoder_outputs": "the program for the first tokens encodes",
+    "mm_encoder_outputs": "a step reads tokens",
+}
+
+#: Arguments of models that a step takes besides the main input, and with an encoder, or without one.
+_TAKEN = {
+    True: {"attention_mask", "decoder_input_ids", "decoder_attention_mask"},
+    False: {"attention_mask", "position_ids"},
 }
 
 
@@ -49,6 +58,19 @@ def check_positions(model: PreTrainedModel, limits: Limits, reads_tokens: bool) 
         raise InputError(
             f"Generator: got sequences of up to {asked} tokens, expected at most {count}: the model has as many "
             f"positions. Make it with max_length={count}"
+        )
+
+
+def check_causal(model: PreTrainedModel) -> None:
+    """InputError where tokens of a model without an encoder read those after them: what is kept is wrong then."""
+    if model.config.is_encoder_decoder:
+        return
+    with torch.no_grad():
+        one, other = (model(input_ids=torch.tensor([[0, last]]), use_cache=False).logits[:, 0] for last in (0, 1))
+    if float((one - other).abs().max()) > torch.finfo(one.dtype).eps ** 0.5 * float(one.abs().max()):
+        raise InputError(
+            f"Generator: got {type(model).__name__}, whose tokens read those after them, expected a causal model; "
+            "make it with is_decoder=True in its configuration if it has that"
         )
 
 
@@ -89,6 +111,21 @@ def check_one_piece(frames: int, most: int) -> None:
         raise InputError(f"Generator.stream: {frames} frames, expected at most {most}; use generate, or cut the sound")
 
 
+def check_is_free(generating: int | None) -> None:
+    """InputError where the thread that generates asks for more meanwhile: it would wait for itself."""
+    if generating == threading.get_ident():
+        raise InputError(
+            f"{_WHERE}: called while it generates, by a processor of logits, say; its keys and values are in use. "
+            "Expected another generator: make one with fork()"
+        )
+
+
+def check_not_streamed(options: dict[str, Any]) -> None:
+    """InputError where tokens that are streamed are to go to a streamer, too."""
+    if options.get("streamer") is not None:
+        raise InputError("Generator.stream: got streamer, expected none: the tokens are what it yields; use generate")
+
+
 def check_batch(rows: int, limits: Limits) -> None:
     """InputError where there are more sequences, or beams, than the generator was made for."""
     if rows > limits.batch:
@@ -104,13 +141,32 @@ def check_options(model: PreTrainedModel, options: dict[str, Any]) -> None:
         raise InputError(f"{_WHERE}: got use_cache=False, expected True: keys and values are always kept")
     config = options.get("generation_config") or model.generation_config
     for name, why in _NOT_GIVEN.items():
-        if options.get(name, getattr(config, name, None)):
+        asked = options.get(name, getattr(config, name, None))
+        if isinstance(asked, torch.Tensor) or asked:
             raise InputError(f"{_WHERE}: got {name}, and {why}; leave it out, or use model.generate of transformers")
+    taken = _TAKEN[bool(model.config.is_encoder_decoder)] | {model.main_input_name}
+    for name in sorted(_arguments(model).intersection(options) - taken):
+        if not isinstance(options[name], bool | int | None):
+            raise InputError(
+                f"{_WHERE}: got {name}, which {type(model).__name__} reads and a step does not: it reads "
+                f"{model.main_input_name} and a mask. Leave it out, or use model.generate of transformers"
+            )
     if (scale := options.get("guidance_scale", config.guidance_scale)) not in (None, 1):
         raise InputError(
             f"{_WHERE}: got guidance_scale={scale}, expected none: it asks for the logits of other sequences, without "
             "the prompt, and a step knows those of its own. Leave it out, or use model.generate of transformers"
         )
+
+
+def _arguments(model: PreTrainedModel) -> set[str]:
+    """What a model's forward, or that of an encoder and a decoder which it is joined of, reads by name."""
+    kind = type(model)
+    names = set(inspect.signature(kind.forward).parameters)
+    if model.config.is_encoder_decoder:
+        parts = (kind.get_encoder(model), getattr(model, "decoder", None))
+        of_encoder, of_decoder = (set(inspect.signature(part.forward).parameters) if part else set() for part in parts)
+        names |= of_encoder | {f"decoder_{name}" for name in of_decoder}
+    return names
 
 
 def check_room(what: str, asked: int, limit: str, most: int) -> None:

@@ -19,7 +19,10 @@ from autocast.frontend import from_torch
 from autocast.generation.caches import CACHE, Filled
 from autocast.generation.checks import (
     check_batch,
+    check_causal,
     check_features,
+    check_is_free,
+    check_not_streamed,
     check_one_piece,
     check_options,
     check_positions,
@@ -94,6 +97,7 @@ class Generator:
         if model.training:
             raise InputError("Generator: got a model in training mode, expected one in eval mode; call model.eval()")
         check_positions(model, self.limits, self._features is None)
+        check_causal(model)
         chosen = None if amp is None and policy is None else as_policy(policy, dtype=amp)
         dtype = model.dtype if chosen is None or chosen.preset == "mp0" else torch_dtype(chosen.dtype)
 
@@ -109,6 +113,8 @@ class Generator:
     def _start(self, model: PreTrainedModel) -> None:
         """Make what each generator has of its own: one state of both programs, and a way into transformers' loop."""
         self._lock = threading.Lock()
+        #: The thread that generates.
+        self._generating: int | None = None
         if self.step is not self.prompt:
             self.step.share(self.prompt)
         self._filled = Filled(self.limits.length, [from_tensor(kept, "torch") for kept in self.step.state.values()])
@@ -144,7 +150,8 @@ class Generator:
             features as the model's processor makes them, such as Whisper's (batch, mels, frames). It may have the
             model's name for it: `input_ids`, `input_features`, `pixel_values`.
         attention_mask : torch.Tensor, optional
-            1 for tokens and 0 for padding, (batch, length); all are tokens where it is missing.
+            1 for tokens and 0 for padding, (batch, length); where it is missing `pad_token_id` in prompts is padding,
+            as for transformers, unless sequences end with it.
         **options
             Such as `max_new_tokens`, `do_sample`, `temperature`, `eos_token_id`, `stopping_criteria`, `streamer`: those
             of transformers that need the logits of each new token, and nothing else of the model.
@@ -175,13 +182,15 @@ class Generator:
             read = inputs.shape[1]
         asked = read + int(options.get("max_new_tokens") or 0)
         check_room("prompt", max(asked, options.get("max_length") or 0), "max_length", self.limits.length)
-        if attention_mask is None and self._features is None:
-            attention_mask = torch.ones_like(inputs)
         if attention_mask is not None:
             options["attention_mask"] = attention_mask
+        check_is_free(self._generating)
         with self._lock, torch.no_grad():
-            self._filled.count = 0
-            return self._torch.generate(**{name: inputs}, **options | {CACHE: self._filled, "use_cache": True})
+            self._filled.count, self._generating = 0, threading.get_ident()
+            try:
+                return self._torch.generate(**{name: inputs}, **options | {CACHE: self._filled, "use_cache": True})
+            finally:
+                self._generating = None
 
     def __repr__(self) -> str:
         model, (batch, length, _) = type(self._torch).__name__, self.limits
@@ -194,6 +203,7 @@ class Generator:
 
         Where nobody reads on, it ends after the next token. A sound must be no longer than what the encoder reads.
         """
+        check_not_streamed(options)
         if self._features is not None:
             check_features(self._torch, inputs := options.pop(self._torch.main_input_name, inputs), self._features)
             check_one_piece(inputs.shape[-1], self._features[-1])
@@ -212,6 +222,8 @@ class Generator:
         mask, start = self._room(past_key_values if cache is None else cache, input_ids, attention_mask)
         if position_ids is None:
             position_ids = (mask.cumsum(-1) - 1).clamp(min=0)[: len(input_ids), start : self._filled.count]
+        elif position_ids.ndim == 3:  # in time, height and width, which are one of text
+            position_ids = position_ids[0]
         count, tokens, places = input_ids.shape[1], self._padded(input_ids), self._padded(position_ids)
         if self.prompt is not self.step and count > 1:
             logits = self.prompt(tokens, places, mask, torch.tensor(start))

@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import EncoderDecoderModel, PreTrainedModel, SpeechEncoderDecoderModel, VisionEncoderDecoderModel
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from autocast.generation.caches import CACHE, Kept, cache_over, shapes_kept
+
+#: Models that are joined of an encoder and a decoder, which gets arguments that begin with `decoder_`.
+_JOINED = (EncoderDecoderModel, SpeechEncoderDecoderModel, VisionEncoderDecoderModel)
 
 
 class Limits(NamedTuple):
@@ -108,6 +111,18 @@ class _Decoder(nn.Module):
         ).logits
 
 
+def _places(model: PreTrainedModel, tokens: torch.Tensor, start: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The positions of tokens where a joined model's decoder would take them from a table, by a count that is a number.
+
+    RoBERTa's decoders count by themselves, past padding.
+    """
+    if not isinstance(model, _JOINED) or not any(n.endswith("position_ids") for n, _ in model.decoder.named_buffers()):
+        return {}
+    if any(hasattr(module, "create_position_ids_from_input_ids") for module in model.decoder.modules()):
+        return {}
+    return {"decoder_position_ids": (torch.arange(tokens.shape[1]) + start).expand(tokens.shape)}
+
+
 class _First(nn.Module):
     """A model that encodes a source before it decodes: it keeps what its layers made of the source, too."""
 
@@ -130,6 +145,7 @@ class _First(nn.Module):
             **({} if source_mask is None else {"attention_mask": source_mask}),
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,
+            **_places(self.model, input_ids, start),
             use_cache=True,
             **{CACHE: cache},
         )
@@ -157,6 +173,7 @@ class _Next(nn.Module):
             **({"attention_mask": of_source[0]} if self.masked else {}),
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,
+            **_places(self.model, input_ids, start),
             use_cache=True,
             **{CACHE: EncoderDecoderCache(self.kept.cache(start), read)},
         )

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import (
     BertConfig,
+    BertLMHeadModel,
     BertModel,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -24,6 +25,8 @@ from transformers import (
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedModel,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
     StoppingCriteria,
     T5Config,
     T5ForConditionalGeneration,
@@ -55,6 +58,24 @@ def _phi3() -> Phi3Config:
     )
 
 
+_BERT = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 97,
+    "initializer_range": 0.3,
+}
+_QWEN2_VL = {
+    "text_config": {
+        **_COMMON,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]},
+    },
+    "vision_config": {"depth": 1, "embed_dim": 32, "hidden_size": 64, "num_heads": 2, "patch_size": 4},
+    **{"image_token_id": 93, "video_token_id": 94, "vision_start_token_id": 95, "vision_end_token_id": 96},
+}
+
+
 _MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "Llama, grouped heads": lambda: LlamaForCausalLM(LlamaConfig(**_COMMON)),
     "GPT-2, learned positions": lambda: GPT2LMHeadModel(
@@ -69,6 +90,7 @@ _MODELS: dict[str, Callable[[], PreTrainedModel]] = {
             **{"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3},
         )
     ),
+    "Qwen2-VL, three positions": lambda: Qwen2VLForConditionalGeneration(Qwen2VLConfig(**_QWEN2_VL)),
     "Mixtral, experts": lambda: MixtralForCausalLM(
         MixtralConfig(**{**_COMMON, "num_hidden_layers": 1}, num_local_experts=4)
     ),
@@ -178,6 +200,24 @@ def test_a_stream_that_nobody_reads_on_ends(generator: Generator) -> None:
     assert threading.active_count() == before
 
 
+def test_prompts_without_a_mask_begin_where_torch_says(llama: PreTrainedModel, generator: Generator) -> None:
+    prompts = _prompts(2, 7)
+    prompts[1, :3] = 0
+    assert torch.equal(generator.generate(prompts, **_GREEDY), llama.generate(prompts, **_GREEDY))
+
+
+def test_a_generator_that_would_wait_for_itself_says_so(generator: Generator) -> None:
+    def again(tokens: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        generator.generate(tokens, **_GREEDY)
+        return scores
+
+    with pytest.raises(InputError, match=r"called while it generates.*fork\(\)"):
+        generator.generate(_prompts(1, 5), logits_processor=[again], **_GREEDY)
+    assert generator.generate(_prompts(1, 5), **_GREEDY).shape == (1, 15)
+    with pytest.raises(InputError, match="got streamer, expected none"):
+        list(generator.stream(_prompts(1, 5), streamer=object(), **_GREEDY))
+
+
 def test_a_failure_while_tokens_are_streamed_is_raised_where_they_are_read(generator: Generator) -> None:
     with pytest.raises(InputError, match="expected at most 24"):
         next(generator.stream(_prompts(1, 5), max_new_tokens=100))
@@ -230,6 +270,11 @@ _WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ImportModelError,
         "expected a model that reads tokens and generates text",
     ),
+    "a model whose tokens read those after them": (
+        lambda: Generator(BertLMHeadModel(BertConfig(**_BERT)).eval(), max_length=16),
+        InputError,
+        "got BertLMHeadModel, whose tokens read those after them.*is_decoder=True",
+    ),
     "a model in training mode": (
         lambda: Generator(_MODELS["GPT-2, learned positions"]().train()),
         InputError,
@@ -279,6 +324,13 @@ def test_what_cannot_generate_is_refused(what: str) -> None:
         (torch.ones(1, 3, dtype=torch.int64), {"attention_mask": torch.ones(1, 2)}, "1 or 0 for each of the tokens"),
         (torch.ones(1, 3, dtype=torch.int64), {"use_cache": False}, "got use_cache=False"),
         (torch.ones(1, 3, dtype=torch.int64), {"prompt_lookup_num_tokens": 3}, "logits of its last token alone"),
+        (torch.ones(1, 3, dtype=torch.int64), {"mm_encoder_outputs": {"image": None}}, "and a step reads tokens"),
+        (
+            torch.ones(1, 3, dtype=torch.int64),
+            {"labels": torch.ones(1, 3)},
+            "got labels, which Llama.* reads and a step",
+        ),
+        (torch.ones(1, 3, dtype=torch.int64), {"inputs_embeds": torch.zeros(1, 3, 64)}, "and a step reads tokens"),
         (torch.ones(1, 3, dtype=torch.int64), {"guidance_scale": 1.5}, "logits of other sequences"),
         (
             torch.ones(1, 3, dtype=torch.int64),

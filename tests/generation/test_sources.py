@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    BertConfig,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
     GPT2Config,
     PreTrainedModel,
     Speech2TextConfig,
@@ -158,3 +161,19 @@ def test_encoders_of_features_of_any_length_are_refused() -> None:
     config = Speech2TextConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, conv_channels=16)
     with pytest.raises(ImportModelError, match=r"input_features; expected .* \(vision-encoder-decoder, whisper\)"):
         Generator(Speech2TextForConditionalGeneration(config).eval())
+
+
+def test_a_decoder_that_is_joined_counts_positions_and_what_only_torch_reads_is_refused() -> None:
+    torch.manual_seed(1)
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    encoder, decoder = (BertConfig(**small, vocab_size=97, **has) for has in ({}, {"is_decoder": True}))
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    config.decoder_start_token_id, config.pad_token_id = 1, 0
+    model = _spread(EncoderDecoderModel(config).eval())
+    generator = Generator(model, max_batch=2, max_length=16)
+    source = torch.randint(3, 97, (2, 6))
+    asked = {"attention_mask": torch.ones_like(source), **_GREEDY}
+    assert torch.equal(generator.generate(source, **asked), model.generate(source, **asked))
+    for name in ("token_type_ids", "position_ids", "decoder_position_ids"):
+        with pytest.raises(InputError, match=f"got {name}, which EncoderDecoderModel reads and a step does not"):
+            generator.generate(source, **{name: torch.zeros_like(source)}, **asked)
