@@ -99,7 +99,7 @@ def from_relax(
             f"from_relax: main declares num_input={declared}, but it has {len(main.params)} parameters; expected the "
             "number of those that are inputs, which come first. Try main.without_attr('num_input')"
         )
-    if declared != num_input:
+    if params is not None and declared != num_input:
         raise ImportModelError(
             f"from_relax: main declares num_input={declared} of {len(main.params)} parameters, but {len(values)} "
             f"values were given; expected {len(main.params) - declared}."

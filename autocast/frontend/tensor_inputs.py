@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.errors import ImportModelError
 from autocast.ir.groups import with_plain_main
@@ -61,6 +62,24 @@ def flat(values: Iterable[Any]) -> Iterator[Any]:
             yield value
 
 
+@mutator
+class _Fields(PyExprMutator):
+    """Reads what is passed for the fields of tuples, by the variables of these, where the tuples' fields were read."""
+
+    def __init__(self, fields: Mapping[relax.Var, Sequence[relax.Var]]) -> None:
+        super().__init__()
+        self.fields = fields
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        """Know a variable by the field that it is."""
+        value = binding.value
+        read = self.visit_expr(value.tuple_value) if isinstance(value, relax.TupleGetItem) else None
+        if isinstance(read, relax.Var) and read in self.fields and not isinstance(value.ty, tvm.ir.PrimType):
+            self.set_var_remap(binding.var, self.fields[read][value.index])
+        else:
+            super().visit_var_binding_(binding)
+
+
 class _Arguments:
     """Makes the arguments of a function of tensors."""
 
@@ -70,6 +89,7 @@ class _Arguments:
         self.sizes = {size for param in old.params for size in relax.analysis.tir_vars_in_type(param.ty)}
         self.tensors: list[relax.Var] = []
         self.tuples: list[relax.VarBinding] = []
+        self.fields: dict[relax.Var, list[relax.Var]] = {}
         self.numbers: dict[relax.Var, tirx.Expr] = {}
         self.builder = relax.BlockBuilder()
 
@@ -83,7 +103,8 @@ class _Arguments:
         params = self._sized()
         for binding in self.tuples:
             self.builder.emit_normalized(binding)
-        body = relax.SeqExpr([self.builder._end_block(), *old.body.blocks], old.body.body)
+        body = _Fields(self.fields).visit_expr(old.body)
+        body = relax.SeqExpr([self.builder._end_block(), *body.blocks], body.body)
         relax.expr._update_type(body, old.body.ty)
         new = relax.Function([*params, *self.numbers], body, old.ret_ty, old.is_pure, old.attrs)
         new = new.bind_symbolic_vars(self.numbers)
@@ -98,6 +119,7 @@ class _Arguments:
             fields = [relax.Var(self._name(f"{var.name}_{i}"), type) for i, type in enumerate(var.ty.fields)]
             for field in fields:
                 self._bind(field)
+            self.fields[var] = fields
             self.tuples.append(relax.VarBinding(var, self.builder.normalize(relax.Tuple(fields))))
         elif isinstance(var.ty, relax.ShapeType):
             count = var.ty.ndim if var.ty.ndim >= 0 else tirx.Var(f"{var.name}_ndim", "int64")

@@ -329,7 +329,7 @@ ROWS: Rows = {
             "main declares num_input=-1",
         ),
         "relax num_input 1 no params": (
-            lambda: from_relax(Mod["main"].with_attr("num_input", 1)),
+            lambda: from_relax(Mod["main"].with_attr("num_input", 1), params={}),
             "main declares num_input=1 of 2 parameters",
         ),
         "relax ill formed": (lambda: from_relax(illformed()), "the module is not well formed: Var y is not"),

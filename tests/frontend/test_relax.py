@@ -101,6 +101,11 @@ class _Product:
         return R.matmul(x, w)
 
 
+def test_without_values_all_parameters_are_inputs_whatever_is_declared() -> None:
+    model = from_relax(_declared())
+    assert (model.num_input, model.input_names, model.params) == (2, ("x", "w"), {})
+
+
 @pytest.mark.parametrize(
     ("mod", "params", "message"),
     [
@@ -112,7 +117,7 @@ class _Product:
         (Scale, [_W] * 3, "got 3 values, expected at most main's 2 parameters"),
         (Scale, [_W[:2]], r"parameter 'w' is a R\.Tensor.*; got float32 of shape \(2,\)"),
         (Scale, [_W.astype("float16")], "got float16"),
-        (_declared(), None, "num_input=1 of 2.*0 values.*expected 1"),
+        (_declared(), {}, "num_input=1 of 2.*0 values.*expected 1"),
         (_declared(3), None, "num_input=3, but it has 2 parameters; expected the number of those that are inputs"),
         (
             _Product,

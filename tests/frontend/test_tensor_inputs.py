@@ -52,6 +52,31 @@ def test_a_tuple_of_parameters_is_given_as_one_or_by_its_tensors(values: Any) ->
     np.testing.assert_array_equal(model(_X, _X, _Y)[1], _Y * _X + _Y)
 
 
+def test_fields_of_a_tuple_of_parameters_are_parameters_to_a_policy() -> None:
+    @I.ir_module
+    class Packed:
+        @R.function
+        def main(
+            x: R.Tensor((3, 8), "float32"),
+            w: R.Tuple(R.Tensor((8, 8), "float32"), R.Tuple(R.Tensor((8, 2), "float32"))),
+        ):
+            with R.dataflow():
+                first, rest = w[0], w[1]
+                y = R.matmul(R.matmul(x, first), rest[0])
+                R.output(y, first)
+            return (y, first)
+
+    model = from_relax(Packed, [np.full((8, 8), 0.5, "float32"), np.ones((8, 2), "float32")])
+    low = amp.autocast(model, preset="pure")
+    assert low.report.parameters.stored == ("w_1_0",) and low.report.parameters.mixed == ("w_0",)
+    wide = amp.autocast(model, policy="mp4, float32_names=w_1_0")
+    assert [decision.mode for decision in wide.report.decisions if decision.operator == "relax.matmul"][1] == "float32"
+    for prepared in (model, low, wide):
+        y, first = prepared(np.ones((3, 8), "float32"))
+        np.testing.assert_array_equal(y, np.full((3, 2), 32, "float32"))
+        np.testing.assert_array_equal(first, model.params["w_0"].numpy())
+
+
 @I.ir_module
 class Numbers:
     @R.function
@@ -113,6 +138,19 @@ def test_numbers_in_a_tuple_are_passed_as_tensors() -> None:
     part, (begin, flag) = from_relax(Slice)(x, np.array(-1), np.array(True))
     np.testing.assert_array_equal(part, x[-1:])
     assert (begin, flag) == (-1, True)
+
+
+def test_a_tensor_of_a_tuple_is_cut_at_a_number_of_it() -> None:
+    @I.ir_module
+    class Slice:
+        @R.function
+        def main(t: R.Tuple(R.Tensor((4,), "float32"), R.Prim("int64"))):
+            x, begin = t[0], t[1]
+            return R.strided_slice(x, (R.prim_value(0),), (begin,), (R.prim_value(4),))
+
+    x = np.arange(4, dtype="float32")
+    for begin in (-5, -1, 2, 7):
+        np.testing.assert_array_equal(from_relax(Slice)(x, np.array(begin)), x[begin:])
 
 
 def test_a_shape_says_where_a_slice_begins() -> None:
