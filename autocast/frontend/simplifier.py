@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import mutator
 
-from autocast.ir import is_op, op_name, place_of
+from autocast.ir import all_bindings, is_op, op_name, place_of
 from autocast.ir.places import PlacedMutator
 
 #: Looks at one call and answers with an equal, simpler expression, or None.
@@ -25,6 +25,8 @@ class Simplifier(PlacedMutator):
         super().__init__(mod)
         self.rules = rules
         self.uses = uses
+        for binding in all_bindings(mod["main"].body):  # so that what is emitted has names of its own
+            self.builder_.get_unique_name(binding.var.name)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.builder_.normalize(super().visit_call_(call))

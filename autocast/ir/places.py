@@ -164,6 +164,11 @@ class PlacedBuilder(relax.BlockBuilder):
         """Bind `output` to a new variable that is seen outside the current block."""
         return self._bind(self._flat(output, {}), relax.Var, name_hint or "gv")
 
+    def emit_normalized(self, binding: relax.Binding) -> None:
+        """Emit a binding as it is; what is emitted after it has other names."""
+        self.get_unique_name(binding.var.name)
+        super().emit_normalized(binding)
+
     def _exit_function_scope(self, kind: Any, error: Any, trace: Any) -> None:
         """End what a function has begun that an error leaves, of which TVM's builder warns when it is destroyed."""
         if kind is not None:
@@ -178,7 +183,7 @@ class PlacedBuilder(relax.BlockBuilder):
         else:
             place = Place("", current_region()) if self.place is None else self.place
         var = kind(self.get_unique_name(name), value.ty, place.span())
-        self.emit_normalized(relax.VarBinding(var, value))
+        super().emit_normalized(relax.VarBinding(var, value))
         return var
 
     def _flat(self, expr: Any, bound: dict[relax.Expr, relax.Var]) -> Any:

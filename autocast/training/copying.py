@@ -37,7 +37,7 @@ def emit_copies(
             var = relax.Var(binding.var.name, binding.ty, binding.var.span)
             copies.append(relax.MatchCast(var, value, binding.ty))
         else:
-            var = relax.Var(binding.var.name, value.ty, binding.var.span)
+            var = relax.Var(builder.get_unique_name(binding.var.name), value.ty, binding.var.span)
             copies.append(relax.VarBinding(var, value))
         builder.emit_normalized(copies[-1])
         table[binding.var] = var

@@ -163,3 +163,22 @@ def test_gradients_of_what_multiplies_nothing_are_no_low_products(function: Call
     assert "which multiplies nothing" in products[0].why
     low = [d for d in amp.autocast(step, policy="mp4").report.decisions if d.operator == "relax.matmul"]
     assert low and all(d.mode.startswith("bfloat16") for d in low)
+
+
+class _Flattened(nn.Module):
+    """Rows multiplied at once, as GPT-2 does: the import writes these calls anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.addmm(x.new_zeros(8), x.reshape(-1, 8), self.first).reshape(x.shape).exp()
+        return torch.mm(hidden.reshape(-1, 8), self.second).reshape(*x.shape[:2], 3).log_softmax(2)
+
+
+def test_a_name_is_that_of_one_call_after_an_import_and_in_a_training_step() -> None:
+    model = autocast.from_torch(_Flattened().train(), (torch.randn(2, 4, 8),))
+    for one in (model, training_step(model, MSE(), SGD(momentum=0.5))):
+        names = [(decision.function, decision.binding) for decision in amp.autocast(one).report.decisions]
+        assert len(names) > 4 and sorted(set(names)) == sorted(names)

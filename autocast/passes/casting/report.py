@@ -36,6 +36,9 @@ _CAST = ("function", "tensor", "variable", "source", "target", "elements")
 class Decision:
     """One call: where it is, the precision of its arguments and result, and the rule that said so, with its reason.
 
+    The result is what others read: an operator without an `out_dtype` stores another dtype where its rule asks for one,
+    and a cast follows it.
+
     `level` names who chose the rule: one of `autocast.policy.LEVELS`. `module` is the torch submodule that the call
     comes from, of a backward operator that of the forward one; empty where nobody said. `forward` names the forward
     operator whose gradient the call is part of; empty where it is none.

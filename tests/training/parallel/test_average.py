@@ -184,8 +184,7 @@ def test_statistics_of_all_ranks_are_waited_for_where_they_are_used_and_gradient
 def test_the_first_operators_of_a_step_do_not_know_of_other_ranks() -> None:
     plain = training_step(model(6), MSE(), SGD()).main
     parallel = training_step(model(6), MSE(), SGD(), parallel="data").main
-    before = [str(binding) for binding in plain.body.blocks[0].bindings]
-    after = [str(binding) for binding in parallel.body.blocks[0].bindings]
+    before, after = ([str(one.value) for one in main.body.blocks[0].bindings] for main in (plain, parallel))
     first = next(place for place, line in enumerate(after) if "all_reduce_start" in line)
     assert before[:first] == after[:first]
 
