@@ -167,6 +167,9 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
         if node.domain not in ("", "ai.onnx") or node.op_type in _MISTAKEN_BY_ONNX
         for name in node.output
     }
+    constants = {name for node in copy.graph.node if node.op_type == "Constant" for name in node.output}
+    for value in [value for value in copy.graph.value_info if value.name in constants]:
+        copy.graph.value_info.remove(value)  # which some exporters call scalars, and are vectors of one
     for value in copy.graph.value_info:
         if value.name not in not_inferred:
             for dim in value.type.tensor_type.shape.dim:
