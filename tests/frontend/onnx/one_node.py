@@ -33,6 +33,7 @@ def one_node(
     results: Sequence[str] = ("y",),
     axes: Mapping[str, int] | None = None,
     dims: Mapping[str, Sequence[str | int]] | None = None,
+    dtypes: Mapping[str, str] | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
     """A model of one node of onnxruntime's, whose inputs are the model's.
@@ -47,13 +48,17 @@ def one_node(
         How many a result has that has not as many as the first input.
     dims
         Names for the dimensions of inputs, where they vary.
+    dtypes
+        Of results that are not float32.
     """
     given = {name: value for name, value in inputs.items() if value is not None}
     node = helper.make_node(
         operator, [name if name in given else "" for name in inputs], [*results], domain="com.microsoft", **attributes
     )
     rank = next(iter(given.values())).ndim
-    float_type = helper.np_dtype_to_tensor_dtype(np.dtype("float32"))
+    kinds = {
+        name: helper.np_dtype_to_tensor_dtype(np.dtype((dtypes or {}).get(name, "float32"))) for name in results if name
+    }
     graph = helper.make_graph(
         [node],
         "graph",
@@ -64,9 +69,8 @@ def one_node(
             for name, value in given.items()
         ],
         [
-            helper.make_tensor_value_info(name, float_type, [None] * (axes or {}).get(name, rank))
-            for name in results
-            if name
+            helper.make_tensor_value_info(name, kind, [None] * (axes or {}).get(name, rank))
+            for name, kind in kinds.items()
         ],
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]

@@ -10,6 +10,7 @@ from autocast.frontend.onnx.converters import (
     block_quantized,
     boxes,
     contrib,
+    diffusion,
     einsum,
     elementwise,
     geometry,
@@ -26,8 +27,8 @@ from autocast.frontend.onnx.converters import (
 from autocast.frontend.onnx.converters.node import Converter, Node
 
 _FAMILIES = (
-    *(attention, block_quantized, boxes, contrib, einsum, elementwise, geometry, grouped_attention, padding),
-    *(quantized, resizing, rotary, shapes, signals, slices, windows),
+    *(attention, block_quantized, boxes, contrib, diffusion, einsum, elementwise, geometry),
+    *(grouped_attention, padding, quantized, resizing, rotary, shapes, signals, slices, windows),
 )
 
 CONVERTERS: dict[str, Converter] = {

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax
 
 from autocast.frontend.onnx.converters.node import Converter, Node, number, shape
+from autocast.frontend.onnx.converters.quantized import Quantized, one_number
 from autocast.frontend.onnx.converters.windows import convolution
 
 op = relax.op
@@ -129,19 +130,44 @@ def _norm(simplified: bool) -> Converter:
 
 def _embeddings(node: Node) -> relax.Expr:
     """Of words, positions and segments, summed and normed; how many tokens a mask has; and the sum."""
-    ids, segments, words, positions, kinds, gamma, beta, mask, places = (node.get(at) for at in range(9))
-    assert ids is not None and words is not None and positions is not None and gamma is not None
-    batch, length = shape(ids)
-    total = op.take(words, ids, axis=0, mode="clip")
-    if places is not None:
-        total = op.add(total, op.take(positions, places, axis=0, mode="clip"))
-    else:
-        total = op.add(total, op.take(positions, _places(length), axis=0, mode="clip"))
-    if segments is not None and kinds is not None:
-        total = op.add(total, op.take(kinds, segments, axis=0, mode="clip"))
+    ids, segments, mask, places = (node.get(at) for at in (0, 1, 7, 8))
+
+    def rows(at: int, ids: relax.Expr) -> relax.Expr:
+        return op.take(node[at], ids, axis=0, mode="clip")
+
+    return _normed_sum(node, rows, (ids, places, segments), (node[5], node[6]), mask)
+
+
+def _quantized_embeddings(node: Node) -> relax.Expr:
+    """The same, of tables and vectors of integers, each with its scale and its zero."""
+    ids, segments, mask = (node.get(at) for at in (0, 1, 7))
+
+    def real(tensor: relax.Expr, at: int) -> relax.Expr:
+        return Quantized(tensor, one_number(node, node[at + 6]), one_number(node, node[at + 11])).real(node)
+
+    def rows(at: int, ids: relax.Expr) -> relax.Expr:
+        return real(node.emit(op.take(node[at], ids, axis=0, mode="clip")), at)
+
+    return _normed_sum(node, rows, (ids, None, segments), (real(node[5], 5), real(node[6], 6)), mask)
+
+
+def _normed_sum(
+    node: Node,
+    rows: Callable[[int, relax.Expr], relax.Expr],
+    numbers: tuple[relax.Expr | None, relax.Expr | None, relax.Expr | None],
+    gains: tuple[relax.Expr, relax.Expr],
+    mask: relax.Expr | None,
+) -> relax.Expr:
+    """`rows` of the tables that are the inputs 2, 3 and 4; `numbers` of words, places (0, 1, ... if None) and kinds."""
+    words, places, kinds = numbers
+    assert words is not None
+    batch, length = shape(words)
+    total = op.add(rows(2, words), rows(3, _places(length) if places is None else places))
+    if kinds is not None:
+        total = op.add(total, rows(4, kinds))
     total = node.emit(total)
     tokens = op.zeros((batch,), "int32") if mask is None else op.sum(op.astype(mask, "int32"), axis=[1])
-    return relax.Tuple([_layer_norm(node, total, gamma, beta), node.emit(tokens), total])
+    return relax.Tuple([_layer_norm(node, total, *gains), node.emit(tokens), total])
 
 
 def _places(count: Any) -> relax.Expr:
@@ -158,10 +184,12 @@ _NAMED: dict[str, Converter] = {
     "FusedMatMul": _fused_matmul,
     "Gelu": _of_sum(op.nn.gelu),
     "LayerNormalization": _norm(simplified=False),
+    "QEmbedLayerNormalization": _quantized_embeddings,
     "QuickGelu": _quick_gelu,
     "SimplifiedLayerNormalization": _norm(simplified=True),
     "SkipLayerNormalization": _skip(simplified=False),
     "SkipSimplifiedLayerNormalization": _skip(simplified=True),
+    "TransposeMatMul": _fused_matmul,
 }
 
 CONVERTERS: dict[str, Converter] = {f"com.microsoft.{name}": converter for name, converter in _NAMED.items()}

@@ -86,7 +86,7 @@ def _projected(node: Node) -> tuple[relax.Expr, ...]:
 
 
 def _turns(node: Node, places: relax.Expr) -> relax.Expr:
-    """How far tokens are rotated: by where they are, or by `position_ids`, of which a prompt has the first counted on."""
+    """How far tokens are rotated: by where they are, or by `position_ids`, of a prompt from the first on."""
     given = node.get(9)
     if given is None:
         return places

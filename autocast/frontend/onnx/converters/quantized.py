@@ -169,6 +169,11 @@ def _qlinear_binary(operator: Callable[[relax.Expr, relax.Expr], relax.Expr]) ->
     return convert
 
 
+def _qlinear_where(node: Node) -> relax.Expr:
+    x, y = _quantized(node, 1), _quantized(node, 4)
+    return _result(node, op.where(node[0], x.real(node), y.real(node)), 7, x.tensor)
+
+
 def _qlinear_unary(name: str) -> Converter:
     """An operator of ONNX of one real tensor, between quantized ones: X, scale, zero, and those of the result."""
 
@@ -243,5 +248,6 @@ CONVERTERS: dict[str, Converter] = {
     f"{_MICROSOFT}QLinearMul": _qlinear_binary(op.multiply),
     f"{_MICROSOFT}QLinearSigmoid": _qlinear_unary("Sigmoid"),
     f"{_MICROSOFT}QLinearSoftmax": _qlinear_softmax,
+    f"{_MICROSOFT}QLinearWhere": _qlinear_where,
     f"{_MICROSOFT}QuantizeLinear": _linear("QuantizeLinear"),
 }
