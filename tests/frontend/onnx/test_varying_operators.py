@@ -74,6 +74,23 @@ def test_sizes_that_nobody_can_compare_before_are_compared_by_a_call() -> None:
     compared(text, *[(random(*sizes),) for sizes in ((4, 4), (4, 2), (5, 2), (2, 4))])
 
 
+def test_products_of_sizes_in_another_order_are_the_same_size() -> None:
+    """As the rows of a mixture of experts are counted: TVM compares those of a `ScatterND` as they are written."""
+    text = """
+        (int64[A, B] x) => (int64[M] y) <int64 zero = {0}, int64 one = {1}, int64[1] axis = {1}, int64[1] all = {-1}> {
+            shape = Shape (x)
+            b = Gather (shape, one)
+            a = Gather (shape, zero)
+            count = Mul (b, a)
+            numbers = Range (zero, count, one)
+            flat = Reshape (x, all)
+            places = Unsqueeze (flat, axis)
+            y = ScatterND (numbers, places, numbers)
+        }
+    """
+    compared(text, *[(np.arange(a * b)[::-1].reshape(a, b).copy(),) for a, b in ((2, 3), (1, 4))])
+
+
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("node", ["Conv <{}> (x, w)", "MaxPool <{}, kernel_shape = [3, 3]> (x)"])
 def test_windows_are_padded_as_sizes_need(node: str, mode: str) -> None:
