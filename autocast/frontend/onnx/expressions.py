@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,8 +117,20 @@ def _equal(a: Any, b: Any) -> bool | None:
 
 
 def simple(value: Any) -> Any:
+    """An expression as TVM simplifies it, with the factors of a product by name: what is equal is written alike."""
     value = tvm.sym.Analyzer().simplify(value) if isinstance(value, tvm.ir.Expr) else value
-    return int(value) if isinstance(value, tirx.IntImm) else value
+    if isinstance(value, tirx.IntImm):
+        return int(value)
+    return functools.reduce(operator.mul, sorted(_factors(value), key=_order)) if isinstance(value, tirx.Mul) else value
+
+
+def _factors(value: Any) -> list[Any]:
+    return [*_factors(value.a), *_factors(value.b)] if isinstance(value, tirx.Mul) else [value]
+
+
+def _order(factor: Any) -> tuple[bool, str]:
+    """Numbers come last."""
+    return isinstance(factor, tirx.IntImm), str(factor)
 
 
 def _compared(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], bool | None]:

@@ -167,6 +167,9 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
         if node.domain not in ("", "ai.onnx") or node.op_type in _MISTAKEN_BY_ONNX
         for name in node.output
     }
+    constants = {name for node in copy.graph.node if node.op_type == "Constant" for name in node.output}
+    for value in [value for value in copy.graph.value_info if value.name in constants]:
+        copy.graph.value_info.remove(value)  # which some exporters call scalars, and are vectors of one
     for value in copy.graph.value_info:
         if value.name not in not_inferred:
             for dim in value.type.tensor_type.shape.dim:
@@ -174,6 +177,9 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
     for value in tensors:
         if value.name not in not_inferred or value.name in bare:
             value.type.tensor_type.ClearField("shape")
+    for node in (node for graph in graphs_of(copy.graph) for node in graph.node):
+        if node.domain == "com.microsoft" and node.op_type in _OF_ONNX:
+            node.domain = ""
     for value in copy.graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.dim_value < 0:  # what some exporters call a dimension that varies
@@ -183,6 +189,9 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
 
 #: Operators of onnxruntime in ONNX's domain, and from which version on they are ONNX's.
 _OF_ONNXRUNTIME = {"LayerNormalization": 17, "SimplifiedLayerNormalization": math.inf}
+
+#: Operators of onnxruntime that are ONNX's: torch's exporter writes them for opsets that do not have them.
+_OF_ONNX = frozenset(("GridSample", "Trilu"))
 
 #: Operators that TVM's importer takes for ONNX's.
 _MICROSOFT = frozenset(("Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "SkipLayerNormalization"))

@@ -146,6 +146,14 @@ def test_what_cannot_be_imported_is_an_error_that_says_why(model: Any, error: ty
         autocast.from_onnx(model)
 
 
+def test_what_a_file_says_of_its_constants_does_not_count() -> None:
+    """onnxruntime-genai's builder says that a vector of one number is a scalar."""
+    one = helper.make_node("Constant", [], ["one"], value=helper.make_tensor("", TensorProto.FLOAT, [1], [1.0]))
+    model = graph_of([one, helper.make_node("Add", ["x", "one"], ["y"])])
+    model.graph.value_info.append(helper.make_tensor_value_info("one", TensorProto.FLOAT, []))
+    np.testing.assert_array_equal(autocast.from_onnx(model)(np.zeros(4, "float32")), np.ones(4))
+
+
 #: The last three have bounds that are none.
 _WRONG = [
     *(3, {"n": 3}, {"n": ("z", 0)}, {"n": ("x", 5)}, {"a b": ("x", 0)}),

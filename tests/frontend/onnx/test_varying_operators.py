@@ -74,6 +74,23 @@ def test_sizes_that_nobody_can_compare_before_are_compared_by_a_call() -> None:
     compared(text, *[(random(*sizes),) for sizes in ((4, 4), (4, 2), (5, 2), (2, 4))])
 
 
+def test_products_of_sizes_in_another_order_are_the_same_size() -> None:
+    """As the rows of a mixture of experts are counted: TVM compares those of a `ScatterND` as they are written."""
+    text = """
+        (int64[A, B] x) => (int64[M] y) <int64 zero = {0}, int64 one = {1}, int64[1] axis = {1}, int64[1] all = {-1}> {
+            shape = Shape (x)
+            b = Gather (shape, one)
+            a = Gather (shape, zero)
+            count = Mul (b, a)
+            numbers = Range (zero, count, one)
+            flat = Reshape (x, all)
+            places = Unsqueeze (flat, axis)
+            y = ScatterND (numbers, places, numbers)
+        }
+    """
+    compared(text, *[(np.arange(a * b)[::-1].reshape(a, b).copy(),) for a, b in ((2, 3), (1, 4))])
+
+
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("node", ["Conv <{}> (x, w)", "MaxPool <{}, kernel_shape = [3, 3]> (x)"])
 def test_windows_are_padded_as_sizes_need(node: str, mode: str) -> None:
@@ -82,6 +99,49 @@ def test_windows_are_padded_as_sizes_need(node: str, mode: str) -> None:
         weight = ", ".join(f"{number:.3f}" for number in random(2 * 2 * 9).reshape(-1))
         text = f"(float[B, 2, H, W] x) => (float[B, 2, K, L] y) <float[2, 2, 3, 3] w = {{{weight}}}> {{ y = {what} }}"
         compared(text, *[(random(1, 2, *sizes) - 3,) for sizes in ((3, 3), (4, 5), (6, 7), (8, 10))])
+
+
+@pytest.mark.parametrize(
+    "options", ["ceil_mode = 1", 'auto_pad = "SAME_UPPER"', "pads = [1, 0, 1, 1], storage_order = 1"]
+)
+def test_places_of_maxima_are_in_the_whole_batch(options: str) -> None:
+    text = (
+        "(float[B, 3, 7, 6] x) => (float[B, 3, K, L] y, int64[B, 3, K, L] places) "
+        f"{{ y, places = MaxPool <kernel_shape = [2, 2], strides = [2, 2], {options}> (x) }}"
+    )
+    compared(text, *[(random(batch, 3, 7, 6),) for batch in (1, 4)])
+
+
+def test_columns_of_any_batch_are_added_to_images() -> None:
+    text = (
+        "(float[B, 12, 16] x) => (float[B, 3, 5, 5] y) <int64[2] sizes = {5, 5}, int64[2] block = {2, 2}> "
+        "{ y = Col2Im (x, sizes, block) }"
+    )
+    compared(text, *[(random(batch, 12, 16),) for batch in (1, 3)])
+
+
+@pytest.mark.parametrize("options", ["", "onesided = 1", "inverse = 1"])
+def test_a_signal_of_any_length_is_transformed(options: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> main (float[B, N, 1] x) => (float[B, K, 2] y) '
+        f"{{ y = DFT <axis = 1{options and ', ' + options}> (x) }}"
+    )
+    imported = autocast.from_onnx(model)
+    transform = {"onesided = 1": np.fft.rfft, "inverse = 1": np.fft.ifft}.get(options, np.fft.fft)
+    for batch, length in ((1, 1), (2, 2), (1, 13), (3, 100)):
+        x = random(batch, length, 1)
+        expected = transform(x[..., 0].astype("float64"), axis=1)
+        wanted = np.stack([expected.real, expected.imag], -1)
+        np.testing.assert_allclose(imported(x), wanted, rtol=1e-5, atol=1e-6 * np.abs(wanted).max())
+
+
+def test_frames_of_a_signal_of_any_length_are_transformed() -> None:
+    window = ", ".join(f"{number:.3f}" for number in np.hanning(10)[1:-1])
+    text = (
+        f"(float[B, N, 1] x) => (float[B, M, K, 2] y) <int64 step = {{3}}, float[8] w = {{{window}}}> "
+        "{ y = STFT <onesided = 1> (x, step, w) }"
+    )
+    compared(text, *[(random(*sizes, 1),) for sizes in ((1, 8), (2, 9), (3, 41))])
 
 
 @pytest.mark.parametrize("includes", [0, 1])

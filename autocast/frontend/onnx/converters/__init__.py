@@ -6,14 +6,19 @@ Keys are the operators' names, with the domain before those of other domains tha
 from __future__ import annotations
 
 from autocast.frontend.onnx.converters import (
+    attention,
+    block_quantized,
     boxes,
     contrib,
+    diffusion,
     einsum,
     elementwise,
     geometry,
+    grouped_attention,
     padding,
     quantized,
     resizing,
+    rotary,
     shapes,
     signals,
     slices,
@@ -22,8 +27,8 @@ from autocast.frontend.onnx.converters import (
 from autocast.frontend.onnx.converters.node import Converter, Node
 
 _FAMILIES = (
-    *(boxes, contrib, einsum, elementwise, geometry, padding),
-    *(quantized, resizing, shapes, signals, slices, windows),
+    *(attention, block_quantized, boxes, contrib, diffusion, einsum, elementwise, geometry),
+    *(grouped_attention, padding, quantized, resizing, rotary, shapes, signals, slices, windows),
 )
 
 CONVERTERS: dict[str, Converter] = {

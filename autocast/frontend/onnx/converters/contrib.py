@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from tvm import relax
 
-from autocast.frontend.onnx.converters.node import Converter, Node, dtype, number, shape
+from autocast.frontend.onnx.converters.node import Converter, Node, number, shape
+from autocast.frontend.onnx.converters.quantized import Quantized, one_number
 from autocast.frontend.onnx.converters.windows import convolution
 
 op = relax.op
@@ -130,19 +130,44 @@ def _norm(simplified: bool) -> Converter:
 
 def _embeddings(node: Node) -> relax.Expr:
     """Of words, positions and segments, summed and normed; how many tokens a mask has; and the sum."""
-    ids, segments, words, positions, kinds, gamma, beta, mask, places = (node.get(at) for at in range(9))
-    assert ids is not None and words is not None and positions is not None and gamma is not None
-    batch, length = shape(ids)
-    total = op.take(words, ids, axis=0, mode="clip")
-    if places is not None:
-        total = op.add(total, op.take(positions, places, axis=0, mode="clip"))
-    else:
-        total = op.add(total, op.take(positions, _places(length), axis=0, mode="clip"))
-    if segments is not None and kinds is not None:
-        total = op.add(total, op.take(kinds, segments, axis=0, mode="clip"))
+    ids, segments, mask, places = (node.get(at) for at in (0, 1, 7, 8))
+
+    def rows(at: int, ids: relax.Expr) -> relax.Expr:
+        return op.take(node[at], ids, axis=0, mode="clip")
+
+    return _normed_sum(node, rows, (ids, places, segments), (node[5], node[6]), mask)
+
+
+def _quantized_embeddings(node: Node) -> relax.Expr:
+    """The same, of tables and vectors of integers, each with its scale and its zero."""
+    ids, segments, mask = (node.get(at) for at in (0, 1, 7))
+
+    def real(tensor: relax.Expr, at: int) -> relax.Expr:
+        return Quantized(tensor, one_number(node, node[at + 6]), one_number(node, node[at + 11])).real(node)
+
+    def rows(at: int, ids: relax.Expr) -> relax.Expr:
+        return real(node.emit(op.take(node[at], ids, axis=0, mode="clip")), at)
+
+    return _normed_sum(node, rows, (ids, None, segments), (real(node[5], 5), real(node[6], 6)), mask)
+
+
+def _normed_sum(
+    node: Node,
+    rows: Callable[[int, relax.Expr], relax.Expr],
+    numbers: tuple[relax.Expr | None, relax.Expr | None, relax.Expr | None],
+    gains: tuple[relax.Expr, relax.Expr],
+    mask: relax.Expr | None,
+) -> relax.Expr:
+    """`rows` of the tables that are the inputs 2, 3 and 4; `numbers` of words, places (0, 1, ... if None) and kinds."""
+    words, places, kinds = numbers
+    assert words is not None
+    batch, length = shape(words)
+    total = op.add(rows(2, words), rows(3, _places(length) if places is None else places))
+    if kinds is not None:
+        total = op.add(total, rows(4, kinds))
     total = node.emit(total)
     tokens = op.zeros((batch,), "int32") if mask is None else op.sum(op.astype(mask, "int32"), axis=[1])
-    return relax.Tuple([_layer_norm(node, total, gamma, beta), node.emit(tokens), total])
+    return relax.Tuple([_layer_norm(node, total, *gains), node.emit(tokens), total])
 
 
 def _places(count: Any) -> relax.Expr:
@@ -150,83 +175,7 @@ def _places(count: Any) -> relax.Expr:
     return op.arange(0, count, 1, "int32")
 
 
-def _heads(node: Node, x: relax.Expr, heads: int) -> relax.Expr:
-    """(batch, length, hidden) as (batch, length, heads, size)."""
-    batch, length, hidden = shape(x)
-    return node.emit(op.reshape(x, [batch, length, heads, int(hidden) // heads]))
-
-
-def _attention(node: Node) -> relax.Expr:
-    """Self-attention, from one product with the weights of queries, keys and values."""
-    _only(node, 0)
-    node.refuse("Attention with keys and values of the past", node.get(4) is not None, "expected none")
-    node.refuse("Attention with do_rotary=1", bool(node.attributes.get("do_rotary")), "expected rotations of their own")
-    sums = node.emit(op.matmul(node[0], node[1]))
-    if (bias := node.get(2)) is not None:
-        sums = node.emit(op.add(sums, bias))
-    width = int(shape(sums)[-1])
-    sizes = [int(size) for size in node.attributes.get("qkv_hidden_sizes", ()) if size] or [width // 3] * 3
-    parts = node.emit(op.split(sums, [sizes[0], sizes[0] + sizes[1]], axis=-1))
-    heads = int(node.attributes["num_heads"])
-    q, k, v = (_heads(node, node.emit(relax.TupleGetItem(parts, at)), heads) for at in range(3))
-    return _attended(node, (q, k, v), node.get(3), node.get(5))
-
-
-def _multi_head_attention(node: Node) -> relax.Expr:
-    """Attention of queries, keys and values of three axes, to which a bias of all three is added."""
-    _only(node, 0)
-    given = [node.get(at) for at in range(8)]
-    query, key, value, bias, mask, added, *past = given
-    is_plain = key is not None and value is not None and all(len(shape(x)) == 3 for x in (node[0], key, value))
-    node.refuse("MultiHeadAttention of packed tensors", not is_plain, "expected queries, keys and values of three axes")
-    node.refuse("MultiHeadAttention with a past", any(one is not None for one in past), "expected none")
-    assert query is not None and key is not None and value is not None
-    tensors = [query, key, value]
-    if bias is not None:
-        q_size, k_size = int(shape(query)[-1]), int(shape(key)[-1])
-        parts = node.emit(op.split(bias, [q_size, q_size + k_size], axis=-1))
-        tensors = [node.emit(op.add(x, relax.TupleGetItem(parts, at))) for at, x in enumerate(tensors)]
-    heads = int(node.attributes["num_heads"])
-    q, k, v = (_heads(node, x, heads) for x in tensors)
-    return _attended(node, (q, k, v), mask, added)
-
-
-def _attended(
-    node: Node, tensors: tuple[relax.Expr, relax.Expr, relax.Expr], mask: relax.Expr | None, added: relax.Expr | None
-) -> relax.Expr:
-    query, key, value = tensors
-    batch, length, heads, size = shape(query)
-    scale = float(node.attributes.get("scale", 0.0)) or 1 / math.sqrt(int(size))
-    bias = _mask(node, mask, query, key)
-    if added is not None:
-        bias = added if bias is None else node.emit(op.add(bias, added))
-    causal = "TopLeft" if node.attributes.get("unidirectional") else None
-    if bias is None:
-        result = op.nn.attention(query, key, value, scale=scale, causal_mask=causal)
-    else:
-        result = op.nn.attention(query, key, value, bias, scale=scale, causal_mask=causal)
-    return node.emit(op.reshape(node.emit(result), [batch, length, heads * int(shape(value)[-1])]))
-
-
-def _mask(node: Node, mask: relax.Expr | None, query: relax.Expr, key: relax.Expr) -> relax.Expr | None:
-    """What is added to the scores of keys that a mask of zeros and ones, or of how many keys there are, leaves out."""
-    if mask is None:
-        return None
-    rank, keys = len(shape(mask)), shape(key)[1]
-    batch, length = shape(query)[:2]
-    if rank == 1:
-        node.refuse("a mask of begins and ends", shape(mask)[0] != batch, "expected one length for each entry")
-        seen = op.less(op.reshape(_places(keys), [1, keys]), op.reshape(op.astype(mask, "int32"), [batch, 1]))
-    else:
-        seen = op.greater(mask, relax.const(0, dtype(mask)))
-    to = {1: [batch, 1, 1, keys], 2: [batch, 1, 1, keys], 3: [batch, 1, length, keys]}.get(rank, [])
-    node.refuse(f"a mask of {rank} axes", not to, "expected one of 1, 2 or 3")
-    out, zero = number(float(node.attributes.get("mask_filter_value", -10000.0)), query), number(0.0, query)
-    return node.emit(op.reshape(op.where(seen, zero, out), to))
-
-
 _NAMED: dict[str, Converter] = {
-    "Attention": _attention,
     "BiasGelu": _of_sum(op.nn.gelu),
     "EmbedLayerNormalization": _embeddings,
     "FastGelu": _of_sum(op.nn.gelu_tanh),
@@ -235,11 +184,12 @@ _NAMED: dict[str, Converter] = {
     "FusedMatMul": _fused_matmul,
     "Gelu": _of_sum(op.nn.gelu),
     "LayerNormalization": _norm(simplified=False),
-    "MultiHeadAttention": _multi_head_attention,
+    "QEmbedLayerNormalization": _quantized_embeddings,
     "QuickGelu": _quick_gelu,
     "SimplifiedLayerNormalization": _norm(simplified=True),
     "SkipLayerNormalization": _skip(simplified=False),
     "SkipSimplifiedLayerNormalization": _skip(simplified=True),
+    "TransposeMatMul": _fused_matmul,
 }
 
 CONVERTERS: dict[str, Converter] = {f"com.microsoft.{name}": converter for name, converter in _NAMED.items()}

@@ -197,12 +197,16 @@ def static(tensor: relax.Expr, what: str) -> tuple[int, ...]:
     UnsupportedError
         They vary.
     """
-    sizes = shape(tensor)
+    return fixed(shape(tensor), what)
+
+
+def fixed(sizes: Sequence[Any], what: str) -> tuple[int, ...]:
+    """Sizes, of which none may vary, as in `static`."""
     if not all(isinstance(size, int) for size in sizes):
         raise UnsupportedError(
             f"its {what} has sizes that vary, {list(sizes)}; expected fixed ones: dynamic={{name: size}}"
         )
-    return sizes
+    return tuple(sizes)
 
 
 def number(value: float, like: relax.Expr) -> relax.Expr:

@@ -11,10 +11,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-import onnx
 from tvm import relax
 
-from autocast.errors import UnsupportedError
 from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape
 from autocast.frontend.onnx.converters.windows import convolution
 from autocast.frontend.onnx.recurrent import recurrent
@@ -22,7 +20,7 @@ from autocast.frontend.onnx.recurrent import recurrent
 op = relax.op
 
 
-class _Quantized(NamedTuple):
+class Quantized(NamedTuple):
     """A tensor of integers, what one of its steps is, and which integer is zero."""
 
     tensor: relax.Expr
@@ -40,19 +38,19 @@ class _Quantized(NamedTuple):
         return node.emit(op.multiply(node.cast(self.steps(node, 0), "float32"), node.cast(self.scale, "float32")))
 
 
-def _quantized(node: Node, at: int) -> _Quantized:
+def _quantized(node: Node, at: int) -> Quantized:
     """Three inputs: a tensor, its scale and its zero."""
-    return _Quantized(
-        node[at], _one(node, node[at + 1]), None if node.get(at + 2) is None else _one(node, node[at + 2])
+    return Quantized(
+        node[at], one_number(node, node[at + 1]), None if node.get(at + 2) is None else one_number(node, node[at + 2])
     )
 
 
-def _one(node: Node, number: relax.Expr) -> relax.Expr:
+def one_number(node: Node, number: relax.Expr) -> relax.Expr:
     """A number without axes, where it came as a vector of one."""
     return node.emit(op.reshape(number, [])) if shape(number) == (1,) else number
 
 
-def _rounded(node: Node, steps: relax.Expr, zero: relax.Expr | None, to: str) -> relax.Expr:
+def rounded(node: Node, steps: relax.Expr, zero: relax.Expr | None, to: str) -> relax.Expr:
     """Numbers of steps, float32, as the nearest integers from zero, halves as even ones, within those there are."""
     bounds = np.iinfo(to)
     zero = None if zero is None else node.cast(zero, "float32")
@@ -64,15 +62,15 @@ def _result(node: Node, real: relax.Expr, at: int, like: relax.Expr) -> relax.Ex
     """Real numbers as a quantized tensor, of the scale and the zero that are the inputs `at` and the next."""
     zero = node.get(at + 1)
     to = dtype(like if zero is None else zero)
-    steps = op.divide(real, op.astype(_one(node, node[at]), "float32"))
-    return _rounded(node, steps, None if zero is None else _one(node, zero), to)
+    steps = op.divide(real, op.astype(one_number(node, node[at]), "float32"))
+    return rounded(node, steps, None if zero is None else one_number(node, zero), to)
 
 
 def _requantized(
     node: Node,
     sums: relax.Expr,
-    a: _Quantized,
-    b: _Quantized,
+    a: Quantized,
+    b: Quantized,
     scale: relax.Expr,
     zero: relax.Expr | None,
     axes: tuple[int, int],
@@ -80,29 +78,31 @@ def _requantized(
     """Sums of products, int32, in the steps of the result. `axes`: where vectors of scales of `a` and `b` lie."""
     rank = len(shape(sums))
     factors = [node.along(node.cast(one.scale, "float32"), axis, rank) for one, axis in zip((a, b), axes, strict=True)]
-    factor = op.divide(op.multiply(*factors), op.astype(_one(node, scale), "float32"))
+    factor = op.divide(op.multiply(*factors), op.astype(one_number(node, scale), "float32"))
     steps = op.multiply(op.astype(sums, "float32"), factor)
-    return _rounded(node, steps, None if zero is None else _one(node, zero), dtype(a.tensor if zero is None else zero))
+    return rounded(
+        node, steps, None if zero is None else one_number(node, zero), dtype(a.tensor if zero is None else zero)
+    )
 
 
-def _matmul(node: Node, a: _Quantized, b: _Quantized) -> relax.Expr:
+def _matmul(node: Node, a: Quantized, b: Quantized) -> relax.Expr:
     """The product, in int32. A vector of zeros is one for each row of `a`, or for each column of `b`."""
     return node.emit(op.matmul(a.steps(node, -2), b.steps(node, -1), out_dtype="int32"))
 
 
-def _conv(node: Node, x: _Quantized, w: _Quantized) -> relax.Expr:
+def _conv(node: Node, x: Quantized, w: Quantized) -> relax.Expr:
     """The convolution, in int32. A vector of zeros of the weight is one for each channel of the result."""
     return convolution(node, x.steps(node, 1), w.steps(node, 0))
 
 
 def _matmul_integer(node: Node) -> relax.Expr:
-    a, b = (_Quantized(node[at], node[at], node.get(at + 2)) for at in (0, 1))
+    a, b = (Quantized(node[at], node[at], node.get(at + 2)) for at in (0, 1))
     return _matmul(node, a, b)
 
 
 def _conv_integer(node: Node) -> relax.Expr:
-    x, w = (_Quantized(node[at], node[at], node.get(at + 2)) for at in (0, 1))
-    return _conv(node, x._replace(zero=None if x.zero is None else _one(node, x.zero)), w)
+    x, w = (Quantized(node[at], node[at], node.get(at + 2)) for at in (0, 1))
+    return _conv(node, x._replace(zero=None if x.zero is None else one_number(node, x.zero)), w)
 
 
 def _qlinear_matmul(node: Node) -> relax.Expr:
@@ -122,18 +122,18 @@ def _qlinear_conv(node: Node) -> relax.Expr:
 
 def _matmul_to_float(node: Node) -> relax.Expr:
     """A, B, their scales, their zeros, and a bias."""
-    a, b = (_Quantized(node[at], _one(node, node[at + 2]), node.get(at + 4)) for at in (0, 1))
-    return _real_product(node, a, b, node.get(6))
+    a, b = (Quantized(node[at], one_number(node, node[at + 2]), node.get(at + 4)) for at in (0, 1))
+    return real_product(node, a, b, node.get(6))
 
 
 def _dynamic_matmul(node: Node) -> relax.Expr:
     """A, which is quantized here, B, its scale, its zero, and a bias."""
     tensor, scale, zero = (node.emit(part) for part in node.other("DynamicQuantizeLinear", (node[0],), {}))
-    b = _Quantized(node[1], _one(node, node[2]), node.get(3))
-    return _real_product(node, _Quantized(tensor, scale, zero), b, node.get(4))
+    b = Quantized(node[1], one_number(node, node[2]), node.get(3))
+    return real_product(node, Quantized(tensor, scale, zero), b, node.get(4))
 
 
-def _real_product(node: Node, a: _Quantized, b: _Quantized, bias: relax.Expr | None) -> relax.Expr:
+def real_product(node: Node, a: Quantized, b: Quantized, bias: relax.Expr | None) -> relax.Expr:
     sums = node.cast(_matmul(node, a, b), dtype(a.scale))
     rank = len(shape(a.tensor))
     product = op.multiply(sums, op.multiply(node.along(a.scale, -2, rank), node.along(b.scale, -1, rank)))
@@ -169,6 +169,11 @@ def _qlinear_binary(operator: Callable[[relax.Expr, relax.Expr], relax.Expr]) ->
     return convert
 
 
+def _qlinear_where(node: Node) -> relax.Expr:
+    x, y = _quantized(node, 1), _quantized(node, 4)
+    return _result(node, op.where(node[0], x.real(node), y.real(node)), 7, x.tensor)
+
+
 def _qlinear_unary(name: str) -> Converter:
     """An operator of ONNX of one real tensor, between quantized ones: X, scale, zero, and those of the result."""
 
@@ -199,43 +204,6 @@ def _qlinear_concat(node: Node) -> relax.Expr:
     return _result(node, real, 0, parts[0].tensor)
 
 
-def _matmul_nbits(node: Node) -> relax.Expr:
-    """A product with a weight (N, blocks, bytes) of 4 or 8 bits, with a scale and a zero, of as many bits, a block."""
-    columns, depth = int(node.attributes["N"]), int(node.attributes["K"])
-    bits, block = int(node.attributes.get("bits", 4)), int(node.attributes["block_size"])
-    node.refuse(f"MatMulNBits with bits={bits}", bits not in (4, 8), "expected 4 or 8")
-    node.refuse("MatMulNBits with a permutation of columns (g_idx)", node.get(4) is not None, "expected none")
-    blocks = -(-depth // block)
-    scale = node.emit(op.reshape(node[2], [columns, blocks, 1]))
-    steps = op.astype(_unpacked(node, op.reshape(node[1], [columns, blocks, block * bits // 8]), bits), dtype(scale))
-    given = node.get(3)
-    if given is None:
-        zero: relax.Expr = relax.const(float(2 ** (bits - 1)), dtype(scale))
-    elif dtype(given) == "uint8":
-        rows = _unpacked(node, op.reshape(given, [columns, -(-blocks * bits // 8)]), bits)
-        rows = op.strided_slice(rows, axes=[1], begin=[0], end=[blocks])
-        zero = op.astype(op.reshape(rows, [columns, blocks, 1]), dtype(scale))
-    else:
-        zero = op.reshape(given, [columns, blocks, 1])
-    weight = node.emit(op.reshape(op.multiply(op.subtract(steps, zero), scale), [columns, blocks * block]))
-    if depth < blocks * block:
-        weight = node.emit(op.strided_slice(weight, axes=[1], begin=[0], end=[depth]))
-    product = node.emit(op.matmul(node[0], op.permute_dims(weight)))
-    bias = node.get(5)
-    return product if bias is None else node.emit(op.add(product, bias))
-
-
-def _unpacked(node: Node, packed: relax.Expr, bits: int) -> relax.Expr:
-    """Bytes as the integers in them, the lowest bits first, along the last axis."""
-    packed = node.emit(packed)
-    if bits == 8:
-        return packed
-    *axes, size = shape(packed)
-    low = op.bitwise_and(packed, relax.const(15, "uint8"))
-    high = op.right_shift(packed, relax.const(4, "uint8"))
-    return node.emit(op.reshape(op.stack([node.emit(low), node.emit(high)], axis=-1), [*axes, 2 * size]))
-
-
 def _linear(name: str) -> Converter:
     """ONNX's operator, which onnxruntime's own stands for."""
 
@@ -243,39 +211,6 @@ def _linear(name: str) -> Converter:
         return node.emit(node.other(name, node.inputs, node.attributes))
 
     return convert
-
-
-def _not_blocked(name: str) -> Converter:
-    """By TVM's importer, but for blocks of scales, which are repeated along the axis."""
-
-    def convert(node: Node) -> relax.Expr:
-        block = int(node.attributes.get("block_size", 0))
-        if not block:
-            return node.emit(node.other(name, node.inputs, node.attributes))
-        x, axis = node[0], int(node.attributes.get("axis", 1))
-        scale, zero = (
-            None if one is None else _repeated(node, one, block, axis, shape(x)) for one in (node[1], node.get(2))
-        )
-        assert scale is not None
-        if name == "DequantizeLinear":
-            steps = (
-                op.astype(x, "int32") if zero is None else op.subtract(op.astype(x, "int32"), op.astype(zero, "int32"))
-            )
-            return node.emit(op.multiply(op.astype(steps, dtype(scale)), scale))
-        to = node.attributes.get("output_dtype") or np.dtype("uint8" if zero is None else dtype(zero))
-        as_dtype = onnx.helper.tensor_dtype_to_np_dtype(to) if isinstance(to, int) else to
-        return _rounded(node, node.cast(op.divide(x, scale), "float32"), zero, str(as_dtype))
-
-    return convert
-
-
-def _repeated(node: Node, blocks: relax.Expr, size: int, axis: int, like: tuple) -> relax.Expr:
-    whole = op.repeat(blocks, size, axis)
-    if not isinstance(like[axis], int):
-        raise UnsupportedError(
-            "blocks of scales along an axis whose size varies are not imported; expected a fixed size"
-        )
-    return node.emit(op.strided_slice(whole, axes=[axis], begin=[0], end=[like[axis]]))
 
 
 def _dynamic_lstm(node: Node) -> relax.Expr:
@@ -297,16 +232,13 @@ _MICROSOFT = "com.microsoft."
 
 CONVERTERS: dict[str, Converter] = {
     "ConvInteger": _conv_integer,
-    "DequantizeLinear": _not_blocked("DequantizeLinear"),
     "MatMulInteger": _matmul_integer,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
-    "QuantizeLinear": _not_blocked("QuantizeLinear"),
     f"{_MICROSOFT}DequantizeLinear": _linear("DequantizeLinear"),
     f"{_MICROSOFT}DynamicQuantizeLSTM": _dynamic_lstm,
     f"{_MICROSOFT}DynamicQuantizeMatMul": _dynamic_matmul,
     f"{_MICROSOFT}MatMulIntegerToFloat": _matmul_to_float,
-    f"{_MICROSOFT}MatMulNBits": _matmul_nbits,
     f"{_MICROSOFT}QGemm": _qgemm,
     f"{_MICROSOFT}QLinearAdd": _qlinear_binary(op.add),
     f"{_MICROSOFT}QLinearAveragePool": _qlinear_unary("AveragePool"),
@@ -316,5 +248,6 @@ CONVERTERS: dict[str, Converter] = {
     f"{_MICROSOFT}QLinearMul": _qlinear_binary(op.multiply),
     f"{_MICROSOFT}QLinearSigmoid": _qlinear_unary("Sigmoid"),
     f"{_MICROSOFT}QLinearSoftmax": _qlinear_softmax,
+    f"{_MICROSOFT}QLinearWhere": _qlinear_where,
     f"{_MICROSOFT}QuantizeLinear": _linear("QuantizeLinear"),
 }

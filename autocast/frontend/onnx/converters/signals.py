@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from tvm import relax
 
-from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape, static
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, fixed, shape, static
 
 op = relax.op
 
@@ -22,19 +24,21 @@ def _dft(node: Node) -> relax.Expr:
 
 def _transformed(node: Node, x: relax.Expr, axis: int, length: int, is_inverse: bool, is_half: bool) -> relax.Expr:
     """The transform along `axis` of numbers whose parts are along the last one; `length` 0 is that of the axis."""
-    extents, rank = static(x, "signal"), len(shape(x))
-    parts, extent = extents[-1], extents[axis]
+    extents, rank = shape(x), len(shape(x))
+    (parts,), extent = fixed(extents[-1:], "last axis"), extents[axis]
     if is_inverse and is_half:
         return _real_inverse(node, x, axis, length)
-    count = length or extent
-    used = min(count, extent)
-    x = node.emit(op.strided_slice(x, axes=[axis], begin=[0], end=[used]))
-    frequencies = count // 2 + 1 if is_half else count
-    angle = 2 * np.pi * np.outer(np.arange(used), np.arange(frequencies)) / count
-    scale = 1 / count if is_inverse else 1
+    count, used = length or extent, extent
+    if length:
+        (extent,) = fixed([extent], "axis, which is cut or filled up,")
+        used = min(count, extent)
+        x = node.emit(op.strided_slice(x, axes=[axis], begin=[0], end=[used]))
     wide = "float64" if dtype(x) == "float64" else "float32"
+    scale = node.emit(op.divide(relax.const(1.0, wide), node.cast(node.size(count), wide))) if is_inverse else None
+    cosines, sines = _waves(node, (used, count // 2 + 1 if is_half else count), count, wide)
+    if scale is not None:
+        cosines, sines = (node.emit(op.multiply(wave, scale)) for wave in (cosines, sines))
     order = [at for at in range(rank - 1) if at != axis] + [axis]
-    cosines, sines = (relax.const((function(angle) * scale).astype(wide)) for function in (np.cos, np.sin))
     pieces = [
         node.cast(op.permute_dims(op.squeeze(node.emit(_part(x, at)), axis=[rank - 1]), order), wide)
         for at in range(parts)
@@ -53,11 +57,26 @@ def _transformed(node: Node, x: relax.Expr, axis: int, length: int, is_inverse: 
     return node.emit(op.stack(both, axis=-1))
 
 
+def _waves(node: Node, sizes: tuple[Any, Any], count: Any, wide: str) -> tuple[relax.Expr, relax.Expr]:
+    """Cosines and sines (times, frequencies) of whole turns over `count`, rounded once: sums that are zero need it."""
+    if all(isinstance(size, int) for size in (*sizes, count)):
+        turns = np.outer(*map(np.arange, sizes)) % count
+        cosines, sines = (function(2 * np.pi * turns / count).astype(wide) for function in (np.cos, np.sin))
+        return relax.const(cosines), relax.const(sines)
+    times, frequencies = (op.arange(0, size, 1, "int64") for size in sizes)
+    products = op.multiply(op.expand_dims(times, 1), op.expand_dims(frequencies, 0))
+    turns = node.emit(op.floor_mod(products, node.size(count)))
+    part = op.divide(node.cast(turns, "float64"), node.cast(node.size(count), "float64"))
+    angle = node.emit(op.multiply(part, relax.const(2 * np.pi, "float64")))
+    return node.cast(op.cos(angle), wide), node.cast(op.sin(angle), wide)
+
+
 def _real_inverse(node: Node, x: relax.Expr, axis: int, length: int) -> relax.Expr:
     """The real numbers that a half of a spectrum is of, whose other half is its conjugate."""
-    extents, rank = static(x, "spectrum"), len(shape(x))
-    count = length or 2 * (extents[axis] - 1)
-    used = min(count // 2 + 1, extents[axis])
+    rank = len(shape(x))
+    (extent,) = fixed([shape(x)[axis]], "axis")
+    count = length or 2 * (extent - 1)
+    used = min(count // 2 + 1, extent)
     x = node.emit(op.strided_slice(x, axes=[axis], begin=[0], end=[used]))
     frequencies = np.arange(used)
     angle = 2 * np.pi * np.outer(frequencies, np.arange(count)) / count
@@ -85,13 +104,14 @@ def _part(x: relax.Expr, at: int) -> relax.Expr:
 def _stft(node: Node) -> relax.Expr:
     """Frames of a signal (batch, length, parts), by a window, and transformed: (batch, frames, frequencies, 2)."""
     x, window = node[0], node.get(2)
-    _, total, _ = static(x, "signal")
+    total = shape(x)[1]
     step = int(node.known(1, "step").item())
     length = static(window, "window")[0] if window is not None else 0
     length = int(node.known_or(3, "length of frames", np.array(length)).item())
-    count = (total - length) // step + 1
-    places = np.arange(count)[:, None] * step + np.arange(length)
-    frames = node.emit(op.take(x, relax.const(places, "int64"), axis=1, mode="clip"))
+    begins = op.arange(0, (total - length) // step + 1, 1, "int64")
+    begins = node.emit(op.expand_dims(op.multiply(begins, relax.const(step, "int64")), 1))
+    places = node.emit(op.add(begins, relax.const(np.arange(length)[None], "int64")))
+    frames = node.emit(op.take(x, places, axis=1, mode="clip"))
     if window is not None:
         frames = node.emit(op.multiply(frames, op.reshape(window, [1, 1, length, 1])))
     return _transformed(node, frames, 2, 0, False, bool(node.attributes.get("onesided", 1)))

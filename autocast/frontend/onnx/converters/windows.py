@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, tirx
 
-from autocast.frontend.onnx.converters.node import Converter, Node, dtype, shape, static
+from autocast.frontend.onnx.converters.node import Converter, Node, dtype, fixed, shape, static
 from autocast.frontend.onnx.converters.padding import surrounded
 
 op = relax.op
@@ -85,32 +85,33 @@ def _max_pool(node: Node) -> relax.Expr:
     """With its second result, the places of maxima in the flat input, from all windows."""
     kind = dtype(node[0])
     lowest = -np.inf if "float" in kind else int(np.iinfo(kind).min)
+    attributes = dict(node.attributes)
     if not node.reads(1):
-        x, attributes = padded(node, node[0], node.attributes["kernel_shape"], node.attributes, lowest)
+        x, attributes = padded(node, node[0], attributes["kernel_shape"], attributes, lowest)
         return node.emit(node.other("MaxPool", (x,), attributes))
     x = node[0]
-    batch, channels, *sizes = static(x, "input")
-    kernel, count = node.attributes["kernel_shape"], len(sizes)
-    strides, dilations = (node.attributes.get(name, [1] * count) for name in ("strides", "dilations"))
-    is_plain = node.attributes.get("auto_pad", "NOTSET") in ("NOTSET", "VALID") and not node.attributes.get("ceil_mode")
-    node.refuse("MaxPool with Indices and auto_pad or ceil_mode", not is_plain, "expected pads")
-    begins = _window_starts(sizes, kernel, strides, dilations, node.attributes.get("pads", [0] * 2 * count))
+    batch, channels, *extents = shape(x)
+    sizes, kernel, count = fixed(extents, "image"), attributes["kernel_shape"], len(extents)
+    strides, dilations = (attributes.get(name, [1] * count) for name in ("strides", "dilations"))
+    pads = padded(node, x, kernel, attributes)[1].get("pads", [0] * 2 * count)
+    begins = _window_starts(sizes, kernel, strides, dilations, pads, bool(attributes.get("ceil_mode")))
     places, inside = _flat_places(sizes, begins, [np.arange(k) * d for k, d in zip(kernel, dilations, strict=True)])
     flat = op.reshape(x, [batch, channels, int(np.prod(sizes))])
     windows = op.take(flat, relax.const(np.where(inside, places, 0), "int64"), axis=2, mode="clip")
     windows = node.emit(op.where(relax.const(inside), windows, relax.const(lowest, kind)))
     out = [batch, channels, *(len(begin) for begin in begins)]
     best = node.cast(op.argmax(windows, axis=3, keepdims=True), "int64")
-    if node.attributes.get("storage_order"):
+    if attributes.get("storage_order"):
         grid = np.arange(int(np.prod(sizes))).reshape(sizes[::-1]).T.reshape(-1)
         places = grid[np.where(inside, places, 0)]
     table = op.broadcast_to(relax.const(places, "int64"), [batch, channels, *places.shape])
     chosen = node.emit(op.gather_elements(table, best, axis=3))
-    first = np.arange(batch * channels).reshape(batch, channels, 1, 1) * int(np.prod(sizes))
+    planes = op.reshape(op.arange(0, batch * channels, 1, "int64"), [batch, channels, 1, 1])
+    first = node.emit(op.multiply(planes, relax.const(int(np.prod(sizes)), "int64")))
     return relax.Tuple(
         [
             node.emit(op.reshape(op.max(windows, axis=[3]), out)),
-            node.emit(op.reshape(op.add(chosen, relax.const(first, "int64")), out)),
+            node.emit(op.reshape(op.add(chosen, first), out)),
         ]
     )
 
@@ -124,8 +125,8 @@ def _columns_to_image(node: Node) -> relax.Expr:
     begins = _window_starts(sizes, block, strides, dilations, pads)
     offsets = [np.arange(size) * dilation for size, dilation in zip(block, dilations, strict=True)]
     places, inside = _flat_places(sizes, begins, offsets)
-    batch, channels, _ = static(node[0], "input")
-    channels //= int(np.prod(block))
+    batch, channels, _ = shape(node[0])
+    channels = channels // int(np.prod(block))
     total = int(np.prod(sizes))
     places = np.where(inside, places, total)  # one more place takes what is in the padding
     flat = op.reshape(node[0], [batch, channels, places.size])
@@ -137,14 +138,25 @@ def _columns_to_image(node: Node) -> relax.Expr:
 
 
 def _window_starts(
-    sizes: Sequence[int], block: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
+    sizes: Sequence[int],
+    block: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    has_last: bool = False,
 ) -> list[np.ndarray]:
-    """Where windows begin along each axis, counted from the first element that is no padding."""
-    ends = zip(sizes, block, strides, dilations, pads, pads[len(sizes) :], strict=False)
-    return [
-        np.arange((size + before + after - (width - 1) * dilation - 1) // stride + 1) * stride - before
-        for size, width, stride, dilation, before, after in ends
-    ]
+    """Where windows begin along each axis, counted from the first element that is no padding.
+
+    `has_last`: whether a last one may reach beyond the padding, as long as it begins before it.
+    """
+    starts = []
+    for size, width, stride, dilation, before, after in zip(
+        *(sizes, block, strides, dilations, pads[: len(sizes)], pads[len(sizes) :]), strict=True
+    ):
+        room = size + before + after - (width - 1) * dilation - 1
+        begins = np.arange((-(-room // stride) if has_last else room // stride) + 1) * stride - before
+        starts.append(begins[begins < size] if has_last else begins)
+    return starts
 
 
 def _flat_places(
