@@ -65,7 +65,7 @@ def _softmax(importer: Importer, node: fx.Node, forward: Callable[..., relax.Exp
 
 def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
     grad, indices = importer.arg(node, 0, "grad_output"), importer.arg(node, 1, "indices")
-    rows, padding, scaled = node.args[2:5]
+    rows, (padding, scaled) = importer.arg(node, 2, "num_weights"), node.args[3:5]
     if scaled:
         raise ImportModelError("scale_grad_by_freq")
     if padding >= 0:

@@ -234,6 +234,17 @@ def test_what_reads_a_drawn_number_may_have_several_results() -> None:
     _check(_Of(_weighed), torch.randn(3, 6))
 
 
+def test_images_of_sizes_that_vary_are_sampled_with_gradients() -> None:
+    def sampled(image: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(image, grid, padding_mode="border", align_corners=True)
+
+    compiled = torch.compile(sampled, backend=dynamo.backend, options={"policy": "mp0"}, dynamic=True)
+    for sizes in ((2, 9, 5, 4), (3, 9, 7, 2)):
+        inputs = torch.randn(sizes).requires_grad_(), (torch.rand(sizes[0], 3, 5, 2) * 3 - 1.5).requires_grad_()
+        ours, theirs = (torch.autograd.grad(f(*inputs).square().sum(), inputs) for f in (compiled, sampled))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
 def test_rows_for_padding_learn_nothing() -> None:
     _check(nn.Embedding(10, 4, padding_idx=1), torch.tensor([[1, 2, 2], [9, 0, 1]]))
 
