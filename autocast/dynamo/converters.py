@@ -19,7 +19,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
 from autocast.frontend.layers import convolution
-from autocast.frontend.pooling import average_pool, max_pool
+from autocast.frontend.pooling import adaptive_average_pool, average_pool, max_pool
 from autocast.ir import dtype_of
 
 op = relax.op
@@ -37,6 +37,14 @@ def _gelu(importer: Importer, node: fx.Node) -> relax.Expr:
 
 def _leaky_relu(importer: Importer, node: fx.Node) -> relax.Expr:
     return _of_argument(importer, node, partial(op.nn.leakyrelu, alpha=float(node.args[2])))
+
+
+def _mish(importer: Importer, node: fx.Node) -> relax.Expr:
+    """With t = tanh(softplus(x)), t + x sigmoid(x) (1 - t²)."""
+    grad, x = (importer.arg(node, i, "") for i in range(2))
+    t = importer.emit(op.tanh(op.nn.softplus(x)))
+    rest = op.multiply(x * op.sigmoid(x), relax.const(1, dtype_of(x)) - op.square(t))
+    return importer.emit(op.multiply(grad, importer.emit(t + rest)))
 
 
 def _threshold(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -57,7 +65,7 @@ def _softmax(importer: Importer, node: fx.Node, forward: Callable[..., relax.Exp
 
 def _embedding(importer: Importer, node: fx.Node) -> relax.Expr:
     grad, indices = importer.arg(node, 0, "grad_output"), importer.arg(node, 1, "indices")
-    rows, padding, scaled = node.args[2:5]
+    rows, (padding, scaled) = importer.arg(node, 2, "num_weights"), node.args[3:5]
     if scaled:
         raise ImportModelError("scale_grad_by_freq")
     if padding >= 0:
@@ -77,26 +85,26 @@ def _convolution(importer: Importer, node: fx.Node) -> list[Any]:
     return [of_data, of_weight, importer.emit(op.sum(grad, others)) if mask[2] else None]
 
 
-def _pool(importer: Importer, node: fx.Node, forward: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
-    """Of an image, or of a batch of them."""
+def _pool(importer: Importer, node: fx.Node, space: int, forward: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
+    """Of an image or a volume, or of a batch of them."""
     grad, x = (importer.arg(node, i, "") for i in range(2))
-    if len(dims(x)) == 4:
+    if len(dims(x)) == space + 2:
         return adjoints(importer, forward(x), grad)[0]
     grad, x = (importer.emit(op.expand_dims(value, 0)) for value in (grad, x))
     return importer.emit(op.squeeze(adjoints(importer, forward(x), grad)[0], [0]))
 
 
-def _average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
-    return _pool(importer, node, lambda x: average_pool(x, *node.args[2:8]))
+def _average_pool(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
+    return _pool(importer, node, space, lambda x: average_pool(x, *node.args[2:8]))
 
 
-def _adaptive_average_pool(importer: Importer, node: fx.Node) -> relax.Expr:
-    sizes = dims(importer.arg(node, 0, "grad_output"))[-2:]
-    return _pool(importer, node, lambda x: op.nn.adaptive_avg_pool2d(x, list(sizes)))
+#: Of images and of volumes, by the number of axes.
+_ADAPTIVE = {2: op.nn.adaptive_avg_pool2d, 3: op.nn.adaptive_avg_pool3d}
 
 
-def _adaptive_average_pool_forward(importer: Importer, node: fx.Node) -> relax.Expr:
-    return importer.emit(op.nn.adaptive_avg_pool2d(importer.arg(node, 0, "self"), list(node.args[1])))
+def _adaptive_average_pool(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
+    sizes = dims(importer.arg(node, 0, "grad_output"))[-space:]
+    return _pool(importer, node, space, lambda x: _ADAPTIVE[space](x, list(sizes)))
 
 
 def _empty(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -105,7 +113,7 @@ def _empty(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _max_pool(importer: Importer, node: fx.Node) -> relax.Expr:
-    return _pool(importer, node, lambda x: max_pool(x, *node.args[2:7]))
+    return _pool(importer, node, 2, lambda x: max_pool(x, *node.args[2:7]))
 
 
 def _scale(importer: Importer, weight: relax.Expr | None, shape: Sequence[Any], x: relax.Expr) -> list[relax.Expr]:
@@ -171,13 +179,16 @@ def _batch_norm(importer: Importer, node: fx.Node) -> Sequence[Any]:
 
 #: Converters by the name of the overload: torch's operators, and those of `statistics` and `attention`.
 BACKWARD: dict[str, Converter] = {
-    "_adaptive_avg_pool2d.default": _adaptive_average_pool_forward,
-    "_adaptive_avg_pool2d_backward.default": _adaptive_average_pool,
+    "_adaptive_avg_pool2d.default": partial(adaptive_average_pool, space=2),
+    "_adaptive_avg_pool2d_backward.default": partial(_adaptive_average_pool, space=2),
+    "_adaptive_avg_pool3d.default": partial(adaptive_average_pool, space=3),
+    "_adaptive_avg_pool3d_backward.default": partial(_adaptive_average_pool, space=3),
     "_log_softmax_backward_data.default": partial(_softmax, forward=op.nn.log_softmax),
     "_softmax_backward_data.default": partial(_softmax, forward=op.nn.softmax),
     "autocast::attention.default": attention,
     "autocast::attention_backward.default": attention_backward,
-    "avg_pool2d_backward.default": _average_pool,
+    "avg_pool2d_backward.default": partial(_average_pool, space=2),
+    "avg_pool3d_backward.default": partial(_average_pool, space=3),
     "autocast::batch_norm_backward.default": _batch_norm,
     "prims::convert_element_type.default": lambda importer, node: cast(
         importer, importer.arg(node, 0, "a"), importer.dtype(node)
@@ -189,6 +200,7 @@ BACKWARD: dict[str, Converter] = {
     "autocast::layer_norm_backward.default": _layer_norm,
     "leaky_relu_backward.default": _leaky_relu,
     "autocast::max_pool2d_backward.default": _max_pool,
+    "mish_backward.default": _mish,
     "new_empty_strided.default": _empty,
     "silu_backward.default": partial(_of_argument, forward=op.nn.silu),
     "threshold_backward.default": _threshold,

@@ -38,6 +38,7 @@ from autocast.dynamo.statistics import without_running_ones, without_statistics
 from autocast.dynamo.traceable import write_data
 from autocast.errors import UnsupportedError
 from autocast.frontend.randomness import random_state
+from autocast.frontend.splits import split_rightly
 from autocast.frontend.translate import translate
 from autocast.model.value import Model
 from autocast.passes.store_parameters import store_signature
@@ -67,7 +68,8 @@ def training_backend(
     # Our kernels write into none of what is saved, and a graph may be read twice. Where the configuration says so,
     # torch refuses that all the same after a backward pass that was the only one.
     none: Any = mock.patch.object(graph_compile, "collect_bw_donated_buffer_idxs", lambda *_: [], create=True)
-    with none, sdpa_kernel(SDPBackend.MATH):  # of what is left; others' backward is one operator, computed by nothing
+    math = sdpa_kernel(SDPBackend.MATH)  # of what is left; others' backward is one operator, computed by nothing
+    with none, math, split_rightly():
         compiled: Callable[..., Any] = compiler(graph, example_inputs)
     return compiled
 

@@ -12,6 +12,7 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import ImportModelError
+from autocast.frontend.constants import as_constant
 from autocast.frontend.helpers import cast, dims
 from autocast.frontend.importer import Importer
 from autocast.ir import dtype_of
@@ -74,8 +75,29 @@ def _power(importer: Importer, node: fx.Node) -> relax.Expr:
         if special is not None:
             return special(x) if exponent == 1 else importer.emit(special(x))
     if not node.meta["val"].dtype.is_floating_point:
-        raise ImportModelError("a power of integers")
+        return _whole_power(importer, node)
     return _binary(importer, node, relax.op.power)
+
+
+def _whole_power(importer: Importer, node: fx.Node) -> relax.Expr:
+    """A power of whole numbers, which wraps around as products do: by squares; of an even number from a table."""
+    base, exponent, dtype = importer.arg(node, 0, "self"), node.args[1], importer.dtype(node)
+    if isinstance(exponent, int) and exponent >= 0:
+        square, result = _operand(importer, base, dtype), None
+        while exponent:
+            if exponent % 2:
+                result = square if result is None else importer.emit(relax.op.multiply(result, square))
+            exponent //= 2
+            square = importer.emit(relax.op.square(square)) if exponent else square
+        return importer.emit(relax.op.ones_like(square)) if result is None else result
+    if not isinstance(base, int) or base % 2:
+        raise ImportModelError(f"a power of {base if isinstance(base, int) else 'integers'} with exponents that vary")
+    bits = torch.iinfo(node.meta["val"].dtype).bits
+    powers = torch.pow(base, torch.arange(bits + 1, dtype=node.meta["val"].dtype))  # of the last and of larger ones 0
+    places = cast(importer, _operand(importer, importer.arg(node, 1, "exponent"), dtype), "int64")
+    negative = importer.emit(relax.op.less(places, relax.const(0, "int64")))
+    places = importer.emit(relax.op.where(negative, relax.const(bits, "int64"), places))
+    return importer.emit(relax.op.take(as_constant(powers), places, axis=0, mode="clip"))
 
 
 def _divide(importer: Importer, node: fx.Node) -> relax.Expr:

@@ -23,6 +23,7 @@ from autocast.frontend.decisions import noted_decisions
 from autocast.frontend.flex_attention import written_flex_attention
 from autocast.frontend.nodes import has_complex, is_random
 from autocast.frontend.reserved import rename, written_names
+from autocast.frontend.splits import SPLITS, split_rightly
 
 aten = torch.ops.aten
 
@@ -90,24 +91,15 @@ _REFERENCES = {
 }
 
 #: Operators that torch's tables split into others that compute something else, or have other gradients: an embedding's
-#: padding and frequencies are lost, labels after the last one count as 0.
+#: padding and frequencies are lost, labels after the last one count as 0 (`SPLITS` knows better).
 _SPLIT_WRONGLY = {aten.embedding.default, aten.multilabel_margin_loss_forward.default}
 
-
-def _weight_norm_backward(
-    g: torch.Tensor, v: torch.Tensor, scale: torch.Tensor, norms: torch.Tensor, dim: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The adjoints of v and of the scale of w = scale * v / norms, which are those of v along all axes but one."""
-    along = (g * v).sum([axis for axis in range(v.dim()) if axis != dim], keepdim=True) / norms
-    return (g - v * (along / norms)) * (scale / norms), along
-
-
-#: What torch knows of splitting operators, for those that nothing here translates.
+#: How operators are split that nothing here translates: by formulas of ours, and as torch knows.
 _TABLE: dict[OpOverload, Callable[..., Any]] = {
     operator: function
     for operator, function in {**core_aten_decompositions(), **decomposition_table}.items()
     if operator not in _SPLIT_WRONGLY and (not function.__module__.startswith("torch._refs") or operator in _REFERENCES)
-} | {aten._weight_norm_interface_backward.default: _weight_norm_backward}
+} | SPLITS
 
 #: What to try where torch cannot split a program.
 _BY_VALUES = (
@@ -232,7 +224,7 @@ def _run(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) 
         # torch 2.13 copies its own pytrees through a deprecated test.
         warnings.filterwarnings("ignore", message=".*isinstance\\(treespec, LeafSpec\\).*", category=FutureWarning)
         try:
-            with _unguarded(program), written_flex_attention(program), written_names(program) as names:
+            with split_rightly(), _unguarded(program), written_flex_attention(program), written_names(program) as names:
                 result = program.run_decompositions(table)
                 rename(result, names)
                 return result

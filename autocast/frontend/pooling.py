@@ -155,7 +155,8 @@ def _of_places(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
     return importer.emit(op.reshape(added, shape))
 
 
-def _adaptive_average_pool(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
+def adaptive_average_pool(importer: Importer, node: fx.Node, space: int) -> relax.Expr:
+    """`adaptive_avg_pool2d`, and of as many axes as `space` says."""
     x, sizes = importer.arg(node, 0, "self"), importer.shape(node)[-space:]
     extents = dims(x)[-space:]
     whole = [axis - space for axis, size in enumerate(sizes) if isinstance(size, int) and size == 1]
@@ -203,15 +204,17 @@ def _largest(importer: Importer, node: fx.Node, space: int) -> list[relax.Expr]:
 
 #: Converters by the name of the overload.
 POOLING: dict[str, Converter] = {
-    "adaptive_avg_pool1d.default": partial(_adaptive_average_pool, space=1),
-    "adaptive_avg_pool2d.default": partial(_adaptive_average_pool, space=2),
-    "adaptive_avg_pool3d.default": partial(_adaptive_average_pool, space=3),
+    "adaptive_avg_pool1d.default": partial(adaptive_average_pool, space=1),
+    "adaptive_avg_pool2d.default": partial(adaptive_average_pool, space=2),
+    "adaptive_avg_pool3d.default": partial(adaptive_average_pool, space=3),
     "adaptive_max_pool2d.default": partial(_adaptive_max_pool, space=2),
     "adaptive_max_pool2d_backward.default": partial(_of_places, space=2),
     "adaptive_max_pool3d.default": partial(_adaptive_max_pool, space=3),
     "adaptive_max_pool3d_backward.default": partial(_of_places, space=3),
     "avg_pool2d.default": partial(_average_pool, space=2),
     "avg_pool3d.default": partial(_average_pool, space=3),
+    "fractional_max_pool2d_backward.default": partial(_of_places, space=2),
+    "fractional_max_pool3d_backward.default": partial(_of_places, space=3),
     "max_pool2d_with_indices.default": partial(_max_pool, space=2),
     "max_pool2d_with_indices_backward.default": partial(_of_places, space=2),
     "max_pool3d_with_indices.default": partial(_max_pool, space=3),

@@ -114,7 +114,7 @@ def _median(ignoring_nan: bool) -> Converter:
     return convert
 
 
-def _scan(operator: Callable[[relax.Expr, int], relax.Expr]) -> Converter:
+def scan(operator: Callable[[relax.Expr, int], relax.Expr]) -> Converter:
     """A cumulative sum or product, in the dtype of its result."""
 
     def convert(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -122,12 +122,6 @@ def _scan(operator: Callable[[relax.Expr, int], relax.Expr]) -> Converter:
         return importer.emit(operator(x, axis_of(x, node.args[1]))) if dims(x) else x
 
     return convert
-
-
-def _cumulative_product(importer: Importer, node: fx.Node) -> relax.Expr:
-    if importer.training:
-        raise ImportModelError("a cumulative product has no gradient here")
-    return _scan(op.cumprod)(importer, node)
 
 
 def _norm(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -156,8 +150,7 @@ REDUCTIONS: dict[str, Converter] = {
     "any.default": _any,
     "any.dim": _any,
     "any.dims": _any,
-    "cumprod.default": _cumulative_product,
-    "cumsum.default": _scan(op.cumsum),
+    "cumsum.default": scan(op.cumsum),
     "kthvalue.default": _kth,
     "linalg_vector_norm.default": _norm,
     "max.dim": _extreme_and_place(op.max, op.argmax),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from tvm import relax
 
 from autocast.errors import ImportModelError
@@ -24,16 +26,30 @@ def _antialiased(importer: Importer, node: fx.Node) -> relax.Expr:
     return _by_products(importer, node, node.args[1], (node.target, importer.arg(node, 2, "align_corners"), scales))
 
 
-def _by_products(importer: Importer, node: fx.Node, size: list[Any], how: tuple[Any, bool, list[Any]]) -> relax.Expr:
-    """A product with a matrix of weights along each axis, in float32 as torch has it; torch makes the matrices.
+def _antialiased_backward(importer: Importer, node: fx.Node, operator: OpOverload) -> relax.Expr:
+    """`_upsample_bilinear2d_aa_backward(grad, size, size of the images, align_corners, scales)`, by turned matrices."""
+    scales = [importer.arg(node, 4 + i, name) for i, name in enumerate(("scales_h", "scales_w"))]
+    how, before = (operator, importer.arg(node, 3, "align_corners"), scales), node.args[2][2:]
+    rows, columns = (matrix.T for matrix in _matrices(before, node.args[1], importer.dtype(node), how))
+    return _multiplied(importer, node, rows, columns)
 
-    `how` is an operator of torch's, whether corners are aligned, and a scale for each axis.
-    """
-    x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
-    extents, (operator, align, scales) = dims(x)[2:], how
+
+#: An operator of torch's that resizes, whether corners are aligned, and a scale for each axis.
+_How: TypeAlias = tuple[OpOverload, bool, list[Any]]
+
+
+def _by_products(importer: Importer, node: fx.Node, size: list[Any], how: _How) -> relax.Expr:
+    """A product with a matrix of weights along each axis, in float32 as torch has it; torch makes the matrices."""
+    extents = dims(importer.arg(node, 0, "self"))[2:]
+    return _multiplied(importer, node, *_matrices(extents, size, importer.dtype(node), how))
+
+
+def _matrices(extents: Sequence[Any], size: Sequence[Any], dtype: str, how: _How) -> tuple[torch.Tensor, torch.Tensor]:
+    """What images of `extents` are multiplied with, from the left and from the right."""
+    operator, align, scales = how
     if not all(isinstance(value, int) for value in (*extents, *size)) or "float" not in dtype:
         raise ImportModelError(
-            f"images of {extents} to {tuple(size)}, whose ratio may be another than the scale, or of integers; "
+            f"images of {tuple(extents)} to {tuple(size)}, whose ratio may be another than the scale, or of integers; "
             "expected sizes that are known now, recompute_scale_factor=True, or the size itself"
         )
 
@@ -46,12 +62,15 @@ def _by_products(importer: Importer, node: fx.Node, size: list[Any], how: tuple[
         alone = [scale if i == axis else None for i, scale in enumerate(scales)]
         return operator(images, wanted, align, *alone).select(3 - axis, 0)[0]
 
-    place = node_place(node)
+    return weights(0).T, weights(1)
+
+
+def _multiplied(importer: Importer, node: fx.Node, rows: torch.Tensor, columns: torch.Tensor) -> relax.Expr:
+    """Images with a matrix on their left and one on their right."""
+    x, dtype, place = importer.arg(node, 0, ""), importer.dtype(node), node_place(node)
     importer.block_builder.place = place._replace(region=place.region or "float32")
-    result = cast(importer, x, wide(dtype))
-    result = importer.emit(relax.op.matmul(result, as_constant(weights(1))))
-    result = importer.emit(relax.op.matmul(as_constant(weights(0).T), result))
-    return cast(importer, result, dtype)
+    result = importer.emit(relax.op.matmul(cast(importer, x, wide(dtype)), as_constant(columns)))
+    return cast(importer, importer.emit(relax.op.matmul(as_constant(rows), result)), dtype)
 
 
 def _is_ratio(scale: float, before: Any, after: Any) -> bool:
@@ -103,6 +122,13 @@ def _resize(importer: Importer, node: fx.Node, method: str) -> relax.Expr:
 RESAMPLING: dict[str, Converter] = {
     "_upsample_bicubic2d_aa.default": _antialiased,
     "_upsample_bilinear2d_aa.default": _antialiased,
+    **{
+        f"_upsample_{name}2d_aa_backward.default": partial(_antialiased_backward, operator=operator)
+        for name, operator in (
+            ("bicubic", torch.ops.aten._upsample_bicubic2d_aa.default),
+            ("bilinear", torch.ops.aten._upsample_bilinear2d_aa.default),
+        )
+    },
     "upsample_bicubic2d.vec": partial(_resize, method="cubic"),
     "upsample_bilinear2d.vec": partial(_resize, method="linear"),
     "upsample_nearest2d.vec": partial(_resize, method="nearest_neighbor"),

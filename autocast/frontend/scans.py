@@ -13,6 +13,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.functions import wide
 from autocast.frontend.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.importer import Importer
+from autocast.frontend.reductions import scan
 from autocast.ir import dtype_of
 
 op = relax.op
@@ -78,6 +79,16 @@ def _extremes(is_beyond: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Conv
     return convert
 
 
+def _cumulative_product(importer: Importer, node: fx.Node) -> relax.Expr:
+    """In training of operators that have gradients, where elements are 0, too."""
+    x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
+    if not (importer.training and dims(x) and "float" in dtype):
+        return scan(op.cumprod)(importer, node)
+    combine = _one(importer, op.multiply)
+    (products,) = running(importer, [cast(importer, x, wide(dtype))], axis_of(x, node.args[1]), combine)
+    return cast(importer, products, dtype)
+
+
 def _log_of_sums(importer: Importer, node: fx.Node) -> relax.Expr:
     """`logcumsumexp`."""
     x, dtype = importer.arg(node, 0, "self"), importer.dtype(node)
@@ -118,6 +129,7 @@ def _mode(importer: Importer, node: fx.Node) -> list[relax.Expr]:
 SCANS: dict[str, Converter] = {
     "cummax.default": _extremes(op.greater_equal),
     "cummin.default": _extremes(op.less_equal),
+    "cumprod.default": _cumulative_product,
     "logcumsumexp.default": _log_of_sums,
     "mode.default": _mode,
 }

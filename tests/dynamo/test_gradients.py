@@ -108,6 +108,33 @@ def _convolutions() -> nn.Module:
     )
 
 
+def _at_random(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    image = (layer(x)[:, :, None] * x[:, None]).unsqueeze(1)
+    return F.fractional_max_pool2d(image, 2, 3, _random_samples=torch.full((3, 1, 2), 0.4))
+
+
+def _antialiased(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    image = (layer(x)[:, :, None] * x[:, None]).unsqueeze(1)
+    return tuple(F.interpolate(image, (4, 3), mode=mode, antialias=True) for mode in ("bilinear", "bicubic"))
+
+
+def _sampled_places(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Of images of few channels and of many, and of volumes."""
+    image, grid = (layer(x)[:, :, None] * x[:, None]).unsqueeze(1), layer(x).reshape(3, 3, 1, 2).tanh()
+    volume, places = image.reshape(3, 1, 4, 3, 3), layer(x).reshape(3, 1, 2, 1, 3).tanh()
+    rows = image.reshape(3, 9, 2, 2)
+    return (
+        F.grid_sample(image, grid, "bicubic", align_corners=False),
+        F.grid_sample(rows, grid, padding_mode="border", align_corners=True),
+        F.grid_sample(volume, places, padding_mode="reflection", align_corners=False),
+    )
+
+
+def _several_labels(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    labels = torch.tensor([[1, 2, -1, 0, 0, 3], [0, -1, 2, 2, 2, 2], [5, 4, 3, 2, 1, 0]])
+    return F.multilabel_margin_loss(layer(x), labels)
+
+
 _ROWS, _IMAGES = (3, 6), (2, 3, 9, 9)
 
 
@@ -122,6 +149,16 @@ _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2, 1)),
         (2, 9, 9),
     ),
+    "pools of volumes": (
+        lambda: nn.Sequential(nn.AvgPool3d(3, 2, 1, ceil_mode=True), nn.AdaptiveAvgPool3d(2), nn.Mish()),
+        (2, 3, 6, 7, 5),
+    ),
+    "pools at random": (lambda: _Of(_at_random), _ROWS),
+    "repeated borders": (lambda: _images(nn.ReplicationPad2d((2, -1, 0, 3))), _IMAGES),
+    "antialiased": (lambda: _Of(_antialiased), _ROWS),
+    "sampled": (lambda: _Of(_sampled_places), _ROWS),
+    "distances": (lambda: _Of(lambda layer, x: (torch.cdist(layer(x), x, 3), F.pdist(layer(x), 1))), _ROWS),
+    "labels of several classes": (lambda: _Of(_several_labels), _ROWS),
     "weight norms": (
         lambda: nn.Sequential(*(parametrizations.weight_norm(nn.Linear(6, 6), dim=dim) for dim in (0, 1))),
         _ROWS,
@@ -195,6 +232,17 @@ def _weighed(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def test_what_reads_a_drawn_number_may_have_several_results() -> None:
     torch.manual_seed(0)
     _check(_Of(_weighed), torch.randn(3, 6))
+
+
+def test_images_of_sizes_that_vary_are_sampled_with_gradients() -> None:
+    def sampled(image: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(image, grid, padding_mode="border", align_corners=True)
+
+    compiled = torch.compile(sampled, backend=dynamo.backend, options={"policy": "mp0"}, dynamic=True)
+    for sizes in ((2, 9, 5, 4), (3, 9, 7, 2)):
+        inputs = torch.randn(sizes).requires_grad_(), (torch.rand(sizes[0], 3, 5, 2) * 3 - 1.5).requires_grad_()
+        ours, theirs = (torch.autograd.grad(f(*inputs).square().sum(), inputs) for f in (compiled, sampled))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_rows_for_padding_learn_nothing() -> None:

@@ -55,13 +55,6 @@ def test_an_unknown_operator_is_torchs(function: Function, operator: str) -> Non
     )
 
 
-def test_labels_after_the_last_one_are_none() -> None:
-    """torch's own table takes them for the class 0."""
-    labels = torch.tensor([[1, 2, -1, 0]]).expand(3, 4).contiguous()
-    model = imported(lambda x: nn.functional.multilabel_margin_loss(x, labels, reduction="none"), X)
-    assert_close(model(X), nn.functional.multilabel_margin_loss(X, labels, reduction="none"))
-
-
 def test_what_torch_fails_to_split_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch's table for `diagonal_scatter`, the gradient of `diagonal`, writes in place."""
 

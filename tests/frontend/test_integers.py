@@ -51,3 +51,16 @@ def test_so_they_are_of_any_size() -> None:
         part = [x[:rows, :columns].contiguous() for x in given]
         for got, expected in zip(model(*part), module(*part), strict=True):
             assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int32, torch.int64], ids=str)
+def test_powers_are_those_of_torch(dtype: torch.dtype) -> None:
+    exponents, numbers = torch.arange(-3, 70).to(dtype), torch.arange(-128, 127).to(dtype)
+    powers = [lambda e, base=base: base**e for base in (0, 2, -6)]
+    products = [lambda x, n=n: x**n for n in (0, 3, 10, 77)]
+    module = Calls(lambda e, x: (*(power(e) for power in powers), *(product(x) for product in products)))
+    for given in ((exponents, numbers), (exponents[:1], numbers[:0])):
+        got = from_torch(module, given, fallback="error")(*given)
+        for one, expected in zip(got, module(*given), strict=True):
+            assert one.dtype == expected.dtype
+            assert torch.equal(one, expected)

@@ -96,6 +96,9 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
         program = decompose(torch.export.export(module, inputs))
         seen |= {n.target.__name__ for n in program.graph.nodes if n.op == "call_function"}
     seen |= {f"_upsample_{how}2d_aa.default" for how in ("bicubic", "bilinear")}  # "bicubic antialiased", split further
+    seen |= {f"_upsample_{how}2d_aa_backward.default" for how in ("bicubic", "bilinear")} | {
+        f"fractional_max_pool{space}d_backward.default" for space in (2, 3)
+    }  # tests/dynamo/test_gradients.py
     seen |= {
         "arange.default",
         "arange.start",

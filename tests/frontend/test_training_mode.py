@@ -88,6 +88,26 @@ def test_a_rate_of_all_leaves_nothing() -> None:
     assert_close(runner(from_torch(nn.Dropout(1.0).train(), (x,)))(x)[:1], [torch.zeros(2, 3)])
 
 
+class _Products(nn.Module):
+    """Of rows in which there are zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([[0.5, 2.0, 0.0, 3.0, 0.0], [1.5, -1.0, 2.0, 1.0, 0.0]]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumprod(self.weight * x, 1)
+
+
+def test_cumulative_products_are_differentiated_where_elements_are_0() -> None:
+    module, x, target = _Products().train(), torch.rand(2, 5) + 0.5, torch.randn(2, 5)
+    before = module.weight.detach().clone()
+    executable = vm.compile(training_step(from_torch(module, (x,), fallback="error"), MSE(), SGD()), "cpu")
+    executable(x, target, torch.tensor(1.0))
+    F.mse_loss(module(x), target).backward()
+    assert_close([torch.from_numpy(executable.state["weight"].numpy())], [before - module.weight.grad])
+
+
 def test_whole_channels_are_dropped_together() -> None:
     x = torch.randn(3, 4, 5, 5)
     result, _ = runner(from_torch(nn.Dropout2d(0.4).train(), (x,)))(x)
