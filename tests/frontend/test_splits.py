@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._ops import OpOverload
 
 from autocast import vm
 from autocast.frontend import from_torch
+from autocast.frontend.foreach import FOREACH
 from autocast.frontend.splits import SPLITS
 from tests.frontend.helpers import Calls
 
@@ -108,3 +111,37 @@ def test_labels_after_the_last_one_are_none(reduction: int) -> None:
     module = Calls(lambda x: F.multilabel_margin_loss(x, labels, reduction=("none", "mean", "sum")[reduction]))
     model = from_torch(module, (x.float(),), fallback="error")
     torch.testing.assert_close(model(x.float()), module(x.float()))
+
+
+def _list_arguments(operator: OpOverload) -> list[Any]:
+    """Arguments that the operator's schema asks for, where its functions are all known: numbers between 0 and 1."""
+    made = {
+        "List[Tensor]": lambda: [torch.rand(2, 3, dtype=torch.float64), torch.rand(4, dtype=torch.float64)],
+        "List[number]": lambda: [0.25, 2.0],
+        "number": lambda: 0.5,
+        "Tensor": lambda: torch.tensor(0.5, dtype=torch.float64),
+    }
+    return [made[str(one.type)]() for one in operator._schema.arguments if not one.has_default_value()]
+
+
+@pytest.mark.parametrize("operator", FOREACH, ids=str)
+def test_an_operator_of_lists_is_one_of_each_tensor(operator: OpOverload) -> None:
+    arguments = _list_arguments(operator)
+    for ours, theirs in zip(SPLITS[operator](*arguments), operator(*arguments), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_a_module_that_updates_lists_of_tensors_is_all_ours() -> None:
+    class Updated(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
+            values = [x.clone(), y.exp()]
+            torch._foreach_mul_(values, 0.5)
+            torch._foreach_add_(values, [y, x], alpha=2)
+            torch._foreach_lerp_(values, [x, y], 0.75)
+            torch._foreach_clamp_min_(values, -1.0)
+            return torch._foreach_addcdiv(values, [x, y], torch._foreach_sqrt([y.abs() + 1, x.abs() + 1]), value=0.1)
+
+    inputs = torch.randn(3, 4), torch.randn(3, 4)
+    model = from_torch(Updated(), inputs, fallback="error")
+    for ours, theirs in zip(model(*inputs), Updated()(*inputs), strict=True):
+        torch.testing.assert_close(ours, theirs)
