@@ -1,4 +1,4 @@
-"""Operators of torch that do the same to each tensor of a list, as one operator for each: optimizers are made of them."""
+"""Operators of torch that do the same to each tensor of a list, as one for each: optimizers are made of them."""
 
 from __future__ import annotations
 

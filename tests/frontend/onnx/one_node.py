@@ -10,6 +10,8 @@ import onnx
 import onnxruntime
 from onnx import helper
 
+import autocast
+
 
 def by_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The results of a model, without onnxruntime's optimizations."""
@@ -75,3 +77,14 @@ def one_node(
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def assert_computes_the_same(operator: str, inputs: Mapping[str, np.ndarray | None], **options: Any) -> None:
+    """A model of one node is what onnxruntime makes of it; `options` are those of `one_node`."""
+    model = one_node(operator, inputs, **options)
+    given = {name: value for name, value in inputs.items() if value is not None}
+    outputs = autocast.from_onnx(model)(*given.values())
+    for got, expected in zip(
+        outputs if isinstance(outputs, tuple) else (outputs,), by_onnxruntime(model, given), strict=True
+    ):
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)

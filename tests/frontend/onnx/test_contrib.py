@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime", reason="it is compared with; make test instal
 
 import autocast
 from autocast.errors import UnsupportedError
-from tests.frontend.onnx.one_node import by_onnxruntime, one_node, random
+from tests.frontend.onnx.one_node import assert_computes_the_same, by_onnxruntime, one_node, random
 
 TensorProto = onnx.TensorProto
 
@@ -72,13 +72,7 @@ _NODES: list[tuple[str, dict[str, np.ndarray | None], dict[str, Any]]] = [
 def test_an_operator_of_onnxruntime_computes_what_onnxruntime_does(
     operator: str, inputs: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    model = one_node(operator, inputs, **options)
-    given = {name: value for name, value in inputs.items() if value is not None}
-    outputs = autocast.from_onnx(model)(*given.values())
-    for got, expected in zip(
-        outputs if isinstance(outputs, tuple) else (outputs,), by_onnxruntime(model, given), strict=True
-    ):
-        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+    assert_computes_the_same(operator, inputs, **options)
 
 
 @pytest.mark.parametrize("options", [{}, {"epsilon": 1e-3}])

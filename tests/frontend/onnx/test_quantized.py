@@ -19,7 +19,7 @@ pytest.importorskip("onnxruntime", reason="it is compared with; make test instal
 pytest.importorskip("onnxscript", reason="torch's exporter needs it; make test installs it")
 
 import autocast
-from tests.frontend.onnx.one_node import by_onnxruntime, one_node, random
+from tests.frontend.onnx.one_node import assert_computes_the_same, by_onnxruntime, random
 
 TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper
 
@@ -149,13 +149,7 @@ _NODES: list[tuple[str, dict[str, np.ndarray | None], dict[str, Any]]] = [
 def test_an_operator_of_onnxruntime_computes_what_onnxruntime_does(
     operator: str, inputs: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    model = one_node(operator, inputs, **options)
-    given = {name: value for name, value in inputs.items() if value is not None}
-    outputs = autocast.from_onnx(model)(*given.values())
-    for got, expected in zip(
-        outputs if isinstance(outputs, tuple) else (outputs,), by_onnxruntime(model, given), strict=True
-    ):
-        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+    assert_computes_the_same(operator, inputs, **options)
 
 
 @pytest.mark.parametrize("opset", [12, 13])
