@@ -35,7 +35,7 @@ _VALUES = {
 #: Public entries, and what each does take.
 _ENTRIES: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "from_relax": (autocast.from_relax, ("a Relax function", "an IRModule")),
-    "from_relax: params": (lambda v: autocast.from_relax(_MODEL.mod, v), ()),
+    "from_relax: params": (lambda v: autocast.from_relax(_MODEL.mod, v), ("None",)),
     "from_relax: function": (lambda v: autocast.from_relax(_MODEL.mod, _MODEL.params, function=v), ("None",)),
     "from_torch": (lambda v: autocast.from_torch(v, (_X,)), ("a torch module",)),
     "from_torch: example_args": (lambda v: autocast.from_torch(_NET, v), ("a tensor",)),
