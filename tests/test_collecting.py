@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import pytest
+
+from autocast import collecting
 from autocast.collecting import without_garbage_collection
 
 
@@ -32,12 +35,9 @@ def test_circles_are_found_by_the_next_full_collection() -> None:
 def test_what_others_froze_and_switched_off_stays() -> None:
     gc.freeze()
     frozen = gc.get_freeze_count()
-    try:
-        with without_garbage_collection():
-            pass
-        assert gc.get_freeze_count() >= frozen - 100 and gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
+    with without_garbage_collection():
+        pass
+    assert gc.get_freeze_count() >= frozen - 100 and gc.get_freeze_count() > 0
     gc.disable()
     try:
         with without_garbage_collection():
@@ -45,3 +45,13 @@ def test_what_others_froze_and_switched_off_stays() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_what_is_frozen_is_counted_until_some_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter((0, 5))
+    monkeypatch.setattr(collecting, "_others_freeze", False)
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: next(counts))
+    for _ in range(4):
+        with without_garbage_collection():
+            pass
+    assert not list(counts)

@@ -118,16 +118,10 @@ def _antialiased(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(F.interpolate(image, (4, 3), mode=mode, antialias=True) for mode in ("bilinear", "bicubic"))
 
 
-def _sampled_places(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Of images of few channels and of many, and of volumes."""
+def _sampled_places(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Of images of few channels."""
     image, grid = (layer(x)[:, :, None] * x[:, None]).unsqueeze(1), layer(x).reshape(3, 3, 1, 2).tanh()
-    volume, places = image.reshape(3, 1, 4, 3, 3), layer(x).reshape(3, 1, 2, 1, 3).tanh()
-    rows = image.reshape(3, 9, 2, 2)
-    return (
-        F.grid_sample(image, grid, "bicubic", align_corners=False),
-        F.grid_sample(rows, grid, padding_mode="border", align_corners=True),
-        F.grid_sample(volume, places, padding_mode="reflection", align_corners=False),
-    )
+    return F.grid_sample(image, grid, padding_mode="reflection", align_corners=False)
 
 
 def _several_labels(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
