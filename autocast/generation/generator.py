@@ -97,7 +97,6 @@ class Generator:
         if model.training:
             raise InputError("Generator: got a model in training mode, expected one in eval mode; call model.eval()")
         check_positions(model, self.limits, self._features is None)
-        check_causal(model)
         chosen = None if amp is None and policy is None else as_policy(policy, dtype=amp)
         dtype = model.dtype if chosen is None or chosen.preset == "mp0" else torch_dtype(chosen.dtype)
 
@@ -106,6 +105,7 @@ class Generator:
             return compile(imported if chosen is None else mixed_precision.autocast(imported, policy=chosen))
 
         first, later = steps_of(model, self.limits, self._features, dtype)
+        check_causal(model)
         self.step = compiled(later)
         self.prompt = self.step if first is None else compiled(first)
         self._start(model)
