@@ -12,7 +12,7 @@ import ast
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -220,17 +220,28 @@ def _factors(size: ast.expr) -> Counter[str]:
 
 
 def combinations(ranges: Mapping[str, tuple[int, int | None]]) -> dict[str, np.ndarray]:
-    """Columns of sizes within bounds, by name: all, or, where these are too many, each dimension's beside the least
-    others, and some drawn."""
-    sizes = [np.arange(low, (low + _SIZES if high is None else high) + 1) for low, high in ranges.values()]
+    """Columns of sizes within bounds, by name: all, or, where these are too many, some of each dimension's beside the
+    least others, those nearest to its least one first, and some drawn."""
+    sizes = [range(low, (low + _SIZES if high is None else high) + 1) for low, high in ranges.values()]
     if math.prod(map(len, sizes)) <= COMBINATIONS:
         rows = [grid.reshape(-1) for grid in np.meshgrid(*sizes, indexing="ij")]
         return dict(zip(ranges, rows, strict=True))
     least = [values[0] for values in sizes]
-    found = [[*least[:at], size, *least[at + 1 :]] for at, one in enumerate(sizes) for size in one[:_SIZES]]
+    found = [[*least[:at], size, *least[at + 1 :]] for at, one in enumerate(sizes) for size in _ever_farther(one)]
     drawn = random.Random(0)
     found += [[drawn.choice(values) for values in sizes] for _ in range(_SIZES)]
     return dict(zip(ranges, np.array(found).T, strict=True))
+
+
+def _ever_farther(sizes: range) -> Iterator[int]:
+    """Sizes from the least one on, then each a quarter larger than the one before, and the largest."""
+    yield from sizes[:_SIZES]
+    place = _SIZES
+    while place < len(sizes):
+        yield sizes[place]
+        place += place // 4
+    if len(sizes) > _SIZES:
+        yield sizes[-1]
 
 
 def never_negative(size: Any, program: torch.export.ExportedProgram) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,9 @@ INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
 
 #: With so many combinations of sizes for which a decision falls otherwise the module is called.
 _CALLS = 3
+
+#: Inputs of more numbers are not tried: a bound may be what an index can hold.
+_MOST_NUMBERS = 2**26
 
 #: Files of torch through which a condition is asked for.
 _ASKING = ("torch/__init__.py", "torch/fx/experimental/sym_node.py", "torch/fx/experimental/symbolic_shapes.py")
@@ -142,12 +146,16 @@ def deviation(
 def _agrees(
     program: torch.export.ExportedProgram, module: torch.nn.Module, example: Any, values: Mapping[str, int]
 ) -> bool | None:
-    """Whether the module, called with sizes, returns what its program does; None where the module fails."""
+    """Whether the module, called with sizes, returns what its program does; None where the module fails, or inputs
+    would be too large."""
     leaves, nesting = pytree.tree_flatten((tuple(example[0]), dict(example[1])))
-    inputs = [
-        _resized(leaf, sizes_of(node.meta["val"].shape, values)) if isinstance(leaf, torch.Tensor) else leaf
+    shapes = [
+        sizes_of(node.meta["val"].shape, values) if isinstance(leaf, torch.Tensor) else None
         for leaf, (node, _) in zip(leaves, _inputs(program, InputKind.USER_INPUT), strict=True)
     ]
+    if sum(math.prod(shape) for shape in shapes if shape is not None) > _MOST_NUMBERS:
+        return None
+    inputs = [leaf if shape is None else _resized(leaf, shape) for leaf, shape in zip(leaves, shapes, strict=True)]
     args, kwargs = pytree.tree_unflatten(_copied(inputs), nesting)
     with as_it_was(module), _buffers_as_they_were(module), torch.random.fork_rng(devices=()):
         torch.manual_seed(0)

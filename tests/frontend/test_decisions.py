@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from autocast.errors import ImportModelError, InputError
 from autocast.frontend import from_torch
+from autocast.frontend.conditions import combinations
 from tests.frontend.helpers import Calls, assert_close, asserting
 
 
@@ -29,6 +30,14 @@ def test_a_module_that_is_another_for_other_sizes_is_refused(decides: Any, why: 
     """Without bounds torch exports the branch of the example for all sizes, and says so in a condition."""
     with pytest.raises(ImportModelError, match=f"Calls decides by sizes: {why}"):
         from_torch(Calls(decides), (torch.ones(4, 3),), dynamic={"n": row})
+
+
+def test_of_more_sizes_than_memory_holds_some_are_tried() -> None:
+    model = from_torch(Calls(lambda x: x[1:] * 2), (torch.ones(4, 3),), dynamic={"n": (0, 0, 2, 2**31 - 1)})
+    assert_close((model(torch.ones(600, 3)),), (torch.full((599, 3), 2.0),))
+    tried = combinations({"n": (2, 2**31 - 1)})["n"]
+    assert {*range(2, 1000), 2**31 - 1} <= {*tried}
+    assert all(((tried > size) & (tried < 1.3 * size)).any() for size in (5_000, 10**6, 10**9))
 
 
 def test_a_branch_that_no_size_within_the_bounds_takes_is_none() -> None:
