@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from benchmarks.harness import Case, run
+from benchmarks.kernels import reorders
 from benchmarks.sides import Call
 
 BATCH = 4
@@ -152,6 +153,7 @@ def eager(shape: Shape, dtype: str) -> Call:
 def cases(quick: bool) -> Iterator[Case]:
     """Every shape in both dtypes."""
     for dtype in ("bfloat16", "float32"):
+        peers = {"torch: eager": eager} | ({"torch: oneDNN": onednn} if reorders(dtype) else {})
         for shape, always in SHAPES:
             if quick and not always:
                 continue
@@ -160,7 +162,7 @@ def cases(quick: bool) -> Iterator[Case]:
             yield Case(
                 f"{dtype} {shape.name}",
                 partial(ours, shape, dtype),
-                {"torch: oneDNN": partial(onednn, shape, dtype), "torch: eager": partial(eager, shape, dtype)},
+                {name: partial(build, shape, dtype) for name, build in peers.items()},
                 target=1.0,
                 dtype=dtype,
                 flops=2.0 * outputs * shape.channels // shape.groups * shape.kernel**2,

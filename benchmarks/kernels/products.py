@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.harness import Case, run
+from benchmarks.kernels import reorders
 from benchmarks.sides import Call
 
 
@@ -127,7 +128,7 @@ def cases(quick: bool) -> Iterator[Case]:
                 continue
             arguments = (shape, dtype)
             peers = {"torch: out=": partial(eager, *arguments)}
-            if shape.weight:
+            if shape.weight and reorders(dtype):
                 peers["torch: oneDNN prepacked"] = partial(onednn, *arguments)
             large = min(shape.m, shape.k, shape.n) >= 512
             yield Case(
