@@ -1,4 +1,4 @@
-"""A layer of keys and values, as transformers' models see it."""
+"""Layers of keys and values, as transformers' models see them."""
 
 from __future__ import annotations
 
@@ -35,3 +35,22 @@ class Attention(CacheLayerMixin):
 
     def get_max_length(self) -> int:
         return self.buffers[0].shape[2]
+
+
+class Indexed(Attention):
+    """A layer that chooses the tokens which it reads by keys of their own, (batch, length, width): sparse attention."""
+
+    def __init__(
+        self,
+        buffers: tuple[torch.Tensor, ...],
+        start: torch.Tensor | int,
+        read_as: torch.dtype,
+        whole: bool,
+        index: torch.Tensor,
+    ) -> None:
+        super().__init__(buffers, start, read_as, whole)
+        self.index = index
+
+    def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(indexer_key_states.shape[1]) + self.start
+        return self.index.index_copy_(1, places, indexer_key_states)

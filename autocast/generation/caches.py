@@ -15,8 +15,8 @@ from transformers.cache_utils import (
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from autocast.errors import ImportModelError
-from autocast.generation.attention import Attention
+from autocast.errors import AutocastError, ImportModelError
+from autocast.generation.attention import Attention, Indexed
 
 #: What transformers calls a model's argument, and field of its results, for keys and values: `cache` since 5.24.
 CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
@@ -27,11 +27,13 @@ _STATES = ("conv", "recurrent")
 
 
 class Layer(NamedTuple):
-    """Shapes of what a layer keeps of a sequence: (heads, width) of keys and values, or none; states by their place."""
+    """Shapes of what a layer keeps of a sequence: (heads, width) of keys and values, or none; states by their place;
+    the width of the keys by which it chooses tokens, or 0."""
 
     pair: tuple[tuple[int, int], ...]
     conv: dict[int, tuple[int, ...]]
     recurrent: dict[int, tuple[int, ...]]
+    indexer: int = 0
 
     @property
     def has_states(self) -> bool:
@@ -42,7 +44,7 @@ class Kept(nn.Module):
     """What the layers keep: buffers, which a step writes to.
 
     Keys and values are (batch, heads, length, width), stored as `dtype`; states, which are sums over all tokens or a
-    few numbers, are stored as they are computed.
+    few numbers, and keys that tokens are chosen by are stored as they are computed.
     """
 
     def __init__(self, layers: list[Layer], batch: int, length: int, dtype: torch.dtype, read_as: torch.dtype) -> None:
@@ -51,6 +53,8 @@ class Kept(nn.Module):
         for number, layer in enumerate(layers):
             for kind, (heads, width) in zip(("keys", "values"), layer.pair, strict=False):
                 self.register_buffer(f"{kind}_{number}", torch.zeros(batch, heads, length, width, dtype=dtype))
+            if layer.indexer:
+                self.register_buffer(f"index_{number}", torch.zeros(batch, length, layer.indexer, dtype=read_as))
             for kind in _STATES:
                 for place, shape in getattr(layer, kind).items():
                     self.register_buffer(f"{kind}_{number}_{place}", torch.zeros(batch, *shape, dtype=read_as))
@@ -66,6 +70,8 @@ class Kept(nn.Module):
         layer = self.layers[number]
         pair = tuple(self.get_buffer(f"{kind}_{number}") for kind in ("keys", "values")) if layer.pair else ()
         if layer.pair and not layer.has_states:
+            if layer.indexer:
+                return Indexed(pair, start, self.read_as, whole, self.get_buffer(f"index_{number}"))
             return Attention(pair, start, self.read_as, whole)
         from autocast.generation import states  # versions of transformers whose layers keep such have what it imports
 
@@ -93,6 +99,7 @@ def cache_over(kept: Sequence[torch.Tensor], start: torch.Tensor | int, read_as:
 #: The layers of transformers' caches that keep nothing but what `Layer` says.
 _KNOWN = (
     "DummyLayer",
+    "DynamicIndexedLayer",
     "DynamicLayer",
     "DynamicSlidingWindowLayer",
     "LinearAttentionLayer",
@@ -117,7 +124,9 @@ def shapes_kept(model: PreTrainedModel, start: int, source: torch.Tensor) -> Fou
     """What the model keeps of the token `start`, and of one source, (1, ...), if it has an encoder."""
     try:
         return _found(model, torch.full((1, 1), start, dtype=torch.int64), source)
-    except (AttributeError, TypeError, ValueError) as error:
+    except AutocastError:
+        raise
+    except Exception as error:  # of the kinds that the authors of models thought of
         raise ImportModelError(
             f"Generator: {type(model).__name__} does not run with a cache of transformers: {shorten(str(error), 160)}; "
             "expected one that keeps a DynamicCache. Import one step of it with from_torch"
@@ -135,13 +144,27 @@ def _found(model: PreTrainedModel, token: torch.Tensor, source: torch.Tensor) ->
                 layers.pop()
             if not layers:
                 raise ValueError("it keeps nothing in one")
-            return Found([_kept(model, layer) for layer in layers], [], (0, 0))
+            return Found(_of_one_token(model, layers), [], (0, 0))
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())  # as many layers as the decoder has
         inputs = {model.main_input_name: source, "decoder_input_ids": token}
         encoded = model(**inputs, **{CACHE: cache}, use_cache=True).encoder_last_hidden_state
     caches = cache.self_attention_cache, cache.cross_attention_cache
-    of_tokens, of_source = ([_kept(model, layer) for layer in one.layers] for one in caches)
-    return Found(of_tokens, of_source, (caches[1].layers[0].keys.shape[2], encoded.shape[-1]))
+    of_source = [_kept(model, layer) for layer in caches[1].layers]
+    return Found(
+        _of_one_token(model, caches[0].layers), of_source, (caches[1].layers[0].keys.shape[2], encoded.shape[-1])
+    )
+
+
+def _of_one_token(model: PreTrainedModel, layers: list[Any]) -> list[Layer]:
+    """What layers keep that read one token; CPM-Ant, say, keeps a prompt of its own before it."""
+    for layer in layers:
+        count = 1 if getattr(layer, "keys", None) is None else layer.keys.shape[2]
+        if count != 1:
+            raise ImportModelError(
+                f"Generator: got {type(model).__name__}, which keeps {count} keys of one token in a layer, expected "
+                "one of each token. Import one step of it with from_torch"
+            )
+    return [_kept(model, layer) for layer in layers]
 
 
 def _kept(model: PreTrainedModel, layer: Any) -> Layer:
@@ -157,12 +180,16 @@ def _kept(model: PreTrainedModel, layer: Any) -> Layer:
     )
     pair = () if getattr(layer, "keys", None) is None else (layer.keys, layer.values)
     name = type(layer).__name__
-    if name not in _KNOWN or not (pair or conv or recurrent or name == "DummyLayer"):
+    index, places = getattr(layer, "indexer_keys", None), getattr(layer, "indexer_position_ids", None)
+    empty = not (pair or conv or recurrent or name == "DummyLayer")
+    if name not in _KNOWN or empty or places is not None:
         raise ImportModelError(
-            f"Generator: got {type(model).__name__}, which keeps a {name}; expected a model whose layers keep keys and "
-            "values of attention, or states of convolutions and recurrences. Import one step of it with from_torch"
+            f"Generator: got {type(model).__name__}, which keeps {'nothing in ' if empty else ''}a {name}; expected a "
+            "model whose layers keep keys and values of attention, or states of convolutions and recurrences, in their "
+            "cache and no more. Import one step of it with from_torch"
         )
-    return Layer(tuple((kept.shape[1], kept.shape[3]) for kept in pair), conv, recurrent)
+    shapes = tuple((kept.shape[1], kept.shape[3]) for kept in pair)
+    return Layer(shapes, conv, recurrent, 0 if index is None else index.shape[-1])
 
 
 class Filled(Cache):

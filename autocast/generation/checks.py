@@ -144,6 +144,12 @@ def check_options(model: PreTrainedModel, options: dict[str, Any]) -> None:
         asked = options.get(name, getattr(config, name, None))
         if isinstance(asked, torch.Tensor) or asked:
             raise InputError(f"{_WHERE}: got {name}, and {why}; leave it out, or use model.generate of transformers")
+    chunk = options.get("prefill_chunk_size", getattr(config, "prefill_chunk_size", None))
+    if chunk is not None and model.config.is_encoder_decoder:
+        raise InputError(
+            f"{_WHERE}: got prefill_chunk_size={chunk}, expected none: an encoder reads all of its tokens at once. "
+            "Leave it out"
+        )
     taken = _TAKEN[bool(model.config.is_encoder_decoder)] | {model.main_input_name}
     for name in sorted(_arguments(model).intersection(options) - taken):
         if not isinstance(options[name], bool | int | None):

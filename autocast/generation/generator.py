@@ -119,13 +119,14 @@ class Generator:
             self.step.share(self.prompt)
         self._filled = Filled(self.limits.length, [from_tensor(kept, "torch") for kept in self.step.state.values()])
         self._torch = copy.copy(model)
-        self._torch.__dict__ |= {
+        self._replaced: dict[str, Any] = {
             "forward": self._decode if model.config.is_encoder_decoder else self._read,
             "get_encoder": partial(_Source, model.main_input_name, self._filled),
             "_prepare_cache_for_generation": _has_its_own,
         }
         if hasattr(model, "_postprocess_outputs"):  # Whisper's, which divides keys and values by sequence
-            self._torch.__dict__["_postprocess_outputs"] = partial(_divided, type(model)._postprocess_outputs, model)
+            self._replaced["_postprocess_outputs"] = partial(_divided, type(model)._postprocess_outputs, model)
+        self._torch.__dict__ |= self._replaced
 
     def fork(self) -> Generator:
         """Another generator of the same code and weights, in the same memory, with keys and values of its own.
@@ -137,6 +138,21 @@ class Generator:
         other.prompt = other.step if self.prompt is self.step else self.prompt.fork()
         other._start(self._torch)
         return other
+
+    def __copy__(self) -> Generator:
+        """`fork`: no two generators write to the same keys and values."""
+        return self.fork()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled and copied deeply as its model and its two programs, with keys and values of its own."""
+        model = copy.copy(self._torch)
+        for name in self._replaced:
+            del model.__dict__[name]
+        return {"limits": self.limits, "features": self._features, "programs": (self.prompt, self.step), "model": model}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.limits, self._features, (self.prompt, self.step) = state["limits"], state["features"], state["programs"]
+        self._start(state["model"])
 
     def generate(
         self, inputs: torch.Tensor | None = None, attention_mask: torch.Tensor | None = None, **options: Any

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -150,6 +152,8 @@ def test_what_an_encoder_read_is_answered_as_by_torch(t5: PreTrainedModel) -> No
     assert torch.equal(generator.generate(source[1:], **beams), t5.generate(source[1:], **beams))
     with pytest.raises(InputError, match="10 tokens with the source, expected at most 9"):
         generator.generate(_prompts(1, 10))
+    with pytest.raises(InputError, match="got prefill_chunk_size=2, expected none: an encoder reads all"):
+        generator.generate(source, prefill_chunk_size=2)
 
 
 @pytest.mark.parametrize("length", [1, 2, 14])
@@ -242,6 +246,21 @@ def test_sequences_with_states_of_their_own_are_generated_in_turn_and_at_once(ge
     pointers = [{value.data_ptr() for value in one.step.state.values()} for one in (generator, other)]
     assert pointers[0].isdisjoint(pointers[1]) and len(pointers[1]) == 4
     assert pointers[1] == {value.data_ptr() for value in other.prompt.state.values()}
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_a_copy_generates_with_keys_and_values_of_its_own(
+    generator: Generator, copied: Callable[[Generator], Generator]
+) -> None:
+    other = copied(generator)
+    assert torch.equal(other.generate(_prompts(2, 5), **_GREEDY), generator.generate(_prompts(2, 5), **_GREEDY))
+    pointers = [{value.data_ptr() for value in one.step.state.values()} for one in (generator, other)]
+    assert pointers[0].isdisjoint(pointers[1])
+
+
+def test_prompts_are_read_in_pieces(generator: Generator) -> None:
+    expected = generator.generate(_prompts(2, 7), **_GREEDY)
+    assert torch.equal(generator.generate(_prompts(2, 7), prefill_chunk_size=3, **_GREEDY), expected)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
+    CpmAntConfig,
+    CpmAntForCausalLM,
     DeepseekV32Config,
     DeepseekV32ForCausalLM,
     FalconH1Config,
@@ -19,6 +21,8 @@ from transformers import (
     OpenAIGPTConfig,
     OpenAIGPTLMHeadModel,
     PreTrainedModel,
+    RecurrentGemmaConfig,
+    RecurrentGemmaForCausalLM,
 )
 
 from autocast.errors import ImportModelError
@@ -116,20 +120,57 @@ def test_in_mixed_precision_states_stay_float32() -> None:
     assert low.generate(_prompts(1, 3), **_GREEDY).shape == (1, 11)
 
 
-def test_what_keeps_more_than_that_is_refused() -> None:
+_ATTENTION = {"intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 4}
+
+
+def test_attention_that_chooses_its_tokens_keeps_the_keys_it_chooses_by() -> None:
+    torch.manual_seed(0)
+    sizes = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+    chosen = {"index_n_heads": 16, "index_head_dim": 16, "index_topk": 6}  # of more heads, so that no two are alike
     config = DeepseekV32Config(
-        **_COMMON,
-        intermediate_size=48,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        first_k_dense_replace=1,
-        q_lora_rank=16,
-        kv_lora_rank=16,
-        index_n_heads=2,
-        index_head_dim=64,
+        **{**_COMMON, **_ATTENTION, **sizes, **chosen}, first_k_dense_replace=1, initializer_range=0.3
     )
-    with pytest.raises(ImportModelError, match="keeps a DynamicIndexedLayer; expected a model whose layers keep"):
-        Generator(DeepseekV32ForCausalLM(config).eval())
+    model = DeepseekV32ForCausalLM(config).eval()
+    generator = Generator(model, max_batch=2, max_length=20)
+    prompts = _prompts(2, 9)
+    asked = {**_GREEDY, "attention_mask": torch.ones_like(prompts)}
+    asked["attention_mask"][0, :4] = 0
+    assert torch.equal(generator.generate(prompts, **asked), model.generate(prompts, **asked))
+    asked = {**_GREEDY, "num_beams": 2}
+    assert torch.equal(generator.generate(prompts[:1], **asked), model.generate(prompts[:1], **asked))
+
+
+def _cpmant() -> PreTrainedModel:
+    sizes = {"num_attention_heads": 4, "dim_head": 8, "dim_ff": 48, "prompt_length": 8}
+    return CpmAntForCausalLM(CpmAntConfig(**_COMMON, **sizes))
+
+
+def _recurrent_gemma() -> PreTrainedModel:
+    return RecurrentGemmaForCausalLM(
+        RecurrentGemmaConfig(**{**_COMMON, **_ATTENTION, "num_hidden_layers": 3}, lru_width=32)
+    )
+
+
+class _Divides(OpenAIGPTLMHeadModel):
+    def forward(self, input_ids: torch.Tensor, **_: Any) -> Any:
+        return input_ids / (1 // 0)
+
+
+def _divides() -> PreTrainedModel:
+    return _Divides(OpenAIGPTConfig(vocab_size=99, n_positions=64, n_embd=32, n_layer=1, n_head=4))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (_recurrent_gemma, "got RecurrentGemmaForCausalLM, which keeps nothing in a LinearAttentionLayer; expected"),
+        (_cpmant, "got CpmAntForCausalLM, which keeps 9 keys of one token in a layer, expected one of each token"),
+        (_divides, "_Divides does not run with a cache of transformers: integer division"),
+    ],
+)
+def test_what_keeps_something_else_is_refused(make: Callable[[], PreTrainedModel], message: str) -> None:
+    with pytest.raises(ImportModelError, match=message):
+        Generator(make().eval(), max_length=16)
 
 
 def test_a_model_with_a_cache_of_its_own_is_refused() -> None:
