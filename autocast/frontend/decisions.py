@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from autocast.frontend.conditions import Condition, combinations, is_of_memory, sizes_of
 from autocast.frontend.tracing import as_it_was
+from autocast.frontend.value_checks import valid_answer
 
 #: Frames that are no code of a module.
 INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent), "<")
@@ -60,7 +61,12 @@ def noted_decisions() -> Iterator[list[Decision]]:
     decisions: list[Decision] = []
 
     def noted(node: SymNode, file: str, line: int) -> bool:
-        held = ask(node, file, line)
+        try:
+            held = ask(node, file, line)
+        except symbolic_shapes.GuardOnDataDependentSymNode:
+            if (valid := valid_answer(INSIDE)) is None:
+                raise
+            return valid
         frame, expr = sys._getframe(1), node.expr
         while frame.f_back is not None and frame.f_code.co_filename.endswith(_ASKING):
             frame = frame.f_back

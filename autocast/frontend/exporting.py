@@ -39,7 +39,15 @@ from autocast.frontend.rewritten import rewritten_functions
 from autocast.frontend.rewritten_layers import rewritten_layers
 from autocast.frontend.size_checks import check_conditions, check_decisions, to_be_tried
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
-from autocast.frontend.tracing import as_it_was, no_cache, no_gradients, no_guess, unlogged, unmoved
+from autocast.frontend.tracing import (
+    as_it_was,
+    left_if_raised,
+    no_cache,
+    no_gradients,
+    no_guess,
+    unlogged,
+    unmoved,
+)
 from autocast.runtime.tensors import kind_of_layout, memory_of
 
 
@@ -177,6 +185,7 @@ def _traced(
         warnings.simplefilter("ignore")
         examples, named = grown(axes, leaves, _apart(module, (args, kwargs)))
         with (
+            left_if_raised(),
             marking_stops(),
             rewritten_layers(),
             whole_recurrences(),

@@ -1,7 +1,8 @@
-"""Buffers of one element that no state has, by which a module decides: `nn.Buffer(torch.tensor(2), persistent=False)`.
+"""Small tensors that no state has, by which a module decides: `nn.Buffer(torch.tensor(2), persistent=False)`.
 
-Such buffers are constants of an imported model, but to torch.export any buffer is an input, of which it knows no value.
-Audio codecs keep strides and paddings so.
+Such tensors are constants of an imported model, but to torch.export any buffer is an input, of which it knows no value,
+and of a constant it knows the value only if it has one element. Audio codecs keep strides and paddings so, TabNet a
+flag for each column.
 """
 
 from __future__ import annotations
@@ -12,37 +13,55 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._subclasses import fake_tensor
 from torch.fx import _symbolic_trace
+from torch.fx.experimental import proxy_tensor
 
 from autocast.errors import ImportModelError
 
+#: How many elements torch computes with while it traces; a table of more is no list of decisions.
+_MOST = 1024
+
 
 def number_buffers(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
-    """The submodules that have such buffers, and their names there."""
+    """The submodules that have such buffers, or such tensors as plain attributes, and their names there."""
     return [
         (part, name)
         for part in module.modules()
-        for name, buffer in part._buffers.items()
-        if name in part._non_persistent_buffers_set and buffer is not None and _is_number(buffer)
+        for name, value in (*part._buffers.items(), *part.__dict__.items())
+        if _is_small(value) and (name in part._non_persistent_buffers_set or _is_plain(part, name))
     ]
 
 
-def _is_number(buffer: torch.Tensor) -> bool:
-    return buffer.numel() == 1 and not buffer.is_complex()
+def _is_plain(part: torch.nn.Module, name: str) -> bool:
+    """Whether it is an attribute of this module alone: where it is away, a class would answer with its own."""
+    return name in part.__dict__ and not hasattr(type(part), name)
+
+
+def _is_small(value: Any) -> bool:
+    return (
+        isinstance(value, torch.Tensor)
+        and value.numel() <= _MOST
+        and value.layout == torch.strided
+        and not (value.is_complex() or value.requires_grad)
+    )
 
 
 @contextlib.contextmanager
 def known_numbers(buffers: list[tuple[torch.nn.Module, str]]) -> Iterator[None]:
-    """While this is active, whoever reads one of these buffers gets a constant.
+    """While this is active, whoever reads one of these buffers or attributes gets a constant.
 
     Raises
     ------
     ImportModelError
         The module wrote one: it is no constant.
     """
-    before = [(part, dict(part._buffers)) for part in {part: None for part, _ in buffers}]
+    holders = [part._buffers if name in part._buffers else part.__dict__ for part, name in buffers]
+    before = [(holder, dict(holder)) for holder in {id(holder): holder for holder in holders}.values()]
     # By what a module has of its own, which what stands for it while it is traced has, too.
-    values = {(id(part._buffers), name): part._buffers.pop(name) for part, name in buffers}
+    values = {
+        (id(part._buffers), name): holder.pop(name) for (part, name), holder in zip(buffers, holders, strict=True)
+    }
     made: list[torch.Tensor] = []
     ask, put = torch.nn.Module.__getattr__, torch.nn.Module.__setattr__
 
@@ -63,11 +82,14 @@ def known_numbers(buffers: list[tuple[torch.nn.Module, str]]) -> Iterator[None]:
             mock.patch.object(torch.nn.Module, "__getattr__", answer),
             mock.patch.object(torch.nn.Module, "__setattr__", write),
             mock.patch.object(_symbolic_trace, "_orig_module_getattr", answer),  # which it has while torch traces
+            mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", _MOST),
+            mock.patch.object(proxy_tensor, "CONSTANT_NUMEL_LIMIT", _MOST),
         ):
             yield
         if any(constant._version for constant in made):
             raise ImportModelError("from_torch: the module writes into a buffer by whose value it decides")
     finally:
-        for part, kept in before:
-            part._buffers.clear()
-            part._buffers.update(kept)
+        for holder, kept in before:
+            for name, value in kept.items():  # in the order in which they were
+                holder.pop(name, None)
+                holder[name] = value

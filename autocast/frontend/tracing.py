@@ -134,6 +134,24 @@ def unmoved() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def left_if_raised() -> Iterator[None]:
+    """A submodule that raises within `try` is left again: torch's tracer would take it for where it is, and stop."""
+    call = torch.fx.Tracer.call_module
+
+    def called(tracer: torch.fx.Tracer, *args: Any) -> Any:
+        depth = len(tracer.module_stack)
+        try:
+            return call(tracer, *args)
+        except Exception:
+            while len(tracer.module_stack) > depth:
+                tracer.module_stack.popitem()
+            raise
+
+    with mock.patch.object(torch.fx.Tracer, "call_module", called):
+        yield
+
+
+@contextlib.contextmanager
 def no_cache(module: torch.nn.Module, kwargs: Mapping[str, Any]) -> Iterator[None]:
     """Switch key/value caches off in the configurations of a Hugging Face model, and back on afterwards."""
     configs = {id(c): c for c in (getattr(m, "config", None) for m in module.modules()) if c is not None}

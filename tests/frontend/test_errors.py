@@ -79,8 +79,37 @@ def _branch(x: torch.Tensor) -> torch.Tensor:
     return -x
 
 
+def _caught(x: torch.Tensor) -> torch.Tensor:
+    try:
+        if x.min() < 0:
+            raise ValueError
+    except ValueError:
+        return -x
+    return x
+
+
+def _checked(x: torch.Tensor) -> torch.Tensor:
+    if x.max() > 0:
+        raise ValueError
+    return x
+
+
+def _caught_by_its_caller(x: torch.Tensor) -> torch.Tensor:
+    try:
+        return _checked(x)
+    except ValueError:
+        return -x
+
+
 @pytest.mark.parametrize(
-    "function", [_branch, lambda x: x * 2 if x.max() > 1 else x, lambda x: x if bool(x.all()) else -x]
+    "function",
+    [
+        _branch,
+        _caught,
+        _caught_by_its_caller,
+        lambda x: x * 2 if x.max() > 1 else x,
+        lambda x: x if bool(x.all()) else -x,
+    ],
 )
 def test_a_decision_by_values_is_an_error_that_names_the_line_and_what_to_write(function: Callable[..., Any]) -> None:
     message = r"cannot export Calls \(.*test_errors\.py:\d+: .*x\..*\): .*\n.*choose with torch\.where"

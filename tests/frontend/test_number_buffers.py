@@ -1,4 +1,4 @@
-"""Modules that decide by buffers of one element, as audio codecs do."""
+"""Modules that decide by small tensors that no state has, as audio codecs do."""
 
 from __future__ import annotations
 
@@ -81,6 +81,34 @@ def test_a_buffer_that_is_written_into_is_not_known() -> None:
     with pytest.raises(ImportModelError, match="data-dependent"):
         from_torch(module, (torch.randn(7),))
     assert int(module.calls) == 0
+
+
+class Columns(nn.Module):
+    """Columns by the flags that there are of each, as in TabNet; and by a table, as are those of sizes of windows."""
+
+    offset = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numeric = torch.tensor([True, False, True])
+        self.register_buffer("table", torch.tensor([[2, 1], [3, 0]]), persistent=False)
+        self.offset = torch.tensor(1.0)  # beside a number of the class's
+        self.categories = nn.Embedding(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        columns = [x[:, i, None] if flag else self.categories(x[:, i].long()) for i, flag in enumerate(self.numeric)]
+        columns += [x[:, :1] * factor if scales else x[:, 1:2] - factor for factor, scales in self.table]
+        columns += [x[:, :width] for width, _ in self.table.tolist()]
+        return torch.cat(columns, 1) + self.offset
+
+
+def test_flags_of_columns_are_known() -> None:
+    module, x = Columns().eval(), torch.randint(0, 4, (3, 3)).float()
+    before = list(module.__dict__), list(module._buffers)
+    model = from_torch(module, (x,), fallback="error")
+    assert torch.equal(model(x), module(x))
+    assert list(model.params) == ["categories.weight"]
+    assert (list(module.__dict__), list(module._buffers)) == before
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -174,6 +174,27 @@ def test_a_layer_may_be_moved_to_where_it_is() -> None:
         from_torch(Moved(torch.bfloat16).eval(), (x,))
 
 
+class Lenient(nn.Module):
+    """Calls layers with what only some of them take, as SpeechBrain does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.ReLU()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            try:
+                x = layer(x, lengths=None)
+            except TypeError:
+                x = layer(x)
+        return x
+
+
+def test_a_submodule_may_raise_within_try() -> None:
+    module, x = nn.Sequential(Lenient(), nn.Linear(4, 2)).eval(), torch.randn(2, 4)
+    torch.testing.assert_close(from_torch(module, (x,))(x), module(x))
+
+
 def test_a_list_of_a_range_is_one_of_numbers() -> None:
     """As the axes to sum over are in losses of segmentation."""
     function, x = lambda x: x.sum(torch.arange(2, x.ndim).tolist()), torch.randn(2, 3, 4, 5)
