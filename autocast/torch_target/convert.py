@@ -23,6 +23,7 @@ from autocast.model.value import OTHER_NAMES, Model, updates_of, written_of
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Value
 from autocast.torch_target.control_flow import ControlFlow
+from autocast.torch_target.inputs import check_inputs
 from autocast.torch_target.module import TorchModel
 from autocast.torch_target.other_names import know, show
 from autocast.torch_target.parts import base_of
@@ -61,7 +62,8 @@ def to_torch(model: Model, *, exact: bool = True, fused: bool = False, widened: 
         `to`. Parameters have their names in torch, and share the model's memory; those that a call of the model
         replaces are buffers with copies of their own, which each call changes in place. Dimensions that are dynamic in
         the model are here, too. `print(module.code)` shows it. The nodes' `meta` has the submodules and regions that
-        they come from.
+        they come from. An eager call with inputs of other dtypes, ranks or sizes, or of another number, is an
+        InputError.
 
     Raises
     ------
@@ -70,6 +72,8 @@ def to_torch(model: Model, *, exact: bool = True, fused: bool = False, widened: 
     """
     converted = _converted(model, exact, fused, widened)
     module = TorchModel(converted.root, converted.graph, "Model")
+    inputs = [node.target for node in converted.graph.find_nodes(op="placeholder")]
+    check_inputs(module, model.main, inputs)
     know(module, model.main.attrs.get(OTHER_NAMES, {}))
     show(module, converted.renamed)
     return module
