@@ -40,6 +40,7 @@ from autocast.frontend.rewritten_layers import rewritten_layers
 from autocast.frontend.size_checks import check_conditions, check_decisions, to_be_tried
 from autocast.frontend.stops import mark_detached, marking_stops, pass_over_writes
 from autocast.frontend.tracing import as_it_was, no_cache, no_gradients, no_guess, unlogged, unmoved
+from autocast.messages import beginning
 from autocast.runtime.tensors import kind_of_layout, memory_of
 
 
@@ -114,7 +115,7 @@ def _export(
     except ImportModelError:
         raise
     except Exception as error:
-        text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
+        text = beginning(error)
         static = _static(module, args, kwargs, axes, differentiates=bool(derivatives.names))
         raise ImportModelError(
             f"from_torch: torch.export cannot export {type(module).__name__}{place(error, conversions)}: {text}\n"
