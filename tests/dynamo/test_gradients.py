@@ -174,6 +174,7 @@ _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         _ROWS,
     ),
     "bags of embeddings": (lambda: _Of(_bags), _ROWS),
+    "exponentials of matrices": (lambda: _Of(lambda layer, x: torch.matrix_exp(2 * layer(x)[:, :3])), (3, 6)),
     "softmax": (lambda: nn.Sequential(nn.Softmax(-1), nn.Linear(6, 6), nn.LogSoftmax(0)), _ROWS),
     "attention": (_attention(is_causal=True), (2, 2, 5, 6)),
     "attention, masked": (_attention(attn_mask=_MASK), (2, 2, 5, 6)),
