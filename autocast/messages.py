@@ -42,6 +42,11 @@ def reason(error: Exception) -> str:
     return _OPERATOR.sub(r"\1", lines[-1].strip()).rstrip(".") if lines else "no message"
 
 
+def beginning(error: BaseException) -> str:
+    """What an error of torch says before the advice, the code and the calls that it adds: 12 lines at most."""
+    return "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
+
+
 def nearest(text: str, names: Iterable[str]) -> str:
     """Up to three of `names` that look like `text`, for a message."""
     found = difflib.get_close_matches(text.strip("/"), sorted(set(names)), n=3, cutoff=0.4)

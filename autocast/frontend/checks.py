@@ -183,6 +183,12 @@ def check_signature(program: ExportedProgram) -> None:
                 "numbers. Compute it outside of the module."
             )
     for spec in program.graph_signature.input_specs:
+        if getattr(spec.arg, "class_fqn", "") == "torch._C.Generator":
+            raise ImportModelError(
+                "from_torch: the module draws from a torch.Generator of its own, whose state torch.export does not "
+                "keep; expected the one that there is. Leave generator= out (from_torch(seed=...) says where numbers "
+                "start), or draw them before and pass them as a tensor."
+            )
         if not isinstance(spec.arg, TensorArgument | ConstantArgument | TokenArgument):
             raise ImportModelError(
                 f"from_torch: the input {spec.arg.name!r} is a {type(spec.arg).__name__}; only tensors can vary from "

@@ -14,6 +14,7 @@ from autocast.frontend.helpers import Converter
 from autocast.frontend.indexing import INDEXING
 from autocast.frontend.layers import LAYERS
 from autocast.frontend.masks import MASKS
+from autocast.frontend.matrix_functions import MATRIX_FUNCTIONS
 from autocast.frontend.movement import MOVEMENT
 from autocast.frontend.noise import NOISE
 from autocast.frontend.pooling import POOLING
@@ -38,6 +39,7 @@ CONVERTERS: dict[str, Converter] = {
     **INDEXING,
     **LAYERS,
     **MASKS,
+    **MATRIX_FUNCTIONS,
     **MOVEMENT,
     **NOISE,
     **POOLING,

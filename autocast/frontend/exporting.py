@@ -48,6 +48,7 @@ from autocast.frontend.tracing import (
     unlogged,
     unmoved,
 )
+from autocast.messages import beginning
 from autocast.runtime.tensors import kind_of_layout, memory_of
 
 
@@ -122,7 +123,7 @@ def _export(
     except ImportModelError:
         raise
     except Exception as error:
-        text = "\n".join(str(error).strip().partition("\n\n")[0].splitlines()[:12])
+        text = beginning(error)
         static = _static(module, args, kwargs, axes, differentiates=bool(derivatives.names))
         raise ImportModelError(
             f"from_torch: torch.export cannot export {type(module).__name__}{place(error, conversions)}: {text}\n"

@@ -15,9 +15,13 @@ from autocast.frontend.tensor_inputs import flat, with_tensor_inputs
 from autocast.ir import (
     check_well_formed,
     first_order,
+    is_op,
     lacks_dtype,
     main_of,
+    parts_of,
     relax_functions,
+    same_shape,
+    shape_in,
     shape_of,
     static_shape,
     with_inferred_types,
@@ -77,6 +81,7 @@ def from_relax(
         )
     mod = _with_main(mod, function)
     check_well_formed("from_relax", mod, ImportModelError)
+    _check_grids(mod)
     mod = _with_own_names(mod)
     with repeatable("from_relax", mod, ""):
         with in_phase("with_tensor_inputs", mod, with_tensor_inputs):
@@ -187,6 +192,21 @@ def _with_named_sizes(mod: tvm.IRModule) -> tvm.IRModule:
         return relax.TensorType([tirx.Var(f"{var.name}_{i}", "int64") for i in range(var.ty.ndim)], var.ty.dtype)
 
     return relax.transform.UpdateParamType(named)(mod) if vague else mod
+
+
+def _check_grids(mod: tvm.IRModule) -> None:
+    """ImportModelError where grids are of other shapes than TVM says: it types those of "xy" as those of "ij"."""
+    for var, function in relax_functions(mod):
+        for call in parts_of(function, relax.Call):
+            if not is_op(call, "relax.meshgrid") or str(call.attrs.indexing) != "xy":
+                continue
+            shape = shape_in(call.ty.fields[0]) if len(call.ty.fields) > 1 else None
+            if shape is not None and not same_shape(shape[:1], shape[1:2]):
+                raise ImportModelError(
+                    f"from_relax: R.meshgrid(..., indexing='xy') in @{var.name_hint} has the type {call.ty.fields[0]} "
+                    "to TVM, whose kernel swaps the first two axes; expected indexing='ij', where both agree. Try "
+                    "R.meshgrid((y, x, ...), indexing='ij'), whose first two results change places"
+                )
 
 
 def _check_known(main: relax.Function) -> None:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._ops import OpOverload
 
+from autocast.frontend.embedding_bag_gradients import EMBEDDING_BAG_GRADIENTS
 from autocast.frontend.foreach import FOREACH
 from autocast.frontend.grid_sampling import GRID_SAMPLING
 
@@ -97,6 +98,7 @@ SPLITS: dict[OpOverload, Callable[..., Any]] = {
     aten.replication_pad1d_backward.default: _replication_pad_backward,
     aten.replication_pad2d_backward.default: _replication_pad_backward,
     aten.replication_pad3d_backward.default: _replication_pad_backward,
+    **EMBEDDING_BAG_GRADIENTS,
     **FOREACH,
     **GRID_SAMPLING,
 }

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from autocast.interrupts import passing_interrupts
+
 #: The thread that imports a model now, once for each import within another.
 _importing: list[int] = []
 
@@ -20,7 +22,7 @@ def turn() -> Iterator[None]:
     """
     from torch._dynamo.convert_frame import compile_lock
 
-    with compile_lock:
+    with passing_interrupts(), compile_lock:
         _importing.append(threading.get_ident())
         try:
             yield

@@ -17,6 +17,7 @@ from tvm import relax
 
 from autocast import errors, settings
 from autocast.errors import AutocastError, CastingRuleError, CompileError
+from autocast.interrupts import is_interrupted, passing_interrupts
 from autocast.ir.script import from_script, save_constants, to_script
 from autocast.ir.views import parts_of
 from autocast.messages import reason, version_of
@@ -51,7 +52,9 @@ def in_phase(
     except _NOT_FAILURES:
         raise
     except Exception as error:
-        _fail(name, "" if mod is None or again is None else _failing_function(mod, again), error)
+        if mod is None or again is None or is_interrupted():
+            _fail(name, "", error)
+        _fail(name, _failing_function(mod, again), error)
 
 
 def _fail(phase: str, function: str, error: Exception) -> NoReturn:
@@ -114,7 +117,7 @@ def repeatable(
         The parameters of the model that it was given: their shapes are written, not their values.
     """
     try:
-        with in_phase("preparation"):
+        with passing_interrupts(), in_phase("preparation"):
             yield
     except CompileError as error:
         if not error.path:

@@ -13,8 +13,9 @@ from tvm import relax
 
 from autocast.errors import UnsupportedError
 from autocast.frontend.reserved import in_writing
-from autocast.ir import all_bindings, first_order, op_name, relax_functions, with_functions
+from autocast.ir import all_bindings, first_order, op_name, relax_functions, whereabouts, with_functions
 from autocast.ir.private import private_functions, recursive_functions
+from autocast.kernels.fallback.legalized import unfit
 from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.integers import multiply_integers
 from autocast.kernels.phases.widen import multiply_in_float32
@@ -23,6 +24,7 @@ from autocast.model.value import OTHER_NAMES, Model, updates_of, written_of
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Value
 from autocast.torch_target.control_flow import ControlFlow
+from autocast.torch_target.inputs import check_inputs
 from autocast.torch_target.module import TorchModel
 from autocast.torch_target.other_names import know, show
 from autocast.torch_target.parts import base_of
@@ -32,6 +34,9 @@ from autocast.torch_target.rows import ROWS
 from autocast.torch_target.rows.gradients import is_fused
 from autocast.torch_target.rows.torch_calls import is_of_torch
 from autocast.torch_target.statistics import is_over_batch
+
+#: Of whole numbers of fewer than 64 bits these have neither a kernel of ours nor one of torch's.
+_AVERAGES = ("relax.mean", "relax.std", "relax.variance")
 
 _ATTENTION_BACKWARD = "relax.grad.attention_backward"
 _BATCH_NORM_BACKWARD = "relax.grad.batch_norm_backward"
@@ -61,7 +66,8 @@ def to_torch(model: Model, *, exact: bool = True, fused: bool = False, widened: 
         `to`. Parameters have their names in torch, and share the model's memory; those that a call of the model
         replaces are buffers with copies of their own, which each call changes in place. Dimensions that are dynamic in
         the model are here, too. `print(module.code)` shows it. The nodes' `meta` has the submodules and regions that
-        they come from.
+        they come from. An eager call with inputs of other dtypes, ranks or sizes, or of another number, is an
+        InputError.
 
     Raises
     ------
@@ -70,6 +76,8 @@ def to_torch(model: Model, *, exact: bool = True, fused: bool = False, widened: 
     """
     converted = _converted(model, exact, fused, widened)
     module = TorchModel(converted.root, converted.graph, "Model")
+    inputs = [node.target for node in converted.graph.find_nodes(op="placeholder")]
+    check_inputs(module, model.main, inputs)
     know(module, model.main.attrs.get(OTHER_NAMES, {}))
     show(module, converted.renamed)
     return module
@@ -154,7 +162,7 @@ def check_model(caller: str, model: Any) -> None:
 def _check(mod: tvm.IRModule, known: Collection[str]) -> None:
     """Raise an error that lists all that has no meaning in torch, but for calls of functions that are known."""
     unknown: Counter[str] = Counter()
-    for _, function in relax_functions(mod):
+    for var, function in relax_functions(mod):
         for binding in all_bindings(function.body):
             value = binding.value
             if (
@@ -163,6 +171,12 @@ def _check(mod: tvm.IRModule, known: Collection[str]) -> None:
                 and getattr(value.op, "name_hint", "") not in known
             ):
                 unknown[_name(value)] += 1
+            dtype, advice = unfit(value) if op_name(value) in _AVERAGES else ("", "")
+            if advice:
+                raise UnsupportedError(
+                    f"to_torch: torch does not compute {op_name(value)} of {dtype}, bound to "
+                    f"{whereabouts(binding.var, var.name_hint)}. Expected {advice}"
+                )
     if unknown:
         listed = ", ".join(f"{name} ({count})" for name, count in sorted(unknown.items()))
         raise UnsupportedError(

@@ -25,7 +25,7 @@ from autocast.errors import ArtifactError, UnsupportedError
 from autocast.ir import all_bindings, dims
 from autocast.ir.agreeing import sizes_in
 from autocast.kernels.phases.integers import multiply_integers
-from autocast.messages import check_value, checked_path, is_count, reason
+from autocast.messages import beginning, check_value, checked_path, is_count
 from autocast.model.value import Model
 from autocast.torch_target.asked import torch_dtype
 from autocast.torch_target.convert import check_model, to_torch
@@ -304,7 +304,7 @@ def _refusal(module: torch.nn.Module, examples: Any, dynamic: Any, opset: int, e
     cause: BaseException = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    said = reason(cause) if isinstance(cause, Exception) else str(cause)
+    said = beginning(cause).rstrip(".") or type(cause).__name__
     return f"to_onnx: torch's exporter refuses the model for opset {opset}: {said}. Try another opset"
 
 

@@ -133,6 +133,18 @@ _ROWS, _IMAGES = (3, 6), (2, 3, 9, 9)
 
 
 #: The modules, and the shapes of their inputs.
+def _bags(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Of bags one is empty, one has padding alone, and rows are in several."""
+    table, indices, offsets = layer(x), torch.tensor([2, 1, 1, 2, 0, 1, 1]), torch.tensor([0, 2, 2, 5])
+    weights = x[0].sigmoid().repeat(2)[:7]
+    return (
+        F.embedding_bag(indices, table, offsets, mode="sum", per_sample_weights=weights),
+        F.embedding_bag(indices, table, offsets, mode="mean", padding_idx=1),
+        F.embedding_bag(indices, table, offsets, mode="max", padding_idx=1),
+        F.embedding_bag(indices[:6].reshape(2, 3), table, mode="max"),
+    )
+
+
 _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolutions": (_convolutions, (2, 4, 15, 16)),
     "layer_norm": (lambda: nn.Sequential(nn.LayerNorm((3, 6)), nn.LayerNorm(6, elementwise_affine=False)), (2, 3, 6)),
@@ -161,6 +173,8 @@ _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
         lambda: nn.Sequential(nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.LeakyReLU(), nn.ELU(), nn.ReLU()),
         _ROWS,
     ),
+    "bags of embeddings": (lambda: _Of(_bags), _ROWS),
+    "exponentials of matrices": (lambda: _Of(lambda layer, x: torch.matrix_exp(2 * layer(x)[:, :3])), (3, 6)),
     "softmax": (lambda: nn.Sequential(nn.Softmax(-1), nn.Linear(6, 6), nn.LogSoftmax(0)), _ROWS),
     "attention": (_attention(is_causal=True), (2, 2, 5, 6)),
     "attention, masked": (_attention(attn_mask=_MASK), (2, 2, 5, 6)),

@@ -75,6 +75,7 @@ IMAGES: dict[str, Sample] = {
     "mm": lambda x, w, b: torch.mm(x[0, 0], x[0, 1].T),
     "bmm": lambda x, w, b: torch.bmm(x[0], x[1].transpose(1, 2)),
     "matmul": lambda x, w, b: x @ x[0, 0].T,
+    "matrix_exp": lambda x, w, b: torch.matrix_exp(torch.stack([x[0, :, :, :3], 9 * x[1, :, :, 2:5]])[..., :3, :]),
     "vector": lambda x, w, b: x @ b.repeat(2)[:8],
     "einsum": lambda x, w, b: torch.einsum("bchw,dcij->bdhw", x, w[:, :, :1, :1]),
     "linear": lambda x, w, b: F.linear(x, w.reshape(6, -1)[:, :8], b),

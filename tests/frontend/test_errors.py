@@ -64,6 +64,7 @@ def test_unsupported_operators_are_listed_with_counts_and_places() -> None:
     [
         (lambda x: (x, bool(x.any())), "torch.export cannot export Calls"),
         (lambda x: ("word", None), "the model returns nothing, expected a tensor or several"),
+        (lambda x: torch.rand(3, generator=torch.Generator()) * x, r"draws from a torch\.Generator of its own"),
         (lambda x: x.nonexistent, "torch.export cannot export Calls"),
         (lambda x: x.sort(1).indices + x.max_pool(1), "torch.export cannot export Calls"),
     ],

@@ -106,9 +106,18 @@ def test_without_values_all_parameters_are_inputs_whatever_is_declared() -> None
     assert (model.num_input, model.input_names, model.params) == (2, ("x", "w"), {})
 
 
+@I.ir_module
+class _Grids:
+    @R.function
+    def main(x: R.Tensor((3,), "float32"), y: R.Tensor((2,), "float32")):
+        grids = R.meshgrid((x, y), indexing="xy")
+        return grids
+
+
 @pytest.mark.parametrize(
     ("mod", "params", "message"),
     [
+        (_Grids, None, r"indexing='xy'\) in @main has the type .*3.*2.* whose kernel swaps .* Try R\.meshgrid\(\(y, x"),
         (3, None, "got a int; expected a tvm.IRModule"),
         (tvm.IRModule({}), None, r"Relax functions \[\]; expected one"),
         (_two(), None, r"\['a', 'b'\]; expected one, or one of the name 'main'"),

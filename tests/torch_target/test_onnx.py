@@ -209,6 +209,17 @@ def test_operators_without_a_form_in_onnx_are_one_error_that_counts_them(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
+def test_what_torchs_exporter_says_is_said_up_to_its_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: Any, **options: Any) -> None:
+        raise RuntimeError("Constraints violated (n):\n  - n is 3 at most.\n\nUser stack: no reason") from None
+
+    monkeypatch.setattr(torch.onnx, "export", refuse)
+    with pytest.raises(
+        UnsupportedError, match=r"22: Constraints violated \(n\):\n  - n is 3 at most\. Try another opset"
+    ):
+        autocast.to_onnx(small(), tmp_path / "model.onnx")
+
+
 @pytest.mark.parametrize("given", [nn.Linear(2, 2), small().mod], ids=["torch module", "IRModule"])
 def test_what_is_no_model_is_an_error_that_says_how_to_make_one(given: Any, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=r"to_onnx: got a \w+, expected a Model: autocast.from_torch"):

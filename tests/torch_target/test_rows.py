@@ -52,6 +52,28 @@ def test_whole_numbers_are_divided_by_0_and_minus_1_as_by_our_kernels(operator: 
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
+def _averages(dtype: str) -> autocast.Model:
+    averages = ", ".join(f"R.{name}(x, axis=[1])" for name in ("mean", "variance"))
+    return autocast.from_relax(
+        parse(
+            "@I.ir_module\nclass Module:\n    @R.function\n"
+            f'    def main(x: R.Tensor((2, 3), "{dtype}")):\n        z = ({averages})\n        return z\n'
+        )
+    )
+
+
+def test_averages_of_whole_numbers_are_those_of_our_kernels() -> None:
+    model, x = _averages("int64"), torch.tensor([[-1, -1, -3], [1, 7, 2]])
+    for got, expected in zip(autocast.to_torch(model)(x), vm.compile(model)(x), strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_averages_without_a_kernel_are_refused_as_by_the_compiler() -> None:
+    for door in (autocast.to_torch, vm.compile):
+        with pytest.raises(UnsupportedError, match=r"relax\.mean of int32, bound to .* try R\.astype\(x, 'float32'\)"):
+            door(_averages("int32"))
+
+
 def test_attention_within_a_window_is_refused_as_by_the_compiler() -> None:
     x = relax.Var("x", relax.TensorType((1, 6, 1, 8), "float32"))
     builder = relax.BlockBuilder()

@@ -26,10 +26,12 @@ from autocast.frontend.onnx.loops import unrolled, with_outer_initializers
 from autocast.frontend.onnx.operators import full_name, mistaken
 from autocast.frontend.onnx.recurrent import RECURRENT
 from autocast.frontend.relax import from_relax
+from autocast.interrupts import passing_interrupts
 from autocast.messages import check_kind, checked_path, reason
 from autocast.model.value import IMPORTED_FROM, Model
 
 
+@passing_interrupts()
 def from_onnx(
     path_or_model: str | os.PathLike[str] | onnx.ModelProto,
     *,

@@ -54,7 +54,7 @@ def check_operands(mod: tvm.IRModule) -> tvm.IRModule:
     """
     for var, function in relax_functions(mod):
         for binding in all_bindings(function.body):
-            dtype, advice = _unfit(binding.value)
+            dtype, advice = unfit(binding.value)
             if advice:
                 raise UnsupportedError(
                     f"compile: there is no kernel for {op_name(binding.value)} of {dtype}, bound to "
@@ -80,7 +80,7 @@ def check_legalized(mod: tvm.IRModule) -> tvm.IRModule:
     return _check(mod, lambda call: True)
 
 
-def _unfit(value: relax.Expr) -> tuple[str, str]:
+def unfit(value: relax.Expr) -> tuple[str, str]:
     """The dtype that an operator has no code for, and what to try; empty where it has."""
     dtypes, advice = _WITHOUT_CODE.get(op_name(value) or "", ((), ""))
     operand = value.args[0] if advice else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,26 @@ def _over_axes(function: Callable[..., Any]) -> Row:
     return row
 
 
+def _average(asked: Asked, x: Value, axes: list[int], *, keep: bool) -> Value:
+    """The mean; of whole numbers, the whole part of it."""
+    if not axes:
+        return x
+    if asked.dtype.is_floating_point:
+        return torch.mean(x, axes, keepdim=keep)
+    count = math.prod(x.size(axis) for axis in axes)
+    return torch.div(torch.sum(x, axes, keepdim=keep), count, rounding_mode="trunc")
+
+
+def _mean(asked: Asked) -> Value:
+    result = _average(asked, asked.wide(0), asked.axes(), keep=bool(asked.attrs.keepdims))
+    return asked.stored(result.to(asked.dtype))
+
+
 def _variance(asked: Asked) -> Value:
+    if not asked.dtype.is_floating_point:
+        x, axes = asked.args[0], asked.axes()
+        apart = x - _average(asked, x, axes, keep=True)
+        return _average(asked, apart * apart, axes, keep=bool(asked.attrs.keepdims))
     return torch.var(asked.wide(0), asked.axes(), correction=0, keepdim=bool(asked.attrs.keepdims)).to(asked.dtype)
 
 
@@ -119,7 +139,7 @@ def _with_logits(asked: Asked) -> Value:
 
 ROWS: dict[str, Row] = {
     "sum": _over_axes(torch.sum),
-    "mean": _over_axes(torch.mean),
+    "mean": _mean,
     "variance": _variance,
     "std": _deviation,
     "max": _extreme(torch.amax),
