@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import tvm
 from tvm import relax, tirx, topi
@@ -15,22 +17,35 @@ from autocast.kernels.extents import i64
 #: Marks PrimFuncs that copy their one tensor, in order.
 RESHAPE = "autocast.reshape"
 
+#: Operators that copy their one tensor, in order.
+_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+
+#: TVM's analysis fails for tensors of more elements.
+_MOST = 2**31 - 1
+
 
 def is_reshape(function: tirx.PrimFunc) -> bool:
     """Whether a PrimFunc copies its first argument to its last, all of it and in order.
 
-    TVM's analysis takes the first rows of a tensor for the tensor, and asserts where it cannot divide an extent by
-    another, such as `(13 - n) * 13` by `13 - n`.
+    TVM's analysis takes the first rows of a tensor for the tensor, asserts where it cannot divide an extent by
+    another, such as `(13 - n) * 13` by `13 - n`, and counts elements in 32 bits.
     """
     if RESHAPE in (function.attrs or {}):
         return True
     buffers = [param for param in function.params if isinstance(param.ty, tirx.buffer.BufferType)]
     if not buffers or not same_shape(*([math.prod(end.shape, start=i64(1))] for end in (buffers[0], buffers[-1]))):
         return False
+    if _are_many(buffers[0].shape):
+        return False
     try:
         return relax.analysis.has_reshape_pattern(function)
     except tvm.error.InternalError:
         return False
+
+
+def _are_many(sizes: Sequence[Any]) -> bool:
+    """Whether a tensor has more elements than TVM's analysis can count."""
+    return math.prod(int(size) for size in sizes if isinstance(size, int | tirx.IntImm)) > _MOST
 
 
 def is_reshaping(mod: tvm.IRModule, value: relax.Expr) -> bool:
@@ -45,10 +60,11 @@ def is_reshaping(mod: tvm.IRModule, value: relax.Expr) -> bool:
 class _Marks(BindingRewriter):
     def rewrite(self, binding: relax.VarBinding) -> relax.Expr | None:
         call = binding.value
-        if not is_op(call, "relax.reshape") or shape_of(call.args[0]) is None or shape_of(call) is None:
+        if not is_op(call, *_RESHAPES) or shape_of(call.args[0]) is None or shape_of(call) is None:
             return None
         sizes = dims(call)
-        if all(isinstance(size, int) for size in sizes):
+        varies = is_op(call, "relax.reshape") and not all(isinstance(size, int) for size in sizes)
+        if not varies and not _are_many(sizes):
             return None
         return self.builder_.call_te(topi.reshape, self.new(call.args[0]), list(sizes), primfunc_attrs={RESHAPE: True})
 

@@ -7,15 +7,17 @@ from typing import Any
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.extents import Extent, i32, i64
+from autocast.kernels.extents import Extent, i64
 from autocast.kernels.storage import BITS
 from autocast.kernels.targets.cpu.vector.unit import VectorUnit, flat
 
 # Line after line, and what is left by `memcpy`, which is slower for all of it.
 _COPY = """
-define linkonce_odr void @NAME(ptr %dst, ptr %src, i32 %count) alwaysinline {
+define linkonce_odr void @NAME(ptr %dst, ptr %src, ptr %end) alwaysinline {
 start:
-  %bytes = zext i32 %count to i64
+  %first = ptrtoint ptr %dst to i64
+  %past = ptrtoint ptr %end to i64
+  %bytes = sub i64 %past, %first
   %whole = and i64 %bytes, -64
   %some = icmp ne i64 %whole, 0
   br i1 %some, label %lines, label %rest
@@ -62,14 +64,14 @@ class Memory:
 def copy_row(
     unit: VectorUnit, source: Memory, read: Any, target: Memory, write: Any, count: Extent, *, streamed: bool = False
 ) -> None:
-    """Emit the copy of `count` elements, fewer than 2^28, from `read` in `source` on to `write` in `target`.
+    """Emit the copy of `count` elements from `read` in `source` on to `write` in `target`.
 
     It may be `streamed`, past the caches, to places that are aligned to 64 bytes.
     """
     if source.dtype == target.dtype:
-        places = T.address_of(target.bits[write]), T.address_of(source.bits[read])
-        name = "autocast_copy_streamed" if streamed else "autocast_copy"
-        T.evaluate(tirx.call_extern("void", name, *places, i32(count * (BITS[source.dtype] // 8))))
+        # Where it ends, not how much: TVM narrows numbers, and gets those of more than 2^31 bytes wrong.
+        places = T.address_of(target.bits[write]), T.address_of(source.bits[read]), T.address_of(target.bits[write + count])
+        T.evaluate(tirx.call_extern("void", "autocast_copy_streamed" if streamed else "autocast_copy", *places))
         return
     lanes = unit.lanes
     step = _UNROLL * lanes
