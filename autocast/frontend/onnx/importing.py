@@ -164,7 +164,7 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
     not_inferred = {
         name
         for node in copy.graph.node
-        if node.domain not in ("", "ai.onnx") or node.op_type in _MISTAKEN_BY_ONNX
+        if node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.op_type in _MISTAKEN_BY_ONNX
         for name in node.output
     }
     constants = {name for node in copy.graph.node if node.op_type == "Constant" for name in node.output}

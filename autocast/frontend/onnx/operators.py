@@ -42,6 +42,10 @@ def full_name(node: NodeProto) -> str:
 
 _OF_VALUES = "a value that is no tensor"
 
+#: Operators on maps.
+_MAPS = frozenset(("CastMap", "DictVectorizer", "ZipMap"))
+_OF_MAPS = "a map in place of a tensor (of skl2onnx: options={'zipmap': False})"
+
 
 def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
     """What a node says that is not imported faithfully; empty where it is.
@@ -54,6 +58,8 @@ def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
     """
     if node.op_type in _LISTS:
         return _OF_VALUES
+    if node.op_type in _MAPS:
+        return _OF_MAPS
     types = [dtypes.get(name) for name in node.input if name]
     for type in (*types, *(dtypes.get(name) for name in node.output)):
         if type is not None and type not in DTYPES:
