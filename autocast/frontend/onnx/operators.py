@@ -27,7 +27,7 @@ _MISTAKEN: dict[str, tuple[Callable[[_Attributes, Sequence[int | None], int], bo
 }
 
 #: Operators on lists of tensors, and on tensors that may be none.
-_LISTS = frozenset(
+LISTS = frozenset(
     (
         *("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "SplitToSequence"),
         *(f"Sequence{what}" for what in ("At", "Construct", "Empty", "Erase", "Insert", "Length")),
@@ -56,7 +56,7 @@ def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
     dtypes
         ONNX's numbers of the dtypes of values, by name, as far as they are inferred.
     """
-    if node.op_type in _LISTS:
+    if node.op_type in LISTS:
         return _OF_VALUES
     if node.op_type in _MAPS:
         return _OF_MAPS

@@ -340,3 +340,19 @@ def _ones(shapes: list[str], size: int) -> list[np.ndarray]:
     """Tensors of these shapes, in which A, N and M are a size, and the two after it."""
     names = {"A": size, "N": size + 1, "M": size + 2}
     return [np.ones([names.get(name) or int(name) for name in sizes.split(",")], "float32") for sizes in shapes]
+
+
+@pytest.mark.parametrize("options", ["group = 2, offset_group = 2, pads = [1, 0, 0, 1]", "strides = [2, 1]"])
+def test_deformed_windows_read_between_the_elements_of_any_image(options: str) -> None:
+    groups, channels = (2, 2) if "group" in options else (1, 4)
+    text = (
+        f"(float[B, 4, H, W] x, float[6, {channels}, 2, 2] w, float[B, {8 * groups}, P, Q] o, float[6] b, "
+        f"float[B, {4 * groups}, P, Q] m) => (float[B, 6, P, Q] y) {{ y = DeformConv <{options}> (x, w, o, b, m) }}"
+    )
+    sizes = [(5, 4, 5, 4), (3, 6, 3, 6)] if groups == 2 else [(5, 4, 2, 3)]
+    calls = [
+        (random(2, 4, h, w), random(6, channels, 2, 2), 2 * random(2, 8 * groups, p, q), random(6))
+        + (np.abs(random(2, 4 * groups, p, q)),)
+        for h, w, p, q in sizes
+    ]
+    compared(text, *calls)

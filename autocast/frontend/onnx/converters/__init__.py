@@ -10,6 +10,7 @@ from autocast.frontend.onnx.converters import (
     block_quantized,
     boxes,
     contrib,
+    deformed,
     diffusion,
     einsum,
     elementwise,
@@ -29,7 +30,7 @@ from autocast.frontend.onnx.converters import (
 from autocast.frontend.onnx.converters.node import Converter, Node
 
 _FAMILIES = (
-    *(attention, block_quantized, boxes, contrib, diffusion, einsum, elementwise, experts, geometry),
+    *(attention, block_quantized, boxes, contrib, deformed, diffusion, einsum, elementwise, experts, geometry),
     *(grouped_attention, learned, padding, quantized, resizing, rotary, shapes, signals, slices, windows),
 )
 
