@@ -202,7 +202,7 @@ _MICROSOFT = frozenset(("Attention", "BiasGelu", "EmbedLayerNormalization", "Fas
 
 def _known() -> frozenset[str]:
     """The operators that have converters."""
-    ours = (*CONVERTERS, *RECURRENT, "If", "Loop")
+    ours = (*CONVERTERS, *RECURRENT, "If", "Loop", "Scan")
     return (frozenset(tvm_onnx._get_convert_map()) - _MICROSOFT) | frozenset(ours)
 
 

@@ -19,7 +19,6 @@ from autocast.frontend.onnx.functions import graphs_of
 from autocast.frontend.onnx.loops import constant, constants_of, joined
 from autocast.frontend.onnx.operators import LISTS
 
-
 #: Tensors are split into as many parts at most.
 MOST_PARTS = 1024
 

@@ -15,6 +15,9 @@ from autocast.frontend.onnx.functions import graphs_of
 #: Loops that would become more nodes than this stay what they are.
 MOST_NODES = 8192
 
+#: The same of a `Scan`, whose states keep their sizes: it may be a loop as well, which is compiled sooner.
+MOST_NODES_OF_SCAN = 512
+
 
 def unrolled(model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
     """The model, changed in place, with the steps of loops whose number is known, and whether there was one.
@@ -70,7 +73,7 @@ class _Unroller:
         attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         loop = _Scan(node, attributes, self) if node.op_type == "Scan" else _Loop(node, attributes, self)
         count = loop.count()
-        if not count or count * len(loop.body.node) > MOST_NODES:
+        if not count or count * len(loop.body.node) > loop.most:
             return None
         nodes: list[onnx.NodeProto] = []
         states = loop.states
@@ -112,7 +115,7 @@ class _Loop:
     """`Loop`: a trip count, a condition, and the states before the first step."""
 
     #: The first result of a body says whether to go on.
-    skipped = 1
+    skipped, most = 1, MOST_NODES
 
     def __init__(self, node: onnx.NodeProto, attributes: dict[str, Any], unroller: _Unroller) -> None:
         self.body: onnx.GraphProto = attributes["body"]
@@ -141,7 +144,7 @@ class _Loop:
 class _Scan:
     """`Scan`: the states before the first step, and tensors of which each step takes a row."""
 
-    skipped = 0
+    skipped, most = 0, MOST_NODES_OF_SCAN
 
     def __init__(self, node: onnx.NodeProto, attributes: dict[str, Any], unroller: _Unroller) -> None:
         self.body: onnx.GraphProto = attributes["body"]

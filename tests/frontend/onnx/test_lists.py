@@ -33,7 +33,8 @@ _MODELS = [
     }
     """,
     """
-    (float[2, 6] x, float[2, 6] z) => (float[2, 2] y, float[2, 1] last, float[2] row, float[2, 2, 6] both, float[2, 4] p)
+    (float[2, 6] x, float[2, 6] z) => (float[2, 2] y, float[2, 1] last, float[2] row, float[2, 2, 6] both,
+        float[2, 4] p)
         <int64 zero = {0}, int64 end = {-1}, int64[3] lengths = {2, 3, 1}, int64 four = {4}> {
         parts = SplitToSequence <axis = 1> (x, lengths)
         y = SequenceAt (parts, zero)

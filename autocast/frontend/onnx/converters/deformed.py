@@ -39,7 +39,7 @@ def _deform_conv(node: Node) -> relax.Expr:
 
 
 def _positions(node: Node, shifts: relax.Expr, axis: int, kernel: list[int], results: tuple[Any, Any]) -> relax.Expr:
-    """Where along an axis of the image each window reads each of its elements, (batch, groups, elements, rows, columns)."""
+    """Where along an axis each window reads, (batch, groups, elements of a window, rows, columns)."""
     strides, dilations, pads = (
         node.attributes.get(name, default)
         for name, default in (("strides", [1, 1]), ("dilations", [1, 1]), ("pads", [0] * 4))
