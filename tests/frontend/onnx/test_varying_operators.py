@@ -356,3 +356,11 @@ def test_deformed_windows_read_between_the_elements_of_any_image(options: str) -
         for h, w, p, q in sizes
     ]
     compared(text, *calls)
+
+
+def test_regions_of_any_number_are_as_many_as_the_images_that_they_are_of() -> None:
+    text = (
+        "(float[1, 2, H, W] x, float[R, 4] regions) => (float[R, 2, 2, 2] y) <int64[2] images = {0, 0}> "
+        "{ y = RoiAlign <output_height = 2, output_width = 2, sampling_ratio = 2> (x, regions, images) }"
+    )
+    compared(text, (random(1, 2, 6, 8), np.array([[0, 0, 3, 4], [1, 1, 5, 5]], "float32")))
