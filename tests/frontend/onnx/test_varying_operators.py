@@ -350,9 +350,9 @@ def test_deformed_windows_read_between_the_elements_of_any_image(options: str) -
         f"float[B, {4 * groups}, P, Q] m) => (float[B, 6, P, Q] y) {{ y = DeformConv <{options}> (x, w, o, b, m) }}"
     )
     sizes = [(5, 4, 5, 4), (3, 6, 3, 6)] if groups == 2 else [(5, 4, 2, 3)]
+    weight = random(6, channels, 2, 2)
     calls = [
-        (random(2, 4, h, w), random(6, channels, 2, 2), 2 * random(2, 8 * groups, p, q), random(6))
-        + (np.abs(random(2, 4 * groups, p, q)),)
+        (random(2, 4, h, w), weight, 2 * random(2, 8 * groups, p, q), random(6), np.abs(random(2, 4 * groups, p, q)))
         for h, w, p, q in sizes
     ]
     compared(text, *calls)
