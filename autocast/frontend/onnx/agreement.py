@@ -41,7 +41,7 @@ _MATCHED: dict[str, tuple[tuple[int, int, int, int], ...]] = {
     "LSTM": (*_RECURRENT, (6, 0, 1, 0), (6, 1, 5, 1), (6, 2, 2, 2)),
     "MatMul": ((0, -1, 1, -2), (1, -2, 0, -1)),
     "RNN": _RECURRENT,
-    "RoiAlign": ((2, 0, 1, 0),),
+    "RoiAlign": ((2, 0, 1, 0), (1, 0, 2, 0)),
 }
 
 

@@ -13,6 +13,8 @@ from tvm import relax
 from autocast.errors import UnsupportedError
 from autocast.frontend.loops import fields_of, looped, sequence
 from autocast.frontend.onnx.functions import graphs_of
+from autocast.frontend.onnx.loops import goes_on_always
+from autocast.frontend.onnx.sizes import Sizes
 from autocast.ir import dtype_of, is_constant, shape_of
 
 op = relax.op
@@ -23,6 +25,7 @@ class Importer(Protocol):
 
     bb: relax.BlockBuilder
     _nodes: dict[str, Any]
+    _sizes: Sizes
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None: ...
 
@@ -33,14 +36,14 @@ def branches(importer: Importer, node: onnx.NodeProto) -> None:
     decided = importer._nodes[node.input[0]]
     if is_constant(decided):
         taken = graphs["then_branch" if decided.value.numpy().any() else "else_branch"]
-        importer._nodes.update(zip(node.output, _results(importer, taken).fields, strict=False))
+        importer._nodes.update(zip(node.output, results_of(importer, taken).fields, strict=False))
         return
     condition = _scalar(importer, decided)
     then, other = (
-        sequence(importer.bb, partial(_results, importer, graph))
+        sequence(importer.bb, partial(results_of, importer, graph))
         for graph in (graphs["then_branch"], graphs["else_branch"])
     )
-    types = [[_described(field) for field in one.body.ty.fields] for one in (then, other)]
+    types = [[described(field) for field in one.body.ty.fields] for one in (then, other)]
     if types[0] != types[1]:
         raise UnsupportedError(
             f"its branches return {', '.join(types[0])} and {', '.join(types[1])}; expected the same dtypes and sizes. "
@@ -49,15 +52,18 @@ def branches(importer: Importer, node: onnx.NodeProto) -> None:
     importer._nodes.update(zip(node.output, fields_of(importer.bb, relax.If(condition, then, other)), strict=False))
 
 
-def loop(importer: Importer, node: onnx.NodeProto, name: str) -> None:
-    """The last states of a `Loop` whose number of steps is known when it runs."""
+def trip_count(importer: Importer, node: onnx.NodeProto) -> relax.Expr | None:
+    """What says how many steps a `Loop` has; None if its condition may end it before."""
+    body = next(one.g for one in node.attribute if one.name == "body")
+    trips, goes_on = ((importer._nodes[one] if one else None) for one in node.input[:2])
+    is_sure = goes_on is None or (is_constant(goes_on) and bool(goes_on.value.numpy().all()))
+    return trips if is_sure and goes_on_always(body) else None
+
+
+def loop(importer: Importer, node: onnx.NodeProto, name: str) -> relax.Expr:
+    """The last states of a `Loop` whose number of steps is known when it runs; and this number."""
     body = next(one.g for one in node.attribute if one.name == "body")
     bb, nodes = importer.bb, importer._nodes
-    if any(node.output[len(node.input) - 2 :]):
-        raise UnsupportedError(
-            "it returns a row for each step, of which there are as many as the model decides when it runs; expected a "
-            "constant trip count, and a condition that is always true"
-        )
     trips, goes_on, *states = ((nodes[one] if one else None) for one in node.input)
     count = None if trips is None else _scalar(importer, trips)
     start = relax.const(0, "int64")
@@ -65,10 +71,11 @@ def loop(importer: Importer, node: onnx.NodeProto, name: str) -> None:
     if count is not None:
         first = bb.emit(op.logical_and(first, op.less(start, count)))
     given = [start, *map(bb.emit, states)]
-    captured = {one: nodes[one] for one in _captured(body) if isinstance(nodes.get(one), relax.Var)}
+    captured = {one: nodes[one] for one in captured_by(body) if isinstance(nodes.get(one), relax.Var)}
     step = partial(_step, importer, body, [*captured], count is not None)
     after = looped(bb, name, first, given, [*captured.values(), *([] if count is None else [count])], step)
     nodes.update(zip(node.output, after[1:], strict=False))
+    return after[0]
 
 
 def _step(
@@ -83,8 +90,8 @@ def _step(
     inner = [value.name for value in body.input]
     values = dict(zip(inner, [number, relax.const(True), *states], strict=True))
     values |= dict(zip(captured, outer, strict=False))
-    goes_on, *results = _results(importer, body, values).fields
-    types = [[_described(part.ty) for part in parts] for parts in (states, results)]
+    goes_on, *results = results_of(importer, body, values).fields[: len(states) + 1]
+    types = [[described(part.ty) for part in parts] for parts in (states, results)]
     if types[0] != types[1]:
         raise UnsupportedError(
             f"its states are {', '.join(types[0])} before a step and {', '.join(types[1])} after it; expected the same "
@@ -97,7 +104,7 @@ def _step(
     return [goes_on, after, *results]
 
 
-def _results(importer: Importer, graph: onnx.GraphProto, values: dict[str, relax.Expr] | None = None) -> relax.Tuple:
+def results_of(importer: Importer, graph: onnx.GraphProto, values: dict[str, relax.Expr] | None = None) -> relax.Tuple:
     """The outputs of a graph, of which nobody outside knows the other values."""
     outer = dict(importer._nodes)
     importer._nodes.update(values or {})
@@ -117,7 +124,7 @@ def _scalar(importer: Importer, value: relax.Expr) -> relax.Expr:
     return value if shape_of(value) == () else importer.bb.emit(op.reshape(value, []))
 
 
-def _described(type: tvm.ir.Type) -> str:
+def described(type: tvm.ir.Type) -> str:
     var = relax.Var("x", type)
     sizes = shape_of(var)
     if sizes is None:
@@ -125,7 +132,7 @@ def _described(type: tvm.ir.Type) -> str:
     return f"{dtype_of(var)}[{', '.join(map(str, sizes))}]"
 
 
-def _captured(body: onnx.GraphProto) -> Iterator[str]:
+def captured_by(body: onnx.GraphProto) -> Iterator[str]:
     """Names that a graph, or one in it, reads; also those that it defines itself."""
     names = (name for graph in graphs_of(body) for node in graph.node for name in node.input)
     results = (value.name for graph in graphs_of(body) for value in graph.output)

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from autocast.errors import ImportModelError
-from autocast.frontend.onnx.operators import FLOATS
+from autocast.frontend.onnx.operators import FLOATS, LISTS
 from autocast.messages import reason
 
 #: Constants of more elements than this are left to the compiler.
@@ -85,7 +85,9 @@ class _Folder:
 
     def _values(self, node: onnx.NodeProto) -> dict[str, np.ndarray] | None:
         """The results of a node of constants, by name; None if it is none."""
-        if node.domain not in ("", "ai.onnx") or node.op_type in _RANDOM or self.outputs.intersection(node.output):
+        if node.domain not in ("", "ai.onnx") or node.op_type in (_RANDOM | LISTS):
+            return None
+        if self.outputs.intersection(node.output):
             return None
         if any(one.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for one in node.attribute):
             return None

@@ -21,6 +21,7 @@ from autocast.frontend.onnx.converters import CONVERTERS, Converter, Node
 from autocast.frontend.onnx.converters.node import sized
 from autocast.frontend.onnx.operators import SAID_BY_INPUTS, full_name
 from autocast.frontend.onnx.recurrent import RECURRENT, recurrent
+from autocast.frontend.onnx.rows import loop_with_rows, scan
 from autocast.frontend.onnx.sizes import Sizes
 from autocast.ir import PlacedBuilder, dtype_of, lacks_dtype, shape_of
 from autocast.ir.places import Place
@@ -64,7 +65,10 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
                 elif node.op_type == "If":
                     branches(self, node)
                 elif node.op_type == "Loop":
-                    loop(self, node, f"loop_{next(self._loops)}")
+                    has_rows = any(node.output[len(node.input) - 2 :])
+                    (loop_with_rows if has_rows else loop)(self, node, f"loop_{next(self._loops)}")
+                elif node.op_type == "Scan":
+                    scan(self, node, f"loop_{next(self._loops)}")
                 else:
                     self._operator(node)
             except UnsupportedError as error:

@@ -22,6 +22,7 @@ from autocast.frontend.onnx.four_bits import widen_four_bits
 from autocast.frontend.onnx.functions import graphs_of, written_out
 from autocast.frontend.onnx.graph_importer import GraphImporter
 from autocast.frontend.onnx.inputs import make_constant, make_dynamic
+from autocast.frontend.onnx.lists import resolved
 from autocast.frontend.onnx.loops import unrolled, with_outer_initializers
 from autocast.frontend.onnx.operators import full_name, mistaken
 from autocast.frontend.onnx.recurrent import RECURRENT
@@ -94,13 +95,15 @@ def from_onnx(
 
 
 def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with functions and loops of known length written out, and its constants computed."""
+    """The model with functions, lists and loops of known length written out, and its constants computed."""
     with_outer_initializers(model)
     widen_four_bits(model)
     changed = True
     while changed:  # loops in loops, and in functions
         model = folded(written_out(folded(model), _known()))
+        had_lists = resolved(model)
         model, changed = unrolled(model)
+        changed |= had_lists
     return model
 
 
@@ -166,7 +169,7 @@ def _checked(model: onnx.ModelProto) -> onnx.ModelProto:
     not_inferred = {
         name
         for node in copy.graph.node
-        if node.domain not in ("", "ai.onnx") or node.op_type in _MISTAKEN_BY_ONNX
+        if node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.op_type in _MISTAKEN_BY_ONNX
         for name in node.output
     }
     constants = {name for node in copy.graph.node if node.op_type == "Constant" for name in node.output}
@@ -201,7 +204,7 @@ _MICROSOFT = frozenset(("Attention", "BiasGelu", "EmbedLayerNormalization", "Fas
 
 def _known() -> frozenset[str]:
     """The operators that have converters."""
-    ours = (*CONVERTERS, *RECURRENT, "If", "Loop")
+    ours = (*CONVERTERS, *RECURRENT, "If", "Loop", "Scan")
     return (frozenset(tvm_onnx._get_convert_map()) - _MICROSOFT) | frozenset(ours)
 
 

@@ -15,6 +15,9 @@ from autocast.frontend.onnx.functions import graphs_of
 #: Loops that would become more nodes than this stay what they are.
 MOST_NODES = 8192
 
+#: The same of a `Scan`, whose states keep their sizes: it may be a loop as well, which is compiled sooner.
+MOST_NODES_OF_SCAN = 512
+
 
 def unrolled(model: onnx.ModelProto) -> tuple[onnx.ModelProto, bool]:
     """The model, changed in place, with the steps of loops whose number is known, and whether there was one.
@@ -70,7 +73,7 @@ class _Unroller:
         attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         loop = _Scan(node, attributes, self) if node.op_type == "Scan" else _Loop(node, attributes, self)
         count = loop.count()
-        if not count or count * len(loop.body.node) > MOST_NODES:
+        if not count or count * len(loop.body.node) > loop.most:
             return None
         nodes: list[onnx.NodeProto] = []
         states = loop.states
@@ -88,30 +91,31 @@ class _Unroller:
         nodes += [_copy(name, out) for name, out in zip(states, node.output, strict=False) if out]
         for (out, axis, is_reversed), row in zip(loop.rows, rows, strict=True):
             if out:
-                nodes += self.stacked(row[::-1] if is_reversed else row, axis, out)
+                nodes += joined(row[::-1] if is_reversed else row, axis, out, self.opset)
         return nodes
 
-    def stacked(self, names: Sequence[str], axis: int, out: str) -> list[onnx.NodeProto]:
-        """Nodes that join tensors along a new axis."""
-        nodes = []
-        for at, name in enumerate(names):
-            long = f"{out}/{at}"
-            if self.opset < 13:
-                nodes.append(helper.make_node("Unsqueeze", [name], [long], axes=[axis]))
-            else:
-                nodes += [
-                    constant(f"{long}/axis", np.array([axis])),
-                    helper.make_node("Unsqueeze", [name, f"{long}/axis"], [long]),
-                ]
-        joined = helper.make_node("Concat", [f"{out}/{at}" for at in range(len(names))], [out], axis=axis)
-        return [*nodes, joined]
+
+def joined(names: Sequence[str], axis: int, out: str, opset: int) -> list[onnx.NodeProto]:
+    """Nodes that join tensors along a new axis."""
+    nodes = []
+    for at, name in enumerate(names):
+        long = f"{out}/{at} long"
+        if opset < 13:
+            nodes.append(helper.make_node("Unsqueeze", [name], [long], axes=[axis]))
+        else:
+            nodes += [
+                constant(f"{long}/axis", np.array([axis])),
+                helper.make_node("Unsqueeze", [name, f"{long}/axis"], [long]),
+            ]
+    whole = helper.make_node("Concat", [f"{out}/{at} long" for at in range(len(names))], [out], axis=axis)
+    return [*nodes, whole]
 
 
 class _Loop:
     """`Loop`: a trip count, a condition, and the states before the first step."""
 
     #: The first result of a body says whether to go on.
-    skipped = 1
+    skipped, most = 1, MOST_NODES
 
     def __init__(self, node: onnx.NodeProto, attributes: dict[str, Any], unroller: _Unroller) -> None:
         self.body: onnx.GraphProto = attributes["body"]
@@ -140,7 +144,7 @@ class _Loop:
 class _Scan:
     """`Scan`: the states before the first step, and tensors of which each step takes a row."""
 
-    skipped = 0
+    skipped, most = 0, MOST_NODES_OF_SCAN
 
     def __init__(self, node: onnx.NodeProto, attributes: dict[str, Any], unroller: _Unroller) -> None:
         self.body: onnx.GraphProto = attributes["body"]
@@ -194,8 +198,8 @@ def goes_on_always(body: onnx.GraphProto) -> bool:
     return name == body.input[1].name or (name in known and bool(known[name].item()))
 
 
-def constants_of(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
-    """The numbers among a graph's constants, by name."""
+def constants_of(graph: onnx.GraphProto, most: int = 1) -> dict[str, np.ndarray]:
+    """The numbers among a graph's constants, and vectors of at most so many, by name."""
     found = {
         tensor.name: numpy_helper.to_array(tensor)
         for tensor in graph.initializer
@@ -204,7 +208,7 @@ def constants_of(graph: onnx.GraphProto) -> dict[str, np.ndarray]:
     for node in graph.node:
         if node.op_type == "Constant" and node.attribute[0].name == "value" and len(node.attribute[0].t.dims) < 2:
             found[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
-    return {name: array for name, array in found.items() if array.size == 1}
+    return {name: array for name, array in found.items() if 0 < array.size <= most}
 
 
 def constant(name: str, value: np.ndarray) -> onnx.NodeProto:

@@ -27,7 +27,7 @@ _MISTAKEN: dict[str, tuple[Callable[[_Attributes, Sequence[int | None], int], bo
 }
 
 #: Operators on lists of tensors, and on tensors that may be none.
-_LISTS = frozenset(
+LISTS = frozenset(
     (
         *("ConcatFromSequence", "Optional", "OptionalGetElement", "OptionalHasElement", "SplitToSequence"),
         *(f"Sequence{what}" for what in ("At", "Construct", "Empty", "Erase", "Insert", "Length")),
@@ -42,6 +42,10 @@ def full_name(node: NodeProto) -> str:
 
 _OF_VALUES = "a value that is no tensor"
 
+#: Operators on maps.
+_MAPS = frozenset(("CastMap", "DictVectorizer", "ZipMap"))
+_OF_MAPS = "a map in place of a tensor (of skl2onnx: options={'zipmap': False})"
+
 
 def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
     """What a node says that is not imported faithfully; empty where it is.
@@ -52,8 +56,10 @@ def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:
     dtypes
         ONNX's numbers of the dtypes of values, by name, as far as they are inferred.
     """
-    if node.op_type in _LISTS:
+    if node.op_type in LISTS:
         return _OF_VALUES
+    if node.op_type in _MAPS:
+        return _OF_MAPS
     types = [dtypes.get(name) for name in node.input if name]
     for type in (*types, *(dtypes.get(name) for name in node.output)):
         if type is not None and type not in DTYPES:

@@ -1,19 +1,20 @@
 """ONNX's recurrent layers: the products of all steps with their inputs are one, and a recurrence over time follows.
 
-What torch's cells have no form of is written out step by step: other activations, peepholes, lengths of sequences, and
-reset gates that come before the product.
+What torch's cells have no form of is written out step by step, or is a loop where the number of steps varies: other
+activations, peepholes, lengths of sequences, and reset gates that come before the product.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 from tvm import relax, tirx
 from tvm.relax import op
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.onnx.recurrences import recurrence
+from autocast.frontend.onnx.recurrences import loop_over, recurrence
 from autocast.ir import dtype_of, shape_of
 
 _Activation = Callable[[relax.Expr], relax.Expr]
@@ -51,8 +52,7 @@ def recurrent(
     Raises
     ------
     UnsupportedError
-        The node asks for another activation, for clipping or for coupled gates; or the number of steps varies of what
-        is written out.
+        The node asks for another activation, for clipping or for coupled gates.
     """
     defaults, matrices, states = _LAYERS[name]
     given: list[Any] = [*inputs, *[None] * (8 - len(inputs))]
@@ -86,13 +86,17 @@ def recurrent(
             rows.append(outputs)
             last.append(ends)
             continue
-        cell = _CELLS[name](
+        recurrence_weight = emit(op.permute_dims(mine(r)))
+        weights = (recurrence_weight, *_halves(builder, mine(bias), matrices * hidden), mine(peepholes))
+        make = partial(
+            _CELLS[name],
             builder,
-            (mine(r), *_halves(builder, mine(bias), matrices * hidden), mine(peepholes)),
-            activations[direction],
-            bool(attributes.get("linear_before_reset")),
+            activations=activations[direction],
+            reset_after=bool(attributes.get("linear_before_reset")),
         )
-        outputs, ends = _run(builder, cell, emit(op.matmul(x, op.permute_dims(mine(w)))), start, lengths, backwards)
+        products = emit(op.matmul(x, op.permute_dims(mine(w))))
+        run = _run if isinstance(steps, int | tirx.IntImm) else _run_any
+        outputs, ends = run(builder, make, weights, products, start, lengths, backwards)
         rows.append(outputs)
         last.append(ends)
     every = emit(op.stack(rows, axis=1))  # steps, directions, batch, hidden
@@ -110,19 +114,22 @@ def _is_of_torch(name: str, activations: Sequence[_Activation]) -> bool:
     return [_ACTIVATIONS[one.lower()] for one in _LAYERS[name][0]] == activations
 
 
+#: Those of the states, turned; both halves of the bias, and the peepholes, or None.
+_Weights: TypeAlias = tuple[relax.Expr, relax.Expr | None, relax.Expr | None, relax.Expr | None]
+
+
 class _Cell:
     """One direction of a layer, as a function of a step's products with its input and of the states before it."""
 
     def __init__(
         self,
         builder: relax.BlockBuilder,
-        weights: tuple[relax.Expr, relax.Expr | None, relax.Expr | None, relax.Expr | None],
+        weights: _Weights,
         activations: Sequence[_Activation],
         reset_after: bool,
     ) -> None:
         self.builder = builder
-        recurrence, self.input_bias, self.recurrent_bias, self.peepholes = weights
-        self.recurrence = builder.emit(op.permute_dims(recurrence))
+        self.recurrence, self.input_bias, self.recurrent_bias, self.peepholes = weights
         self.activations = activations
         self.reset_after = reset_after
 
@@ -184,30 +191,67 @@ _CELLS: dict[str, type[_Cell]] = {"RNN": _Plain, "GRU": _Gru, "LSTM": _Lstm}
 
 def _run(
     builder: relax.BlockBuilder,
-    cell: _Cell,
+    make: Callable[[_Weights], _Cell],
+    weights: _Weights,
     products: relax.Expr,
     states: list[relax.Expr],
     lengths: relax.Expr | None,
     backwards: bool,
 ) -> tuple[relax.Expr, list[relax.Expr]]:
     """The hidden states of all steps, in the order of the steps, and the states after the last."""
-    count = int(_sizes(products)[0])
+    count, cell = int(_sizes(products)[0]), make(weights)
     rows: list[relax.Expr] = []
     for step in reversed(range(count)) if backwards else range(count):
-        after = [builder.emit(state) for state in cell.step(_at(builder, products, step), states)]
-        row = after[0]
-        if lengths is not None:  # a sequence that has ended keeps its states, and is zero
-            on = builder.emit(op.expand_dims(op.greater(lengths, relax.const(step, dtype_of(lengths))), axis=1))
-            row = builder.emit(op.where(on, row, op.zeros_like(row)))
-            after = [builder.emit(op.where(on, new, old)) for new, old in zip(after, states, strict=True)]
-        states = after
+        number = None if lengths is None else relax.const(step, dtype_of(lengths))
+        row, states = _stepped(builder, cell, _at(builder, products, step), states, lengths, number)
         rows.append(row)
     return builder.emit(op.stack(rows[::-1] if backwards else rows, axis=0)), states
 
 
+def _run_any(
+    builder: relax.BlockBuilder,
+    make: Callable[[_Weights], _Cell],
+    weights: _Weights,
+    products: relax.Expr,
+    states: list[relax.Expr],
+    lengths: relax.Expr | None,
+    backwards: bool,
+) -> tuple[relax.Expr, list[relax.Expr]]:
+    """The same of a number of steps that varies."""
+    given = [products, *weights, lengths]
+    captured = [one for one in given if one is not None]
+
+    def step(
+        number: relax.Expr, before: list[relax.Expr], outer: Sequence[relax.Expr]
+    ) -> tuple[relax.Expr, list[relax.Expr]]:
+        inner = iter(outer)
+        own_products, *parts, own_lengths = (None if one is None else next(inner) for one in given)
+        row = builder.emit(op.take(own_products, number, axis=0, mode="clip"))
+        number = number if own_lengths is None else builder.emit(op.astype(number, dtype_of(own_lengths)))
+        return _stepped(builder, make((parts[0], parts[1], parts[2], parts[3])), row, before, own_lengths, number)
+
+    return loop_over(builder, _sizes(products)[0], states, captured, step, backwards)
+
+
+def _stepped(
+    builder: relax.BlockBuilder,
+    cell: _Cell,
+    products: relax.Expr,
+    states: list[relax.Expr],
+    lengths: relax.Expr | None,
+    number: relax.Expr | None,
+) -> tuple[relax.Expr, list[relax.Expr]]:
+    """A step's hidden state, and the states after it: a sequence that has ended keeps its states, and is zero."""
+    after = [builder.emit(state) for state in cell.step(products, states)]
+    if lengths is None:
+        return after[0], after
+    on = builder.emit(op.expand_dims(op.greater(lengths, number), axis=1))
+    row = builder.emit(op.where(on, after[0], op.zeros_like(after[0])))
+    return row, [builder.emit(op.where(on, new, old)) for new, old in zip(after, states, strict=True)]
+
+
 def _check(name: str, attributes: Mapping[str, Any], steps: Any) -> None:
     asks = [
-        ("a number of steps that varies", not isinstance(steps, int | tirx.IntImm)),
         ("no steps", isinstance(steps, int | tirx.IntImm) and int(steps) == 0),
         ("clip", "clip" in attributes),
         ("input_forget=1", bool(attributes.get("input_forget"))),
@@ -215,8 +259,7 @@ def _check(name: str, attributes: Mapping[str, Any], steps: Any) -> None:
     for what, is_asked in asks:
         if is_asked:
             raise UnsupportedError(
-                f"{name} with {what} is not imported; expected a fixed number of steps, without clip and input_forget. "
-                "Export it with a fixed length"
+                f"{name} with {what} is not imported; expected at least one step, without clip and input_forget"
             )
 
 

@@ -1,4 +1,4 @@
-"""Models of one node of onnxruntime's own, and what onnxruntime makes of them."""
+"""Models of one node of onnxruntime's own, or of `ai.onnx.ml`, and what onnxruntime makes of them."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def one_node(
     axes: Mapping[str, int] | None = None,
     dims: Mapping[str, Sequence[str | int]] | None = None,
     dtypes: Mapping[str, str] | None = None,
+    domain: str = "com.microsoft",
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """A model of one node of onnxruntime's, whose inputs are the model's.
+    """A model of one node, whose inputs are the model's.
 
     Parameters
     ----------
@@ -52,10 +53,12 @@ def one_node(
         Names for the dimensions of inputs, where they vary.
     dtypes
         Of results that are not float32.
+    domain
+        The node's.
     """
     given = {name: value for name, value in inputs.items() if value is not None}
     node = helper.make_node(
-        operator, [name if name in given else "" for name in inputs], [*results], domain="com.microsoft", **attributes
+        operator, [name if name in given else "" for name in inputs], [*results], domain=domain, **attributes
     )
     rank = next(iter(given.values())).ndim
     kinds = {
@@ -75,7 +78,7 @@ def one_node(
             for name, kind in kinds.items()
         ],
     )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 4 if domain == "ai.onnx.ml" else 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
 

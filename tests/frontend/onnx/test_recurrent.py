@@ -98,14 +98,32 @@ def test_a_layer_as_torch_has_it_is_one_operator_for_any_number_of_steps(
 
 
 @pytest.mark.parametrize(
+    ("name", "inputs", "attributes"),
+    [
+        ("GRU", "XWRBh", {"direction": "reverse", "linear_before_reset": 0}),
+        ("LSTM", "XWRBlhcP", {"direction": "bidirectional"}),
+    ],
+)
+def test_what_torch_has_no_layer_of_is_a_loop_of_any_number_of_steps(
+    name: str, inputs: str, attributes: dict[str, Any]
+) -> None:
+    file = layer(name, inputs, steps="steps", **attributes)
+    model = autocast.from_onnx(file)
+    session = onnxruntime.InferenceSession(file.SerializeToString(), providers=["CPUExecutionProvider"])
+    for steps in (3, 7):
+        x = np.random.default_rng(1).standard_normal((steps, BATCH, INPUT)).astype("float32")
+        for got, expected in zip(model(x), session.run(None, {"X": x}), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
     ("model", "message"),
     [
-        (layer("LSTM", steps="steps"), "LSTM with a number of steps that varies"),
         (layer("GRU", clip=1.0), "GRU with clip"),
         (layer("LSTM", input_forget=1), "LSTM with input_forget=1"),
         (layer("RNN", activations=["Affine"]), "RNN with the activation Affine is not imported; expected relu"),
     ],
-    ids=["steps", "clip", "coupled gates", "an activation"],
+    ids=["clip", "coupled gates", "an activation"],
 )
 def test_what_is_not_imported_of_a_layer_is_refused(model: Any, message: str) -> None:
     with pytest.raises(UnsupportedError, match=rf"from_onnx: the node (LSTM|GRU|RNN): {message}"):

@@ -340,3 +340,27 @@ def _ones(shapes: list[str], size: int) -> list[np.ndarray]:
     """Tensors of these shapes, in which A, N and M are a size, and the two after it."""
     names = {"A": size, "N": size + 1, "M": size + 2}
     return [np.ones([names.get(name) or int(name) for name in sizes.split(",")], "float32") for sizes in shapes]
+
+
+@pytest.mark.parametrize("options", ["group = 2, offset_group = 2, pads = [1, 0, 0, 1]", "strides = [2, 1]"])
+def test_deformed_windows_read_between_the_elements_of_any_image(options: str) -> None:
+    groups, channels = (2, 2) if "group" in options else (1, 4)
+    text = (
+        f"(float[B, 4, H, W] x, float[6, {channels}, 2, 2] w, float[B, {8 * groups}, P, Q] o, float[6] b, "
+        f"float[B, {4 * groups}, P, Q] m) => (float[B, 6, P, Q] y) {{ y = DeformConv <{options}> (x, w, o, b, m) }}"
+    )
+    sizes = [(5, 4, 5, 4), (3, 6, 3, 6)] if groups == 2 else [(5, 4, 2, 3)]
+    weight = random(6, channels, 2, 2)
+    calls = [
+        (random(2, 4, h, w), weight, 2 * random(2, 8 * groups, p, q), random(6), np.abs(random(2, 4 * groups, p, q)))
+        for h, w, p, q in sizes
+    ]
+    compared(text, *calls)
+
+
+def test_regions_of_any_number_are_as_many_as_the_images_that_they_are_of() -> None:
+    text = (
+        "(float[1, 2, H, W] x, float[R, 4] regions) => (float[R, 2, 2, 2] y) <int64[2] images = {0, 0}> "
+        "{ y = RoiAlign <output_height = 2, output_width = 2, sampling_ratio = 2> (x, regions, images) }"
+    )
+    compared(text, (random(1, 2, 6, 8), np.array([[0, 0, 3, 4], [1, 1, 5, 5]], "float32")))

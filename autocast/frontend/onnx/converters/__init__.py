@@ -10,11 +10,14 @@ from autocast.frontend.onnx.converters import (
     block_quantized,
     boxes,
     contrib,
+    deformed,
     diffusion,
     einsum,
     elementwise,
+    experts,
     geometry,
     grouped_attention,
+    learned,
     padding,
     quantized,
     resizing,
@@ -27,8 +30,8 @@ from autocast.frontend.onnx.converters import (
 from autocast.frontend.onnx.converters.node import Converter, Node
 
 _FAMILIES = (
-    *(attention, block_quantized, boxes, contrib, diffusion, einsum, elementwise, geometry),
-    *(grouped_attention, padding, quantized, resizing, rotary, shapes, signals, slices, windows),
+    *(attention, block_quantized, boxes, contrib, deformed, diffusion, einsum, elementwise, experts, geometry),
+    *(grouped_attention, learned, padding, quantized, resizing, rotary, shapes, signals, slices, windows),
 )
 
 CONVERTERS: dict[str, Converter] = {

@@ -21,12 +21,12 @@ def _matmul_nbits(node: Node) -> relax.Expr:
     node.refuse("MatMulNBits with a permutation of columns (g_idx)", node.get(4) is not None, "expected none")
     blocks = -(-depth // block)
     scale = node.emit(op.reshape(node[2], [columns, blocks, 1]))
-    steps = op.astype(_unpacked(node, op.reshape(node[1], [columns, blocks, block * bits // 8]), bits), dtype(scale))
+    steps = op.astype(unpacked(node, op.reshape(node[1], [columns, blocks, block * bits // 8]), bits), dtype(scale))
     given = node.get(3)
     if given is None:
         zero: relax.Expr = relax.const(float(2 ** (bits - 1)), dtype(scale))
     elif dtype(given) == "uint8":
-        rows = _unpacked(node, op.reshape(given, [columns, -(-blocks * bits // 8)]), bits)
+        rows = unpacked(node, op.reshape(given, [columns, -(-blocks * bits // 8)]), bits)
         rows = op.strided_slice(rows, axes=[1], begin=[0], end=[blocks])
         zero = op.astype(op.reshape(rows, [columns, blocks, 1]), dtype(scale))
     else:
@@ -61,7 +61,7 @@ def _gather_blocks(node: Node) -> relax.Expr:
 
     def taken(table: relax.Expr) -> relax.Expr:
         rows = node.emit(op.take(table, places, axis=0, mode="clip"))
-        return node.cast(_unpacked(node, rows, bits) if is_packed and dtype(rows) == "uint8" else rows, kind)
+        return node.cast(unpacked(node, rows, bits) if is_packed and dtype(rows) == "uint8" else rows, kind)
 
     steps = taken(data)
     scale = op.repeat(taken(scales), block, axis=-1)
@@ -83,7 +83,7 @@ def _begin(node: Node, x: relax.Expr, size: int) -> relax.Expr:
     return x if shape(x)[axis] == size else node.emit(op.strided_slice(x, axes=[axis], begin=[0], end=[size]))
 
 
-def _unpacked(node: Node, packed: relax.Expr, bits: int) -> relax.Expr:
+def unpacked(node: Node, packed: relax.Expr, bits: int) -> relax.Expr:
     """Bytes as the integers in them, the lowest bits first, along the last axis."""
     packed = node.emit(packed)
     if bits == 8:
