@@ -134,11 +134,12 @@ def test_what_is_not_imported_of_a_layer_is_refused(model: Any, message: str) ->
 def test_a_layer_of_quantized_weights_is_near_what_onnxruntime_rounds_further(direction: str) -> None:
     count, width, units = 1 + (direction == "bidirectional"), 5, 4
     rng = np.random.default_rng(0)
+    # Of 7 bits: of 8, onnxruntime cuts sums of two products at 2^15 where a processor has no VNNI.
     weights = {
-        name: rng.integers(-127, 128, (count, rows, 4 * units), dtype="int8")
+        name: rng.integers(-63, 64, (count, rows, 4 * units), dtype="int8")
         for name, rows in (("w", width), ("r", units))
     }
-    scales = {f"{name}_scale": np.full(count, 0.004, "float32") for name in weights}
+    scales = {f"{name}_scale": np.full(count, 0.008, "float32") for name in weights}
     zeros = {f"{name}_zero": np.array([3, -2], "int8")[:count] for name in weights}
     names = ["x", "w", "r", "", "", "", "", "", "w_scale", "w_zero", "r_scale", "r_zero"]
     node = helper.make_node(

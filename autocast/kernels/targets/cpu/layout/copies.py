@@ -70,7 +70,8 @@ def copy_row(
     """
     if source.dtype == target.dtype:
         # Where it ends, not how much: TVM narrows numbers, and gets those of more than 2^31 bytes wrong.
-        places = T.address_of(target.bits[write]), T.address_of(source.bits[read]), T.address_of(target.bits[write + count])
+        ends = ((target, write), (source, read), (target, write + count))
+        places = [T.address_of(memory.bits[place]) for memory, place in ends]
         T.evaluate(tirx.call_extern("void", "autocast_copy_streamed" if streamed else "autocast_copy", *places))
         return
     lanes = unit.lanes
