@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from autocast.errors import InputError
-from autocast.generation.steps import Limits
+from autocast.errors import ImportModelError, InputError
+from autocast.generation.steps import Limits, Step
 from autocast.messages import check_kind, shown
 
 _WHERE = "Generator.generate"
@@ -67,11 +67,37 @@ def check_causal(model: PreTrainedModel) -> None:
         return
     with torch.no_grad():
         one, other = (model(input_ids=torch.tensor([[0, last]]), use_cache=False).logits[:, 0] for last in (0, 1))
-    if float((one - other).abs().max()) > torch.finfo(one.dtype).eps ** 0.5 * float(one.abs().max()):
+    if _differ(one, other):
         raise InputError(
             f"Generator: got {type(model).__name__}, whose tokens read those after them, expected a causal model; "
             "make it with is_decoder=True in its configuration if it has that"
         )
+
+
+def check_first(model: PreTrainedModel, first: Step) -> None:
+    """ImportModelError where a model that encodes tokens gives others logits for keys of a fixed length, whose places
+    after the last token are masked: its masks mean something else, too. NLLB-MoE chooses experts by them."""
+    refused = ImportModelError(
+        f"Generator: {type(model).__name__} has no use for keys and values of a fixed length, of which a mask says how "
+        "many there are: its logits are others then, or it fails. Expected a model whose masks say what is attended "
+        "to, and nothing else. Import one step of it with from_torch"
+    )
+    with torch.no_grad():
+        expected = model(**{model.main_input_name: first.inputs[3]}, decoder_input_ids=first.inputs[0]).logits[:, -1:]
+        try:
+            got = first.module(*first.inputs)
+        except Exception as error:  # of the kinds that the authors of models thought of
+            raise refused from error
+        for name, buffer in first.module.named_buffers():
+            if name.startswith(("kept.", "of_source.")):
+                buffer.zero_()
+    if _differ(got, expected):
+        raise refused
+
+
+def _differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether logits are not the same but for rounding."""
+    return float((one - other).abs().max()) > torch.finfo(one.dtype).eps ** 0.5 * float(one.abs().max())
 
 
 def check_tokens(model: PreTrainedModel, input_ids: Any, attention_mask: Any) -> None:

@@ -21,6 +21,7 @@ from autocast.generation.checks import (
     check_batch,
     check_causal,
     check_features,
+    check_first,
     check_is_free,
     check_not_streamed,
     check_one_piece,
@@ -106,6 +107,8 @@ class Generator:
 
         first, later = steps_of(model, self.limits, self._features, dtype)
         check_causal(model)
+        if first is not None and model.config.is_encoder_decoder and self._features is None:
+            check_first(model, first)
         self.step = compiled(later)
         self.prompt = self.step if first is None else compiled(first)
         self._start(model)
