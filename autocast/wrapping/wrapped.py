@@ -46,7 +46,8 @@ def wrap(module: Module, *, dynamic: Mapping[str, Any] | str | None = "auto", **
         them, a call is compiled by `torch.compile(backend="autocast")`, forward and backward: gradients come as from
         `module`. So is one that changes buffers (BatchNorm in training mode) or other
         attributes, that draws random numbers, whose submodules have hooks, and one that `from_torch` refuses (the
-        module decides by values, or returns what is no tensor in an object).
+        module decides by values, or returns what is no tensor in an object). Checks of values that only raise, such as
+        `assert mask.any()`, are left out otherwise.
 
     Warns
     -----
