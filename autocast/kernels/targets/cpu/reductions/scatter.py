@@ -9,7 +9,7 @@ import tvm
 from tvm import tirx
 from tvm.script.ir_builder import tirx as T
 
-from autocast.kernels.extents import ceil_div, i64, minimum
+from autocast.kernels.extents import ceil_div, i32, i64, minimum
 from autocast.kernels.specs.reductions import Scatter
 from autocast.kernels.targets.cpu.instruction_sets import cores, instruction_set
 from autocast.kernels.targets.cpu.vector import llvm_ir
@@ -28,22 +28,21 @@ _PARALLEL_ELEMENTS = 1 << 14
 _IR = """
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
-define linkonce_odr void @autocast_clear(ptr %dst, ptr %end) alwaysinline {
-  %a = ptrtoint ptr %dst to i64
-  %c = ptrtoint ptr %end to i64
-  %bytes = sub i64 %c, %a
+define linkonce_odr void @autocast_clear(ptr %dst, i32 %count) alwaysinline {
+  %wide = zext i32 %count to i64
+  %bytes = shl i64 %wide, 2
   call void @llvm.memset.p0.i64(ptr %dst, i8 0, i64 %bytes, i1 false)
   ret void
 }
-define linkonce_odr void @autocast_copy_apart(ptr %dst, ptr %src, ptr %end) alwaysinline {
+define linkonce_odr void @autocast_copy_apart(ptr %dst, ptr %src, i32 %count) alwaysinline {
 entry:
   %a = ptrtoint ptr %dst to i64
   %b = ptrtoint ptr %src to i64
   %same = icmp eq i64 %a, %b
   br i1 %same, label %exit, label %copy
 copy:
-  %c = ptrtoint ptr %end to i64
-  %bytes = sub i64 %c, %a
+  %wide = zext i32 %count to i64
+  %bytes = shl i64 %wide, 2
   call void @llvm.memcpy.p0.p0.i64(ptr %dst, ptr %src, i64 %bytes, i1 false)
   br label %exit
 exit:
@@ -90,8 +89,7 @@ def _filled(out: tirx.Buffer, base: tirx.Buffer | None, size: Any) -> None:
         first = T.bind(chunk * _CHUNK)
         places = [T.address_of(out[first])] + ([] if base is None else [T.address_of(base[first])])
         verb = "autocast_clear" if base is None else "autocast_copy_apart"
-        end = T.address_of(out[first + minimum(size - first, _CHUNK)])
-        T.evaluate(tirx.call_extern("void", verb, *places, end))
+        T.evaluate(tirx.call_extern("void", verb, *places, i32(i64(minimum(size - first, _CHUNK)))))
 
 
 def _add_row(unit: VectorUnit, rows: tirx.Buffer, read: Any, out: tirx.Buffer, write: Any, count: Any) -> None:
