@@ -147,7 +147,7 @@ def _found(model: PreTrainedModel, token: torch.Tensor, source: torch.Tensor) ->
             return Found(_of_one_token(model, layers), [], (0, 0))
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())  # as many layers as the decoder has
         inputs = {model.main_input_name: source, "decoder_input_ids": token}
-        encoded = model(**inputs, **{CACHE: cache}).encoder_last_hidden_state
+        encoded = model(**inputs, **{CACHE: cache}, use_cache=True).encoder_last_hidden_state
     caches = cache.self_attention_cache, cache.cross_attention_cache
     of_source = [_kept(model, layer) for layer in caches[1].layers]
     return Found(

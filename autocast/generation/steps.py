@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import EncoderDecoderModel, PreTrainedModel, SpeechEncoderDecoderModel, VisionEncoderDecoderModel
 from transformers.cache_utils import EncoderDecoderCache
-from transformers.modeling_outputs import MoEModelOutput
+from transformers.modeling_outputs import BaseModelOutput
 
 from autocast.generation.caches import CACHE, Kept, cache_over, shapes_kept
 
@@ -139,7 +139,6 @@ class _First(nn.Module):
         source_mask: torch.Tensor | None = None,
     ) -> Any:
         """Logits of what follows the last token, (batch, 1, vocabulary)."""
-        # A cache that is given is used; some encoders, such as Switch Transformers', would take offence at use_cache.
         cache = EncoderDecoderCache(self.kept.cache(start), self.of_source.cache(0, whole=False))
         outputs = self.model(
             **{self.model.main_input_name: source},
@@ -147,6 +146,7 @@ class _First(nn.Module):
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,
             **_places(self.model, input_ids, start),
+            use_cache=True,
             **{CACHE: cache},
         )
         return outputs.logits[:, -1:]
@@ -169,11 +169,12 @@ class _Next(nn.Module):
         encoded = torch.zeros(len(input_ids), *self.encoded)  # nobody reads more than its shape
         read = cache_over(of_source[self.masked :], self.encoded[0], self.kept.read_as)
         outputs = self.model(
-            encoder_outputs=MoEModelOutput(last_hidden_state=encoded),
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
             **({"attention_mask": of_source[0]} if self.masked else {}),
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,
             **_places(self.model, input_ids, start),
+            use_cache=True,
             **{CACHE: EncoderDecoderCache(self.kept.cache(start), read)},
         )
         return outputs.logits[:, -1:]

@@ -16,8 +16,6 @@ from transformers import (
     PreTrainedModel,
     Speech2TextConfig,
     Speech2TextForConditionalGeneration,
-    SwitchTransformersConfig,
-    SwitchTransformersForConditionalGeneration,
     VisionEncoderDecoderConfig,
     VisionEncoderDecoderModel,
     ViTConfig,
@@ -27,7 +25,6 @@ from transformers import (
 
 from autocast.errors import ImportModelError, InputError
 from autocast.generation import Generator
-from autocast.generation.steps import Limits, steps_of
 
 _WHISPER = {
     "vocab_size": 120,
@@ -182,22 +179,6 @@ def test_a_decoder_that_is_joined_counts_positions_and_what_only_torch_reads_is_
     for name in ("token_type_ids", "position_ids", "decoder_position_ids"):
         with pytest.raises(InputError, match=f"got {name}, which EncoderDecoderModel reads and a step does not"):
             generator.generate(source, **{name: torch.zeros_like(source)}, **asked)
-
-
-def test_an_encoder_that_takes_no_use_cache_is_given_none() -> None:
-    torch.manual_seed(0)
-    sizes = {"vocab_size": 97, "d_model": 32, "d_ff": 64, "d_kv": 8, "num_layers": 2, "num_heads": 4, "num_experts": 4}
-    model = SwitchTransformersForConditionalGeneration(SwitchTransformersConfig(**sizes)).eval()
-    first, later = steps_of(model, Limits(batch=2, length=8, source=6), None, torch.float32)
-    source, tokens = torch.randint(4, 97, (2, 6)), torch.randint(4, 97, (2, 2))
-    one_token, two_tokens = (torch.arange(8).lt(count).long().repeat(2, 1) for count in (1, 2))
-    assert first is not None
-    with torch.no_grad():
-        expected = model(source, decoder_input_ids=tokens).logits
-        one = first.module(tokens[:, :1], one_token, torch.tensor(0), source, torch.ones_like(source))
-        of_source = [buffer for name, buffer in first.module.named_buffers() if name.startswith("of_source.")]
-        two = later.module(tokens[:, 1:], two_tokens, torch.tensor(1), torch.ones_like(source), *of_source)
-    torch.testing.assert_close(torch.cat([one, two], 1), expected)
 
 
 def test_a_model_whose_masks_choose_experts_is_refused() -> None:
