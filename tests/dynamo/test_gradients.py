@@ -132,7 +132,6 @@ def _several_labels(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 _ROWS, _IMAGES = (3, 6), (2, 3, 9, 9)
 
 
-#: The modules, and the shapes of their inputs.
 def _bags(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Of bags one is empty, one has padding alone, and rows are in several."""
     table, indices, offsets = layer(x), torch.tensor([2, 1, 1, 2, 0, 1, 1]), torch.tensor([0, 2, 2, 5])
@@ -145,6 +144,7 @@ def _bags(layer: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     )
 
 
+#: The modules, and the shapes of their inputs.
 _MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "convolutions": (_convolutions, (2, 4, 15, 16)),
     "layer_norm": (lambda: nn.Sequential(nn.LayerNorm((3, 6)), nn.LayerNorm(6, elementwise_affine=False)), (2, 3, 6)),
