@@ -31,6 +31,7 @@ class Padded(nn.Module):
             raise ValueError("too short")
         if self.counts:
             self.stride = self.stride + 1
+            x = x if self.stride < 9 else -x
         return self.conv(F.pad(x, (self.padding, extra), "reflect")) * self.scale
 
 
