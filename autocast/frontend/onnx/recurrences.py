@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 from tvm.relax import op
 
-from autocast.frontend.loops import looped
+from autocast.frontend.importing.loops import looped
 from autocast.ir import dims, dtype_of
 from autocast.operators import own
 

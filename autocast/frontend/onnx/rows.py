@@ -16,7 +16,7 @@ from onnx import helper
 from tvm import relax, tirx
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.loops import looped, sequence
+from autocast.frontend.importing.loops import looped, sequence
 from autocast.frontend.onnx.control import Importer, captured_by, described, loop, results_of, trip_count
 from autocast.ir import dtype_of, shape_of
 from autocast.operators import own
