@@ -36,8 +36,13 @@ def _inside(part: nn.Module) -> nn.Module:
             (2, 3),
             r"a tensor that is made larger in place, by elements that nothing has written: 1 call in 1 \(Calls\)",
         ),
+        (
+            Calls(lambda x: x.clone().expand(2, 2, 3).fill_(0.5)),
+            (2, 3),
+            r"writing into a tensor whose elements share memory.*: 1 call in 1 \(Calls\); write into a clone of it",
+        ),
     ],
-    ids=["dropout", "set_", "resize_as_"],
+    ids=["dropout", "set_", "resize_as_", "expand"],
 )
 def test_what_an_import_would_lose_is_an_error(module: nn.Module, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ImportModelError, match=message):

@@ -52,6 +52,15 @@ def test_whole_numbers_are_divided_by_0_and_minus_1_as_by_our_kernels(operator: 
         torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
+def test_places_of_truth_values_are_those_of_our_kernels() -> None:
+    places = ", ".join(f"R.{name}(x, {axis})" for name in ("argmax", "argmin") for axis in ("axis=1", ""))
+    source = f'R.Tensor((2, 3), "bool")):\n        z = ({places})\n        return z\n'
+    model = autocast.from_relax(parse(f"@I.ir_module\nclass Module:\n    @R.function\n    def main(x: {source}"))
+    x = torch.tensor([[False, True, True], [True, False, False]])
+    for got, expected in zip(autocast.to_torch(model)(x), vm.compile(model)(x), strict=True):
+        assert torch.equal(got, expected)
+
+
 def _averages(dtype: str) -> autocast.Model:
     averages = ", ".join(f"R.{name}(x, axis=[1])" for name in ("mean", "variance"))
     return autocast.from_relax(

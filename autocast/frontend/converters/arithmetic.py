@@ -214,7 +214,7 @@ _SIMPLE: dict[str, tuple[Callable[..., relax.Expr], str]] = {
     "atan2": (relax.op.atan2, "default"),
     "fmod": (relax.op.mod, "Tensor Scalar"),
     "logaddexp": (relax.op.log_add_exp, "default"),
-    "remainder": (relax.op.floor_mod, "Tensor Scalar"),
+    "remainder": (relax.op.floor_mod, "Tensor Scalar Scalar_Tensor"),
 }
 
 ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
@@ -230,7 +230,7 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
             ("bitwise_or", relax.op.bitwise_or, relax.op.logical_or),
             ("bitwise_xor", relax.op.bitwise_xor, relax.op.logical_xor),
         )
-        for overload in ("Tensor", "Scalar")
+        for overload in ("Tensor", "Scalar", "Scalar_Tensor")
     },
     "amax.default": partial(_extreme, operator=relax.op.max),
     "amin.default": partial(_extreme, operator=relax.op.min),
@@ -241,8 +241,8 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
         for name, left, overloads in (
             ("__lshift__", True, "Tensor Scalar"),
             ("__rshift__", False, "Tensor Scalar"),
-            ("bitwise_left_shift", True, "Tensor Tensor_Scalar"),
-            ("bitwise_right_shift", False, "Tensor Tensor_Scalar"),
+            ("bitwise_left_shift", True, "Tensor Tensor_Scalar Scalar_Tensor"),
+            ("bitwise_right_shift", False, "Tensor Tensor_Scalar Scalar_Tensor"),
         )
         for overload in overloads.split()
     },

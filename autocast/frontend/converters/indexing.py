@@ -175,8 +175,10 @@ def _histc(importer: Importer, node: fx.Node) -> relax.Expr:
 def _bucketize(importer: Importer, node: fx.Node) -> relax.Expr:
     """Between which of the sorted boundaries each number is; NaN is after all of them."""
     x, boundaries = importer.arg(node, 0, "self"), importer.arg(node, 1, "boundaries")
-    if node.target is torch.ops.aten.searchsorted.Tensor:
+    if node.target in (torch.ops.aten.searchsorted.Tensor, torch.ops.aten.searchsorted.Scalar):
         x, boundaries = boundaries, x
+    if not isinstance(x, relax.Expr):
+        x = relax.const(x, "float32" if isinstance(x, float) else "int64")
     if (order := node.kwargs.get("sorter")) is not None:
         boundaries = importer.emit(op.gather_elements(boundaries, importer.env[order], -1))
     right = bool(importer.arg(node, 3, "right", False)) or node.kwargs.get("side") == "right"
@@ -226,11 +228,13 @@ INDEXING: dict[str, Converter] = {
     "arange.start_step": _arange,
     "eye.default": _eye,
     "eye.m": _eye,
+    "bucketize.Scalar": _bucketize,
     "bucketize.Tensor": _bucketize,
     "gather.default": _elements,
     "histc.default": _histc,
     "index.Tensor": _index,
     "nonzero_static.default": _nonzero,
+    "searchsorted.Scalar": _bucketize,
     "searchsorted.Tensor": _bucketize,
     "slice_scatter.default": _slice_scatter,
     "topk.default": _topk,

@@ -120,6 +120,20 @@ _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
 )
 
 
+def _writes_over_itself(node: fx.Node) -> bool:
+    """Whether an operator writes into a tensor whose elements share memory, as those of `expand` do: what torch makes
+    of such a write when it takes it out of a program computes something else."""
+    if not node.target._schema.is_mutable:
+        return False
+    for place, argument in enumerate(node.target._schema.arguments):
+        given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
+        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(given, fx.Node):
+            value = given.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.layout == torch.strided:
+                return any(step == 0 and size != 1 for size, step in zip(value.shape, value.stride(), strict=True))
+    return False
+
+
 #: Why an operator is not imported that nobody has written a converter for.
 NO_CONVERTER = "no converter"
 
@@ -129,6 +143,9 @@ def check_faithful(program: ExportedProgram) -> None:
     rules = {name: (when, what, remedy) for name, when, what, remedy in _UNFAITHFUL}
     found: dict[tuple[str, str], list[str]] = {}
     for node in call_nodes(program):
+        if _writes_over_itself(node):
+            what = "writing into a tensor whose elements share memory, as those of expand do"
+            found.setdefault((what, "write into a clone of it"), []).append(call_place(node))
         rule = rules.get(str(node.target).rpartition(".")[0])
         if rule is not None and rule[0](node):
             found.setdefault(rule[1:], []).append(call_place(node))

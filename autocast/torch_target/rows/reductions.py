@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from autocast.ir import dtype_of
 from autocast.torch_target.asked import Asked, Row, Value
 
 
@@ -84,10 +85,11 @@ def _scan(function: Callable[..., Any], start: int) -> Row:
 def _index(function: Callable[..., Any]) -> Row:
     def row(asked: Asked) -> Value:
         keep, axis = bool(asked.attrs.keepdims), asked.attrs.axis
+        x = asked.args[0].to(torch.uint8) if dtype_of(asked.call.args[0]) == "bool" else asked.args[0]
         if axis is None:
-            found = function(asked.args[0].reshape(-1), 0)
+            found = function(x.reshape(-1), 0)
             return found.reshape([1] * asked.rank() if keep else []).to(asked.dtype)
-        return function(asked.args[0], int(axis), keepdim=keep).to(asked.dtype)
+        return function(x, int(axis), keepdim=keep).to(asked.dtype)
 
     return row
 

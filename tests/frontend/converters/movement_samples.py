@@ -77,6 +77,10 @@ MOVES: dict[str, dict[str, Sample]] = {
         "median along an axis": lambda x, p, i: x.median(1, keepdim=True).values + x.median(1)[1][:, None],
         "nanmedian": lambda x, p, i: x.nanmedian() + i.nanmedian(1).values,
         "bucketize": lambda x, p, i: torch.bucketize(x, torch.linspace(-1, 1, 5), out_int32=True),
+        "bucketize a number": lambda x, p, i: torch.bucketize(
+            0.5, i.new_tensor([0.25, 0.5, 1.0], dtype=p.dtype) * p.max()
+        ),
+        "searchsorted of a number": lambda x, p, i: torch.searchsorted(i.new_tensor([0, 1, 1, 2]), 1, right=True),
         "searchsorted in rows": lambda x, p, i: torch.searchsorted(
             x, p[..., :2].contiguous(), sorter=x.argsort(-1), right=True
         ),

@@ -237,6 +237,8 @@ NUMBERS: dict[str, dict[str, Sample]] = {
         "round to decimals": lambda x, p, i: x.round(decimals=2) + (x * 100).round(decimals=-1),
         "angle": lambda x, p, i: x.angle(),
         "ldexp": lambda x, p, i: torch.ldexp(x, i),
+        "of numbers and tensors": lambda x, p, i: 7 % p + (-7 % (i.abs() + 1)) + (3 << i.abs()) + (100 >> i.abs()),
+        "bits of numbers and tensors": lambda x, p, i: torch.bitwise_and(5, i) + torch.bitwise_xor(True, i > 0),
         "remainder of tensors": lambda x, p, i: torch.remainder(x, p),
         "product of booleans": lambda x, p, i: (x > 0) * (p > 0.5) + (i > 2),
         "detach": lambda x, p, i: x.detach() * 2,

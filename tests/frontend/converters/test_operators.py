@@ -115,7 +115,10 @@ def test_every_operator_that_can_be_imported_has_a_sample() -> None:
     seen |= {"new_full.default", "unbind.int"}  # "ldexp" and "unbind_copy", split further
     seen |= {"scatter_reduce.two"}  # test_scatter_reduces_as_torch_does
     seen |= {"_unsafe_index.Tensor", "_unsafe_masked_index.default"}  # "index where a mask is true", "nearest exact"
-    seen |= {"bitwise_left_shift.Tensor_Scalar", "bitwise_right_shift.Tensor"}  # as the others of them
+    seen |= {
+        f"bitwise_{to}_shift.{of}" for to in ("left", "right") for of in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    }
+    seen |= {"bitwise_or.Scalar_Tensor"}  # as the others of them
     seen |= {"_embedding_bag.default"}  # with gradients
     seen |= {"norm.Scalar"}  # "dist", split further
     seen |= {"diagonal.default"}  # test_numbers_of_sizes.py
