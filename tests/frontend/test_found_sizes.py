@@ -59,6 +59,11 @@ FOUND: dict[str, Callable[[torch.Tensor], object]] = {
     "two of one size": lambda x: x.new_zeros(ROWS, COLUMNS).index_add(
         0, torch.where(x[:, 0] > 0)[0], x[torch.where(x[:, 0] > 0)[0]]
     ),
+    "of which torch computes none apart": lambda x: (
+        F.batch_norm(x[x[:, 0] > 0], x[0], x[1].abs() + 1).roll(1, 0),
+        torch.cdist(x[x[:, 0] > 0], x).logsumexp(1),
+        F.scaled_dot_product_attention(*[x[x[:, 0] > 0][None, None]] * 3),
+    ),
     "product of complex numbers": lambda x: torch.view_as_real(torch.fft.rfft(x)[x[:, 0] > 0]),
 }
 COUNTED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
