@@ -97,6 +97,7 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "cdist": lambda x: torch.cdist(x[:, :, None], x[:1, :, None] + 9),
     "one_hot": lambda x: F.one_hot(torch.arange(_length(x)).flip(0), _length(x)) + len(x),
     "logspace": lambda x: torch.logspace(0, 1, _length(x)) + x,
+    "numel of shapes": lambda x: x / x.shape.numel() + x.reshape(-1, x.size()[1:].numel()) * x.shape[:1].numel(),
     "take_along_dim": lambda x: x.take_along_dim(x.argsort(1), 1) + torch.take_along_dim(x, x.argmax(1)[:, None], -1),
     "take_along_dim of rows": lambda x: torch.take_along_dim(x, torch.tensor([[0], [0]]), 0),
     "take_along_dim of all": lambda x: x.take_along_dim(x.flatten().argsort()),
