@@ -92,8 +92,11 @@ def noted_decisions() -> Iterator[list[Decision]]:
 def _unless_empty(node: SymNode) -> bool | None:
     """What holds of sizes that values decide but for 0, which torch computes apart (`if x.numel() == 0`) to no other
     result; None where it depends on more."""
+    environment = node.shape_env
+    known = {symbol for symbol in node.expr.free_symbols if environment.var_to_range[symbol].lower >= 0}
     try:
-        held = node.guard_size_oblivious("", 0)
+        with mock.patch.object(environment, "size_like", environment.size_like | known):
+            held = node.guard_size_oblivious("", 0)
     except symbolic_shapes.GuardOnDataDependentSymNode:
         return None
     alone = node.expr.xreplace(dict.fromkeys(node.expr.free_symbols, sympy.Integer(1)))

@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import _refs as refs
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from autocast.errors import ImportModelError
 
@@ -142,15 +144,33 @@ def _pad(input: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value:
     return F.pad(input, pad, mode, value)
 
 
-def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-    """By a scale that is a plain number: of one that sizes say, the query has the rest."""
+_attend: Callable[..., torch.Tensor] = F.scaled_dot_product_attention
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    *args: Any,
+    **options: Any,
+) -> torch.Tensor:
+    """By a scale that is a plain number: of one that sizes say, the query has the rest. A mask that all queries share
+    has a row for each, where values decide how many they are: torch asks whether they are one."""
+    count = query.shape[-2]
+    if attn_mask is not None and free_unbacked_symbols(count) and type(attn_mask.shape[-2]) is int:
+        attn_mask = attn_mask.expand(*attn_mask.shape[:-2], count, -1)
     scale = options.pop("scale", None)
     if scale is None and _varies(query.shape[-1:]):
         scale = 1 / torch.sym_sqrt(query.shape[-1])
     if isinstance(scale, torch.SymFloat | torch.SymInt):
         query, scale = query * scale, 1.0
-    native: Callable[..., torch.Tensor] = F.scaled_dot_product_attention
-    return native(query, key, value, *args, scale=scale, **options)
+    return _attend(query, key, value, attn_mask, *args, scale=scale, **options)
+
+
+def _attention_layer(*args: Any, **options: Any) -> Any:
+    with mock.patch.object(F, "scaled_dot_product_attention", _attention):
+        return F.multi_head_attention_forward(*args, **options)
 
 
 def _take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int | None = None) -> torch.Tensor:
@@ -245,5 +265,6 @@ VARYING: Mapping[Any, Callable[..., Any]] = {
     F.affine_grid: _affine_grid,
     F.one_hot: _one_hot,
     F.pad: _pad,
+    F.multi_head_attention_forward: _attention_layer,
     F.scaled_dot_product_attention: _attention,
 }
