@@ -27,9 +27,7 @@ def running(importer: Importer, x: Sequence[relax.Expr], axis: int, combine: Com
 
     Source: Hillis and Steele, "Data parallel algorithms", 1986.
     """
-    size, known = dims(x[0])[axis], 1
-    if not isinstance(size, int):
-        raise ImportModelError("along an axis whose size is known only at run time")
+    size, known = _known(x[0], axis), 1
 
     def parts(begin: int, end: int) -> list[relax.Expr]:
         cut = (op.strided_slice(each, [axis], [begin], [end], assume_inbound=True) for each in x)
@@ -42,6 +40,12 @@ def running(importer: Importer, x: Sequence[relax.Expr], axis: int, combine: Com
     return list(x)
 
 
+def _known(x: relax.Expr, axis: int) -> int:
+    if not isinstance(size := dims(x)[axis], int):
+        raise ImportModelError("along an axis whose size is known only at run time")
+    return size
+
+
 def _one(importer: Importer, operator: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Combine:
     """What combines one tensor with one."""
     return lambda later, earlier: [importer.emit(operator(*later, *earlier))]
@@ -50,7 +54,7 @@ def _one(importer: Importer, operator: Callable[[relax.Expr, relax.Expr], relax.
 def _numbers(like: relax.Expr, axis: int) -> relax.Expr:
     """The number of each element along an axis."""
     shape = [-1 if at == axis else 1 for at in range(len(dims(like)))]
-    return relax.const(np.arange(dims(like)[axis]).reshape(shape), "int64")
+    return relax.const(np.arange(_known(like, axis)).reshape(shape), "int64")
 
 
 def _extremes(is_beyond: Callable[[relax.Expr, relax.Expr], relax.Expr]) -> Converter:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch.export.graph_signature import InputKind, InputSpec, OutputKind
@@ -61,17 +62,19 @@ def noted_decisions() -> Iterator[list[Decision]]:
     decisions: list[Decision] = []
 
     def noted(node: SymNode, file: str, line: int) -> bool:
-        try:
-            held = ask(node, file, line)
-        except symbolic_shapes.GuardOnDataDependentSymNode:
-            if (valid := valid_answer(INSIDE)) is None:
-                raise
-            return valid
         frame, expr = sys._getframe(1), node.expr
         while frame.f_back is not None and frame.f_code.co_filename.endswith(_ASKING):
             frame = frame.f_back
+        own = not frame.f_code.co_filename.startswith(INSIDE)
+        try:
+            held = ask(node, file, line)
+        except symbolic_shapes.GuardOnDataDependentSymNode:
+            if (answer := valid_answer(INSIDE)) is None and not own:
+                answer = _unless_empty(node)
+            if answer is None:
+                raise
+            return answer
         file, function = frame.f_code.co_filename, frame.f_code.co_name
-        own = not file.startswith(INSIDE)
         if expr.free_symbols and (expr, own) not in known and not is_of_memory(file, function):
             known.add((expr, own))
             decisions.append(Decision(Condition(expr), held, f"{file}:{frame.f_lineno}", own))
@@ -84,6 +87,20 @@ def noted_decisions() -> Iterator[list[Decision]]:
         mock.patch.object(symbolic_shapes, "uninteresting_files", lambda: passed_over),
     ):
         yield decisions
+
+
+def _unless_empty(node: SymNode) -> bool | None:
+    """What holds of sizes that values decide but for 0, which torch computes apart (`if x.numel() == 0`) to no other
+    result; None where it depends on more."""
+    environment = node.shape_env
+    known = {symbol for symbol in node.expr.free_symbols if environment.var_to_range[symbol].lower >= 0}
+    try:
+        with mock.patch.object(environment, "size_like", environment.size_like | known):
+            held = node.guard_size_oblivious("", 0)
+    except symbolic_shapes.GuardOnDataDependentSymNode:
+        return None
+    alone = node.expr.xreplace(dict.fromkeys(node.expr.free_symbols, sympy.Integer(1)))
+    return held if alone == sympy.sympify(held) else None
 
 
 class Size(NamedTuple):

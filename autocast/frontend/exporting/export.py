@@ -23,7 +23,7 @@ from autocast.frontend.exporting.decisions import Decision, noted_decisions
 from autocast.frontend.exporting.derivatives import Derivatives, traced_below_autograd
 from autocast.frontend.exporting.dynamic import DynamicAxis, Leaf, export_shapes, grown, input_leaves, parse
 from autocast.frontend.exporting.exported import Exported
-from autocast.frontend.exporting.number_buffers import known_numbers, number_buffers
+from autocast.frontend.exporting.number_buffers import flags, known_numbers, number_buffers
 from autocast.frontend.exporting.numbers_of_sizes import (
     Conversion,
     noted_conversions,
@@ -86,15 +86,21 @@ def export(
     raise refused from refused.__cause__
 
 
+#: What a module is traced with: something is known there that torch would not know.
+_Known = Callable[[], contextlib.AbstractContextManager[None]]
+
+
 def _otherwise(
     module: torch.nn.Module, conversions: Sequence[Conversion], refused: ImportModelError
-) -> list[list[Callable[[], contextlib.AbstractContextManager[None]]]]:
+) -> list[list[_Known]]:
     """The ways to export a module that torch refused: what it is to know there."""
-    numbers = number_buffers(module) if "data-dependent" in str(refused) else []
-    parts: list[Callable[[], contextlib.AbstractContextManager[None]]] = []
-    parts += [partial(symbolic_conversions, conversions)] if conversions else []
-    parts += [partial(known_numbers, numbers)] if numbers else []
-    return [[part] for part in parts] + ([parts] if len(parts) > 1 else [])
+    buffers: list[list[tuple[torch.nn.Module, str]]] = []
+    if "data-dependent" in str(refused):
+        numbers, of_state = number_buffers(module), flags(module)
+        buffers = [numbers] * bool(numbers) + [[*numbers, *of_state]] * bool(of_state)
+    values: list[_Known] = [partial(known_numbers, some) for some in buffers]
+    sizes: list[_Known] = [partial(symbolic_conversions, conversions)] * bool(conversions)
+    return [[part] for part in (*sizes, *values)] + [[size, value] for size in sizes for value in values]
 
 
 def _export(

@@ -1,8 +1,8 @@
-"""Small tensors that no state has, by which a module decides: `nn.Buffer(torch.tensor(2), persistent=False)`.
+"""Small tensors by which a module decides: `nn.Buffer(torch.tensor(2), persistent=False)`, and flags that state has.
 
 Such tensors are constants of an imported model, but to torch.export any buffer is an input, of which it knows no value,
 and of a constant it knows the value only if it has one element. Audio codecs keep strides and paddings so, TabNet a
-flag for each column.
+flag for each column; codebooks, and layers whose scales come from the first batch, keep whether they have been set.
 """
 
 from __future__ import annotations
@@ -31,6 +31,20 @@ def number_buffers(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]
         for name, value in (*part._buffers.items(), *part.__dict__.items())
         if _is_small(value) and (name in part._non_persistent_buffers_set or _is_plain(part, name))
     ]
+
+
+def flags(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
+    """The submodules that have buffers in their state of one element which is 0 or 1, and their names there."""
+    return [
+        (part, name)
+        for part in module.modules()
+        for name, value in part._buffers.items()
+        if _is_small(value) and name not in part._non_persistent_buffers_set and _is_flag(value)
+    ]
+
+
+def _is_flag(value: torch.Tensor) -> bool:
+    return value.numel() == 1 and not value.is_meta and value.item() in (0, 1)
 
 
 def _is_plain(part: torch.nn.Module, name: str) -> bool:

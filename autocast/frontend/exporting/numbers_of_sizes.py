@@ -4,7 +4,7 @@ Python makes numbers of their arguments, so that torch.export would know their r
 module is exported, those of `math` are others that compute with torch's symbols, as it has it itself of `max`, `min`
 and `math.pow`. `float`, `int` and `len`, which all code calls, are others in the files of code alone that call them
 with sizes; these are known when a module was exported once. There they take a tensor of one element, too:
-`int(t.max())` is as `int(t.max().item())`, a number that values decide.
+`int(t.max())` is as `int(t.max().item())`, a number that values decide. So does `x.shape.numel()` there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import linecache
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from types import FrameType
 from typing import Any, NamedTuple
@@ -177,11 +177,13 @@ def symbolic_conversions(conversions: Iterable[Conversion]) -> Iterator[None]:
     """While this is active, `float`, `int`, `len` and what was imported from `math` take sizes that vary, in the files
     of these `conversions`."""
     files = list({id(conversion.variables): conversion.variables for conversion in conversions}.values())
+    counted = [conversion.variables for conversion in conversions if ".numel()" in conversion.place]
     before = [(variables, {name: variables.get(name, _ABSENT) for name in _instead(variables)}) for variables in files]
     for variables in files:
         variables.update(_instead(variables))
     try:
-        yield
+        with _counted_sizes(counted) if counted else contextlib.nullcontext():
+            yield
     finally:
         for variables, values in before:
             for name, value in values.items():
@@ -189,6 +191,39 @@ def symbolic_conversions(conversions: Iterable[Conversion]) -> Iterator[None]:
                     del variables[name]
                 else:
                     variables[name] = value
+
+
+class _Sizes(tuple[Any, ...]):
+    """What stands for a `torch.Size`, whose `numel` makes numbers of sizes."""
+
+    def numel(self) -> Any:
+        return math.prod(self)
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        return _Sizes(found) if isinstance(place, slice) else found
+
+
+@contextlib.contextmanager
+def _counted_sizes(files: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+    """While this is active, `x.shape` and `x.size()` have a `numel()` of sizes that vary in these files."""
+    shape, size = torch.Tensor.shape, torch.Tensor.size
+
+    def seen(sizes: Any, frame: FrameType) -> Any:
+        asked = isinstance(sizes, torch.Size) and _varies(*sizes) and any(frame.f_globals is file for file in files)
+        return _Sizes(sizes) if asked else sizes
+
+    def of_shape(tensor: torch.Tensor) -> Any:
+        return seen(shape.__get__(tensor), sys._getframe(1))
+
+    def of_size(tensor: torch.Tensor, *dim: Any, **named: Any) -> Any:
+        return seen(size(tensor, *dim, **named), sys._getframe(1))
+
+    with (
+        mock.patch.object(torch.Tensor, "shape", property(of_shape)),
+        mock.patch.object(torch.Tensor, "size", of_size),
+    ):
+        yield
 
 
 #: In place of a variable that a file does not have.

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import operator
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 from unittest import mock
@@ -56,11 +56,12 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
     Raises
     ------
     ImportModelError
-        Forward made a buffer: torch takes it for another one, and writes it to an input.
+        Forward made a buffer that is state: torch takes it for another one, and writes it to an input.
     """
     before = [_Before(part) for part in module.modules()]
     try:
-        yield
+        with _kept_as_attributes([one.part for one in before]):
+            yield
         for one in before:
             if made := one.made_buffers():
                 raise ImportModelError(
@@ -99,6 +100,27 @@ class _Before:
             for name, value in before.items():
                 if name not in known or known[name] is not value:
                     known[name] = value
+
+
+@contextlib.contextmanager
+def _kept_as_attributes(parts: Sequence[torch.nn.Module]) -> Iterator[None]:
+    """Buffers that forward makes and that no state has are plain attributes, which who was around gives back."""
+    known = {id(part._buffers) for part in parts}
+    for part in parts:
+        for name in part._non_persistent_buffers_set & part._buffers.keys():
+            if part._buffers[name] is None:
+                part.__dict__[name] = part._buffers.pop(name)
+    register = torch.nn.Module.register_buffer
+
+    def registered(part: torch.nn.Module, name: str, tensor: torch.Tensor | None, persistent: bool = True) -> None:
+        if persistent or id(part._buffers) not in known or part._buffers.get(name) is not None:
+            register(part, name, tensor, persistent)
+        else:
+            part._buffers.pop(name, None)
+            part.__dict__[name] = tensor
+
+    with mock.patch.object(torch.nn.Module, "register_buffer", registered):
+        yield
 
 
 def attributes_of(value: Any) -> dict[str, Any]:

@@ -52,6 +52,8 @@ def _answer(code: CodeType, at: int) -> bool | None:
     """Of a condition of `code` that is asked for by the instruction at this offset."""
     instructions = list(dis.get_instructions(code))
     place = {instruction.offset: index for index, instruction in enumerate(instructions)}
+    if at not in place:  # behind a call, which is no question
+        return None
     index = place[at]
     if instructions[index].opname == "TO_BOOL":  # since Python 3.13
         index += 1

@@ -8,10 +8,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 from torch import _refs as refs
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from autocast.errors import ImportModelError
 
@@ -142,29 +144,127 @@ def _pad(input: torch.Tensor, pad: Sequence[Any], mode: str = "constant", value:
     return F.pad(input, pad, mode, value)
 
 
-def _attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
-    """By a scale that is a plain number: of one that sizes say, the query has the rest."""
+_attend: Callable[..., torch.Tensor] = F.scaled_dot_product_attention
+
+
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    *args: Any,
+    **options: Any,
+) -> torch.Tensor:
+    """By a scale that is a plain number: of one that sizes say, the query has the rest. A mask that all queries share
+    has a row for each, where values decide how many they are: torch asks whether they are one."""
+    count = query.shape[-2]
+    if attn_mask is not None and free_unbacked_symbols(count) and type(attn_mask.shape[-2]) is int:
+        attn_mask = attn_mask.expand(*attn_mask.shape[:-2], count, -1)
     scale = options.pop("scale", None)
     if scale is None and _varies(query.shape[-1:]):
         scale = 1 / torch.sym_sqrt(query.shape[-1])
     if isinstance(scale, torch.SymFloat | torch.SymInt):
         query, scale = query * scale, 1.0
-    native: Callable[..., torch.Tensor] = F.scaled_dot_product_attention
-    return native(query, key, value, *args, scale=scale, **options)
+    return _attend(query, key, value, attn_mask, *args, scale=scale, **options)
+
+
+def _attention_layer(*args: Any, **options: Any) -> Any:
+    with mock.patch.object(F, "scaled_dot_product_attention", _attention):
+        return F.multi_head_attention_forward(*args, **options)
+
+
+def _take_along_dim(input: torch.Tensor, indices: torch.Tensor, dim: int | None = None) -> torch.Tensor:
+    """Of tensors that are repeated to be of the same sizes, but along the axis."""
+    if not _varies([*input.shape, *indices.shape]):
+        return torch.take_along_dim(input, indices, dim)
+    if dim is None:
+        return input.flatten().gather(0, indices.flatten())
+    axis = dim % input.dim()
+    pairs = enumerate(zip(input.shape, indices.shape, strict=True))
+    sizes = [-1 if at == axis else b if isinstance(a, int) and a == 1 else a for at, (a, b) in pairs]
+    return input.expand(sizes).gather(axis, indices.expand(sizes))
+
+
+def _multi_dot(*matrices: torch.Tensor) -> torch.Tensor:
+    """In the order of products that is the fastest for the example's sizes."""
+    sizes = [size for matrix in matrices for size in matrix.shape[:1]] + [matrices[-1].shape[-1]]
+    extents = [size.node.hint or 1 if isinstance(size, torch.SymInt) else size for size in sizes]
+    best = {(i, i + 1): (0, matrix) for i, matrix in enumerate(matrices)}
+    for count in range(2, len(matrices) + 1):
+        for begin in range(len(matrices) - count + 1):
+            end = begin + count
+            costs = {
+                cut: best[begin, cut][0] + best[cut, end][0] + extents[begin] * extents[cut] * extents[end]
+                for cut in range(begin + 1, end)
+            }
+            cut = min(costs, key=costs.__getitem__)
+            best[begin, end] = costs[cut], best[begin, cut][1] @ best[cut, end][1]
+    return best[0, len(matrices)][1]
+
+
+def _gradient(
+    input: torch.Tensor, *, spacing: Any = 1, dim: int | Sequence[int] | None = None, edge_order: int = 1
+) -> Any:
+    """Differences of neighbours, where these are as far from each other as numbers say."""
+    axes = range(input.dim()) if dim is None else [dim] if isinstance(dim, int) else dim
+    steps = spacing if isinstance(spacing, list | tuple) else [spacing] * len(axes)
+    if not _varies([input.shape[axis] for axis in axes]) or any(isinstance(step, torch.Tensor) for step in steps):
+        return torch.gradient(input, spacing=spacing, dim=dim, edge_order=edge_order)
+
+    def along(axis: int, step: float) -> torch.Tensor:
+        middle = (input.narrow(axis, 2, input.shape[axis] - 2) - input.narrow(axis, 0, input.shape[axis] - 2)) / 2
+        weights = (-1.0, 1.0) if edge_order == 1 else (-1.5, 2.0, -0.5)
+        first = sum(weight * input.narrow(axis, at, 1) for at, weight in enumerate(weights))
+        last = sum(-weight * input.narrow(axis, input.shape[axis] - 1 - at, 1) for at, weight in enumerate(weights))
+        return torch.cat([first, middle, last], axis) / step
+
+    return tuple(along(axis % input.dim(), step) for axis, step in zip(axes, steps, strict=True))
+
+
+def _frequencies(native: Callable[..., torch.Tensor], n: Any, d: float = 1.0, **options: Any) -> torch.Tensor:
+    """Of a Fourier transform, of half of one where that is what `native` returns."""
+    if not _varies([n]):
+        return native(n, d, **options)
+    options["dtype"] = options.get("dtype") or torch.get_default_dtype()
+    if native is torch.fft.rfftfreq:
+        return torch.arange(n // 2 + 1, **options) / (n * d)
+    numbers = torch.arange(n, **options)
+    return torch.where(numbers < (n + 1) // 2, numbers, numbers - n) / (n * d)
+
+
+def _tensordot(a: torch.Tensor, b: torch.Tensor, dims: Any = 2, out: torch.Tensor | None = None) -> torch.Tensor:
+    """As `einsum` computes it, which asks no size whether it is 1."""
+    if out is not None or isinstance(dims, torch.Tensor) or not _varies([*a.shape, *b.shape]):
+        return torch.tensordot(a, b, dims, out=out)
+    of_a, of_b = (range(-dims, 0), range(dims)) if isinstance(dims, int) else dims
+    of_b = [axis % b.dim() for axis in of_b]
+    summed = {axis: at % a.dim() for at, axis in zip(of_a, of_b, strict=True)}
+    left = list(range(a.dim()))
+    right = [summed.get(axis, a.dim() + axis) for axis in range(b.dim())]
+    kept = [axis for axis in (*left, *right) if axis not in summed.values()]
+    return torch.einsum(a, left, b, right, kept)
 
 
 #: Functions, as a module calls them, and what is called instead.
 VARYING: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.max_pool1d, F.max_pool1d), _max_pool1d),
     **dict.fromkeys((torch.tensor_split, torch.Tensor.tensor_split), _tensor_split),
+    **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), _take_along_dim),
     torch.cdist: _cdist,
+    torch.chain_matmul: _multi_dot,
+    torch.fft.fftfreq: partial(_frequencies, torch.fft.fftfreq),
+    torch.fft.rfftfreq: partial(_frequencies, torch.fft.rfftfreq),
+    torch.gradient: _gradient,
     torch.kron: _kron,
+    torch.linalg.multi_dot: lambda tensors: _multi_dot(*tensors),
     torch.linspace: _linspace,
     torch.logspace: _logspace,
+    torch.tensordot: _tensordot,
     torch.tril_indices: partial(_triangle, torch.tril_indices, refs.tril_indices),
     torch.triu_indices: partial(_triangle, torch.triu_indices, refs.triu_indices),
     F.affine_grid: _affine_grid,
     F.one_hot: _one_hot,
     F.pad: _pad,
+    F.multi_head_attention_forward: _attention_layer,
     F.scaled_dot_product_attention: _attention,
 }

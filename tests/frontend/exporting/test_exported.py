@@ -69,7 +69,7 @@ class Remembers(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("places", None, persistent=False)
+        self.register_buffer("places", None)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.places is None:
@@ -88,6 +88,33 @@ def test_an_import_leaves_the_module_as_it_was() -> None:
     expected = module(x)
     torch.testing.assert_close(from_torch(module, (x,))(x), expected, rtol=0, atol=0)
     torch.testing.assert_close(wrap(Remembers())(x), expected, rtol=0, atol=0)
+
+
+class Tabulates(nn.Module):
+    """One that keeps tables for sizes, which no state has: one that it assigns, one that it registers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("places", None, persistent=False)
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[1]
+        if self.places is None or self.places.shape[0] < n:
+            self.places = torch.arange(n, dtype=x.dtype)
+            self.register_buffer("signs", 1 - 2 * (torch.arange(n) % 2), persistent=False)
+        return (x + self.places[:n]) * self.signs[:n] * self.scale
+
+
+def test_tables_that_the_first_call_makes() -> None:
+    module = Tabulates().eval()
+    before = dict(module._buffers), dict(module.__dict__), set(module._non_persistent_buffers_set)
+    model = from_torch(module, (torch.ones(2, 3),), dynamic={"n": ("x", 1)})
+    assert (module._buffers, module.__dict__, module._non_persistent_buffers_set) == before
+    assert list(model.params) == ["scale"]
+    for n in (3, 7):
+        x = torch.randn(2, n)
+        torch.testing.assert_close(model(x), Tabulates()(x), rtol=0, atol=0)
 
 
 class Watches(nn.Module):

@@ -68,13 +68,46 @@ class Started(nn.Module):
         return x * self.scale if self.started else x
 
 
-def test_a_flag_is_known_and_state_is_not() -> None:
-    module, x = Started().eval(), torch.randn(7)
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_flag_is_known_and_state_is_not(persistent: bool) -> None:
+    module, x = Started(persistent).eval(), torch.randn(7)
     model = from_torch(module, (x,))
     assert torch.equal(model(x), module(x))
     assert list(model.params) == ["scale"]
+    assert list(module._buffers) == ["started", "calls", "scale"]
     with pytest.raises(ImportModelError, match="data-dependent"):
-        from_torch(Started(persistent=True).eval(), (x,))
+        from_torch(Decides().eval(), (x,))
+
+
+class Decides(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("level", torch.tensor(0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if self.level > 0.2 else x
+
+
+class Starts(nn.Module):
+    """Sets its scale by the first batch, and says so in its state."""
+
+    def __init__(self, started: bool) -> None:
+        super().__init__()
+        self.register_buffer("started", torch.tensor(started))
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.started:
+            self.scale.copy_(x.abs().max())
+            self.started.fill_(True)
+        return x * self.scale
+
+
+def test_a_flag_that_a_call_sets_is_no_constant() -> None:
+    x = torch.randn(7)
+    assert torch.equal(from_torch(Starts(True).eval(), (x,))(x), x * 2)
+    with pytest.raises(ImportModelError, match="data-dependent"):
+        from_torch(Starts(False).eval(), (x,))
 
 
 def test_a_buffer_that_is_written_into_is_not_known() -> None:

@@ -97,6 +97,14 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "cdist": lambda x: torch.cdist(x[:, :, None], x[:1, :, None] + 9),
     "one_hot": lambda x: F.one_hot(torch.arange(_length(x)).flip(0), _length(x)) + len(x),
     "logspace": lambda x: torch.logspace(0, 1, _length(x)) + x,
+    "numel of shapes": lambda x: x / x.shape.numel() + x.reshape(-1, x.size()[1:].numel()) * x.shape[:1].numel(),
+    "take_along_dim": lambda x: x.take_along_dim(x.argsort(1), 1) + torch.take_along_dim(x, x.argmax(1)[:, None], -1),
+    "take_along_dim of rows": lambda x: torch.take_along_dim(x, torch.tensor([[0], [0]]), 0),
+    "take_along_dim of all": lambda x: x.take_along_dim(x.flatten().argsort()),
+    "multi_dot": lambda x: torch.linalg.multi_dot([x, x.T, x, x[0]]),
+    "fftfreq": lambda x: torch.fft.fftfreq(_length(x), 0.5) + x,
+    "rfftfreq": lambda x: torch.fft.rfftfreq(_length(x)) + x[:, :1],
+    "tensordot": lambda x: torch.tensordot(x, x[:, None], ([-2], [0])) + torch.tensordot(x.T, x, 1)[:, None],
 }
 
 _CASES = {
@@ -113,6 +121,15 @@ def test_one_program_is_right_for_all_sizes(function: Any) -> None:
         x = torch.randn(shape)
         if shape != (1, 1) or "chunk" not in str(function.__code__.co_names):  # of one element torch makes one chunk
             assert_close((model(x),), (function(x),))
+
+
+@pytest.mark.parametrize("how", [{"dim": 1}, {"spacing": [0.5, 2.0], "edge_order": 2}], ids=str)
+def test_gradients_of_neighbours(how: dict[str, Any]) -> None:
+    module = Calls(lambda x: torch.gradient(x, **how))
+    model = from_torch(module, (torch.randn(4, 9),), dynamic={"m": ("*", 0, 3, 64), "n": ("*", 1, 3, 64)})
+    for shape in ((3, 3), (5, 17)):
+        x = torch.randn(shape)
+        assert_close(tuple(model(x)) if isinstance(model(x), tuple | list) else (model(x),), module(x))
 
 
 @pytest.mark.parametrize("name", ["1 / math.sqrt(n)", "int(n * 0.7)", "tril_indices", "math.log(n)"])

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::autocast.errors.FallbackWarning
 ROWS, COLUMNS = 6, 8
 COUNT = torch.tensor(3)
 REPEATS = torch.tensor([1, 0, 2, 1, 1, 3])
+ATTENTION = nn.MultiheadAttention(COLUMNS, 2, batch_first=True).eval().requires_grad_(False)
 
 
 def _counted(n: torch.Tensor, most: int = ROWS) -> int:
@@ -40,6 +41,15 @@ def _parted(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
     torch._check(sum(sizes) == ROWS)
     first, second = x.split(sizes)
     return torch.cat([first * 2, second]) + x
+
+
+def _padded(x: torch.Tensor) -> torch.Tensor:
+    """One more query and key than there are elements larger than 0 in a row, with a mask that they share."""
+    count = int((x > 0).sum(1).max()) + 1
+    rows = torch.ones(2 * count, COLUMNS).view(2, count, COLUMNS) + x[0]
+    mask = torch.zeros(2 * count).view(2, count)
+    attended, _ = ATTENTION(rows, rows * 2, rows, mask, need_weights=False)
+    return F.scaled_dot_product_attention(rows, rows, attended, mask[:, None]).sum((0, 1))
 
 
 FOUND: dict[str, Callable[[torch.Tensor], object]] = {
@@ -59,6 +69,12 @@ FOUND: dict[str, Callable[[torch.Tensor], object]] = {
     "two of one size": lambda x: x.new_zeros(ROWS, COLUMNS).index_add(
         0, torch.where(x[:, 0] > 0)[0], x[torch.where(x[:, 0] > 0)[0]]
     ),
+    "of which torch computes none apart": lambda x: (
+        F.batch_norm(x[x[:, 0] > 0], x[0], x[1].abs() + 1).roll(1, 0),
+        torch.cdist(x[x[:, 0] > 0], x).logsumexp(1),
+        F.scaled_dot_product_attention(*[x[x[:, 0] > 0][None, None]] * 3),
+    ),
+    "a number as a size": _padded,
     "product of complex numbers": lambda x: torch.view_as_real(torch.fft.rfft(x)[x[:, 0] > 0]),
 }
 COUNTED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
