@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
+from autocast.frontend.exporting.items import get_item, set_item
 from autocast.frontend.exporting.varying_sizes import VARYING, combinations
 
 #: What selu approaches.
@@ -248,6 +249,8 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.resize_as_, torch.Tensor.resize_as_), _resize_as),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _corrcoef),
+    torch.Tensor.__getitem__: get_item,
+    torch.Tensor.__setitem__: set_item,
     torch.Tensor.data.__get__: lambda tensor, *_: tensor.detach(),
     torch.Tensor.data.__set__: _set_data,
     **VARYING,

@@ -145,7 +145,7 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     for operator in (*KEEP_WHOLE, *_SPLIT_WRONGLY):
         if operator in table:
             del table[operator]
-    return _run(program, table)
+    return _run(program, {**table, **{operator: SPLITS[operator] for operator in SPLITS if operator in table}})
 
 
 def split(program: ExportedProgram, calls: Iterable[fx.Node], tried: set[Call]) -> ExportedProgram | None:

@@ -89,6 +89,15 @@ def _multilabel_margin_loss(x: Tensor, labels: Tensor, reduction: int) -> tuple[
     return loss, is_label.to(x.dtype).reshape(x.shape)
 
 
+def _select_scatter(x: Tensor, source: Tensor, axis: int, index: Any) -> Tensor:
+    """Of a number that a tensor holds, too: torch's table asks whether it is below 0."""
+    size = x.shape[axis]
+    place = torch.scalar_tensor(index, dtype=torch.int64)
+    chosen = torch.arange(size) == torch.where(place < 0, place + size, place)
+    chosen = chosen.reshape([-1 if i == axis % x.dim() else 1 for i in range(x.dim())])
+    return torch.where(chosen, source.unsqueeze(axis), x)
+
+
 #: How operators are split, before what torch's tables say.
 SPLITS: dict[OpOverload, Callable[..., Any]] = {
     aten._cdist_backward.default: _cdist_backward,
@@ -98,6 +107,7 @@ SPLITS: dict[OpOverload, Callable[..., Any]] = {
     aten.replication_pad1d_backward.default: _replication_pad_backward,
     aten.replication_pad2d_backward.default: _replication_pad_backward,
     aten.replication_pad3d_backward.default: _replication_pad_backward,
+    aten.select_scatter.default: _select_scatter,
     **EMBEDDING_BAG_GRADIENTS,
     **FOREACH,
     **GRID_SAMPLING,

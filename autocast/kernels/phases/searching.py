@@ -79,12 +79,22 @@ def _number(emit: Emit, size: Any) -> relax.Expr:
     return emit(op.reshape(emit(op.shape_to_tensor(relax.ShapeExpr([size]))), []))
 
 
+#: What truth values are scattered by, as 0 and 1: their sum is whether one of them is true.
+_OF_TRUTH = {"add": "max", "max": "max", "mul": "min", "min": "min", "mean": "min"}
+
+
 def scatter(emit: Emit, call: relax.Call, x: relax.Expr, indices: relax.Expr, updates: relax.Expr) -> relax.Expr | None:
-    """The mean of an element and all that is scattered to it: TVM halves one after the other, and refuses blocks."""
-    if str(call.attrs.reduction) != "mean":
-        return None
+    """The mean of an element and all that is scattered to it: TVM halves one after the other, and refuses blocks.
+
+    Of truth values TVM compiles no sum, nor anything but `update`.
+    """
     options = {"axis": int(call.attrs.axis)} if call.op.name == "relax.scatter_elements" else {}
-    function = op.scatter_elements if options else op.scatter_nd
+    function, reduction = op.scatter_elements if options else op.scatter_nd, str(call.attrs.reduction)
+    if dtype_of(x) == "bool" and reduction in _OF_TRUTH:
+        x, updates = (emit(op.astype(values, "int8")) for values in (x, updates))
+        return op.astype(emit(function(x, indices, updates, **options, reduction=_OF_TRUTH[reduction])), "bool")
+    if reduction != "mean":
+        return None
 
     def added(data: relax.Expr, values: relax.Expr) -> relax.Expr:
         return emit(function(data, indices, values, **options, reduction="add"))

@@ -62,6 +62,23 @@ _CASES: dict[str, tuple[Callable[..., relax.Expr], tuple[torch.Tensor, ...], Cal
         (_CUBE[0], _PLACES, torch.ones(3, 4)),
         lambda x, i, y: x.scatter_reduce(0, (i % 3).expand_as(y), y, "mean"),
     ),
+    **{
+        f"truth values that are scattered, {reduction}": (
+            lambda x, i, y, reduction=reduction: op.scatter_elements(x, i, y, 0, reduction),
+            (
+                torch.tensor([True, True, False, False]),
+                torch.tensor([1, 1, 2, 2]),
+                torch.tensor([True, False, True, False]),
+            ),
+            lambda x, i, y, name=name: x.scatter_reduce(0, i, y, name),
+        )
+        for reduction, name in (("add", "sum"), ("mul", "prod"), ("max", "amax"), ("min", "amin"))
+    },
+    "blocks of truth values that are scattered": (
+        lambda x, i, y: op.scatter_nd(x, i, y, "add"),
+        (_CUBE[0] > 2, _PLACES, _CUBE[1, :, :] > 0),
+        lambda x, i, y: x.index_put((i[:, 0],), y, accumulate=True),
+    ),
     "NaN, where there is no such element": (
         lambda x, i: op.take(x, i, None, "nan"),
         (_ROWS[1], torch.tensor([-1, 0, 4])),
