@@ -8,7 +8,7 @@ from typing import Any
 from tvm import relax
 
 from autocast.errors import ImportModelError
-from autocast.frontend.importer import Importer
+from autocast.frontend.importing.importer import Importer
 from autocast.training.gradients import Backward, get_gradient
 
 

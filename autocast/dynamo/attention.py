@@ -23,9 +23,9 @@ from tvm import relax
 
 from autocast.dynamo.adjoints import adjoints
 from autocast.dynamo.statistics import define
-from autocast.frontend import attention as frontend
-from autocast.frontend.helpers import cast, dims
-from autocast.frontend.importer import Importer
+from autocast.frontend.converters import attention as frontend
+from autocast.frontend.converters.helpers import cast, dims
+from autocast.frontend.importing.importer import Importer
 from autocast.ir import dtype_of
 
 op = relax.op

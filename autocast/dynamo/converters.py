@@ -16,10 +16,10 @@ from tvm import relax
 from autocast.dynamo.adjoints import adjoints
 from autocast.dynamo.attention import attention, attention_backward
 from autocast.errors import ImportModelError
-from autocast.frontend.helpers import Converter, axis_of, cast, dims
-from autocast.frontend.importer import Importer
-from autocast.frontend.layers import convolution
-from autocast.frontend.pooling import adaptive_average_pool, average_pool, max_pool
+from autocast.frontend.converters.helpers import Converter, axis_of, cast, dims
+from autocast.frontend.converters.layers import convolution
+from autocast.frontend.converters.pooling import adaptive_average_pool, average_pool, max_pool
+from autocast.frontend.importing.importer import Importer
 from autocast.ir import dtype_of
 
 op = relax.op

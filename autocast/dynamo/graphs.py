@@ -18,7 +18,7 @@ from autocast.dynamo.sharing import Sharing
 from autocast.dynamo.traceable import make_traceable
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend import from_torch
-from autocast.frontend.conditions import ASSUMED, Condition, guarded
+from autocast.frontend.exporting.conditions import ASSUMED, Condition, guarded
 from autocast.frontend.writes import Samples
 from autocast.kernels import detect_target
 from autocast.model.value import Model

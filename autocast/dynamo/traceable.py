@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from autocast.frontend.autocast_blocks import enter_blocks
+from autocast.frontend.exporting.autocast_blocks import enter_blocks
 
 
 def write_data(graph: fx.Graph) -> None:

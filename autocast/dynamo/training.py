@@ -37,8 +37,8 @@ from autocast.dynamo.sharing import Sharing
 from autocast.dynamo.statistics import without_running_ones, without_statistics
 from autocast.dynamo.traceable import write_data
 from autocast.errors import UnsupportedError
-from autocast.frontend.randomness import random_state
-from autocast.frontend.splits import split_rightly
+from autocast.frontend.importing.randomness import random_state
+from autocast.frontend.splitting.splits import split_rightly
 from autocast.frontend.translate import translate
 from autocast.model.value import Model
 from autocast.passes.store_parameters import store_signature

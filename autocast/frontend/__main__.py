@@ -6,7 +6,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterable
 
-from autocast.frontend.converters import CONVERTERS, TRUSTED
+from autocast.frontend.converters.table import CONVERTERS, TRUSTED
 
 _TITLE = """# Which torch operators can be imported
 

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from tvm import tirx
 
 from autocast.errors import ImportModelError
-from autocast.frontend.dynamic import DynamicAxis
+from autocast.frontend.exporting.dynamic import DynamicAxis
 from autocast.model.value import Model
 
 #: The least size that is no constant to torch.export.

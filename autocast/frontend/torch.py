@@ -11,9 +11,9 @@ from torch.export import ExportedProgram
 
 from autocast.collecting import without_garbage_collection
 from autocast.errors import ImportModelError
-from autocast.frontend.checks import check_module
-from autocast.frontend.imported_before import imported_before
-from autocast.frontend.randomness import random_state
+from autocast.frontend.caching.imported_before import imported_before
+from autocast.frontend.exporting.checks import check_module
+from autocast.frontend.importing.randomness import random_state
 from autocast.frontend.reimport import Reimport
 from autocast.messages import shown
 from autocast.model.value import Model

@@ -11,20 +11,20 @@ import tvm
 from torch.export import ExportedProgram
 
 from autocast.errors import FallbackWarning, ImportModelError
-from autocast.frontend.checks import check_supported, listed
-from autocast.frontend.control_flow import CONTROL_FLOW
-from autocast.frontend.converters import CONVERTERS, TRUSTED
-from autocast.frontend.decompose import Call, split
-from autocast.frontend.exported import Exported
-from autocast.frontend.exporting import export, exported_already
-from autocast.frontend.fallback import call_torch
-from autocast.frontend.helpers import Converter
-from autocast.frontend.importer import Importer
-from autocast.frontend.normalize import normalize
-from autocast.frontend.pairs import PAIRS
+from autocast.frontend.converters.helpers import Converter
+from autocast.frontend.converters.pairs import PAIRS
+from autocast.frontend.converters.table import CONVERTERS, TRUSTED
+from autocast.frontend.exporting.checks import check_supported, listed
+from autocast.frontend.exporting.export import export, exported_already
+from autocast.frontend.exporting.exported import Exported
+from autocast.frontend.exporting.turns import turn
+from autocast.frontend.importing.control_flow import CONTROL_FLOW
+from autocast.frontend.importing.fallback import call_torch
+from autocast.frontend.importing.program import ProgramImporter
+from autocast.frontend.importing.randomness import RANDOM_STATE
 from autocast.frontend.parameters import other_names, parameters, state_of
-from autocast.frontend.randomness import RANDOM_STATE
-from autocast.frontend.turns import turn
+from autocast.frontend.simplifying.normalize import normalize
+from autocast.frontend.splitting.decompose import Call, split
 from autocast.frontend.writes import Writes
 from autocast.messages import warn
 from autocast.model.value import CONTROL_FLOW as FLOW
@@ -95,13 +95,13 @@ def translate(
 
 def _translated(
     exported: Exported, module: torch.nn.Module, converters: Mapping[str, Converter]
-) -> tuple[Importer, tvm.IRModule]:
+) -> tuple[ProgramImporter, tvm.IRModule]:
     """The program as a Relax module, and who made it: what no converter takes is split further, while torch can."""
     tried: set[Call] = set()
     while True:
         program = exported.program
         names, training = exported.symbols, module.training
-        importer = Importer(
+        importer = ProgramImporter(
             program, parameters(program, module), names, converters, TRUSTED, PAIRS, call_torch, training=training
         )
         try:

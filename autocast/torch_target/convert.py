@@ -12,7 +12,7 @@ from torch import fx
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.reserved import in_writing
+from autocast.frontend.splitting.reserved import in_writing
 from autocast.ir import all_bindings, first_order, op_name, relax_functions, whereabouts, with_functions
 from autocast.ir.private import private_functions, recursive_functions
 from autocast.kernels.fallback.legalized import unfit

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from autocast.frontend.recurrent import LSTM, RUNS, Recurrence
+from autocast.frontend.converters.recurrent import LSTM, RUNS, Recurrence
 from autocast.torch_target.folding import has_effect
 from autocast.torch_target.library_lstm import use_library_lstm
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from autocast.frontend.recurrent import LSTM, RUNS, Recurrence
+from autocast.frontend.converters.recurrent import LSTM, RUNS, Recurrence
 from autocast.torch_target.linear import is_method
 
 

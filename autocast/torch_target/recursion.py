@@ -10,7 +10,7 @@ There are two forms. That of a function which was written as a loop:
             r = x                       # after
         return r
 
-and that of `autocast.frontend.loops`, which calls itself twice, so that a stack has room for it.
+and that of `autocast.frontend.importing.loops`, which calls itself twice, so that a stack has room for it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _step(
 def _halved_step(
     branch: relax.SeqExpr, after: relax.SeqExpr, params: Sequence[relax.Var], itself: tvm.ir.GlobalVar
 ) -> tuple[relax.SeqExpr, list[int]] | None:
-    """As `_step`, of what `autocast.frontend.loops` made: the step is what it does where the level is 0."""
+    """As `_step`, of what `autocast.frontend.importing.loops` made: the step is what it does where the level is 0."""
     bindings, decision = _last(branch)
     if not isinstance(decision, relax.If):
         return None

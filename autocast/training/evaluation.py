@@ -9,7 +9,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from autocast.errors import TrainingModeWarning
-from autocast.frontend.randomness import RANDOM_STATE
+from autocast.frontend.importing.randomness import RANDOM_STATE
 from autocast.ir import all_bindings, op_name, relax_functions, with_functions
 from autocast.ir.places import canonicalize_bindings
 from autocast.model import Model

@@ -7,7 +7,7 @@ from tvm import relax
 from tvm.relax.expr_functor import mutator
 
 from autocast.errors import TrainingError
-from autocast.frontend.randomness import RANDOM_STATE, next_random_state, random_state, random_state_variable
+from autocast.frontend.importing.randomness import RANDOM_STATE, next_random_state, random_state, random_state_variable
 from autocast.ir import dtype_of, is_op
 from autocast.ir.places import PlacedMutator
 from autocast.messages import check_kind

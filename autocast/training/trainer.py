@@ -19,7 +19,7 @@ import tvm
 from autocast import amp as mixed
 from autocast import vm
 from autocast.errors import DivergedError, InputError, TrainingError
-from autocast.frontend.randomness import RANDOM_STATE
+from autocast.frontend.importing.randomness import RANDOM_STATE
 from autocast.messages import check_names, check_value, checked_path, is_count
 from autocast.model import Model
 from autocast.policy import Policy, as_policy, warn_of_unused

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from autocast import ir
-from autocast.frontend.randomness import RANDOM_STATE
+from autocast.frontend.importing.randomness import RANDOM_STATE
 from autocast.model.step import STEP
 from autocast.operators.own import share
 from autocast.training.clipping import clip_factor, is_finite, squared_norm

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from autocast import amp
 from autocast.errors import FallbackWarning, ImportModelError, InputError
 from autocast.frontend import from_torch
-from autocast.frontend.turns import owner
+from autocast.frontend.exporting.turns import owner
 from autocast.messages import warn
 from autocast.model.value import Model
 from autocast.runtime.tensors import from_tensor

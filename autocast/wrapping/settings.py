@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from autocast.frontend.tracing import attributes_of
+from autocast.frontend.exporting.tracing import attributes_of
 
 #: What is compared by its value.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)

@@ -11,7 +11,7 @@ import tvm
 from torch import nn
 from tvm import relax
 
-from autocast.frontend.normalize import normalize
+from autocast.frontend.simplifying.normalize import normalize
 from autocast.ir import op_name
 from autocast.kernels.fallback.recurrent import write_recurrences
 from autocast.kernels.phases.expand import expand_operators

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from autocast import vm
 from autocast.errors import AutocastError, CastingRuleError
 from autocast.frontend import from_torch
-from autocast.frontend.randomness import RANDOM_STATE
+from autocast.frontend.importing.randomness import RANDOM_STATE
 from tests.opinfo.samples import Sample
 
 #: Relative to the largest number of a result. Samples are small, so that sums are short; what is built of several

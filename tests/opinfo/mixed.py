@@ -10,7 +10,7 @@ import torch
 from autocast import amp, vm
 from autocast.errors import AutocastError, CastingRuleError
 from autocast.frontend import from_torch
-from autocast.frontend.randomness import RANDOM_STATE
+from autocast.frontend.importing.randomness import RANDOM_STATE
 from tests.opinfo.check import Status, Verdict, copies, line, tensors_of, wide
 from tests.opinfo.samples import Sample
 

@@ -11,7 +11,7 @@ from torch import fx, nn
 
 import autocast
 from autocast import amp, vm
-from autocast.frontend.recurrent import Recurrence
+from autocast.frontend.converters.recurrent import Recurrence
 from autocast.runtime.tensors import to_tensor
 from autocast.torch_target.convert import to_graph
 from autocast.torch_target.eager import use_fast_forms

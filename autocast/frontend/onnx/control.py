@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.loops import fields_of, looped, sequence
+from autocast.frontend.importing.loops import fields_of, looped, sequence
 from autocast.frontend.onnx.functions import graphs_of
 from autocast.frontend.onnx.loops import goes_on_always
 from autocast.frontend.onnx.sizes import Sizes

@@ -22,7 +22,7 @@ from autocast.frontend.onnx.four_bits import widen_four_bits
 from autocast.frontend.onnx.functions import graphs_of, written_out
 from autocast.frontend.onnx.graph_importer import GraphImporter
 from autocast.frontend.onnx.inputs import make_constant, make_dynamic
-from autocast.frontend.onnx.lists import resolved
+from autocast.frontend.onnx.lists import resolved, without_maps
 from autocast.frontend.onnx.loops import unrolled, with_outer_initializers
 from autocast.frontend.onnx.operators import full_name, mistaken
 from autocast.frontend.onnx.recurrent import RECURRENT
@@ -58,7 +58,8 @@ def from_onnx(
     -------
     Model
         Its inputs and outputs are the graph's, by their names; its parameters are the graph's initializers of floating
-        point, by theirs. Characters that no identifier has become `_` in the names of inputs.
+        point, by theirs. Characters that no identifier has become `_` in the names of inputs. What a `ZipMap` makes
+        maps of, one for each row, is a table: its columns are the maps' keys, in their order.
 
     Raises
     ------
@@ -98,6 +99,7 @@ def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with functions, lists and loops of known length written out, and its constants computed."""
     with_outer_initializers(model)
     widen_four_bits(model)
+    without_maps(model)
     changed = True
     while changed:  # loops in loops, and in functions
         model = folded(written_out(folded(model), _known()))

@@ -33,6 +33,20 @@ def resolved(model: onnx.ModelProto) -> bool:
     return _Resolver(model).resolve()
 
 
+def without_maps(model: onnx.ModelProto) -> None:
+    """Have the graph return tables in place of lists of maps, one for each row, which `ZipMap` makes of the columns.
+
+    z = ZipMap(x) <classlabels_int64s = [0, 1]>     z = Identity(x)
+    """
+    tables = {name for node in model.graph.node if node.op_type == "ZipMap" for name in node.output}
+    for node in model.graph.node:
+        if node.op_type == "ZipMap":
+            node.CopyFrom(helper.make_node("Identity", node.input, node.output, node.name))
+    for value in model.graph.output:
+        if value.name in tables:
+            value.type.CopyFrom(helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, None))
+
+
 class _Resolver:
     def __init__(self, model: onnx.ModelProto) -> None:
         self.graph = model.graph

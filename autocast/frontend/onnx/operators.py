@@ -43,8 +43,8 @@ def full_name(node: NodeProto) -> str:
 _OF_VALUES = "a value that is no tensor"
 
 #: Operators on maps.
-_MAPS = frozenset(("CastMap", "DictVectorizer", "ZipMap"))
-_OF_MAPS = "a map in place of a tensor (of skl2onnx: options={'zipmap': False})"
+_MAPS = frozenset(("CastMap", "DictVectorizer"))
+_OF_MAPS = "a map in place of a tensor"
 
 
 def mistaken(node: NodeProto, dtypes: Mapping[str, int]) -> str:

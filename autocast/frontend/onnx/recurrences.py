@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 from tvm import relax
 from tvm.relax import op
 
-from autocast.frontend.loops import looped
 from autocast.ir import dims, dtype_of
 from autocast.operators import own
 
@@ -72,44 +70,3 @@ def recurrence(
         call = own.gru(gates, r, new, *first, reverse=reverse)
     whole = emit(call)
     return [emit(relax.TupleGetItem(whole, place)) for place in range(len(whole.ty.fields))]
-
-
-def loop_over(
-    builder: relax.BlockBuilder,
-    count: Any,
-    states: Sequence[relax.Expr],
-    captured: Sequence[relax.Expr],
-    step: Callable[[relax.Expr, list[relax.Expr], Sequence[relax.Expr]], tuple[relax.Expr, list[relax.Expr]]],
-    reverse: bool,
-) -> tuple[relax.Expr, list[relax.Expr]]:
-    """The rows of `count` steps, an expression in the names of dimensions, and the states after the last.
-
-    Parameters
-    ----------
-    captured
-        What steps read, of which one has `count` in its shape.
-    step
-        From its number, the states before it, and what is captured, to its row, which is as the first state, and the
-        states after it.
-    reverse
-        Whether the last step comes first.
-    """
-    emit, one = builder.emit, relax.const(1, "int64")
-
-    def steps() -> relax.Expr:
-        return emit(op.reshape(op.shape_to_tensor(relax.ShapeExpr([count])), []))
-
-    def each(carried: Sequence[relax.Expr], outer: Sequence[relax.Expr]) -> list[relax.Expr]:
-        done, *before, rows = carried
-        number = emit(op.subtract(emit(op.subtract(steps(), one)), done)) if reverse else done
-        row, after = step(number, before, outer)
-        place, row = emit(op.reshape(number, [1])), emit(op.expand_dims(row, 0))
-        following = emit(op.add(done, one))
-        written = emit(own.index_copy(rows, place, row, axis=0))
-        return [emit(op.less(following, steps())), following, *after, written]
-
-    start = relax.const(0, "int64")
-    rows = emit(op.zeros((count, *dims(states[0])), dtype_of(states[0])))
-    first = emit(op.less(start, steps()))
-    _, *after, whole = looped(builder, "steps", first, [start, *states, rows], captured, each)
-    return whole, after

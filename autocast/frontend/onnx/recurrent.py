@@ -14,7 +14,8 @@ from tvm import relax, tirx
 from tvm.relax import op
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.onnx.recurrences import loop_over, recurrence
+from autocast.frontend.importing.loops import counted, looped_with_rows
+from autocast.frontend.onnx.recurrences import recurrence
 from autocast.ir import dtype_of, shape_of
 
 _Activation = Callable[[relax.Expr], relax.Expr]
@@ -220,17 +221,23 @@ def _run_any(
     """The same of a number of steps that varies."""
     given = [products, *weights, lengths]
     captured = [one for one in given if one is not None]
+    count = _sizes(products)[0]
 
     def step(
-        number: relax.Expr, before: list[relax.Expr], outer: Sequence[relax.Expr]
-    ) -> tuple[relax.Expr, list[relax.Expr]]:
+        number: relax.Expr, before: Sequence[relax.Expr], outer: Sequence[relax.Expr]
+    ) -> tuple[list[relax.Expr], list[relax.Expr]]:
         inner = iter(outer)
         own_products, *parts, own_lengths = (None if one is None else next(inner) for one in given)
-        row = builder.emit(op.take(own_products, number, axis=0, mode="clip"))
-        number = number if own_lengths is None else builder.emit(op.astype(number, dtype_of(own_lengths)))
-        return _stepped(builder, make((parts[0], parts[1], parts[2], parts[3])), row, before, own_lengths, number)
+        place = builder.emit(op.subtract(counted(builder, count, -1), number)) if backwards else number
+        row = builder.emit(op.take(own_products, place, axis=0, mode="clip"))
+        place = place if own_lengths is None else builder.emit(op.astype(place, dtype_of(own_lengths)))
+        cell = make((parts[0], parts[1], parts[2], parts[3]))
+        result, after = _stepped(builder, cell, row, list(before), own_lengths, place)
+        return after, [result]
 
-    return loop_over(builder, _sizes(products)[0], states, captured, step, backwards)
+    rows = builder.emit(op.zeros((count, *_sizes(states[0])), dtype_of(states[0])))
+    after, (whole,) = looped_with_rows(builder, "steps", count, states, [rows], captured, step, [backwards])
+    return whole, after
 
 
 def _stepped(

@@ -16,10 +16,9 @@ from onnx import helper
 from tvm import relax, tirx
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.loops import looped, sequence
+from autocast.frontend.importing.loops import counted, looped_with_rows, sequence
 from autocast.frontend.onnx.control import Importer, captured_by, described, loop, results_of, trip_count
 from autocast.ir import dtype_of, shape_of
-from autocast.operators import own
 
 op = relax.op
 
@@ -43,7 +42,7 @@ def scan(importer: Importer, node: onnx.NodeProto, name: str) -> None:
     size = (sizes[0] or ())[axes[0]]
 
     def given(number: relax.Expr, before: Sequence[relax.Expr], outer: Sequence[relax.Expr]) -> list[relax.Expr]:
-        last = _count(bb, size, -1)
+        last = counted(bb, size, -1)
         rows = [
             bb.emit(op.take(x, bb.emit(op.subtract(last, number)) if back else number, axis=axis, mode="clip"))
             for x, axis, back in zip(outer, axes, backwards, strict=True)
@@ -96,7 +95,7 @@ def _with_rows(
     read: Sequence[relax.Expr],
     skipped: int,
     backwards: Sequence[int],
-) -> tuple[list[relax.Expr], list[relax.Expr]]:
+) -> tuple[list[relax.Var], list[relax.Var]]:
     """The states after `size` steps, and a tensor of the rows of each result.
 
     Parameters
@@ -133,28 +132,13 @@ def _with_rows(
     )
     shown = [relax.ShapeExpr(unbound)] if unbound else []
 
-    def step(carried: Sequence[relax.Expr], captured: Sequence[relax.Expr]) -> list[relax.Expr]:
-        number, *others = carried
-        made = once(number, others[: len(states)], captured[: len(captured) - len(shown)]).fields
-        place = op.subtract(_count(bb, size, -1), number) if any(backwards) else number
-        places = [bb.emit(op.reshape(place if back else number, [1])) for back in backwards]
-        written = [
-            bb.emit(own.index_copy(whole, at, bb.emit(op.expand_dims(row, 0)), axis=0))
-            for whole, at, row in zip(others[len(states) :], places, made[len(states) :], strict=True)
-        ]
-        following = bb.emit(op.add(number, relax.const(1, "int64")))
-        return [bb.emit(op.less(following, _count(bb, size))), following, *made[: len(states)], *written]
+    def step(
+        number: relax.Expr, before: Sequence[relax.Expr], captured: Sequence[relax.Expr]
+    ) -> tuple[Sequence[relax.Expr], Sequence[relax.Expr]]:
+        made = once(number, before, captured[: len(captured) - len(shown)]).fields
+        return made[: len(states)], made[len(states) :]
 
-    first = bb.emit(op.less(start, _count(bb, size)))
-    _, *results = looped(bb, name, first, [start, *states, *rows], [*captured, *shown], step)
-    return results[: len(states)], results[len(states) :]
-
-
-def _count(bb: relax.BlockBuilder, size: Any, more: int = 0) -> relax.Expr:
-    """A size as a tensor without axes, and so many more."""
-    if isinstance(size, int):
-        return relax.const(size + more, "int64")
-    return bb.emit(op.reshape(op.shape_to_tensor(relax.ShapeExpr([size + more])), []))
+    return looped_with_rows(bb, name, size, states, rows, [*captured, *shown], step, backwards)
 
 
 def _empty(bb: relax.BlockBuilder, size: Any, type: tvm.ir.Type) -> relax.Expr:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from autocast.frontend.recurrent import define
+from autocast.frontend.converters.recurrent import define
 from autocast.torch_target.asked import Asked, Row, Value
 from autocast.torch_target.layouts import channels_first, to_layout
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from autocast.errors import UnsupportedError
-from autocast.frontend.recurrent import GRU, LSTM, RNN, Factor, define
+from autocast.frontend.converters.recurrent import GRU, LSTM, RNN, Factor, define
 from autocast.torch_target.asked import Asked, Row, Value
 
 

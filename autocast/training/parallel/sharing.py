@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import tvm
 
-from autocast.frontend.randomness import RANDOM_STATE
+from autocast.frontend.importing.randomness import RANDOM_STATE
 from autocast.messages import version_of
 from autocast.model import Model
 from autocast.training.parallel.ranks import Ranks

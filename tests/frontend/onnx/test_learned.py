@@ -14,7 +14,7 @@ pytest.importorskip("onnxruntime", reason="onnxruntime is not installed; make te
 
 import autocast
 from autocast.errors import UnsupportedError
-from tests.frontend.onnx.one_node import assert_computes_the_same, one_node, random
+from tests.frontend.onnx.one_node import assert_computes_the_same, by_onnxruntime, one_node, random
 
 _X = random(5, 4)
 _DIMS = {"x": ["N", 4]}
@@ -180,6 +180,20 @@ def test_machines_vote_for_classes(has_shares: bool, classes: int) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "labels", [{"classlabels_int64s": [3, -1, 8, 0]}, {"classlabels_strings": ["pear", "plum", "fig", "date"]}]
+)
+def test_maps_of_each_row_are_columns_of_a_table(labels: dict[str, list[Any]]) -> None:
+    (keys,) = labels.values()
+    model = one_node("ZipMap", {"x": _X}, dims=_DIMS, domain="ai.onnx.ml", **labels)
+    kind = onnx.TensorProto.STRING if isinstance(keys[0], str) else onnx.TensorProto.INT64
+    value = onnx.helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, ())
+    one = onnx.helper.make_map_type_proto(kind, value)
+    model.graph.output[0].type.CopyFrom(onnx.helper.make_sequence_type_proto(one))
+    (rows,) = by_onnxruntime(model, {"x": _X})
+    np.testing.assert_array_equal(autocast.from_onnx(model)(_X), [[row[key] for key in keys] for row in rows])
+
+
 def test_trees_are_compared_in_float32_whatever_a_policy_lowers() -> None:
     weights = _weights("target", 1, n_targets=1)
     model = autocast.from_onnx(one_node("TreeEnsembleRegressor", {"x": _X}, domain="ai.onnx.ml", **_TREES | weights))
@@ -192,7 +206,6 @@ def test_trees_are_compared_in_float32_whatever_a_policy_lowers() -> None:
 @pytest.mark.parametrize(
     ("operator", "message", "options"),
     [
-        ("ZipMap", r"ZipMap with a map in place of a tensor \(of skl2onnx", {"classlabels_int64s": [0, 1]}),
         (
             "TreeEnsembleClassifier",
             "on these ONNX and onnxruntime do not agree",

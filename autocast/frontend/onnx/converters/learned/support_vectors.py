@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 from tvm import relax
 
-from autocast.frontend.loops import looped
+from autocast.frontend.importing.loops import looped
 from autocast.frontend.onnx.converters.learned.scores import (
     best_of,
     constant,

@@ -1,0 +1,1 @@
+"""Imports on disk, by what they read of a module."""

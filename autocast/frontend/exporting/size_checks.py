@@ -1,0 +1,79 @@
+"""Whether a module is one program for all sizes: what torch.export assumed of them, and what it decided by them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from autocast.errors import ImportModelError
+from autocast.frontend.exporting.conditions import ASSUMED, counterexample
+from autocast.frontend.exporting.decisions import deviation
+from autocast.frontend.exporting.dynamic import DynamicAxis
+from autocast.frontend.exporting.exported import Exported
+from autocast.frontend.exporting.tracing import no_cache, no_gradients
+
+#: Where a module is another for sizes up to this, larger ones are asked for.
+_FEW = 16
+
+
+def to_be_tried(axes: Sequence[DynamicAxis]) -> list[DynamicAxis]:
+    """The axes with bounds, of which torch proves nothing: their sizes are tried, without an upper bound the first."""
+    bounds = {axis.name: (axis.dim.min, axis.dim.max) for axis in axes if type(axis.dim) is torch.export.Dim}
+    if len(bounds) < len({axis.name for axis in axes}):
+        return []
+    bounds = {name: (least, most if isinstance(most, int) else None) for name, (least, most) in bounds.items()}
+    dims = {name: torch.export.Dim.DYNAMIC(min=least, max=most) for name, (least, most) in bounds.items()}
+    return [replace(axis, dim=dims[axis.name]) for axis in axes]
+
+
+def check_conditions(exported: Exported, program: torch.export.ExportedProgram, module: torch.nn.Module) -> None:
+    """Raise the least sizes, as far as torch infers them, until what it assumes of sizes and did not prove holds.
+
+    Raises
+    ------
+    ImportModelError
+        It does not hold of sizes that may come: the module is another program for these.
+    """
+    inferred = {axis.name: (axis.dim.min, axis.dim.max) for axis in exported.axes if not hasattr(axis.dim, "__name__")}
+    examples = {size.name: size.example for size in exported.sizes.values()}
+    first, assumed = None, getattr(module, ASSUMED, ())
+    while inferred and (found := counterexample(program, exported.symbols, inferred, assumed)):
+        first = first or found
+        size = next(iter(found.sizes.values())) if len(found.sizes) == 1 else _FEW
+        name = next(iter(found.sizes), "")
+        if size >= min(_FEW, examples.get(name, 0)) or not exported.require(name, size + 1):
+            raise ImportModelError(
+                f"from_torch: {type(module).__name__} decides by sizes: {first.why}. Expected a module that computes "
+                f"the same for all sizes of {', '.join(sorted(inferred))}, and cuts tensors (chunk, split) into as "
+                "many parts; narrow the bounds, import it once for each case, or, if it takes multiples alone, say so: "
+                'dynamic={"x": {1: 2 * torch.export.Dim("half")}}'
+            )
+        inferred[name] = (size + 1, inferred[name][1])
+
+
+def check_decisions(exported: Exported, module: torch.nn.Module, example: Any) -> None:
+    """Raise the least sizes, as far as torch infers them, until the module decides as it did for the examples.
+
+    Raises
+    ------
+    ImportModelError
+        It is another program for sizes that are asked for.
+    """
+    if not exported.decisions:
+        return
+    assumed = getattr(module, ASSUMED, ())
+    with no_gradients(module), no_cache(module, example[1]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        while found := deviation(exported.program, module, example, exported.decisions, exported.sizes, assumed):
+            (name, size), *others = found.sizes.items()
+            if others or size > _FEW or not exported.require(name, size + 1):
+                shown = ", ".join(f"{name} = {size}" for name, size in found.sizes.items())
+                raise ImportModelError(
+                    f"from_torch: {type(module).__name__} decides by sizes ({found.place}): for {shown} it computes "
+                    f"something else. Expected a module that computes the same for all sizes of "
+                    f"{', '.join(found.sizes)}; narrow the bounds, or import it once for each case."
+                )

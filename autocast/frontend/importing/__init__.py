@@ -1,0 +1,1 @@
+"""From an exported, split program to a Relax module, node by node."""
