@@ -174,9 +174,7 @@ def test_torch_reads_sounds_of_any_length() -> None:
     with pytest.raises(InputError, match="expected inputs of one length; generate one after the other"):
         mask = torch.tensor([[1] * 24, [1] * 16 + [0] * 8])
         generator.generate(torch.randn(2, 24, 8), attention_mask=mask, **_GREEDY)
-    with pytest.raises(
-        InputError, match=r"is torch.int64 \[1, 24\], expected torch.float32 \(batch, ...\)"
-    ):
+    with pytest.raises(InputError, match=r"is torch.int64 \[1, 24\], expected torch.float32 \(batch, ...\)"):
         generator.generate(torch.ones(1, 24, dtype=torch.int64), **_GREEDY)
 
 
