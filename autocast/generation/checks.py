@@ -240,7 +240,8 @@ def check_later(
 ) -> None:
     """InputError where a later token has other logits than torch gives it: not all that was read is in what is kept."""
     allowed = 0.5 if dtype.itemsize < 4 else torch.finfo(dtype).eps ** 0.5
-    if not float((got - expected).abs().max()) <= allowed * float(expected.abs().max()):
+    said = expected.abs() < 1e30  # some models forbid tokens by the least of numbers
+    if not float((got - expected)[said].abs().max()) <= allowed * float(expected[said].abs().max()):
         raise not_beside(model, beside)
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -37,6 +36,7 @@ from autocast.generation.checks import (
     not_beside,
     reads_ahead,
 )
+from autocast.generation.loop import Source, called_as, divided, has_its_own
 from autocast.generation.prompts import of_source, read_by_torch, write
 from autocast.generation.sources import features_of
 from autocast.generation.steps import Limits, Step, steps_of
@@ -138,12 +138,12 @@ class Generator:
         self._source: list[torch.Tensor] = []
         self._torch = copy.copy(model)
         self._replaced: dict[str, Any] = {
-            "forward": self._decode if model.config.is_encoder_decoder else _called_as(type(model).forward, self._read),
+            "forward": self._decode if model.config.is_encoder_decoder else called_as(type(model).forward, self._read),
             "get_encoder": self._encoder,
-            "_prepare_cache_for_generation": _has_its_own,
+            "_prepare_cache_for_generation": has_its_own,
         }
         if hasattr(model, "_postprocess_outputs"):  # Whisper's, which divides keys and values by sequence
-            self._replaced["_postprocess_outputs"] = partial(_divided, type(model)._postprocess_outputs, model)
+            self._replaced["_postprocess_outputs"] = partial(divided, type(model)._postprocess_outputs, model)
         self._torch.__dict__ |= self._replaced
 
     def fork(self) -> Generator:
@@ -289,7 +289,7 @@ class Generator:
     def _encoder(self) -> nn.Module:
         """What transformers' loop encodes by: the model's, or what leaves that to the program for the first tokens."""
         encoder = type(self._torch).get_encoder(self._torch)
-        return encoder if self._by_torch else _Source(encoder, self._torch.main_input_name, self._filled)
+        return encoder if self._by_torch else Source(encoder, self._torch.main_input_name, self._filled)
 
     def _computed(
         self, tokens: torch.Tensor, position_ids: torch.Tensor | None, mask: torch.Tensor, start: int
@@ -389,45 +389,3 @@ class Generator:
         if tensor.shape[axis] == self.limits.batch:
             return tensor.contiguous()
         return tensor.index_select(axis, torch.arange(self.limits.batch).clamp(max=tensor.shape[axis] - 1))
-
-
-def _called_as(forward: Callable[..., Any], read: Callable[..., Any]) -> Callable[..., Any]:
-    """`read`, which says that it takes what `forward` of a model takes: transformers' loop asks."""
-
-    def called(*args: Any, **kwargs: Any) -> Any:
-        return read(*args, **kwargs)
-
-    signature = inspect.signature(forward)
-    called.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
-    return called
-
-
-def _divided(divide: Callable[..., Any], model: PreTrainedModel, seek_outputs: Any, **options: Any) -> Any:
-    """What `divide` makes of results without the keys and values, which are the generator's."""
-    if not isinstance(seek_outputs, torch.Tensor):
-        seek_outputs = type(seek_outputs)(**{name: part for name, part in seek_outputs.items() if name != CACHE})
-    return divide(model, seek_outputs, **options)
-
-
-def _has_its_own(*_: Any, **__: Any) -> None:
-    """In the place of what makes a cache, or asks of one that is given more than `Filled` is."""
-
-
-class _Source(nn.Module):
-    """In the place of an encoder: leaves what is to be encoded to the program for the first tokens, which begin.
-
-    What is no input of that program, such as what a model embeds by itself, torch encodes.
-    """
-
-    def __init__(self, encoder: nn.Module, name: str, filled: Filled) -> None:
-        super().__init__()
-        self.encoder, self.name, self.filled = encoder, name, filled
-
-    def forward(self, **kwargs: Any) -> Any:  # transformers looks for this name
-        """Features as they are; tokens as int64 (batch, length, 1)."""
-        self.filled.count = 0
-        read = kwargs.get(self.name)
-        self.filled.encoded = read is None
-        if read is None:
-            return self.encoder(**kwargs)
-        return BaseModelOutput(last_hidden_state=read[..., None] if self.name == "input_ids" else read)
