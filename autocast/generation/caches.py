@@ -13,7 +13,7 @@ from transformers.cache_utils import (
     Cache,
     EncoderDecoderCache,
 )
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPast
 
 from autocast.errors import AutocastError, ImportModelError
 from autocast.generation.attention import Attention, Indexed
@@ -23,7 +23,7 @@ CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "
 
 
 #: Buffers of a layer's linear attention: convolutions' last inputs, and sums over all tokens.
-_STATES = ("conv", "recurrent")
+STATES = ("conv", "recurrent")
 
 
 class Layer(NamedTuple):
@@ -55,7 +55,7 @@ class Kept(nn.Module):
                 self.register_buffer(f"{kind}_{number}", torch.zeros(batch, heads, length, width, dtype=dtype))
             if layer.indexer:
                 self.register_buffer(f"index_{number}", torch.zeros(batch, length, layer.indexer, dtype=read_as))
-            for kind in _STATES:
+            for kind in STATES:
                 for place, shape in getattr(layer, kind).items():
                     self.register_buffer(f"{kind}_{number}_{place}", torch.zeros(batch, *shape, dtype=read_as))
 
@@ -76,7 +76,7 @@ class Kept(nn.Module):
         from autocast.generation import states  # versions of transformers whose layers keep such have what it imports
 
         conv, recurrent = (
-            {place: self.get_buffer(f"{kind}_{number}_{place}") for place in getattr(layer, kind)} for kind in _STATES
+            {place: self.get_buffer(f"{kind}_{number}_{place}") for place in getattr(layer, kind)} for kind in STATES
         )
         if layer.pair:
             return states.Both(Attention(pair, start, self.read_as, whole), conv, recurrent)
@@ -87,7 +87,7 @@ class Kept(nn.Module):
         before = attention_mask.index_select(1, (start - 1).clamp(min=0).reshape(1))[:, 0]
         goes_on = (before > 0) & (start > 0)
         for name, buffer in self.named_buffers():
-            if name.startswith(_STATES):
+            if name.startswith(STATES):
                 buffer.copy_(torch.where(goes_on.reshape(-1, *[1] * (buffer.ndim - 1)), buffer, 0.0))
 
 
@@ -108,6 +108,14 @@ _KNOWN = (
 )
 
 
+class Encoded(BaseModelOutput):
+    """What an encoder made, whose type may have other fields, such as a mask: they are None."""
+
+    def __getattr__(self, name: str) -> None:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 class Found(NamedTuple):
     """What a model keeps of tokens, of what an encoder made of its input, and (length, width) of the latter."""
 
@@ -120,8 +128,9 @@ class Found(NamedTuple):
         return any(layer.has_states for layer in self.of_tokens)
 
 
-def shapes_kept(model: PreTrainedModel, start: int, source: torch.Tensor) -> Found:
-    """What the model keeps of the token `start`, and of one source, (1, ...), if it has an encoder."""
+def shapes_kept(model: PreTrainedModel, start: int, source: torch.Tensor | None) -> Found:
+    """What the model keeps of the token `start`, and of one source, (1, ...), if it has an encoder: None is for two
+    vectors that an encoder made of something."""
     try:
         return _found(model, torch.full((1, 1), start, dtype=torch.int64), source)
     except AutocastError:
@@ -133,7 +142,7 @@ def shapes_kept(model: PreTrainedModel, start: int, source: torch.Tensor) -> Fou
         ) from error
 
 
-def _found(model: PreTrainedModel, token: torch.Tensor, source: torch.Tensor) -> Found:
+def _found(model: PreTrainedModel, token: torch.Tensor, source: torch.Tensor | None) -> Found:
     with torch.no_grad():
         if not model.config.is_encoder_decoder:
             cache: Any = DynamicCache(config=model.config.get_text_config(decoder=True))
@@ -146,8 +155,12 @@ def _found(model: PreTrainedModel, token: torch.Tensor, source: torch.Tensor) ->
                 raise ValueError("it keeps nothing in one")
             return Found(_of_one_token(model, layers), [], (0, 0))
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())  # as many layers as the decoder has
-        inputs = {model.main_input_name: source, "decoder_input_ids": token}
-        encoded = model(**inputs, **{CACHE: cache}, use_cache=True).encoder_last_hidden_state
+        inputs: dict[str, Any] = {model.main_input_name: source}
+        if source is None:
+            width = type(model).get_encoder(model).config.hidden_size
+            inputs = {"encoder_outputs": Encoded(last_hidden_state=torch.ones(1, 2, width, dtype=model.dtype))}
+        outputs = model(**inputs, decoder_input_ids=token, **{CACHE: cache}, use_cache=True)
+        encoded = outputs.encoder_last_hidden_state if source is not None else inputs["encoder_outputs"][0]
     caches = cache.self_attention_cache, cache.cross_attention_cache
     of_source = [_kept(model, layer) for layer in caches[1].layers]
     return Found(
@@ -168,7 +181,7 @@ def _of_one_token(model: PreTrainedModel, layers: list[Any]) -> list[Layer]:
 
 
 def _kept(model: PreTrainedModel, layer: Any) -> Layer:
-    states = [getattr(layer, f"{kind}_states", None) for kind in _STATES]
+    states = [getattr(layer, f"{kind}_states", None) for kind in STATES]
     conv, recurrent = (
         # earlier versions of transformers have tensors
         {
@@ -199,6 +212,10 @@ class Filled(Cache):
     def __init__(self, length: int, kept: list[torch.Tensor]) -> None:
         super().__init__(layers=[])
         self.length, self.kept, self.count = length, kept, 0
+        #: What torch kept of the prompt, if it read that, until the next token.
+        self.of_torch: Cache | None = None
+        #: Whether torch encoded what the model reads.
+        self.encoded = False
 
     def __bool__(self) -> bool:
         return True  # transformers asks so whether there is one, and a cache without layers has the length 0
@@ -212,6 +229,8 @@ class Filled(Cache):
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         for tensor in self.kept:
             tensor[: len(beam_idx)] = tensor[beam_idx]
+        if self.of_torch is not None:
+            self.of_torch.reorder_cache(beam_idx)
 
     @property
     def is_compileable(self) -> bool:

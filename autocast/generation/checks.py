@@ -29,10 +29,10 @@ _NOT_GIVEN = {
     "cache_implementation": "the generator has keys and values of its own",
     "cache": "the generator has keys and values of its own",
     "past_key_values": "the generator has keys and values of its own",
-    "inputs_embeds": "a step reads tokens",
     "decoder_inputs_embeds": "a step reads tokens",
-    "encoder_outputs": "the program for the first tokens encodes",
+    "labels": "nothing is learned",
     "mm_encoder_outputs": "a step reads tokens",
+    "encoder_outputs": "the program for the first tokens encodes",
 }
 
 #: Arguments of models that a step takes besides the main input, and with an encoder, or without one.
@@ -40,6 +40,10 @@ _TAKEN = {
     True: {"attention_mask", "decoder_input_ids", "decoder_attention_mask"},
     False: {"attention_mask", "position_ids"},
 }
+
+
+#: Arguments of `prepare_inputs_for_generation` that transformers' loop itself gives, or that are no names.
+_OF_LOOP = {"self", "args", "kwargs", "model_kwargs", "next_sequence_length", "is_first_iteration", "cache_position"}
 
 
 def check_positions(model: PreTrainedModel, limits: Limits, reads_tokens: bool) -> None:
@@ -61,17 +65,25 @@ def check_positions(model: PreTrainedModel, limits: Limits, reads_tokens: bool) 
         )
 
 
-def check_causal(model: PreTrainedModel) -> None:
-    """InputError where tokens of a model without an encoder read those after them: what is kept is wrong then."""
+def reads_ahead(model: PreTrainedModel) -> bool:
+    """Whether tokens of a prompt read those after them, as PaliGemma's do; an encoder's are free to.
+
+    Raises
+    ------
+    InputError
+        Later tokens do so, too, and what is kept of those before is wrong then.
+    """
     if model.config.is_encoder_decoder:
-        return
+        return False
     with torch.no_grad():
         one, other = (model(input_ids=torch.tensor([[0, last]]), use_cache=False).logits[:, 0] for last in (0, 1))
-    if _differ(one, other):
+    ahead = _differ(one, other)
+    if ahead and not getattr(model.config.get_text_config(decoder=True), "is_decoder", True):
         raise InputError(
             f"Generator: got {type(model).__name__}, whose tokens read those after them, expected a causal model; "
-            "make it with is_decoder=True in its configuration if it has that"
+            "make it with is_decoder=True in its configuration"
         )
+    return ahead
 
 
 def check_first(model: PreTrainedModel, first: Step) -> None:
@@ -122,12 +134,22 @@ def check_tokens(model: PreTrainedModel, input_ids: Any, attention_mask: Any) ->
 
 def check_features(model: PreTrainedModel, features: Any, shape: tuple[int, ...]) -> None:
     """InputError unless these are features of the shape, but for the last size: transformers cuts sounds in pieces."""
-    name, expected = model.main_input_name, f"{model.dtype} (batch, {', '.join(map(str, shape))})"
+    name, expected = model.main_input_name, f"{model.dtype} (batch, {', '.join(map(str, shape)) or '...'})"
     check_kind(_WHERE, features, torch.Tensor, InputError, f"{name}, {expected}")
     sizes = tuple(features.shape)
-    if features.dtype != model.dtype or len(sizes) != len(shape) + 1 or sizes[1:-1] != shape[:-1] or 0 in sizes:
+    fits = len(sizes) == len(shape) + 1 and sizes[1:-1] == shape[:-1] if shape else len(sizes) > 1
+    if features.dtype != model.dtype or not fits or 0 in sizes:
         raise InputError(
             f"{_WHERE}: {name} is {features.dtype} {list(sizes)}, expected {expected}; use the processor of the model"
+        )
+
+
+def check_one_length(mask: torch.Tensor | None) -> None:
+    """InputError where features are padded: which of what an encoder makes of them is padding is the model's rule."""
+    if mask is not None and not bool((mask != 0).all()):
+        raise InputError(
+            f"{_WHERE}: got attention_mask with padding of what the encoder reads, expected inputs of one length; "
+            "generate one after the other"
         )
 
 
@@ -161,13 +183,15 @@ def check_batch(rows: int, limits: Limits) -> None:
         )
 
 
-def check_options(model: PreTrainedModel, options: dict[str, Any]) -> None:
+def check_options(model: PreTrainedModel, options: dict[str, Any], features: tuple[int, ...] | None) -> None:
     """InputError where an option asks for what no step gives."""
     if options.get("use_cache") is False:
         raise InputError(f"{_WHERE}: got use_cache=False, expected True: keys and values are always kept")
     config = options.get("generation_config") or model.generation_config
     for name, why in _NOT_GIVEN.items():
         asked = options.get(name, getattr(config, name, None))
+        if name == "mm_encoder_outputs" and name in _arguments(model):
+            continue
         if isinstance(asked, torch.Tensor) or asked:
             raise InputError(f"{_WHERE}: got {name}, and {why}; leave it out, or use model.generate of transformers")
     chunk = options.get("prefill_chunk_size", getattr(config, "prefill_chunk_size", None))
@@ -176,13 +200,11 @@ def check_options(model: PreTrainedModel, options: dict[str, Any]) -> None:
             f"{_WHERE}: got prefill_chunk_size={chunk}, expected none: an encoder reads all of its tokens at once. "
             "Leave it out"
         )
-    taken = _TAKEN[bool(model.config.is_encoder_decoder)] | {model.main_input_name}
-    for name in sorted(_arguments(model).intersection(options) - taken):
-        if not isinstance(options[name], bool | int | None):
-            raise InputError(
-                f"{_WHERE}: got {name}, which {type(model).__name__} reads and a step does not: it reads "
-                f"{model.main_input_name} and a mask. Leave it out, or use model.generate of transformers"
-            )
+    if features and (beside := beside_tokens(model, options)):
+        raise InputError(
+            f"{_WHERE}: got {', '.join(sorted(beside))}, which {type(model).__name__} reads and a step does not: it "
+            f"reads {model.main_input_name} and a mask. Leave it out, or use model.generate of transformers"
+        )
     if (scale := options.get("guidance_scale", config.guidance_scale)) not in (None, 1):
         raise InputError(
             f"{_WHERE}: got guidance_scale={scale}, expected none: it asks for the logits of other sequences, without "
@@ -190,10 +212,62 @@ def check_options(model: PreTrainedModel, options: dict[str, Any]) -> None:
         )
 
 
+def beside_tokens(model: PreTrainedModel, options: dict[str, Any]) -> frozenset[str]:
+    """The names of what a model is to read besides its main input and a mask, such as pictures."""
+    taken = _TAKEN[bool(model.config.is_encoder_decoder)] | {model.main_input_name}
+    return frozenset(
+        name
+        for name in _arguments(model).intersection(options) - taken
+        if not isinstance(options[name], bool | int | None)
+    )
+
+
+def check_embeddings(model: PreTrainedModel, embeddings: Any) -> None:
+    """InputError unless these are as many numbers as the model has for each of some tokens."""
+    width = model.get_input_embeddings().embedding_dim
+    expected = f"inputs_embeds, {model.dtype} (batch, length, {width})"
+    check_kind(_WHERE, embeddings, torch.Tensor, InputError, expected)
+    sizes = tuple(embeddings.shape)
+    if embeddings.dtype != model.dtype or len(sizes) != 3 or sizes[2] != width or 0 in sizes:
+        raise InputError(
+            f"{_WHERE}: inputs_embeds is {embeddings.dtype} {list(sizes)}, expected {expected}; try "
+            "model.get_input_embeddings()(input_ids)"
+        )
+
+
+def check_later(
+    model: PreTrainedModel, got: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, beside: frozenset[str]
+) -> None:
+    """InputError where a later token has other logits than torch gives it: not all that was read is in what is kept."""
+    allowed = 0.5 if dtype.itemsize < 4 else torch.finfo(dtype).eps ** 0.5
+    said = expected.abs() < 1e30  # some models forbid tokens by the least of numbers
+    if not float((got - expected)[said].abs().max()) <= allowed * float(expected[said].abs().max()):
+        raise not_beside(model, beside)
+
+
+def not_beside(model: PreTrainedModel, beside: frozenset[str]) -> InputError:
+    """The error of a model whose later tokens need more of pictures, say, than keys and values."""
+    read = ", ".join(sorted(beside)) or "a prompt"
+    return InputError(
+        f"{_WHERE}: got {read}, of which later tokens of {type(model).__name__} read more than keys and values of as "
+        "many places as there are tokens; leave it out, or use model.generate of transformers"
+    )
+
+
+def check_at_once(start: int, count: int) -> None:
+    """InputError where transformers gives a prompt piece by piece whose tokens are to be read together."""
+    if start and count > 1:
+        raise InputError(
+            f"{_WHERE}: got {count} tokens after {start} others, expected the whole prompt at once; leave out "
+            "prefill_chunk_size"
+        )
+
+
 def _arguments(model: PreTrainedModel) -> set[str]:
     """What a model's forward, or that of an encoder and a decoder which it is joined of, reads by name."""
     kind = type(model)
-    names = set(inspect.signature(kind.forward).parameters)
+    names = set(inspect.signature(kind.forward).parameters) - {"self"}
+    names |= set(inspect.signature(kind.prepare_inputs_for_generation).parameters) - _OF_LOOP
     if model.config.is_encoder_decoder:
         parts = (kind.get_encoder(model), getattr(model, "decoder", None))
         of_encoder, of_decoder = (set(inspect.signature(part.forward).parameters) if part else set() for part in parts)

@@ -1,4 +1,4 @@
-"""What an encoder reads that is no tokens: features, all of one shape."""
+"""What an encoder reads that is no tokens: features."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def _picture(config: Any) -> tuple[int, ...]:
     return (config.num_channels, *(size if isinstance(size, list | tuple) else (size, size)))
 
 
-#: By a configuration's type, the shape of one encoder's input without its batch. Encoders that take any length of
-#: features, and reduce the mask beside them by rules of their own, are not here.
+#: By a configuration's type, the shape of one encoder's input without its batch. torch reads for encoders that take any
+#: length of features, and reduce the mask beside them by rules of their own: they are not here.
 FEATURES: dict[str, Callable[[Any], tuple[int, ...]]] = {
     "vision-encoder-decoder": lambda config: _picture(config.encoder),  # (channels, height, width)
     "whisper": lambda config: (config.num_mel_bins, 2 * config.max_source_positions),  # (mels, frames)
@@ -24,7 +24,7 @@ FEATURES: dict[str, Callable[[Any], tuple[int, ...]]] = {
 
 
 def features_of(model: PreTrainedModel) -> tuple[int, ...] | None:
-    """The shape of what the model's encoder reads; None where the model reads tokens.
+    """The shape of what the model's encoder reads, () where there are many; None where the model reads tokens.
 
     Raises
     ------
@@ -33,11 +33,11 @@ def features_of(model: PreTrainedModel) -> tuple[int, ...] | None:
     """
     if model.can_generate() and model.main_input_name == "input_ids":
         return None
-    shape = FEATURES.get(model.config.model_type)
-    if not model.can_generate() or shape is None:
+    if not model.can_generate() or not model.config.is_encoder_decoder:
         raise ImportModelError(
             f"Generator: got {type(model).__name__}, which reads {model.main_input_name}; expected a model that reads "
-            "tokens and generates text, such as LlamaForCausalLM, or one with an encoder of features of one shape "
-            f"({', '.join(FEATURES)}); import what else there is with autocast.from_torch"
+            "tokens and generates text, such as LlamaForCausalLM, or one with an encoder of features, such as Whisper; "
+            "import what else there is with autocast.from_torch"
         )
-    return shape(model.config)
+    shape = FEATURES.get(model.config.model_type)
+    return () if shape is None else shape(model.config)

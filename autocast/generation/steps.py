@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from transformers import EncoderDecoderModel, PreTrainedModel, SpeechEncoderDecoderModel, VisionEncoderDecoderModel
 from transformers.cache_utils import EncoderDecoderCache
-from transformers.modeling_outputs import BaseModelOutput
 
-from autocast.generation.caches import CACHE, Kept, cache_over, shapes_kept
+from autocast.generation.caches import CACHE, Encoded, Kept, cache_over, shapes_kept
 
 #: Models that are joined of an encoder and a decoder, which gets arguments that begin with `decoder_`.
 _JOINED = (EncoderDecoderModel, SpeechEncoderDecoderModel, VisionEncoderDecoderModel)
@@ -39,7 +38,7 @@ def steps_of(
     """The step for several tokens, the first of all, and the one for each later token: with the same buffers.
 
     A model whose layers keep states reads its first tokens by the step for one, too. `features` is the shape of what
-    an encoder reads if that is no tokens.
+    an encoder reads if that is no tokens; torch reads features of many shapes, (), with the first tokens.
     """
     start = getattr(model.config, "decoder_start_token_id", None) or 0
     most = max(limits.length - 1, 1)  # tokens that are read at once, as one more is to follow
@@ -49,17 +48,22 @@ def steps_of(
         return torch.full((limits.batch, count), start, dtype=torch.int64)
 
     source = tokens(reads) if features is None else torch.zeros(limits.batch, *features, dtype=model.dtype)
-    found = shapes_kept(model, start, source[:1])
+    found = shapes_kept(model, start, None if features == () else source[:1])
     kept = Kept(found.of_tokens, limits.batch, limits.length, dtype, model.dtype)
     mask, first = torch.ones(limits.batch, limits.length, dtype=torch.int64), torch.tensor(0)
     if not model.config.is_encoder_decoder:
         module = _Decoder(model, kept).eval()
-        places = [torch.arange(count).repeat(limits.batch, 1) for count in (several, 1)]
+        places = [_positions(model, tokens(count)) for count in (several, 1)]
         one = Step(module, (tokens(1), places[1], mask, first), None)
         if found.has_states:
             return None, one
-        vary = _varying(tokens=(most, "input_ids", "position_ids"))
-        return Step(module, (tokens(several), places[0], mask, first), vary), one
+        vary = [("input_ids", 1, 1, most), ("position_ids", places[0].ndim - 1, 1, most)]
+        return Step(module, (tokens(several), places[0], mask, first), {"tokens": vary} if most > 1 else None), one
+    if features == ():
+        of_next = tuple(Kept(found.of_source, limits.batch, reads, dtype, model.dtype).buffers())
+        lengths = [(3 + number, 2, 1, limits.source) for number in range(len(of_next))]
+        later = _Next(model, kept, False, found.encoded[1]).eval()
+        return None, Step(later, (tokens(1), mask, first, *of_next), {"source": lengths} if reads > 1 else None)
     length, width = (limits.source if features is None else found.encoded[0]), found.encoded[1]
     of_source = Kept(found.of_source, limits.batch, length, dtype, model.dtype)
     dimensions: dict[str, tuple[int | str, ...]] = {"tokens": (most, "input_ids")}
@@ -71,8 +75,19 @@ def steps_of(
         of_next = (torch.ones(limits.batch, length, dtype=torch.int64), *of_next)
     return (
         Step(_First(model, kept, of_source).eval(), (tokens(several), mask, first, *of_first), _varying(**dimensions)),
-        Step(_Next(model, kept, features is None, (length, width)).eval(), (tokens(1), mask, first, *of_next), None),
+        Step(_Next(model, kept, features is None, width).eval(), (tokens(1), mask, first, *of_next), None),
     )
+
+
+def _positions(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
+    """The positions of first tokens as transformers' loop tells the model, (batch, length): or several for each token,
+    (kinds, batch, length), such as those in time, height and width of pictures."""
+    if not hasattr(model, "_prepare_position_ids_for_generation"):  # of earlier versions
+        return torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
+    places: torch.Tensor = model._prepare_position_ids_for_generation(
+        tokens, {"attention_mask": torch.ones_like(tokens)}
+    )
+    return places.contiguous()
 
 
 def _varying(**dimensions: tuple[int | str, ...]) -> dict[str, Any] | None:
@@ -155,21 +170,23 @@ class _First(nn.Module):
 class _Next(nn.Module):
     """The same for later tokens: what is kept of the source is an input, as no call changes it any more.
 
-    It is read with a mask if it is `masked`, which comes first; `encoded` is its (length, width).
+    It is read with a mask if it is `masked`, which comes first; `width` is how wide it is.
     """
 
-    def __init__(self, model: PreTrainedModel, kept: Kept, masked: bool, encoded: tuple[int, int]) -> None:
+    def __init__(self, model: PreTrainedModel, kept: Kept, masked: bool, width: int) -> None:
         super().__init__()
-        self.model, self.kept, self.masked, self.encoded = model, kept, masked, encoded
+        self.model, self.kept, self.masked, self.width = model, kept, masked, width
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, start: torch.Tensor, *of_source: torch.Tensor
     ) -> Any:
         """Logits of what follows the last token, (batch, 1, vocabulary)."""
-        encoded = torch.zeros(len(input_ids), *self.encoded)  # nobody reads more than its shape
-        read = cache_over(of_source[self.masked :], self.encoded[0], self.kept.read_as)
+        length = of_source[-1].shape[2]
+        # nobody reads more than its shape
+        encoded = torch.zeros(len(input_ids), length, self.width, dtype=self.kept.read_as)
+        read = cache_over(of_source[self.masked :], length, self.kept.read_as)
         outputs = self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=encoded),
+            encoder_outputs=Encoded(last_hidden_state=encoded),
             **({"attention_mask": of_source[0]} if self.masked else {}),
             decoder_input_ids=input_ids,
             decoder_attention_mask=attention_mask,

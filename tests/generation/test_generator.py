@@ -130,6 +130,11 @@ def test_greedy_tokens_are_torchs(name: str) -> None:
     for rows in (slice(0, 2), slice(1, 2)):
         asked = {"attention_mask": mask[rows], **_GREEDY}
         assert torch.equal(generator.generate(prompts[rows], **asked), model.generate(prompts[rows], **asked))
+        embedded = model.get_input_embeddings()(prompts[rows])
+        new = [one.generate(inputs_embeds=embedded, **asked) for one in (generator, model)]
+        assert new[0].shape == (len(embedded), 10) and torch.equal(*new)
+    beams = {**_GREEDY, "num_beams": 2}
+    assert torch.equal(generator.generate(prompts[:1], **beams), model.generate(prompts[:1], **beams))
 
 
 @pytest.fixture(scope="module")
@@ -273,6 +278,10 @@ def test_in_mixed_precision_keys_and_values_are_low_and_logits_near(llama: PreTr
     asked = {**_GREEDY, "max_new_tokens": 6, "output_logits": True, "return_dict_in_generate": True}
     got, want = (one.generate(_prompts(2, 8), **asked) for one in (low, llama))
     assert (got.logits[0] - want.logits[0]).abs().max() < 0.02 * want.logits[0].abs().max()
+    asked["inputs_embeds"] = llama.get_input_embeddings()(_prompts(2, 8))  # which torch reads
+    got, want = (one.generate(**asked) for one in (low, llama))
+    torch.testing.assert_close(got.logits[0], want.logits[0])
+    assert (got.logits[1] - want.logits[1]).abs().max() < 0.02 * want.logits[1].abs().max()
 
 
 def test_a_step_writes_what_is_new_and_copies_and_converts_nothing_that_is_kept(low: Generator) -> None:
@@ -347,9 +356,19 @@ def test_what_cannot_generate_is_refused(what: str) -> None:
         (
             torch.ones(1, 3, dtype=torch.int64),
             {"labels": torch.ones(1, 3)},
-            "got labels, which Llama.* reads and a step",
+            "got labels, and nothing is learned",
         ),
-        (torch.ones(1, 3, dtype=torch.int64), {"inputs_embeds": torch.zeros(1, 3, 64)}, "and a step reads tokens"),
+        (
+            None,
+            {"inputs_embeds": torch.zeros(1, 3, 63)},
+            r"inputs_embeds is torch.float32 \[1, 3, 63\], expected .*64\)",
+        ),
+        (None, {"inputs_embeds": torch.zeros(5, 3, 64)}, "5 sequences with their beams, expected at most 4"),
+        (
+            torch.ones(1, 7, dtype=torch.int64),
+            {"inputs_embeds": torch.zeros(1, 7, 64), "prefill_chunk_size": 3, "max_new_tokens": 2},
+            "expected the whole prompt at once; leave out prefill_chunk_size",
+        ),
         (torch.ones(1, 3, dtype=torch.int64), {"guidance_scale": 1.5}, "logits of other sequences"),
         (
             torch.ones(1, 3, dtype=torch.int64),

@@ -159,13 +159,26 @@ def test_more_tokens_than_whisper_has_positions_are_refused(whisper: PreTrainedM
         Generator(whisper, max_length=41)
 
 
-def test_encoders_of_features_of_any_length_are_refused() -> None:
-    config = Speech2TextConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, conv_channels=16)
-    with pytest.raises(ImportModelError, match=r"input_features; expected .* \(vision-encoder-decoder, whisper\)"):
-        Generator(Speech2TextForConditionalGeneration(config).eval())
+def test_torch_reads_sounds_of_any_length() -> None:
+    config = Speech2TextConfig(
+        **{"vocab_size": 50, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "conv_channels": 16},
+        **{"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "input_feat_per_channel": 8, "decoder_start_token_id": 2},
+    )
+    model = _spread(Speech2TextForConditionalGeneration(config))
+    generator = Generator(model, max_batch=2, max_length=16, max_source=10)
+    for rows, frames, asked in ((2, 24, _GREEDY), (1, 33, {**_GREEDY, "num_beams": 2})):
+        sounds = torch.randn(rows, frames, 8)
+        assert torch.equal(generator.generate(sounds, **asked), model.generate(sounds, **asked))
+    with pytest.raises(InputError, match="11 tokens with the source, expected at most 10"):
+        generator.generate(torch.randn(1, 44, 8), **_GREEDY)
+    with pytest.raises(InputError, match="expected inputs of one length; generate one after the other"):
+        mask = torch.tensor([[1] * 24, [1] * 16 + [0] * 8])
+        generator.generate(torch.randn(2, 24, 8), attention_mask=mask, **_GREEDY)
+    with pytest.raises(InputError, match=r"is torch.int64 \[1, 24\], expected torch.float32 \(batch, ...\)"):
+        generator.generate(torch.ones(1, 24, dtype=torch.int64), **_GREEDY)
 
 
-def test_a_decoder_that_is_joined_counts_positions_and_what_only_torch_reads_is_refused() -> None:
+def test_a_decoder_that_is_joined_counts_positions_and_torch_reads_what_else_there_is() -> None:
     torch.manual_seed(1)
     small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
     encoder, decoder = (BertConfig(**small, vocab_size=97, **has) for has in ({}, {"is_decoder": True}))
@@ -176,9 +189,11 @@ def test_a_decoder_that_is_joined_counts_positions_and_what_only_torch_reads_is_
     source = torch.randint(3, 97, (2, 6))
     asked = {"attention_mask": torch.ones_like(source), **_GREEDY}
     assert torch.equal(generator.generate(source, **asked), model.generate(source, **asked))
-    for name in ("token_type_ids", "position_ids", "decoder_position_ids"):
-        with pytest.raises(InputError, match=f"got {name}, which EncoderDecoderModel reads and a step does not"):
-            generator.generate(source, **{name: torch.zeros_like(source)}, **asked)
+    for name in ("token_type_ids", "position_ids"):
+        told = {name: torch.ones_like(source), **asked}
+        assert torch.equal(generator.generate(source, **told), model.generate(source, **told))
+    with pytest.raises(InputError, match="got decoder_position_ids, of which later tokens of EncoderDecoderModel read"):
+        generator.generate(source, decoder_position_ids=torch.full_like(source, 5), **asked)
 
 
 def test_a_model_whose_masks_choose_experts_is_refused() -> None:

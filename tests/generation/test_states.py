@@ -80,6 +80,14 @@ def test_greedy_tokens_of_prompts_of_unequal_lengths_are_torchs(model: PreTraine
         torch.testing.assert_close(torch.stack(got.logits), torch.stack(want.logits), rtol=1e-4, atol=1e-4)
 
 
+def test_embeddings_that_torch_reads_leave_their_states(model: PreTrainedModel, generator: Generator) -> None:
+    prompts = _prompts(2, 9)
+    mask = torch.ones_like(prompts)
+    mask[0, :4] = 0
+    asked = {"inputs_embeds": model.get_input_embeddings()(prompts), "attention_mask": mask, **_GREEDY}
+    assert torch.equal(generator.generate(**asked), model.generate(**asked))
+
+
 def test_beams_take_their_states_along(model: PreTrainedModel, generator: Generator) -> None:
     asked = {**_GREEDY, "num_beams": 2}
     assert torch.equal(generator.generate(_prompts(1, 5), **asked), model.generate(_prompts(1, 5), **asked))
