@@ -200,7 +200,13 @@ def check_options(model: PreTrainedModel, options: dict[str, Any], features: tup
             f"{_WHERE}: got prefill_chunk_size={chunk}, expected none: an encoder reads all of its tokens at once. "
             "Leave it out"
         )
-    if features and (beside := beside_tokens(model, options)):
+    beside = beside_tokens(model, options)
+    if chunk and beside:
+        raise InputError(
+            f"{_WHERE}: got prefill_chunk_size={chunk} and {', '.join(sorted(beside))}, expected the whole prompt at "
+            "once; leave out prefill_chunk_size"
+        )
+    if features and beside:
         raise InputError(
             f"{_WHERE}: got {', '.join(sorted(beside))}, which {type(model).__name__} reads and a step does not: it "
             f"reads {model.main_input_name} and a mask. Leave it out, or use model.generate of transformers"

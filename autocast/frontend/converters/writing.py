@@ -160,7 +160,10 @@ def _masked_scatter_backward(importer: Importer, node: fx.Node) -> relax.Expr:
 
 
 def _index_put(importer: Importer, node: fx.Node) -> relax.Expr:
-    """`x[i, :, j] = values`, or added to it; a mask with one value is a choice."""
+    """`x[i, :, j] = values`, or added to it; a mask with one value is a choice.
+
+    The axes of indices come first in values, or stay where indices are side by side.
+    """
     x, indices, values = (importer.arg(node, i, "") for i in range(3))
     accumulate = bool(importer.arg(node, 3, "accumulate", False))
     values = cast(importer, values, importer.dtype(node))
@@ -177,15 +180,14 @@ def _index_put(importer: Importer, node: fx.Node) -> relax.Expr:
     given = [(axis, from_start(importer, index, dims(x)[axis])) for axis, index in given]
     axes = [axis for axis, _ in given]
     rest = [axis for axis in range(len(dims(x))) if axis not in axes]
-    if axes != list(range(axes[0], axes[0] + len(axes))):
-        raise ImportModelError(f"writing with indices on the axes {axes}; expected axes side by side")
     order = [*axes, *rest]
     moved = order != sorted(order)
-    before, shape = axes[0], importer.shape(node)
+    together = axes == list(range(axes[0], axes[0] + len(axes)))
+    before, beside = axes[0] if together else 0, [importer.shape(node)[axis] for axis in rest]
     index_shape = list(torch.broadcast_shapes(*(node.args[1][axis].meta["val"].shape for axis in axes)))
     index_shape = [importer.dim(size) for size in index_shape]
     count = len(index_shape)
-    whole = [*shape[:before], *index_shape, *shape[before + len(axes) :]]
+    whole = [*beside[:before], *index_shape, *beside[before:]]
     values = importer.emit(op.broadcast_to(values, whole))
     if moved:
         x = importer.emit(op.permute_dims(x, order))
