@@ -130,11 +130,11 @@ MOVES: dict[str, dict[str, Sample]] = {
         "write where a mask of the middle axis is true": lambda x, p, i: _written(
             x, (slice(None), i[0, :, 0] > 0), 2.0
         ),
-        "write by indices apart": lambda x, p, i: x.index_put(
-            (torch.tensor([2, 0]), None, i[0, 0, :2] % 3), p[:2, :, 0]
+        "write by indices apart": lambda x, p, i: _written(
+            x, (torch.tensor([2, 0]), slice(None), i[0, 0, :2]), p[:2, :, 0]
         ),
-        "add by indices apart": lambda x, p, i: x.index_put(
-            (torch.tensor([[1], [1]]), None, torch.tensor([3, 0, 3])), p[0, :, 0], accumulate=True
+        "add by indices apart": lambda x, p, i: torch.ops.aten.index_put(
+            x, [torch.tensor([[1], [1]]), None, torch.tensor([3, 0, 3])], p[0, :, 0], True
         ),
         "write others where a mask is true": lambda x, p, i: x.index_put((i.abs() < 4,), p.flatten()),
         "add rows where a mask is true": lambda x, p, i: x.index_put(
