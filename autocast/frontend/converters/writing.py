@@ -229,11 +229,21 @@ def _put_where(
 
 
 def _diagonal_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
-    """A tensor with other elements along a diagonal."""
+    """A tensor with other elements along a diagonal: where columns are `offset` more than rows."""
     x, source = importer.arg(node, 0, "self"), importer.arg(node, 1, "src")
     offset, first, second = (int(importer.arg(node, i, "", default)) for i, default in ((2, 0), (3, 0), (4, 1)))
-    places = np.arange(_count(dims(x))).reshape(dims(x)).diagonal(offset, first, second)
-    return _written_at(importer, x, source, places)
+    rank = len(dims(x))
+    order = [axis for axis in range(rank) if axis not in (first % rank, second % rank)] + [first % rank, second % rank]
+    x = importer.emit(op.permute_dims(x, order))
+    rows, columns = (importer.emit(op.arange(0, size, 1, "int64")) for size in dims(x)[-2:])
+    apart = importer.emit(op.subtract(columns, importer.emit(op.expand_dims(rows, 1))))
+    places = importer.emit(op.subtract(rows, relax.const(max(-offset, 0), "int64")))
+    if not isinstance(dims(source)[-1], int) or not dims(source)[-1]:  # there may be none, of which none is taken
+        one = importer.emit(op.zeros([*dims(source)[:-1], 1], dtype_of(source)))
+        source = importer.emit(op.concat([source, one], -1))
+    values = importer.emit(op.expand_dims(importer.emit(op.take(source, places, axis=-1, mode="clip")), -1))
+    written = importer.emit(op.where(importer.emit(op.equal(apart, relax.const(offset, "int64"))), values, x))
+    return importer.emit(op.permute_dims(written, [int(axis) for axis in np.argsort(order)]))
 
 
 def _strided_scatter(importer: Importer, node: fx.Node) -> relax.Expr:

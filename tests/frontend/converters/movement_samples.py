@@ -181,6 +181,7 @@ MOVES: dict[str, dict[str, Sample]] = {
             x, i[:, :, :1] > 0, [*reversed(x.shape)]
         ),
         "diagonal_scatter": lambda x, p, i: torch.diagonal_scatter(x, p[0, :, :2], -1, 0, 2),
+        "diagonal_scatter beside the matrix": lambda x, p, i: torch.diagonal_scatter(x, p[:, 0, :0], 9, 2, 1),
         "as_strided_scatter": lambda x, p, i: torch.as_strided_scatter(x, p[0, :3, :2], (3, 2), (13, 5), 1),
         "as_strided_copy": lambda x, p, i: torch.as_strided_copy(x, (2, 3), (7, 4), 3),
         "scatter": lambda x, p, i: x.scatter(1, i[:, :1].abs(), p),

@@ -201,6 +201,19 @@ def test_identities_are_of_any_size(function: Callable[[torch.Tensor], torch.Ten
         torch.testing.assert_close(model(x), function(x))
 
 
+def test_diagonals_of_any_length_are_written() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        products = x @ x.mT
+        products.diagonal(1).fill_(0.0)
+        products.diagonal().copy_(x[:, 0])
+        return products
+
+    model = from_torch(Calls(forward), (torch.randn(5, 7),), dynamic={"n": (0, 0, 1, 64)}, fallback="error")
+    for size in (5, 1, 9):
+        x = torch.randn(size, 7)
+        torch.testing.assert_close(model(x), forward(x))
+
+
 def _own(scores: torch.Tensor) -> torch.Tensor:
     """Each row without its element of the diagonal."""
     return scores[~torch.eye(scores.shape[0], dtype=torch.bool)].view(scores.shape[0], -1)
