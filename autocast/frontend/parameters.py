@@ -76,14 +76,16 @@ def parameters(program: ExportedProgram, module: torch.nn.Module) -> list[Parame
     return result
 
 
-def other_names(program: ExportedProgram, kept: Mapping[str, torch.Tensor]) -> dict[str, str]:
+def other_names(program: ExportedProgram, module: torch.nn.Module, kept: Mapping[str, torch.Tensor]) -> dict[str, str]:
     """Names in the module's state that no parameter of the model has, and which parameter is the same tensor, or "".
 
     A weight that is tied has several names, and a program does not read all that a checkpoint holds (a BatchNorm's
-    `num_batches_tracked` in evaluation, a pooler whose result nobody returns).
+    `num_batches_tracked` in evaluation, a pooler whose result nobody returns, a flag that is known).
     """
     names = {_identity(value): name for name, value in kept.items()}
-    return {name: names.get(_identity(v), "") for name, v in program.state_dict.items() if name not in kept}
+    others = {name: names.get(_identity(v), "") for name, v in program.state_dict.items() if name not in kept}
+    known = torch.nn.Module.state_dict(module).keys() - program.state_dict.keys() - kept.keys()
+    return others | dict.fromkeys(sorted(known), "")
 
 
 def is_state(program: ExportedProgram, spec: InputSpec) -> bool:

@@ -80,7 +80,7 @@ def translate(
     kept = {value.name: value.as_tvm() for value, keep in zip(values, used, strict=False) if keep}
     if used[-1]:
         kept[RANDOM_STATE] = start
-    others = other_names(exported.program, {value.name: value.value for value in values if value.name in kept})
+    others = other_names(exported.program, module, {value.name: value.value for value in values if value.name in kept})
     if others:
         mod["main"] = mod["main"].with_attr(OTHER_NAMES, others)
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules import module as all_modules
 from torch.utils.hooks import RemovableHandle
 
+from autocast.frontend.exporting.number_buffers import is_flag
 from autocast.frontend.writes import Samples, Writes
 
 _hooks = operator.attrgetter("_forward_pre_hooks", "_forward_hooks")
@@ -106,7 +107,8 @@ class Weights:
 
 
 def _constants_of(part: nn.Module) -> Iterator[torch.Tensor]:
-    """Its buffers that no checkpoint holds, and complex ones: see `autocast.frontend.parameters.is_state`."""
+    """Its buffers that no checkpoint holds, complex ones and flags: see `autocast.frontend.parameters.is_state`, and
+    `autocast.frontend.exporting.number_buffers`."""
     for name, value in part._buffers.items():
-        if value is not None and (name in part._non_persistent_buffers_set or value.is_complex()):
+        if value is not None and (name in part._non_persistent_buffers_set or value.is_complex() or is_flag(value)):
             yield value

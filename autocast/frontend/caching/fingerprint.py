@@ -6,7 +6,7 @@ The same fingerprint means the same program. What cannot be compared is an error
   packages by their versions. All local files that are loaded count, for any of them may be called;
 - attributes of modules and of their configurations are compared by value, to the last nested one;
 - parameters and buffers are dtypes and shapes, and which of them share memory. Tensors that a program holds as
-  constants, which are buffers that no checkpoint has and plain attributes, are their bytes;
+  constants, which are buffers that no checkpoint has, flags and plain attributes, are their bytes;
 - example inputs are dtypes and shapes, and plain values.
 
 Not seen are variables of modules that somebody changes while a process runs, and environment variables.
@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 from autocast.cache.sources import PACKAGE, digest_of_sources
+from autocast.frontend.exporting.number_buffers import is_flag
 from autocast.ir.places import current_region
 from autocast.operators import TABLE
 
@@ -176,7 +177,7 @@ class _Reader:
         for name, buffer in attributes.pop("_buffers").items():
             self.text(name)
             if buffer is not None:
-                self.tensor(buffer, f"{where}.{name}", whole=name in transient)
+                self.tensor(buffer, f"{where}.{name}", whole=name in transient or is_flag(buffer))
         for name, child in attributes.pop("_modules").items():
             self.text(name)
             self.add(child, f"{where}.{name}")

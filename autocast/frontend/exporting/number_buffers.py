@@ -34,17 +34,18 @@ def number_buffers(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]
 
 
 def flags(module: torch.nn.Module) -> list[tuple[torch.nn.Module, str]]:
-    """The submodules that have buffers in their state of one element which is 0 or 1, and their names there."""
+    """The submodules that have flags in their state, and their names there."""
     return [
         (part, name)
         for part in module.modules()
         for name, value in part._buffers.items()
-        if _is_small(value) and name not in part._non_persistent_buffers_set and _is_flag(value)
+        if name not in part._non_persistent_buffers_set and is_flag(value)
     ]
 
 
-def _is_flag(value: torch.Tensor) -> bool:
-    return value.numel() == 1 and not value.is_meta and value.item() in (0, 1)
+def is_flag(value: Any) -> bool:
+    """Whether it is a tensor of one element, which is 0 or 1."""
+    return _is_small(value) and value.numel() == 1 and not value.is_meta and value.item() in (0, 1)
 
 
 def _is_plain(part: torch.nn.Module, name: str) -> bool:

@@ -46,6 +46,7 @@ class Net(nn.Module):
         self.plain = torch.tensor([1.0, 2.0])
         self.register_buffer("mask", torch.ones(8), persistent=False)
         self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("started", torch.tensor(True))
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         y = self.activation(self.layer(x) * self.mask) * self.scale + self.options["shift"][1] * self.plain[0]
@@ -151,6 +152,7 @@ CHANGES: dict[str, Callable[[Net], Any]] = {
     "what a function holds": _set("activation", _factor(2.0)),
     "a constant": _set("plain", torch.tensor([1.0, 3.0])),
     "a buffer that no checkpoint has": lambda module: module.mask.mul_(2),
+    "a flag": lambda module: module.started.fill_(False),
     "a shape": _set("head", nn.Linear(8, 4)),
     "a bias": _set("head", nn.Linear(8, 8, bias=False)),
     "a class": _set("head", nn.Identity()),

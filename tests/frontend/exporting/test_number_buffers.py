@@ -105,7 +105,9 @@ class Starts(nn.Module):
 
 def test_a_flag_that_a_call_sets_is_no_constant() -> None:
     x = torch.randn(7)
-    assert torch.equal(from_torch(Starts(True).eval(), (x,))(x), x * 2)
+    model = from_torch(Starts(True).eval(), (x,))
+    assert torch.equal(model(x), x * 2)
+    autocast.to_torch(model).load_state_dict(Starts(True).state_dict())
     with pytest.raises(ImportModelError, match="data-dependent"):
         from_torch(Starts(False).eval(), (x,))
 
@@ -153,3 +155,5 @@ def test_state_of_a_wrapped_module_is_what_it_is_now(persistent: bool) -> None:
         for scale in (2.0, 5.0):
             module.scale.fill_(scale)
             assert torch.equal(wrapped(x), scale * x)
+        module.started.fill_(False)
+        assert torch.equal(wrapped(x), x)
