@@ -28,12 +28,15 @@ def _ring(*_signal_and_frame: object) -> None:
 
 @contextlib.contextmanager
 def _handling() -> Iterator[None]:
-    before = signal.signal(signal.SIGALRM, _ring)
+    """Of an alarm, and of Ctrl-C, which a shell has processes ignore that it runs in the background."""
+    handlers = {signal.SIGALRM: _ring, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
-        assert signal.getsignal(signal.SIGALRM) is _ring
+        assert all(signal.getsignal(number) is handler for number, handler in handlers.items())
     finally:
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class _Slow(nn.Module):
