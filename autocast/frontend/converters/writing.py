@@ -142,8 +142,18 @@ def masked_scatter(importer: Importer, x: relax.Expr, mask: relax.Expr, source: 
     """`x`, with the elements of `source`, one after the other, where the mask of its shape is true."""
     flat = importer.emit(op.astype(op.reshape(mask, [-1]), "int64"))
     places = importer.emit(op.subtract(op.cumsum(flat, 0), relax.const(1, "int64")))
-    values = importer.emit(op.take(op.reshape(source, [-1]), places, axis=0, mode="clip"))
+    source = _not_empty(importer, importer.emit(op.reshape(source, [-1])))
+    values = importer.emit(op.take(source, places, axis=0, mode="clip"))
     return importer.emit(op.where(mask, op.reshape(values, dims(x)), x))
+
+
+def _not_empty(importer: Importer, source: relax.Expr) -> relax.Expr:
+    """What elements are taken from along its last axis: of none, which a call may have, none can be taken."""
+    size = dims(source)[-1]
+    if isinstance(size, int) and size:
+        return source
+    one = importer.emit(op.zeros([*dims(source)[:-1], 1], dtype_of(source)))
+    return importer.emit(op.concat([source, one], -1))
 
 
 def _masked_scatter_backward(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -238,10 +248,8 @@ def _diagonal_scatter(importer: Importer, node: fx.Node) -> relax.Expr:
     rows, columns = (importer.emit(op.arange(0, size, 1, "int64")) for size in dims(x)[-2:])
     apart = importer.emit(op.subtract(columns, importer.emit(op.expand_dims(rows, 1))))
     places = importer.emit(op.subtract(rows, relax.const(max(-offset, 0), "int64")))
-    if not isinstance(dims(source)[-1], int) or not dims(source)[-1]:  # there may be none, of which none is taken
-        one = importer.emit(op.zeros([*dims(source)[:-1], 1], dtype_of(source)))
-        source = importer.emit(op.concat([source, one], -1))
-    values = importer.emit(op.expand_dims(importer.emit(op.take(source, places, axis=-1, mode="clip")), -1))
+    taken = importer.emit(op.take(_not_empty(importer, source), places, axis=-1, mode="clip"))
+    values = importer.emit(op.expand_dims(taken, -1))
     written = importer.emit(op.where(importer.emit(op.equal(apart, relax.const(offset, "int64"))), values, x))
     return importer.emit(op.permute_dims(written, [int(axis) for axis in np.argsort(order)]))
 

@@ -57,6 +57,7 @@ FOUND: dict[str, Callable[[torch.Tensor], object]] = {
     "nonzero of a scalar": lambda x: (x.sum() > 0).nonzero(),
     "rows of a mask": lambda x: F.gelu(x[x[:, 0] > 0]).softmax(-1),
     "elements of a mask": lambda x: x[x > 0].sum(),
+    "elements of a mask that are written back": lambda x: x.masked_scatter(x > 0, x[x > 0] * 2),
     "masked_select by a larger mask": lambda x: torch.masked_select(x[0], x > 0) * 2,
     "masks of several axes": lambda x: x.reshape(2, 3, 4, 2)[:, x[:3, :4] > 0].sum(-1),
     "a mask and an index": lambda x: x[x[:, 0] > 0, torch.tensor([2])],
