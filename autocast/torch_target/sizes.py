@@ -23,12 +23,17 @@ def _largest(a: Value, b: Value) -> Value:
     return torch.sym_max(a, b)
 
 
+def _rest(a: Value, b: Value) -> Value:
+    """Of a division by 0 it is 0: rows of which there are none are rolled, say."""
+    return operator.mod(a, b if isinstance(b, int) else torch.sym_max(b, 1))
+
+
 _ARITHMETIC: dict[type, Callable[[Value, Value], Value]] = {
     tirx.Add: operator.add,
     tirx.Sub: operator.sub,
     tirx.Mul: operator.mul,
     tirx.FloorDiv: operator.floordiv,
-    tirx.FloorMod: operator.mod,
+    tirx.FloorMod: _rest,
     tirx.Min: _least,
     tirx.Max: _largest,
 }

@@ -99,9 +99,11 @@ def _same(got: object, expected: object) -> None:
 @pytest.mark.parametrize("name", FOUND)
 def test_what_values_decide_has_any_size(name: str) -> None:
     module, x = Calls(FOUND[name]), torch.randn(ROWS, COLUMNS, generator=torch.Generator().manual_seed(0))
-    run = vm.compile(from_torch(module, (x,)))
+    model = from_torch(module, (x,))
+    runs = vm.compile(model), to_torch(model)
     for given in (x, x.flip(0), x.abs() + 1, -x.abs() - 1, torch.zeros_like(x)):
-        _same(run(given), module(given))
+        for run in runs:
+            _same(run(given), module(given))
 
 
 @pytest.mark.parametrize("name", COUNTED)
