@@ -175,7 +175,7 @@ def _histc(importer: Importer, node: fx.Node) -> relax.Expr:
 def _bucketize(importer: Importer, node: fx.Node) -> relax.Expr:
     """Between which of the sorted boundaries each number is; NaN is after all of them."""
     x, boundaries = importer.arg(node, 0, "self"), importer.arg(node, 1, "boundaries")
-    if node.target in (torch.ops.aten.searchsorted.Tensor, torch.ops.aten.searchsorted.Scalar):
+    if node.target.overloadpacket is torch.ops.aten.searchsorted:
         x, boundaries = boundaries, x
     if not isinstance(x, relax.Expr):
         x = relax.const(x, "float32" if isinstance(x, float) else "int64")

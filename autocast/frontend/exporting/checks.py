@@ -123,15 +123,16 @@ _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
 def _writes_over_itself(node: fx.Node) -> bool:
     """Whether an operator writes into a tensor whose elements share memory, as those of `expand` do: what torch makes
     of such a write when it takes it out of a program computes something else."""
-    if not node.target._schema.is_mutable:
-        return False
-    for place, argument in enumerate(node.target._schema.arguments):
-        given = node.args[place] if place < len(node.args) else node.kwargs.get(argument.name)
-        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(given, fx.Node):
-            value = given.meta.get("val")
-            if isinstance(value, torch.Tensor) and value.layout == torch.strided:
-                return any(step == 0 and size != 1 for size, step in zip(value.shape, value.stride(), strict=True))
-    return False
+    schema = node.target._schema.arguments
+    names = [argument.name for argument in schema if argument.alias_info is not None and argument.alias_info.is_write]
+    written = (_argument(node, name) for name in names)
+    values = (one.meta.get("val") for one in written if isinstance(one, fx.Node))
+    return any(
+        step == 0 and size != 1
+        for value in values
+        if isinstance(value, torch.Tensor) and value.layout == torch.strided
+        for size, step in zip(value.shape, value.stride(), strict=True)
+    )
 
 
 #: Why an operator is not imported that nobody has written a converter for.
