@@ -10,7 +10,7 @@ import torch
 
 from autocast import amp, from_torch, runtime, vm
 from autocast.errors import UnsupportedError
-from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruction_set
+from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruction_set, target_of
 from autocast.runtime import processors
 
 has_tiles = pytest.mark.skipif(
@@ -58,6 +58,15 @@ def test_code_for_another_processor_is_refused_before_it_ends_the_process(monkey
     monkeypatch.setattr(processors, "own_flags", lambda: flags - {"avx2", "asimd"})
     with pytest.raises(UnsupportedError, match=r"needs (avx2|neon), expected .*AUTOCAST_TARGET.*targets="):
         vm.compile(model, target=target)
+
+
+def test_code_of_one_maker_is_refused_by_processors_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM shuffles with AMD's `extrq`, which Intel's processors do not know."""
+    theirs = processors.own_flags() - {"sse4a"}
+    model = from_torch(torch.nn.Linear(4, 3), (torch.randn(2, 4),))
+    monkeypatch.setattr(processors, "own_flags", lambda: theirs)
+    with pytest.raises(UnsupportedError, match=r"needs .*sse4a"):
+        vm.compile(model, target=target_of("znver4", "test"))
 
 
 @has_tiles

@@ -90,12 +90,12 @@ def _orders(rank: int) -> list[tuple[int, ...]]:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "float64", "bool", "int64"])
 def test_permutations_of_any_order(dtype: str) -> None:
-    check_transpositions(SHAPES, "znver4" if runs_here("znver4") else "x86-64", dtype, dtype)
+    check_transpositions(SHAPES, "cooperlake" if runs_here("cooperlake") else "x86-64", dtype, dtype)
 
 
 @pytest.mark.parametrize(("storage", "result"), list(itertools.permutations(("float32", "bfloat16", "float16"), 2)))
 def test_permutations_convert_on_the_way(storage: str, result: str) -> None:
-    check_transpositions(SHAPES[1:7], "znver4" if runs_here("znver4") else "x86-64", storage, result)
+    check_transpositions(SHAPES[1:7], "cooperlake" if runs_here("cooperlake") else "x86-64", storage, result)
 
 
 @pytest.mark.parametrize("cpu", [cpu for cpu in CPUS if runs_here(cpu)])

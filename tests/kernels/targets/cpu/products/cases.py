@@ -15,7 +15,7 @@ from tests.kernels.targets.cpu.dtypes import DTYPES, ROUNDING, SMALLEST
 from tests.kernels.targets.cpu.epilogues import evaluated
 from tests.kernels.targets.cpu.guards import Guarded
 
-CPUS = ("sapphirerapids", "znver4", "skylake-avx512", "x86-64-v3", "x86-64")
+CPUS = ("sapphirerapids", "cooperlake", "skylake-avx512", "x86-64-v3", "x86-64")
 
 
 def target_of(cpu: str, cores: int = 2) -> tvm.target.Target:
@@ -29,7 +29,9 @@ def runs_here(cpu: str) -> bool:
     return order.index(instruction_set(target_of(cpu)).name) <= order.index(instruction_set(detect_target()).name)
 
 
-has_pairs = pytest.mark.skipif(not runs_here("znver4"), reason="packing does not narrow where pairs are not multiplied")
+has_pairs = pytest.mark.skipif(
+    not runs_here("cooperlake"), reason="packing does not narrow where pairs are not multiplied"
+)
 
 
 _COMPILED: dict[tuple[Product, str, bool], tvm.runtime.Executable] = {}
@@ -41,7 +43,7 @@ class Case:
     Operands surround zero with mean 0 and deviation 1, so that sums do not cancel systematically or grow with k.
     """
 
-    def __init__(self, spec: Product, *, cpu: str = "znver4", cores: int = 2, **sizes: int) -> None:
+    def __init__(self, spec: Product, *, cpu: str = "cooperlake", cores: int = 2, **sizes: int) -> None:
         self.spec, self.target = spec, target_of(cpu, cores)
         rng = np.random.default_rng(0)
         m, n, k = (getattr(spec, name) or sizes[name] for name in "mnk")

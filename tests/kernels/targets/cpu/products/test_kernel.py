@@ -164,7 +164,7 @@ def test_a_float32_weight_is_computed_in_float32_unless_narrowing_is_asked_for()
     Case(spec, cpu=here).check()
 
 
-@needs["znver4"]
+@needs["cooperlake"]
 def test_narrowing_while_packing_rounds_the_weight_to_bfloat16() -> None:
     case = Case(Product(40, 50, 60, "bfloat16", "float32", "float32", transpose_b=True, compute="bfloat16"))
     got = case.run()
