@@ -35,9 +35,10 @@ _PACKED_ROWS = 128
 #: words are what is multiplied; few where they are pairs, which lie in two of its rows.
 _FEW_ROWS, _FEW_ROWS_OF_PAIRS = 16, 4
 #: The matrix unit multiplies parts of packed B that were fetched into the level-2 cache while it multiplied the ones
-#: before. Where the rows of A take more than half of that cache, a part is a block of k of more panels.
-_FETCHED_B_BYTES = {"few rows": 256 << 10, "many rows": 512 << 10}
-_MANY_ROWS_BYTES = 1 << 20
+#: before. Where the rows of A take more than half of that cache, a part is a block of k of more panels; few tiles of
+#: rows are multiplied with small parts.
+_FETCHED_B_BYTES = {"few tiles": 128 << 10, "few rows": 256 << 10, "many rows": 512 << 10}
+_FEW_TILES, _MANY_ROWS_BYTES = 8, 1 << 20
 #: With more tiles of rows, multiplying takes so much longer than reading that larger parts are better, not fetched;
 #: and how many share the fetching where their number is known at run time only.
 _FETCHING_TILES = {"most": 16, "unknown": 8}
@@ -155,7 +156,9 @@ def choose_blocking(
     most, packed_bytes = _K_WORDS[mode], _TILES_B_BYTES if tiles else _PACKED_B_BYTES[mode]
     if words is not None and is_fetched:
         many = row_tiles is None or row_tiles * tile_rows * words * _WORD_BYTES > _MANY_ROWS_BYTES
-        most, packed_bytes = _K_BLOCK if many else words, _FETCHED_B_BYTES["many rows" if many else "few rows"]
+        few = row_tiles is not None and row_tiles <= _FEW_TILES
+        size = "few tiles" if few else "many rows" if many else "few rows"
+        most, packed_bytes = _K_BLOCK if many else words, _FETCHED_B_BYTES[size]
     k_words = _K_BLOCK
     if words is not None and words <= (way.k_words or most):
         k_words = words

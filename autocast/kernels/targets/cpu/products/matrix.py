@@ -25,8 +25,8 @@ from autocast.kernels.targets.cpu.vector.unit import VectorUnit, either
 
 #: Bytes of a word.
 _WORD_BYTES = 4
-#: Words along k of a tile of rows that stay in the first cache, beside what passes through it: half of it.
-PART_WORDS = 192
+#: Words along k of a tile of rows that stay in the first cache, beside what passes through it: a third of it.
+PART_WORDS = 128
 #: Up to so many words along k, the sums of a block go on from those of the one before; more are added block by block,
 #: since the error of a running sum grows with its length.
 _RUNNING_WORDS = 4096
