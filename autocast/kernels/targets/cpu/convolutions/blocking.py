@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 
+import tvm
+
 from autocast.kernels.specs.convolutions import Convolution
 from autocast.kernels.targets.cpu.convolutions.cost import TILES_WEIGHT_BYTES, WEIGHT_BYTES, Cost
 from autocast.kernels.targets.cpu.convolutions.taps import Taps, Window, taps_of, window_of
@@ -279,6 +281,7 @@ class _Candidates:
             panel_bytes=4 * self.k_words * blocking.panel,
             panels_together=blocking.panels_together,
             copies_bands=(self.padded or self.padded_columns) and blocking.places is None,
+            result_bytes=spec.features * tvm.DataType(spec.out_dtype).itemsize if blocking.tiles else 0,
             cores=self.cores,
         )
 

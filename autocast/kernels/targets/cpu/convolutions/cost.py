@@ -38,6 +38,8 @@ class Cost:
         Of these stay in the cache while all pixels of a band are multiplied with them.
     copies_bands
         Whether a band is copied, with zeros around it.
+    result_bytes
+        Of one pixel of the result, if these stay in the level-2 cache of the core that wrote them; else 0.
     cores
         That share the tasks.
     """
@@ -52,6 +54,7 @@ class Cost:
     panel_bytes: int
     panels_together: int
     copies_bands: bool
+    result_bytes: int
     cores: int
 
     def cycles(
@@ -59,7 +62,8 @@ class Cost:
     ) -> Extent:
         """Of (batch, height, columns) outputs in bands of `rows` of some images, for parts of the features.
 
-        Its steps, and what comes from beyond the level-2 caches.
+        Its steps, and what comes from beyond the level-2 caches. Cores that share a band's features write parts of the
+        same pixels, so that the kernel that reads them has to ask another core for some of each.
         """
         task_panels = math.ceil(self.panels / feature_tasks)
         tiles = _rounded_up(images * rows * columns, self.tile_rows)
@@ -73,6 +77,7 @@ class Cost:
         per_core = _rounded_up(batch // images * _rounded_up(height, rows) * feature_tasks, self.cores)
         loaded = per_core * band_bytes * times_read
         loaded += weight_bytes * (per_core if weight_bytes > WEIGHT_BYTES else 1)
+        loaded += per_core * images * rows * columns * (self.result_bytes * (feature_tasks - 1) // feature_tasks**2)
         waiting = loaded / _BYTES_A_CYCLE if isinstance(loaded, int) else tirx.truncdiv(loaded, i64(_BYTES_A_CYCLE))
         return per_core * (compute + _TASK_CYCLES) + waiting
 

@@ -15,7 +15,7 @@ from autocast.kernels.targets.cpu.instruction_sets import detect_target, instruc
 from autocast.kernels.targets.cpu.vector.unit import kernel_function
 from tests.kernels.compiling import compile_kernels
 from tests.kernels.targets.cpu.convolutions.cases import Case, check
-from tests.kernels.targets.cpu.products.cases import CPUS, runs_here
+from tests.kernels.targets.cpu.products.cases import CPUS, runs_here, target_of
 
 CORES = 2
 here = next(cpu for cpu in CPUS if runs_here(cpu))
@@ -58,6 +58,18 @@ def test_small_images_share_large_weights_by_features() -> None:
     model = cost("large weights")
     whole, bands = model.cycles(1, 7, 7, 1, 7, CORES), model.cycles(1, 7, 7, 1, 1, 1)
     assert whole < bands / 2
+
+
+def test_cores_share_rows_where_results_stay_in_their_caches() -> None:
+    """Whole pixels are found in the cache of the core that wrote them: halves of them are not."""
+    low = "bfloat16"
+    # The second's weights come from beyond these caches.
+    specs = (
+        Convolution(4, size, size, channels, 4 * channels, (1, 1), data_dtype=low, weight_dtype=low, out_dtype=low)
+        for size, channels in ((14, 256), (7, 512))
+    )
+    tiles = instruction_set(target_of("sapphirerapids"))
+    assert [choose_blocking(as_rows(spec), tiles, CORES).feature_tasks for spec in specs] == [1, CORES]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 33])
