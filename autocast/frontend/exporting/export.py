@@ -43,6 +43,7 @@ from autocast.frontend.exporting.tracing import (
     no_cache,
     no_gradients,
     no_guess,
+    uncompiled,
     unlogged,
     unmoved,
 )
@@ -184,6 +185,7 @@ def _traced(
         no_gradients(module),
         no_cache(module, kwargs),
         no_guess(),
+        uncompiled(),
         unmoved(),
         unlogged(),
         warnings.catch_warnings(),
@@ -231,7 +233,8 @@ def _decomposed(program: torch.export.ExportedProgram, leaves: Sequence[Leaf], a
     mark_conversions(program)
     pass_over_writes(program)
     mark_detached(program)
-    program = decompose(program)
+    with uncompiled():
+        program = decompose(program)
     check_signature(program)
     return Exported(program, leaves, axes)
 

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.nn.modules import transformer
 
 from autocast.errors import ImportModelError
@@ -47,6 +48,11 @@ def unlogged() -> Iterator[None]:
     finally:
         for log, level in levels.items():
             log.setLevel(level)
+
+
+def uncompiled() -> contextlib.AbstractContextManager[None]:
+    """Modules that torch makes of graphs are compiled when they are called: of about twenty two are."""
+    return _use_lazy_graph_module(True)
 
 
 @contextlib.contextmanager
