@@ -134,6 +134,12 @@ def _bitwise_not(importer: Importer, node: fx.Node) -> relax.Expr:
     return importer.emit(relax.op.logical_not(x) if dtype_of(x) == "bool" else relax.op.bitwise_not(x))
 
 
+def _is_finite(importer: Importer, node: fx.Node) -> relax.Expr:
+    x = importer.arg(node, 0, "self")
+    floating = node.all_input_nodes[0].meta["val"].is_floating_point()
+    return importer.emit(relax.op.isfinite(x if floating else cast(importer, x, "float32")))
+
+
 def _bitwise(
     importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr], logical: Callable[..., relax.Expr]
 ) -> relax.Expr:
@@ -224,13 +230,16 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
         for overload in overloads.split()
     },
     **{
-        f"{name}.{overload}": partial(_bitwise, operator=operator, logical=logical)
+        overload: partial(_bitwise, operator=operator, logical=logical)
         for name, operator, logical in (
-            ("bitwise_and", relax.op.bitwise_and, relax.op.logical_and),
-            ("bitwise_or", relax.op.bitwise_or, relax.op.logical_or),
-            ("bitwise_xor", relax.op.bitwise_xor, relax.op.logical_xor),
+            ("and", relax.op.bitwise_and, relax.op.logical_and),
+            ("or", relax.op.bitwise_or, relax.op.logical_or),
+            ("xor", relax.op.bitwise_xor, relax.op.logical_xor),
         )
-        for overload in ("Tensor", "Scalar", "Scalar_Tensor")
+        for overload in (
+            *(f"bitwise_{name}.{kind}" for kind in ("Tensor", "Scalar", "Scalar_Tensor")),
+            *(f"__{name}__.{kind}" for kind in ("Tensor", "Scalar")),  # in what torch splits others into
+        )
     },
     "amax.default": partial(_extreme, operator=relax.op.max),
     "amin.default": partial(_extreme, operator=relax.op.min),
@@ -250,6 +259,7 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
     "fmax.default": partial(_extreme_of_numbers, operator=relax.op.maximum),
     "fmin.default": partial(_extreme_of_numbers, operator=relax.op.minimum),
     "hypot.default": _hypotenuse,
+    "isfinite.default": _is_finite,
     "rsub.Scalar": _subtract_from,
     "logical_not.default": partial(_logical, operator=relax.op.logical_not),
     "logical_and.default": partial(_logical, operator=relax.op.logical_and),

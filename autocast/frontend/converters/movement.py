@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from autocast.errors import ImportModelError
 from autocast.frontend.converters.helpers import Converter, axis_of, cast, dims
 from autocast.frontend.exporting.conditions import never_negative
+from autocast.frontend.importing.found_sizes import match_place
 from autocast.frontend.importing.importer import Importer
 from autocast.ir import dtype_of, is_constant, is_tensor
 
@@ -50,10 +51,41 @@ def _unbind(importer: Importer, node: fx.Node) -> list[relax.Expr]:
 def _slice(importer: Importer, node: fx.Node) -> relax.Expr:
     x, step = importer.arg(node, 0, "self"), importer.arg(node, 4, "step", 1)
     axis = axis_of(x, node.args[1] if len(node.args) > 1 else 0)
+    count = node.meta["val"].shape[axis]
+    if not isinstance(count, int) and not importer.found.knows(count):
+        return _slice_that_values_end(importer, node, x, axis)
     start, end = slice_bounds(importer, node, dims(x)[axis], axis, 2)
     if isinstance(start, int) and start == 0 and step == 1 and same_size(end, dims(x)[axis]):
         return x
     return importer.emit(relax.op.strided_slice(x, [axis], [start], [end], [step], assume_inbound=True))
+
+
+def _slice_that_values_end(importer: Importer, node: fx.Node, x: relax.Expr, axis: int) -> relax.Expr:
+    """`x[a:b]` by numbers that may be below 0 or beyond the axis, for all that torch knows: computed as tensors, as no
+    size is below 0."""
+    size, step = dims(x)[axis], int(importer.arg(node, 4, "step", 1))
+    start, end = (_place(importer, node, at, size) for at in (2, 3))
+    missing = importer.emit(relax.op.maximum(importer.emit(relax.op.subtract(end, start)), relax.const(0, "int64")))
+    count, value = importer.emit(relax.op.add(missing, relax.const(step - 1, "int64"))), node.meta["val"].shape[axis]
+    count = importer.emit(relax.op.floor_divide(count, relax.const(step, "int64")))
+    builder = importer.block_builder
+    importer.found.match_count(builder, count, value, node.args[0].meta["val"].shape[axis])
+    begin = match_place(builder, start, builder.get_unique_name("begin"))
+    end = begin + importer.dim(value) * step
+    return importer.emit(relax.op.strided_slice(x, [axis], [begin], [end], [step], assume_inbound=True))
+
+
+def _place(importer: Importer, node: fx.Node, at: int, size: Any) -> relax.Expr:
+    """A slice's bound, counted from the start and within the axis, as a 0-d tensor."""
+    given, whole = node.args[at] if len(node.args) > at else None, importer.number(size, "int64")
+    if given is None or (isinstance(given, int) and given >= sys.maxsize):
+        return whole if at == 3 else importer.number(0, "int64")
+    value = (
+        importer.numbers[given] if given in importer.numbers else importer.number(importer.arg(node, at, ""), "int64")
+    )
+    zero = relax.const(0, "int64")
+    counted = relax.op.where(relax.op.less(value, zero), relax.op.add(value, whole), value)
+    return importer.emit(relax.op.maximum(relax.op.minimum(importer.emit(counted), whole), zero))
 
 
 def slice_bounds(importer: Importer, node: fx.Node, size: Any, axis: int, position: int) -> tuple[Any, Any]:

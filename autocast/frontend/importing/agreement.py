@@ -23,7 +23,8 @@ class Importer(Protocol):
 
 @contextmanager
 def agreeing(importer: Importer, node: fx.Node) -> Iterator[None]:
-    """While this is active, the operands of an elementwise node, or of a `cat`, have the same names of the same sizes.
+    """While this is active, the operands of an elementwise node, or of a `cat`, have the same names of the same sizes,
+    and masks of attention those of queries and keys.
 
     Before::                                        After::
 
@@ -44,18 +45,19 @@ def agreeing(importer: Importer, node: fx.Node) -> Iterator[None]:
 
 def _renamed(importer: Importer, node: fx.Node) -> Iterator[tuple[fx.Node, list[Any]]]:
     """The operands some of whose sizes have other names than others', and these names."""
-    skipped = _joined(node)
-    if skipped is None:
+    compared = _compared(importer, node)
+    if compared is None:
         return
-    shapes = {one: dims(importer.env[one]) for one in node.all_input_nodes if _has_shape(importer, one)}
+    operands, skipped, leading = compared
+    shapes = {one: dims(importer.env[one]) for one in operands if _has_shape(importer, one)}
     if all(isinstance(size, int) for shape in shapes.values() for size in shape):
         return
     for operand, shape in shapes.items():
         sizes = [
-            size if isinstance(size, int) or axis == skipped else _leader(axis, shapes.values())
+            size if isinstance(size, int) or axis == skipped else _leader(axis, [*leading, *shapes.values()])
             for axis, size in zip(range(-len(shape), 0), shape, strict=True)
         ]
-        renamed = any(not isinstance(a, int) and not a.same_as(b) for a, b in zip(sizes, shape, strict=True))
+        renamed = any(not (isinstance(b, int) or b.same_as(a)) for a, b in zip(sizes, shape, strict=True))
         if renamed and not same_shape(sizes, shape):
             yield operand, sizes
 
@@ -64,6 +66,16 @@ def _leader(axis: int, shapes: Iterable[Sequence[Any]]) -> Any:
     """The size along an axis: a number where one is known, but for those that are broadcast, else the first name."""
     sizes = [shape[axis] for shape in shapes if len(shape) >= -axis and shape[axis] != 1]
     return next((size for size in sizes if isinstance(size, int)), sizes[0])
+
+
+def _compared(importer: Importer, node: fx.Node) -> tuple[list[fx.Node], int, list[Sequence[Any]]] | None:
+    """The operands that must agree, the axis along which they need not, and what they agree with beside each other."""
+    if node.target is not torch.ops.aten.scaled_dot_product_attention.default:
+        skipped = _joined(node)
+        return None if skipped is None else (node.all_input_nodes, skipped, [])
+    mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
+    query, key = (dims(importer.env[operand]) for operand in node.args[:2])
+    return [operand for operand in node.all_input_nodes if operand is mask], 0, [[*query[:-1], key[-2]]]
 
 
 def _joined(node: fx.Node) -> int | None:

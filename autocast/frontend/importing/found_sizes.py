@@ -41,7 +41,7 @@ _COUNTING = ("arange.default", "arange.start", "arange.start_step")
 _BY_TENSOR = ("select.int",)
 
 #: Operators whose converters find sizes of their results; those of others are left to torch.
-FINDING = ("index.Tensor", "masked_select.default", "nonzero.default")
+FINDING = ("index.Tensor", "masked_select.default", "nonzero.default", "slice.Tensor")
 
 #: Relations of sympy, as those of `autocast.runtime.found_sizes`, and whether the sides change places.
 _RELATIONS = {
@@ -118,12 +118,20 @@ class FoundSizes:
             shape, expr = _shape(builder, value), size.node.expr
             self._matched(builder, shape, {_symbol(size)}, lambda: relax.ShapeType([self.size(expr)]))
 
+    def match_count(
+        self, builder: PlacedBuilder, count: relax.Expr, size: torch.SymInt, of: torch.SymInt | int
+    ) -> None:
+        """How many of `of` elements an operator takes, which a 0-d tensor says, as the size that torch calls it."""
+        symbol = _symbol(size)
+        own = {Condition("<=", sympy.Integer(0), symbol), Condition("<=", symbol, sympy.sympify(of))}
+        self.conditions = [condition for condition in self.conditions if condition not in own]
+        self._matched(builder, _shape(builder, count), {symbol}, lambda: relax.ShapeType([self.size(symbol)]))
+
     def match_computed(self, builder: PlacedBuilder, value: relax.Expr, size: torch.SymInt) -> tirx.Var:
         """The whole number that a 0-d tensor holds as the size that torch computes of others by floating-point ones."""
         expr = size.node.expr
         self.known |= expr.free_symbols
-        self.symbols[str(expr)] = variable = tirx.Var(f"rounded{len(self.symbols)}", "int64")
-        builder.match_cast(_shape(builder, value), relax.ShapeType([variable]))
+        self.symbols[str(expr)] = variable = match_place(builder, value, f"rounded{len(self.symbols)}")
         return variable
 
     def _matched(self, builder: PlacedBuilder, value: relax.Expr, new: set[sympy.Symbol], ty: _Type) -> relax.Var:
@@ -150,6 +158,13 @@ class FoundSizes:
         self.symbols.update(sizes)
         builder.match_cast(builder.emit(call), relax.ShapeType(list(sizes.values())))
         return builder.match_cast(value, ty())
+
+
+def match_place(builder: PlacedBuilder, value: relax.Expr, name: str) -> tirx.Var:
+    """The whole number that a 0-d tensor holds, which is none below 0, as one that sizes are computed of."""
+    variable = tirx.Var(name, "int64")
+    builder.match_cast(_shape(builder, value), relax.ShapeType([variable]))
+    return variable
 
 
 def _shape(builder: PlacedBuilder, value: relax.Expr) -> relax.Var:

@@ -22,7 +22,7 @@ def _convolution(b: Backward, name: str) -> list[Adjoint]:
     if b.needs[0]:
         attributes = _attributes(b.call)
         attributes["output_padding"] = _output_padding(b.call, data, weights)
-        answers[0] = getattr(op.nn, f"{name}_transpose")(b.adjoint, weights, **attributes)
+        answers[0] = _cut(getattr(op.nn, f"{name}_transpose")(b.adjoint, weights, **attributes), b.call, data)
     if b.needs[1]:
         answers[1] = OPERATORS[f"relax.grad.{name}_weight_backward"](data, weights, b.adjoint, attrs=b.call.attrs)
     return answers
@@ -65,7 +65,10 @@ def _attributes(call: relax.Call) -> dict[str, object]:
 
 
 def _output_padding(call: relax.Call, data: relax.Expr, weights: relax.Expr) -> list[int]:
-    """Rows and columns at the end that no window of the convolution reached, or that end one that did not fit."""
+    """Rows and columns at the end that no window of the convolution reached, or that end one that did not fit.
+
+    The most that there may be, where the size of an axis is known at run time only.
+    """
     attributes, axes = call.attrs, [axis for axis in str(call.attrs.data_layout) if axis not in "NC"]
     rank, paddings = len(axes), []
     for i, axis in enumerate(axes):
@@ -78,12 +81,19 @@ def _output_padding(call: relax.Call, data: relax.Expr, weights: relax.Expr) -> 
             continue
         reach = int(attributes.dilation[i]) * (kernel - 1) + 1
         begin, end = int(attributes.padding[i]), int(attributes.padding[i + rank])
-        if not isinstance(extent, int):
-            raise GradientError(
-                f"stride {stride} along an axis of {extent} pixels; expected a number of pixels known now"
-            )
-        paddings.append(extent - ((outputs - 1) * stride + reach - begin - end))
+        known = isinstance(extent, int)
+        paddings.append(extent - ((outputs - 1) * stride + reach - begin - end) if known else stride - 1)
     return paddings
+
+
+def _cut(adjoint: relax.Expr, call: relax.Call, data: relax.Expr) -> relax.Expr:
+    """The rows and columns that `data` has, where the adjoint has the most that there may be."""
+    layout, shape = str(call.attrs.data_layout), known_shape(data)
+    strides = dict(zip((axis for axis in layout if axis not in "NC"), map(int, call.attrs.strides), strict=True))
+    cut = [i for i, axis in enumerate(layout) if strides.get(axis, 1) > 1 and not isinstance(shape[i], int)]
+    if not cut:
+        return adjoint
+    return op.strided_slice(adjoint, cut, [0] * len(cut), [shape[i] for i in cut], assume_inbound=True)
 
 
 _DATA = "the transposed convolution of the adjoint; for the weights, products of data and adjoint over pixels"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -97,32 +98,62 @@ def _strided_slice(b: Backward) -> list[Adjoint]:
         axis = int(axis) % len(sizes)
         size, count = target[axis], sizes[axis]
         if not all(isinstance(value, int) for value in (first, stride, size, count)):
-            if isinstance(first, int) and first == 0 and stride == 1 and _same(size, count):
-                continue
-            raise GradientError(f"a slice of an axis of {size} elements; expected one whose bounds are known now")
+            if not (isinstance(first, int) and first == 0 and stride == 1 and _same(size, count)):
+                first = _begin(first, size, bool(b.call.attrs.assume_inbound))
+                adjoint = _surrounded(b, adjoint, sizes, axis, (first, stride, size))
+                sizes[axis] = size
+            continue
         first = min(max(first + size if first < 0 else first, 0), size - 1)
         if stride < 0:
             adjoint, first, stride = op.flip(adjoint, axis), first + (count - 1) * stride, -stride
         if stride > 1 and count > 1:
-            adjoint, sizes[axis] = _spread(b, adjoint, sizes, axis, stride), (count - 1) * stride + 1
+            flat, sizes[axis] = _apart(b, adjoint, sizes, axis, stride), (count - 1) * stride + 1
+            adjoint = b.emit(op.strided_slice(flat, [axis], [0], [sizes[axis]]))
         widths[2 * axis : 2 * axis + 2] = first, size - first - sizes[axis]
     padded = op.nn.pad(adjoint, widths) if any(widths) else adjoint
     return [padded, *[None] * len(arguments)]
+
+
+def _begin(first: Any, size: Any, inbound: bool) -> Any:
+    """Where a slice begins, counted from the start of an axis whose size is known at run time only."""
+    if isinstance(first, int) and first < 0:
+        first = first + size
+        return first if inbound else tvm.tirx.max(first, 0)
+    return first if inbound else tvm.tirx.min(first, size)
+
+
+def _surrounded(b: Backward, adjoint: relax.Expr, sizes: list, axis: int, place: tuple) -> relax.Expr:
+    """The adjoint among zeros along an axis, where sizes that are known at run time only say how many there are.
+
+    `place` is where the slice began, its step, and the size of the axis.
+    """
+    first, stride, size = place
+    if not isinstance(stride, int) or stride < 1:
+        raise GradientError(f"a slice of an axis of {size} elements by steps of {stride}; expected steps of 1 or more")
+    count = sizes[axis]
+    if stride > 1:
+        adjoint, count = _apart(b, adjoint, sizes, axis, stride), count * stride
+    after = size - first - count
+    parts = [adjoint]
+    for at, missing in ((0, first), (2, after if stride == 1 else tvm.tirx.max(after, 0))):
+        if not _same(missing, 0):
+            shape = relax.ShapeExpr([*sizes[:axis], missing, *sizes[axis + 1 :]])
+            parts.insert(at, op.zeros(shape, dtype_of(b.result)))
+    whole = op.concat(parts, axis)
+    return whole if stride == 1 else op.strided_slice(whole, [axis], [0], [size], assume_inbound=True)
 
 
 def _same(left: object, right: object) -> bool:
     return tvm.sym.Analyzer().can_prove_equal(left, right)
 
 
-def _spread(b: Backward, adjoint: relax.Expr, sizes: list, axis: int, stride: int) -> relax.Expr:
-    """`stride - 1` zeros after every element of one axis but the last."""
+def _apart(b: Backward, adjoint: relax.Expr, sizes: list, axis: int, stride: int) -> relax.Expr:
+    """`stride - 1` zeros after every element of one axis."""
     column = [*sizes[: axis + 1], 1, *sizes[axis + 1 :]]
     widths = [0] * (2 * len(column))
     widths[2 * axis + 3] = stride - 1
     padded = op.nn.pad(op.reshape(adjoint, relax.ShapeExpr(column)), widths)
-    count = sizes[axis] * stride
-    flat = b.emit(op.reshape(padded, relax.ShapeExpr([*sizes[:axis], count, *sizes[axis + 1 :]])))
-    return b.emit(op.strided_slice(flat, [axis], [0], [count - stride + 1]))
+    return b.emit(op.reshape(padded, relax.ShapeExpr([*sizes[:axis], sizes[axis] * stride, *sizes[axis + 1 :]])))
 
 
 def _scatter_elements(b: Backward) -> list[Adjoint]:

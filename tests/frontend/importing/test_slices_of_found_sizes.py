@@ -48,3 +48,35 @@ def test_slices_end_where_the_rows_do(name: str, dynamic: dict[str, tuple[str, i
         mask[torch.randperm(20, generator=generator)[:count]] = True
         for run in (compiled, in_torch):
             torch.testing.assert_close(run(x, mask), module(x, mask), rtol=0, atol=0)
+
+
+_BOUNDS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
+    "[:n]": lambda x, n: x[:n],
+    "[n:]": lambda x, n: x[n:],
+    "[n:-1]": lambda x, n: x[n:-1],
+    "[2:n]": lambda x, n: x[2:n],
+    "[1:n:3]": lambda x, n: x[1:n:3],
+    "[:, :n]": lambda x, n: x[:, :n] * 2.0,
+}
+
+
+class _Cut(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor, int], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        return self.function(x, n.item())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dynamic", [None, {"rows": ("x", 0, 2, 64)}], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", _BOUNDS)
+def test_numbers_in_tensors_end_slices_as_in_python(
+    name: str, dynamic: dict[str, tuple[str, int, int, int]] | None
+) -> None:
+    x, module = torch.randn(9, 4, generator=torch.Generator().manual_seed(0)), _Cut(_BOUNDS[name])
+    model = autocast.from_torch(module, (x, torch.tensor(3)), dynamic=dynamic, fallback="error")
+    compiled, in_torch = vm.compile(model), autocast.to_torch(model)
+    for n in (0, 1, 3, 4, 8, 9, 10, 40, -1, -3, -9, -12):
+        for run in (compiled, in_torch):
+            torch.testing.assert_close(run(x, torch.tensor(n)), module(x, torch.tensor(n)), rtol=0, atol=0)

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch._ops import OpOverload
 
 from autocast import vm
-from autocast.frontend import from_torch
+from autocast.frontend import from_torch, translate
+from autocast.frontend.splitting.decompose import split
 from autocast.frontend.splitting.foreach import FOREACH
 from autocast.frontend.splitting.splits import SPLITS
 from tests.frontend.helpers import Calls
@@ -48,6 +49,18 @@ def test_grids_are_sampled_as_torch_samples_them(sizes: tuple[int, ...], channel
         _agree(name, x, grid, *how)
         adjoint = torch.randn(2, channels, *grid.shape[1:-1], dtype=torch.float64)
         _agree(f"{name}_backward", adjoint, x, grid, *how, [True, True])
+
+
+def test_what_grids_are_split_into_is_split_no_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = []
+
+    def noted(program: Any, calls: Any, tried: Any) -> Any:
+        left.append({str(node.target) for node in calls})
+        return split(program, calls, tried)
+
+    monkeypatch.setattr(translate, "split", noted)
+    from_torch(Calls(F.grid_sample), (torch.randn(1, 2, 4, 5), torch.rand(1, 3, 3, 2)))
+    assert left == [{"aten.grid_sampler_2d.default"}, set()]
 
 
 def test_grids_of_no_numbers_make_what_torch_makes() -> None:

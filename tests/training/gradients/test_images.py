@@ -185,13 +185,44 @@ def test_batches_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module)
         torch.nn.Sequential(torch.nn.Hardtanh(-0.2, 0.2), torch.nn.AdaptiveMaxPool2d(1)),
         torch.nn.ReflectionPad2d(1),
         torch.nn.ReplicationPad2d((1, 0, 2, 1)),
+        torch.nn.Conv2d(4, 4, 2, stride=(2, 3)),
+        torch.nn.Conv2d(4, 4, 3, stride=3, padding=1, groups=2),
     ],
-    ids=["means", "maxima with equals", "reflected", "replicated"],
+    ids=["means", "maxima with equals", "reflected", "replicated", "every second window", "every third window"],
 )
 def test_images_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module) -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer)
     model = from_torch(module, (torch.randn(2, 3, 8, 6),), dynamic={"h": ("*", 2, 1, 64), "w": ("*", 3, 1, 64)})
     _check_against_torch(model, module, [torch.randn(2, 3, *size) for size in ((8, 6), (5, 13), (2, 3))])
+
+
+class _Part(torch.nn.Module):
+    """Some of the rows."""
+
+    def __init__(self, *bounds: int | None) -> None:
+        super().__init__()
+        self.rows = slice(*bounds)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[:, :, self.rows]
+
+
+class _Half(torch.nn.Module):
+    """The second half of the columns."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x[..., x.shape[-1] // 2 :]
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [_Part(0, 1), _Part(-1, None), _Part(1, None), _Part(None, -1), _Part(1, None, 2), _Part(None, None, 3), _Half()],
+    ids=["first", "last", "all but the first", "all but the last", "every second", "every third", "half"],
+)
+def test_slices_of_images_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module) -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer)
+    model = from_torch(module, (torch.randn(2, 3, 8, 6),), dynamic={"h": ("*", 2, 3, 64), "w": ("*", 3, 2, 64)})
+    _check_against_torch(model, module, [torch.randn(2, 3, *size) for size in ((8, 6), (5, 13), (3, 2))])
 
 
 def _check_against_torch(model: Model, module: torch.nn.Module, batches: list[torch.Tensor]) -> None:
