@@ -23,14 +23,17 @@ _ROUNDING: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def places(index: Any, extent: Any, outputs: Any, mode: str) -> Any:
+def places(index: Any, extent: Any, outputs: Any, mode: str, *, single: bool | None = None) -> Any:
     """Where along an axis of `extent` pixels the outputs `index` (float64, an array or a tensor) of `outputs` lie.
 
-    None for a mode that places them by something else than the two sizes (`tf_crop_and_resize`).
+    `single` says whether there is one output, where `outputs` cannot be asked. None for a mode that places them by
+    something else than the two sizes (`tf_crop_and_resize`).
     """
+    if single is None:
+        single = outputs == 1
     if mode == "align_corners":
-        return index * ((extent - 1) / (outputs - 1) if outputs > 1 else 0.0)
-    if mode == "pytorch_half_pixel" and outputs == 1:
+        return index * (0.0 if single else (extent - 1) / (outputs - 1))
+    if mode == "pytorch_half_pixel" and single:
         return index * 0.0
     scale = extent / outputs
     known = {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from unittest import mock
 
 import tvm
 from tvm import relax, te, tirx, topi
+from tvm.topi.image import resize
 
 from autocast.ir import is_tir_group, relax_functions
 from autocast.kernels.backend import Backend
@@ -31,7 +33,7 @@ def sequence(*passes: tvm.transform.Pass) -> Callable[[tvm.IRModule, Backend], t
 
 def legalize(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:
     """Operators as PrimFuncs; fusion crashes at fields of literal tuples, which legalized operators may leave."""
-    legalized = relax.transform.LegalizeOps({"relax.scatter_nd": _scatter_nd})
+    legalized = relax.transform.LegalizeOps({"relax.scatter_nd": _scatter_nd, "relax.image.resize2d": _resize2d})
     tidied = relax.transform.CanonicalizeBindings()
     return sequence(legalized, tidied, relax.transform.AnnotateTIROpPattern())(mod, backend)
 
@@ -47,6 +49,17 @@ def _scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return topi.scatter_nd(data, topi.transpose(indices, [batch, *range(batch)]), updates, call.attrs.reduction)
 
     return builder.call_te(scatter, *call.args)
+
+
+def _resize2d(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """As TVM's, which asks how often a size divides another also where it is known at run time only."""
+    divides = resize.can_convert_multiply_to_intdiv
+
+    def known_to_divide(size: tirx.Expr, other: tirx.Expr) -> bool:
+        return isinstance(size, tirx.IntImm) and bool(divides(size, other))
+
+    with mock.patch.object(resize, divides.__name__, known_to_divide):
+        return call.op.get_attr("FLegalize")(builder, call)
 
 
 def fuse(mod: tvm.IRModule, backend: Backend) -> tvm.IRModule:

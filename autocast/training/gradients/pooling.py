@@ -9,9 +9,9 @@ from tvm import ir, relax
 from tvm.relax import op
 
 from autocast.errors import GradientError
-from autocast.ir import dtype_of
 from autocast.training.gradients.registry import Adjoint, Backward, gradient
 from autocast.training.gradients.shapes import extent_of, known_shape, reshaped, shape_expr
+from autocast.training.gradients.unknown_sizes import averages, cut_windows
 from autocast.training.gradients.vision import along_axes
 
 
@@ -86,19 +86,17 @@ def _of_cut_windows(b: Backward) -> relax.Expr:
     data, attributes = b.call.args[0], b.call.attrs
     axes = [place for place, axis in enumerate(str(attributes.layout)) if axis not in "NC"]
     shape, out = known_shape(data), known_shape(b.call)
-    if not all(isinstance(shape[axis], int) for axis in axes):
-        raise GradientError(
-            f"windows of an image of {shape} with ceil_mode and count_include_pad; expected sizes along {axes} that "
-            "are known now, or one of the two"
-        )
-    matrices = {}
+    matrices: dict[int, np.ndarray | relax.Expr] = {}
     for i, axis in enumerate(axes):
         window, stride, step = (int(a[i]) for a in (attributes.pool_size, attributes.strides, attributes.dilation))
         before, after = int(attributes.padding[i]), int(attributes.padding[i + len(axes)])
+        if not isinstance(shape[axis], int):
+            matrices[axis] = cut_windows(b, axis, window, stride, step, (before, after))
+            continue
         matrix = np.zeros((out[axis], shape[axis] + before + after))
         for row, average in enumerate(matrix):
             average[row * stride :: step][:window] = 1 / len(average[row * stride :: step][:window])
-        matrices[axis] = matrix[:, before : before + shape[axis]].astype(dtype_of(data))
+        matrices[axis] = matrix[:, before : before + shape[axis]]
     return along_axes(b, b.adjoint, matrices)
 
 
@@ -109,12 +107,9 @@ def _adaptive(b: Backward) -> list[Adjoint]:
     shape, out = known_shape(data), known_shape(b.call)
     if all(out[axis] == 1 for axis in axes):
         return [op.broadcast_to(b.adjoint / extent_of(data, axes), shape_expr(data))]
-    if not all(isinstance(shape[axis], int) for axis in axes):
-        raise GradientError(
-            f"windows of an image of {shape}; expected sizes along {axes} that are known now, or windows of all. "
-            "Import the model without dynamic= for these"
-        )
-    matrices = {axis: _averages(shape[axis], out[axis]).astype(dtype_of(data)) for axis in axes}
+    matrices = {
+        axis: _averages(shape[axis], out[axis]) if isinstance(shape[axis], int) else averages(b, axis) for axis in axes
+    }
     return [along_axes(b, b.adjoint, matrices)]
 
 

@@ -32,16 +32,16 @@ def known_shape(expr: relax.Expr) -> tuple:
     return shape
 
 
-def extent_of(expr: relax.Expr, axes: Sequence[int]) -> relax.Expr:
-    """How many elements lie along axes, in the dtype of a tensor: a literal, or a 0-d tensor where the sizes are known
-    at run time only."""
-    shape = known_shape(expr)
-    known = number(math.prod(size for size in (shape[axis] for axis in axes) if isinstance(size, int)), expr)
+def extent_of(expr: relax.Expr, axes: Sequence[int], dtype: str | None = None) -> relax.Expr:
+    """How many elements lie along axes, in the dtype of a tensor or another: a literal, or a 0-d tensor where the sizes
+    are known at run time only."""
+    shape, dtype = known_shape(expr), dtype or dtype_of(expr)
+    known = relax.const(math.prod(size for size in (shape[axis] for axis in axes) if isinstance(size, int)), dtype)
     unknown = [axis for axis in axes if not isinstance(shape[axis], int)]
     if not unknown:
         return known
     extents = op.take(op.shape_to_tensor(op.shape_of(expr)), relax.const(unknown, "int64"), 0)
-    return known * op.astype(op.prod(extents), dtype_of(expr))
+    return known * op.astype(op.prod(extents), dtype)
 
 
 def rank(expr: relax.Expr) -> int:

@@ -8,15 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-import tvm
 from tvm import relax
 from tvm.relax.op import nn
 
 from autocast import Model, vm
-from autocast.errors import GradientError, TrainingModeWarning
+from autocast.errors import TrainingModeWarning
 from autocast.frontend import from_torch
 from autocast.training import MSE, SGD, Trainer
-from autocast.training.differentiate import differentiate
 from tests.training.gradients.checking import arguments, check_gradients
 from tests.training.test_architectures import assert_gradients_close, gradients_of
 
@@ -138,19 +136,6 @@ def test_running_statistics_move_towards_those_of_the_batch() -> None:
         np.testing.assert_allclose(executable.state[name].numpy(), tensor.numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_a_stride_along_an_open_axis_is_an_error_that_says_so() -> None:
-    width = tvm.tirx.Var("width", "int64")
-    x, w = (relax.Var(n, relax.TensorType(s, "float32")) for n, s in (("x", (1, 2, 8, width)), ("w", (2, 2, 3, 3))))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            y = builder.emit(nn.conv2d(x, w, strides=2))
-            loss = builder.emit_output(relax.op.sum(y))
-        builder.emit_func_output(loss)
-    with pytest.raises(GradientError, match="expected a number of pixels known now"):
-        differentiate(builder.get()["main"], [x])
-
-
 class _Sampled(torch.nn.Module):
     """Samples images where two of their channels say."""
 
@@ -187,8 +172,29 @@ def test_batches_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module)
         torch.nn.ReplicationPad2d((1, 0, 2, 1)),
         torch.nn.Conv2d(4, 4, 2, stride=(2, 3)),
         torch.nn.Conv2d(4, 4, 3, stride=3, padding=1, groups=2),
+        torch.nn.AdaptiveAvgPool2d((3, 2)),
+        torch.nn.AvgPool2d(2, 2, ceil_mode=True),
+        torch.nn.Upsample(scale_factor=(3, 2)),
+        torch.nn.Upsample(size=(5, 11)),
+        torch.nn.Upsample(scale_factor=2, mode="bilinear"),
+        torch.nn.Upsample(size=(5, 1), mode="bilinear", align_corners=True),
+        torch.nn.Upsample(scale_factor=2, mode="bicubic"),
     ],
-    ids=["means", "maxima with equals", "reflected", "replicated", "every second window", "every third window"],
+    ids=[
+        "means",
+        "maxima with equals",
+        "reflected",
+        "replicated",
+        "every second window",
+        "every third window",
+        "windows",
+        "cut windows",
+        "repeated",
+        "nearest",
+        "linear",
+        "linear from corner to corner",
+        "cubic",
+    ],
 )
 def test_images_of_any_size_have_the_gradients_of_torch(layer: torch.nn.Module) -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), layer)
