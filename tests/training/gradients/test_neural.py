@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 from tvm.relax.op import nn
 
+from autocast import amp, from_relax, vm
 from autocast.errors import GradientError
 from autocast.operators import own
 from autocast.training.differentiate import differentiate
@@ -237,3 +238,25 @@ def test_weights_of_nll_loss_have_no_gradient_and_the_error_says_what_to_do():
     assert differentiate(function, function.params[:1]) is not None
     with pytest.raises(GradientError, match=r"relax\.nn\.nll_loss.*train with constant weights"):
         differentiate(function, function.params[2:])
+
+
+@pytest.mark.parametrize("low", [False, True], ids=["float32", "mixed"])
+def test_a_bias_may_have_names_of_its_own_for_the_sizes_of_scores(low: bool) -> None:
+    n, m = (tvm.tirx.Var(name, "int64") for name in "nm")
+    shapes = [(1, n, 2, 8)] * 3 + [(1, 2, n, m)]
+    params = [relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in zip("qkvb", shapes, strict=True)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            attended = builder.emit(nn.attention(*params))
+            loss = builder.emit_output(relax.op.sum(relax.op.multiply(attended, attended)))
+        builder.emit_func_output(loss)
+    model = from_relax(tvm.IRModule({"main": differentiate(builder.get()["main"], params)}))
+    torch.manual_seed(0)
+    operands = [torch.randn(1, 5, 2, 8) for _ in range(3)] + [torch.randn(1, 2, 5, 5)]
+    _, *got = vm.compile(amp.autocast(model) if low else model)(*operands)
+
+    wanted = [operand.clone().requires_grad_() for operand in operands]
+    _torch_attention()(*wanted).square().sum().backward()
+    for one, other in zip(got, wanted, strict=True):
+        torch.testing.assert_close(torch.as_tensor(one), other.grad, rtol=0, atol=5e-2 if low else 1e-5)
