@@ -15,12 +15,12 @@ from autocast.errors import UnsupportedError
 from autocast.frontend.splitting.reserved import in_writing
 from autocast.ir import all_bindings, first_order, op_name, relax_functions, whereabouts, with_functions
 from autocast.ir.private import private_functions, recursive_functions
-from autocast.kernels.fallback.legalized import unfit
 from autocast.kernels.phases.expand import expand_operators
 from autocast.kernels.phases.integers import multiply_integers
 from autocast.kernels.phases.widen import multiply_in_float32
 from autocast.kernels.storage import LOW
 from autocast.model.value import OTHER_NAMES, Model, updates_of, written_of
+from autocast.operators.dtypes import unfit
 from autocast.runtime.tensors import from_tensor
 from autocast.torch_target.asked import Value
 from autocast.torch_target.control_flow import ControlFlow
@@ -34,9 +34,6 @@ from autocast.torch_target.rows import ROWS
 from autocast.torch_target.rows.gradients import is_fused
 from autocast.torch_target.rows.torch_calls import is_of_torch
 from autocast.torch_target.statistics import is_over_batch
-
-#: Of whole numbers of fewer than 64 bits these have neither a kernel of ours nor one of torch's.
-_AVERAGES = ("relax.mean", "relax.std", "relax.variance")
 
 _ATTENTION_BACKWARD = "relax.grad.attention_backward"
 _BATCH_NORM_BACKWARD = "relax.grad.batch_norm_backward"
@@ -171,7 +168,7 @@ def _check(mod: tvm.IRModule, known: Collection[str]) -> None:
                 and getattr(value.op, "name_hint", "") not in known
             ):
                 unknown[_name(value)] += 1
-            dtype, advice = unfit(value) if op_name(value) in _AVERAGES else ("", "")
+            dtype, advice = unfit(value, kernels=False)
             if advice:
                 raise UnsupportedError(
                     f"to_torch: torch does not compute {op_name(value)} of {dtype}, bound to "

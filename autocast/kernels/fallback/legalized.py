@@ -8,38 +8,16 @@ import tvm
 from tvm import relax
 
 from autocast.errors import UnsupportedError
-from autocast.ir import all_bindings, dtype_of, is_tensor, op_name, relax_functions, shape_of, whereabouts
+from autocast.ir import all_bindings, dtype_of, op_name, relax_functions, shape_of, whereabouts
 from autocast.kernels.storage import computes, is_narrow
 from autocast.operators import Kind, is_kind
+from autocast.operators.dtypes import unfit
 
 #: Operators that the virtual machine runs itself.
 _BUILT_IN = (
     *("relax.null_value", "relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape"),
     *("relax.hint_on_device", "relax.to_vdevice"),
 )
-
-
-_INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-#: A mean of int64 is a whole number, as TVM types it.
-_BELOW_INT64 = ("bool", *_INTEGERS[:6])
-
-_FLOATS = "floating-point numbers: try R.astype(x, 'float32') before"
-_TRUTH = "truth values: try R.not_equal(x, R.const(0, ...)) before"
-_NUMBERS = "numbers: try R.astype(x, 'int64') before"
-
-#: Operator -> the dtypes of a first operand for which TVM has a type and no code, and what to try.
-_WITHOUT_CODE = {
-    "relax.atan2": (_INTEGERS, _FLOATS),
-    "relax.mean": (_BELOW_INT64, _FLOATS),
-    "relax.power": (_INTEGERS, "floating-point numbers, or a square: try R.astype(x, 'float64') before, or R.multiply"),
-    "relax.std": (("bool", *_INTEGERS), _FLOATS),
-    "relax.variance": (_BELOW_INT64, _FLOATS),
-    **{f"relax.logical_{name}": (_INTEGERS, _TRUTH) for name in ("and", "not", "or")},
-    **{
-        f"relax.{name}": (("bool",), _NUMBERS)
-        for name in ("collapse_sum_like", "collapse_sum_to", "cumprod", "cumsum", "einsum", "outer")
-    },
-}
 
 
 def check_operands(mod: tvm.IRModule) -> tvm.IRModule:
@@ -54,7 +32,7 @@ def check_operands(mod: tvm.IRModule) -> tvm.IRModule:
     """
     for var, function in relax_functions(mod):
         for binding in all_bindings(function.body):
-            dtype, advice = unfit(binding.value)
+            dtype, advice = unfit(binding.value, kernels=True)
             if advice:
                 raise UnsupportedError(
                     f"compile: there is no kernel for {op_name(binding.value)} of {dtype}, bound to "
@@ -78,15 +56,6 @@ def check_legalized(mod: tvm.IRModule) -> tvm.IRModule:
         Some are not: mostly for want of the shape or dtype of an operand.
     """
     return _check(mod, lambda call: True)
-
-
-def unfit(value: relax.Expr) -> tuple[str, str]:
-    """The dtype that an operator has no code for, and what to try; empty where it has."""
-    dtypes, advice = _WITHOUT_CODE.get(op_name(value) or "", ((), ""))
-    operand = value.args[0] if advice else None
-    operand = operand.fields[0] if isinstance(operand, relax.Tuple) else operand
-    dtype = str(dtype_of(operand)) if operand is not None and is_tensor(operand) else ""
-    return (dtype, advice) if dtype in dtypes else ("", "")
 
 
 def _computes_narrow(value: relax.Expr) -> bool:

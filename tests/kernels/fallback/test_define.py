@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +11,6 @@ import torch
 import tvm
 from tvm import relax
 
-from autocast.errors import UnsupportedError
 from tests.kernels.modules import module, run
 
 op = relax.op
@@ -186,26 +183,3 @@ def test_truth_values_are_moved_to_another_layout(pad: bool | None) -> None:
     assert got.shape == (1, 2, 3)
     assert got.reshape(-1)[:5].tolist() == x[0].tolist()
     assert pad is None or got[0, 1, 2]
-
-
-@pytest.mark.parametrize("dtype", ["int32", "uint8"])
-def test_powers_of_integers_are_refused_by_name(dtype: str) -> None:
-    with pytest.raises(UnsupportedError, match=rf"no kernel for relax\.power of {dtype}, bound to .* try R\.astype"):
-        run(module(op.power, ((4,), dtype), ((4,), dtype)), np.ones(4, dtype), np.ones(4, dtype))
-
-
-@pytest.mark.parametrize(
-    ("function", "dtype", "advice"),
-    [
-        (lambda x: op.mean(x, [1]), "int32", "R.astype(x, 'float32')"),
-        (lambda x: op.std(x, [1]), "int64", "R.astype(x, 'float32')"),
-        (lambda x: op.variance(x, [1]), "bool", "R.astype(x, 'float32')"),
-        (lambda x: op.atan2(x, x), "int16", "R.astype(x, 'float32')"),
-        (op.logical_not, "int32", "R.not_equal(x, R.const(0, ...))"),
-        (lambda x: op.cumsum(x, 0), "bool", "R.astype(x, 'int64')"),
-        (lambda x: op.einsum([x, x], "ij,kj->ik"), "bool", "R.astype(x, 'int64')"),
-    ],
-)
-def test_operators_that_tvm_types_and_has_no_code_for_are_refused(function: Any, dtype: str, advice: str) -> None:
-    with pytest.raises(UnsupportedError, match=rf"no kernel for relax\.\w+ of {dtype}, bound to .*{re.escape(advice)}"):
-        run(module(function, ((3, 5), dtype)), np.ones((3, 5), dtype))
