@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import onnx
 import tvm
 from tvm import relax
+from tvm_ffi import structural_equal
 
 from autocast.errors import UnsupportedError
 from autocast.frontend.importing.loops import fields_of, looped, sequence
 from autocast.frontend.onnx.functions import graphs_of
 from autocast.frontend.onnx.loops import goes_on_always
 from autocast.frontend.onnx.sizes import Sizes
-from autocast.ir import dtype_of, is_constant, shape_of
+from autocast.ir import dtype_of, is_constant, lacks_dtype, shape_of
 
 op = relax.op
 
@@ -28,6 +29,8 @@ class Importer(Protocol):
     _sizes: Sizes
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None: ...
+
+    def _with_sizes(self, name: str, value: relax.Expr, known: Mapping[int, Any]) -> relax.Expr: ...
 
 
 def branches(importer: Importer, node: onnx.NodeProto) -> None:
@@ -43,13 +46,24 @@ def branches(importer: Importer, node: onnx.NodeProto) -> None:
         sequence(importer.bb, partial(results_of, importer, graph))
         for graph in (graphs["then_branch"], graphs["else_branch"])
     )
-    types = [[described(field) for field in one.body.ty.fields] for one in (then, other)]
-    if types[0] != types[1]:
+    types = [[_described(field) for field in one.body.ty.fields] for one in (then, other)]
+    results = fields_of(importer.bb, relax.If(condition, then, other))
+    if any(lacks_dtype(one.ty) or one.ty.ndim < 0 for one in results):
         raise UnsupportedError(
-            f"its branches return {', '.join(types[0])} and {', '.join(types[1])}; expected the same dtypes and sizes. "
-            "If an input decides which is taken, give its value, constants={...}; a size, dynamic={...}"
+            f"its branches return {', '.join(types[0])} and {', '.join(types[1])}; expected the same dtypes and numbers "
+            "of axes. If an input decides which is taken, give its value, constants={...}; a size, dynamic={...}"
         )
-    importer._nodes.update(zip(node.output, fields_of(importer.bb, relax.If(condition, then, other)), strict=False))
+    pairs = zip(then.body.ty.fields, other.body.ty.fields, strict=True)
+    for name, result, pair in zip(node.output, results, pairs, strict=False):
+        importer._nodes[name] = importer._with_sizes(name, result, _common(*pair))
+
+
+def _common(then: relax.TensorType, other: relax.TensorType) -> dict[int, Any]:
+    """The sizes that tensors of two types both have, by axis."""
+    shapes = [shape_of(relax.Var("x", one)) for one in (then, other)]
+    if None in shapes:
+        return {}
+    return {axis: size for axis, (size, same) in enumerate(zip(*shapes, strict=True)) if structural_equal(size, same)}
 
 
 def trip_count(importer: Importer, node: onnx.NodeProto) -> relax.Expr | None:
@@ -125,11 +139,16 @@ def _scalar(importer: Importer, value: relax.Expr) -> relax.Expr:
 
 
 def described(type: tvm.ir.Type) -> str:
+    """A type whose sizes are known, as an error writes it."""
+    if shape_of(relax.Var("x", type)) is None:
+        raise UnsupportedError(f"a branch or a step returns {type}, whose sizes depend on values; expected fixed ones")
+    return _described(type)
+
+
+def _described(type: relax.TensorType) -> str:
     var = relax.Var("x", type)
     sizes = shape_of(var)
-    if sizes is None:
-        raise UnsupportedError(f"a branch or a step returns {type}, whose sizes depend on values; expected fixed ones")
-    return f"{dtype_of(var)}[{', '.join(map(str, sizes))}]"
+    return f"{dtype_of(var)}[{', '.join(['?'] * type.ndim if sizes is None else map(str, sizes))}]"
 
 
 def captured_by(body: onnx.GraphProto) -> Iterator[str]:

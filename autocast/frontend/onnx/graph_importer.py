@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -88,18 +88,19 @@ class GraphImporter(tvm_onnx.ONNXGraphImporter):
                     self._check(where, name, self._nodes[name], self._inferred[name])
                 if name in self._outputs and isinstance(self._nodes[name].ty, relax.ShapeType):
                     self._nodes[name] = self.bb.emit(relax.op.shape_to_tensor(self._nodes[name]))
-                if self._depth == 1 and name in self._nodes:
+                if name in self._nodes:
                     self._nodes[name] = self._with_sizes(name, self._nodes[name])
         self._depth -= 1
 
-    def _with_sizes(self, name: str, value: relax.Expr) -> relax.Expr:
-        """A result whose sizes depend on values, with a name for each that ONNX does not know either."""
+    def _with_sizes(self, name: str, value: relax.Expr, known: Mapping[int, Any] = MappingProxyType({})) -> relax.Expr:
+        """A result whose sizes depend on values, with a name for each that nobody knows; within a branch or a step
+        they have none."""
         is_known = not isinstance(value.ty, relax.TensorType) or shape_of(value) is not None or lacks_dtype(value.ty)
-        if is_known or value.ty.ndim < 1:
+        if is_known or value.ty.ndim < 1 or self._depth > 1:
             return value
         dims = self._inferred[name].type.tensor_type.shape.dim if name in self._inferred else ()
-        known = {axis: dim.dim_value for axis, dim in enumerate(dims) if dim.HasField("dim_value")}
-        return self.bb.match_cast(value, sized(value, name, known))
+        said = {axis: dim.dim_value for axis, dim in enumerate(dims) if dim.HasField("dim_value")}
+        return self.bb.match_cast(value, sized(value, name, {**said, **known}))
 
     def _operator(self, node: onnx.NodeProto) -> None:
         """By a converter of ours, or by TVM's importer, of operands whose sizes agree."""

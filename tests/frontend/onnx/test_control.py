@@ -65,6 +65,28 @@ def test_an_if_runs_the_branch_that_its_condition_chooses() -> None:
         compare(model, random(3, 2), np.array(flag))
 
 
+def test_an_if_may_return_other_sizes_in_each_branch() -> None:
+    model = model_of(
+        """
+        main (float[N, 2] x, bool flag, bool nested) => (float[M, 2] y) <float[2, 2] w = {1, 2, 3, 4}> {
+            rows = If (flag) <
+                then_branch = then () => (float[N, 2] a) { a = Relu (x) },
+                else_branch = other () => (float[K, 2] b) {
+                    b = If (nested) <
+                        then_branch = twice () => (float[L, 2] c) { c = Concat <axis = 0> (x, x) },
+                        else_branch = thrice () => (float[L, 2] d) { d = Concat <axis = 0> (x, x, x) }
+                    >
+                }
+            >
+            products = MatMul (rows, w)
+            y = Softmax <axis = 0> (products)
+        }
+        """
+    )
+    for flag, nested in ((True, False), (False, True), (False, False)):
+        compare(model, random(3, 2), np.array(flag), np.array(nested))
+
+
 #: A step of a network for each of two rates, of which one squeezes what would be no vector at the other's length; as
 #: exporters write a cell that takes vectors.
 _RATES = """
@@ -307,7 +329,12 @@ def test_a_loop_of_known_length_may_change_the_sizes_of_its_states() -> None:
             .replace(", float[2] row)", ")"),
             "expected the same dtypes and sizes",
         ),
-        (_BRANCHES.replace("c = Mul (x, b)", "c = Concat <axis = 0> (x, x)"), "its branches return"),
+        (
+            _BRANCHES.replace("(float[N, 2] y,", "(float y,").replace(
+                "c = Mul (x, b)", "c = ReduceSum <keepdims = 0> (x)"
+            ),
+            "its branches return .* expected the same dtypes and numbers of axes",
+        ),
     ],
 )
 def test_loops_and_branches_whose_sizes_depend_on_values_are_refused(text: str, message: str) -> None:

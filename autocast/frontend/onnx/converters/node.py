@@ -168,7 +168,7 @@ def shape(tensor: relax.Expr) -> tuple[Any, ...]:
     return known
 
 
-def sized(tensor: relax.Expr, name: str, known: Mapping[int, int]) -> relax.TensorType:
+def sized(tensor: relax.Expr, name: str, known: Mapping[int, Any]) -> relax.TensorType:
     """The type of a tensor whose sizes depend on values: those that are known by axis, and names for the others."""
     axes = range(tensor.ty.ndim)
     sizes = [known[axis] if axis in known else tirx.Var(f"{variable_name(name)}_{axis}", "int64") for axis in axes]
