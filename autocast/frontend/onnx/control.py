@@ -50,8 +50,9 @@ def branches(importer: Importer, node: onnx.NodeProto) -> None:
     results = fields_of(importer.bb, relax.If(condition, then, other))
     if any(lacks_dtype(one.ty) or one.ty.ndim < 0 for one in results):
         raise UnsupportedError(
-            f"its branches return {', '.join(types[0])} and {', '.join(types[1])}; expected the same dtypes and numbers "
-            "of axes. If an input decides which is taken, give its value, constants={...}; a size, dynamic={...}"
+            f"its branches return {', '.join(types[0])} and {', '.join(types[1])}; expected the same dtypes and "
+            "numbers of axes. If an input decides which is taken, give its value, constants={...}; a size, "
+            "dynamic={...}"
         )
     pairs = zip(then.body.ty.fields, other.body.ty.fields, strict=True)
     for name, result, pair in zip(node.output, results, pairs, strict=False):
