@@ -116,14 +116,13 @@ def _export(
     derivatives = Derivatives()
     try:
         try:
-            with derivatives:
-                exported, program = _exported(module, args, kwargs, leaves, axes)
+            exported, program = _exported(module, args, kwargs, leaves, axes, derivatives)
         except Exception as error:
             if not derivatives.names:
                 raise
             try:
                 with traced_below_autograd(module):
-                    exported, program = _exported(module, args, kwargs, leaves, axes)
+                    exported, program = _exported(module, args, kwargs, leaves, axes, contextlib.nullcontext())
                 exported = replace(exported, derivatives=tuple(sorted(derivatives.names)))
             except Exception as of_derivatives:
                 raise (of_derivatives if axes else error) from None
@@ -152,21 +151,23 @@ def _exported(
     kwargs: dict[str, Any],
     leaves: Sequence[Leaf],
     axes: Sequence[DynamicAxis],
+    noting: contextlib.AbstractContextManager[Any],
 ) -> tuple[Exported, torch.export.ExportedProgram]:
-    """What is imported of a module, and the program that torch exported; where torch could not prove what it assumes of
-    the sizes along `axes`, one of which it proves nothing."""
-    try:
-        program, decisions = _traced(module, args, kwargs, leaves, axes)
-    except Exception as error:
-        tried = to_be_tried(axes)
-        if not tried or not any(text in str(error) for text in _UNPROVEN):
-            raise
+    """What is imported of a module, and the program that torch exported while `noting` what the module calls; where
+    torch could not prove what it assumes of the sizes along `axes`, one of which it proves nothing."""
+    with noting:
         try:
-            (program, decisions), axes = _traced(module, args, kwargs, leaves, tried), tried
-        except Exception:
-            raise error from None
-        if not can_all_be_tried(program):
-            raise
+            program, decisions = _traced(module, args, kwargs, leaves, axes)
+        except Exception as error:
+            tried = to_be_tried(axes)
+            if not tried or not any(text in str(error) for text in _UNPROVEN):
+                raise
+            try:
+                (program, decisions), axes = _traced(module, args, kwargs, leaves, tried), tried
+            except Exception:
+                raise error from None
+            if not can_all_be_tried(program):
+                raise
     with no_gradients(module), noted_decisions() as of_tables:
         exported = _decomposed(program, leaves, axes)
     return replace(exported, decisions=[*decisions, *of_tables]), program

@@ -55,6 +55,9 @@ class PackedSequences:
         self._batches: dict[int, tuple[torch.Tensor, Batch]] = {}
         self._padded: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._batches)
+
     def batch(self, sizes: Any) -> Batch | None:
         """The batch that torch's `batch_sizes` are of; None where it is none, or something else."""
         if not isinstance(sizes, torch.Tensor):  # torch 2.11's compiler, in a branch, knows no `id` of what is none

@@ -89,6 +89,10 @@ def _layers(
 _NAMES: Mapping[Any, str] = {getattr(torch, name): name for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
 
 
+#: What calls concern recurrent layers before anything is packed.
+_BEGINNING = frozenset((*_NAMES, torch._pack_padded_sequence))
+
+
 class whole_recurrences(TorchFunctionMode):
     """While this is active, torch's recurrent layers are written with one operator for each direction of a layer."""
 
@@ -97,7 +101,7 @@ class whole_recurrences(TorchFunctionMode):
         self.sequences = PackedSequences()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        written = None if kwargs else self._written(func, *args)
+        written = self._written(func, *args) if not kwargs and (self.sequences or func in _BEGINNING) else None
         return func(*args, **(kwargs or {})) if written is None else written
 
     def _written(self, func: Any, *args: Any) -> Any:

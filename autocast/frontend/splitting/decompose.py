@@ -13,7 +13,7 @@ from torch import fx
 from torch._decomp import core_aten_decompositions, decomposition_table
 from torch._export import utils
 from torch._ops import OpOverload
-from torch.export import ExportedProgram
+from torch.export import ExportedProgram, exported_program
 from torch.utils import _pytree as pytree
 
 from autocast.errors import ImportModelError
@@ -29,6 +29,9 @@ aten = torch.ops.aten
 
 #: How torch asks its dispatcher which operators are composite: a part of torch that it may do without some day.
 _ask: Callable[[], None] | None = getattr(utils, "_materialize_cpp_cia_ops", None)
+
+#: How torch asks which operators it lets others split in their own way; as `_ask`.
+_composites: Callable[[], set[Any]] | None = getattr(exported_program, "_collect_all_valid_cia_ops", None)
 
 #: Operators that torch would split, and that Relax has as one operator (see the converters of the same names).
 KEEP_WHOLE = (
@@ -145,7 +148,31 @@ def decompose(program: ExportedProgram) -> ExportedProgram:
     for operator in (*KEEP_WHOLE, *_SPLIT_WRONGLY):
         if operator in table:
             del table[operator]
-    return _run(program, {**table, **{operator: SPLITS[operator] for operator in SPLITS if operator in table}})
+    table = {**table, **{operator: SPLITS[operator] for operator in SPLITS if operator in table}}
+    with _split_by_dispatcher(table) as others:
+        return _run(program, others)
+
+
+@contextlib.contextmanager
+def _split_by_dispatcher(table: dict[Any, Callable[..., Any]]) -> Iterator[dict[Any, Callable[..., Any]]]:
+    """The table without the operators that torch's dispatcher splits as it says.
+
+    torch would write some ten functions for each of these 470 operators, and take them back after: a third of what a
+    small model takes.
+    """
+    if _composites is None:
+        yield table
+        return
+    known = {operator for operator, split in table.items() if _is_dispatchers(split)}
+    exported_program._collect_all_valid_cia_ops = lambda: _composites() - known
+    try:
+        yield {operator: split for operator, split in table.items() if operator not in known}
+    finally:
+        exported_program._collect_all_valid_cia_ops = _composites
+
+
+def _is_dispatchers(split: Callable[..., Any]) -> bool:
+    return isinstance(split, functools.partial) and split.func.__qualname__.startswith("_get_decomp_for_cia.")
 
 
 def split(program: ExportedProgram, calls: Iterable[fx.Node], tried: set[Call]) -> ExportedProgram | None:

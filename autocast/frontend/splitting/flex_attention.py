@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,16 +18,19 @@ from torch.overrides import TorchFunctionMode
 aten = torch.ops.aten
 
 
-class written_flex_attention(TorchFunctionMode):
+def written_flex_attention(program: ExportedProgram) -> contextlib.AbstractContextManager[Any]:
     """While this is active, calls of torch's operator `flex_attention` in a program are calls of what it computes."""
+    parts = [part for part in program.graph_module.modules() if isinstance(part, fx.GraphModule)]
+    if not any(part.graph.find_nodes(op="call_function", target=flex_attention) for part in parts):
+        return contextlib.nullcontext()
+    for node in program.graph.find_nodes(op="call_function", target=flex_attention):
+        score_mod, mask_mod = node.args[3], node.args[4][-1]
+        _prepare(getattr(program.graph_module, score_mod.target), places=slice(1, 5))
+        _prepare(getattr(program.graph_module, mask_mod.target), places=slice(0, 4))
+    return _Written()
 
-    def __init__(self, program: ExportedProgram) -> None:
-        super().__init__()
-        for node in program.graph.find_nodes(op="call_function", target=flex_attention):
-            score_mod, mask_mod = node.args[3], node.args[4][-1]
-            _prepare(getattr(program.graph_module, score_mod.target), places=slice(1, 5))
-            _prepare(getattr(program.graph_module, mask_mod.target), places=slice(0, 4))
 
+class _Written(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         called = _attend if func is flex_attention else func
         return called(*args, **(kwargs or {}))
