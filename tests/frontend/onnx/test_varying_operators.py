@@ -94,7 +94,7 @@ def test_products_of_sizes_in_another_order_are_the_same_size() -> None:
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("node", ["Conv <{}> (x, w)", "MaxPool <{}, kernel_shape = [3, 3]> (x)"])
 def test_windows_are_padded_as_sizes_need(node: str, mode: str) -> None:
-    for stride in (1, 2, 3):
+    for stride in (1, 3):
         what = node.format(f'auto_pad = "{mode}", strides = [{stride}, {stride}]')
         weight = ", ".join(f"{number:.3f}" for number in random(2 * 2 * 9).reshape(-1))
         text = f"(float[B, 2, H, W] x) => (float[B, 2, K, L] y) <float[2, 2, 3, 3] w = {{{weight}}}> {{ y = {what} }}"
@@ -176,8 +176,15 @@ _MODES = [
 _DIFFERENT = ("align_corners", "pytorch_half_pixel")
 
 
-@pytest.mark.parametrize("mode", [mode for mode in _MODES if not any(one in mode for one in _DIFFERENT)])
-@pytest.mark.parametrize("scale", [0.5, 0.7, 1.5, 2.75])
+@pytest.mark.parametrize(
+    ("scale", "mode"),
+    [
+        (scale, mode)
+        for mode in _MODES
+        if not any(one in mode for one in _DIFFERENT)
+        for scale in ((0.5, 0.7, 1.5, 2.75) if "nearest" in mode else (0.7, 2.75))
+    ],
+)
 def test_resizing_by_a_scale_that_is_no_whole_number(scale: float, mode: str) -> None:
     text = (
         "(float[1, 2, N, 5] x) => (float[1, 2, M, K] y) "

@@ -38,23 +38,28 @@ def test_unsigned_integers_over_zero_are_zero() -> None:
 
 
 SPECIAL = np.array([0.0, 1.0, -1.0, 2.5, -7.0, 1e-300, 1e300, np.inf, -np.inf, np.nan])
-NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.0, np.inf, -np.inf, np.nan)
+#: Of each dtype: what TVM makes of them goes by their values, not by how many bits they have.
+NUMBERS = {
+    "float64": (0.0, -0.0, 1.0, -1.0, 2.0, np.inf, -np.inf, np.nan),
+    "float32": (0.0, -1.0, np.inf),
+    "float16": (-0.0, 2.0, np.nan),
+}
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+@pytest.mark.parametrize("dtype", NUMBERS)
 @pytest.mark.parametrize("name", ["add", "subtract", "multiply", "divide", "floor_divide", "floor_mod", "mod"])
 def test_numbers_that_are_known_count_as_others_do(name: str, dtype: str) -> None:
     """On either side, of vectors and of a scalar: as torch computes them."""
     build, function = getattr(op, name), {"mod": "fmod", "floor_mod": "remainder"}.get(name, name)
     with np.errstate(over="ignore"):
         x = torch.from_numpy(np.tile(SPECIAL, 4).astype(dtype))
-    known = [relax.const(number, dtype) for number in NUMBERS]
+    known = [relax.const(number, dtype) for number in NUMBERS[dtype]]
 
     def body(a: relax.Expr, b: relax.Expr) -> relax.Expr:
         return relax.Tuple([build(*pair) for k in known for pair in ((a, k), (k, a), (b, k), (k, b))])
 
     results = run(module(body, (tuple(x.shape), dtype), ((), dtype)), x.numpy(), x[7].numpy())
-    compute, ones = getattr(torch, function), [torch.tensor(number, dtype=x.dtype) for number in NUMBERS]
+    compute, ones = getattr(torch, function), [torch.tensor(number, dtype=x.dtype) for number in NUMBERS[dtype]]
     pairs = [pair for one in ones for pair in ((x, one), (one.expand_as(x), x), (x[7], one), (one, x[7]))]
     for result, pair in zip(results, pairs, strict=True):
         got, expected = torch.from_numpy(np.array(result)), compute(*pair)
