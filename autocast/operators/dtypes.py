@@ -24,7 +24,7 @@ _COMPUTED_BY_NONE: _Unfit = {
     "relax.atan2": (_INTEGERS, _FLOATS),
     "relax.mean": (_BELOW_INT64, _FLOATS),
     "relax.std": (("bool", *_INTEGERS), _FLOATS),
-    "relax.variance": (_BELOW_INT64, _FLOATS),
+    "relax.variance": ((*_BELOW_INT64, "uint64"), _FLOATS),
     **{f"relax.logical_{name}": (_INTEGERS, _TRUTH) for name in ("and", "not", "or", "xor")},
     **{
         f"relax.{name}": (("bool",), _NUMBERS)
@@ -38,7 +38,14 @@ _COMPUTED_BY_NONE: _Unfit = {
 
 #: By torch alone.
 _WITHOUT_KERNEL: _Unfit = {
+    **{f"relax.{name}": (("uint64",), _NUMBERS) for name in ("argsort", "sort", "topk")},
     "relax.power": (_INTEGERS, "floating-point numbers, or a square: try R.astype(x, 'float64') before, or R.multiply"),
+}
+
+#: By our kernels alone.
+_WITHOUT_TORCH: _Unfit = {
+    f"relax.{name}": (("uint16", "uint32", "uint64"), _NUMBERS)
+    for name in ("abs", "cumprod", "cumsum", "divide", "floor_divide", "floor_mod", "mod", "power")
 }
 
 
@@ -53,7 +60,7 @@ def unfit(value: relax.Expr, *, kernels: bool) -> tuple[str, str]:
         By our kernels, else by torch.
     """
     name = op_name(value) or ""
-    for table in (_COMPUTED_BY_NONE, _WITHOUT_KERNEL if kernels else {}):
+    for table in (_COMPUTED_BY_NONE, _WITHOUT_KERNEL if kernels else _WITHOUT_TORCH):
         dtypes, advice = table.get(name, ((), ""))
         if advice and (dtype := _first(value)) in dtypes:
             return dtype, advice

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tvm.relax import op
@@ -42,6 +43,18 @@ def test_dtypes_that_an_operator_is_not_computed_in(function: Any, dtype: str, a
         compile(model)
     with pytest.raises(UnsupportedError, match="torch does not compute " + said):
         to_torch(model)
+
+
+def test_unsigned_numbers_that_torch_or_our_kernels_alone_compute() -> None:
+    quotients = from_relax(module(op.floor_divide, ((3,), "uint32"), ((3,), "uint32")))
+    x, y = np.array([7, 2**32 - 1, 5], "uint32"), np.array([2, 3, 5], "uint32")
+    assert quotients(x, y).tolist() == (x // y).tolist()
+    with pytest.raises(UnsupportedError, match=r"torch does not compute relax.floor_divide of uint32.*try R\.astype"):
+        to_torch(quotients)
+    ordered = from_relax(module(lambda x: op.sort(x, 0), ((3,), "uint64")))
+    assert to_torch(ordered)(torch.tensor([3, 1, 2], dtype=torch.uint64)).tolist() == [1, 2, 3]
+    with pytest.raises(UnsupportedError, match=r"no kernel for relax.sort of uint64"):
+        compile(ordered)
 
 
 def test_powers_of_integers_that_torch_alone_computes() -> None:
