@@ -161,13 +161,15 @@ def _shift(importer: Importer, node: fx.Node, left: bool) -> relax.Expr:
     return importer.emit(relax.op.where(inside, moved, none))
 
 
-def _extreme_of_numbers(importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr]) -> relax.Expr:
-    """fmax, fmin: of a number and NaN, the number."""
+def _extreme_of_numbers(
+    importer: Importer, node: fx.Node, operator: Callable[..., relax.Expr], wins: Callable[..., relax.Expr]
+) -> relax.Expr:
+    """fmax, fmin: of a number and NaN, the number. Of two equal numbers the first one has all of the gradient."""
     x, y = operands(importer, node)
     if not node.meta["val"].dtype.is_floating_point:
         return importer.emit(operator(x, y))
-    other = relax.op.where(relax.op.isnan(y), x, importer.emit(operator(x, y)))
-    return importer.emit(relax.op.where(relax.op.isnan(x), y, other))
+    first = relax.op.logical_or(importer.emit(wins(x, y)), importer.emit(relax.op.isnan(y)))
+    return importer.emit(relax.op.where(importer.emit(first), x, y))
 
 
 def _hypotenuse(importer: Importer, node: fx.Node) -> relax.Expr:
@@ -256,8 +258,8 @@ ARITHMETIC: dict[str, Callable[[Importer, fx.Node], Any]] = {
         for overload in overloads.split()
     },
     "bitwise_not.default": _bitwise_not,
-    "fmax.default": partial(_extreme_of_numbers, operator=relax.op.maximum),
-    "fmin.default": partial(_extreme_of_numbers, operator=relax.op.minimum),
+    "fmax.default": partial(_extreme_of_numbers, operator=relax.op.maximum, wins=relax.op.greater_equal),
+    "fmin.default": partial(_extreme_of_numbers, operator=relax.op.minimum, wins=relax.op.less_equal),
     "hypot.default": _hypotenuse,
     "isfinite.default": _is_finite,
     "rsub.Scalar": _subtract_from,

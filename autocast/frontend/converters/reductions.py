@@ -131,7 +131,7 @@ def _norm(importer: Importer, node: fx.Node) -> relax.Expr:
 
     def reduce(x: relax.Expr, axes: Sequence[int] | None, keep: bool) -> relax.Expr:
         if order == 2:
-            return op.sqrt(op.sum(op.square(x), axes, keep))
+            return op.sqrt(_stopped_at_zero(importer, op.sum(op.square(x), axes, keep)))
         if math.isinf(order):
             return (op.max if order > 0 else op.min)(op.abs(x), axes, keep)
         if order == 0:
@@ -139,10 +139,19 @@ def _norm(importer: Importer, node: fx.Node) -> relax.Expr:
             return op.sum(op.astype(op.not_equal(x, zero), importer.dtype(node)), axes, keep)
         if order == 1:
             return op.sum(op.abs(x), axes, keep)
-        powers = op.power(op.abs(x), relax.const(order, importer.dtype(node)))
-        return op.power(op.sum(powers, axes, keep), relax.const(1 / order, importer.dtype(node)))
+        lengths = op.abs(x) if order > 1 else _stopped_at_zero(importer, op.abs(x))
+        powers = op.sum(op.power(lengths, relax.const(order, importer.dtype(node))), axes, keep)
+        powers = _stopped_at_zero(importer, powers) if order > 1 else powers
+        return op.power(powers, relax.const(1 / order, importer.dtype(node)))
 
     return _along(importer, node, x, reduce, position=2)
+
+
+def _stopped_at_zero(importer: Importer, x: relax.Expr) -> relax.Expr:
+    """`x`, with no gradient where it is 0: that of a root is infinite there, of a norm it is 0 to torch."""
+    x = importer.emit(x)
+    zero = relax.const(0, str(dtype_of(x)))
+    return importer.emit(op.where(importer.emit(op.equal(x, zero)), zero, x))
 
 
 #: Converters by the name of the overload.

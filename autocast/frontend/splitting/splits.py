@@ -98,6 +98,12 @@ def _select_scatter(x: Tensor, source: Tensor, axis: int, index: Any) -> Tensor:
     return torch.where(chosen, source.unsqueeze(axis), x)
 
 
+def _sinc(x: Tensor) -> Tensor:
+    """sin(pi x) / (pi x), 1 at 0 with a gradient of 0: torch's table divides by 0 there."""
+    angle = math.pi * torch.where(x == 0, 1.0, x)
+    return torch.where(x == 0, 1.0, angle.sin() / angle)
+
+
 #: How operators are split, before what torch's tables say.
 SPLITS: dict[OpOverload, Callable[..., Any]] = {
     aten._cdist_backward.default: _cdist_backward,
@@ -108,6 +114,7 @@ SPLITS: dict[OpOverload, Callable[..., Any]] = {
     aten.replication_pad2d_backward.default: _replication_pad_backward,
     aten.replication_pad3d_backward.default: _replication_pad_backward,
     aten.select_scatter.default: _select_scatter,
+    aten.sinc.default: _sinc,
     **EMBEDDING_BAG_GRADIENTS,
     **FOREACH,
     **GRID_SAMPLING,

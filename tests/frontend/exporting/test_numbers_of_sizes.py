@@ -150,6 +150,16 @@ def test_wrapped_modules_compute_them(name: str) -> None:
             assert_close((wrapped(x),), (module(x),))
 
 
+@pytest.mark.parametrize("file", ["<stdin>", "<ipython-input-3-0f1e2d>"])
+def test_code_that_was_typed_at_a_prompt_is_a_module_s_own(file: str) -> None:
+    typed: dict[str, Any] = {}
+    text = "def typed(x):\n    if x.isnan().any():\n        raise ValueError\n    return x / len(x)"
+    exec(compile(text, file, "exec"), typed)
+    model = from_torch(Calls(typed["typed"]), (torch.randn(2, 9),), dynamic=_SIZES)
+    x = torch.randn(3, 4)
+    assert_close((model(x),), (x / 3,))
+
+
 def test_names_that_a_file_has_are_what_they_were() -> None:
     """`float`, `int` and `len` are others while a module is exported that calls them with sizes."""
     before = dict(globals())

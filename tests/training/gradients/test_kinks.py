@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from autocast import amp
+from autocast import amp, to_torch
 from autocast.frontend import from_torch
 from autocast.training import differentiate
 from autocast.vm import compile as compile_model
@@ -62,12 +63,17 @@ def _expected(xs: list[torch.Tensor]) -> list[torch.Tensor]:
     return [leaf.grad for leaf in leaves]
 
 
-def _gradients(loss: Callable[..., torch.Tensor], xs: list[torch.Tensor], policy: str = "") -> list[torch.Tensor]:
+def _gradients(
+    loss: Callable[..., torch.Tensor],
+    xs: list[torch.Tensor],
+    policy: str = "",
+    ready: Callable[..., Any] = compile_model,
+) -> list[torch.Tensor]:
     model = from_torch(Calls(loss), tuple(xs))
     mod = model.mod.clone()
     mod["main"] = differentiate(model.main, model.main.params[: len(xs)])
     model = model.replace(mod=mod, output_names=())
-    return list(compile_model(amp.autocast(model, policy=policy) if policy else model)(*xs)[1:])
+    return list(ready(amp.autocast(model, policy=policy) if policy else model)(*xs)[1:])
 
 
 def _sum(*xs: torch.Tensor) -> torch.Tensor:
@@ -121,3 +127,19 @@ def test_a_gradient_passes_where_an_argument_is_float32_and_what_is_chosen_of_it
     expected = torch.autograd.grad(loss(*leaves), leaves)
     for got, exact in zip(_gradients(loss, xs, policy), expected, strict=True):
         assert (got - exact).norm() <= 0.02 * exact.norm()
+
+
+def test_norms_of_zeros_have_no_gradient_and_the_first_of_two_equal_numbers_has_all_of_it() -> None:
+    """As what is normalized, measured or compared is padded with zeros."""
+    x = torch.tensor([[0.0, 0.0, 0.0], [1.0, -2.0, 3.0], [2.0, 0.0, 2.0], [0.0, 1.0, 0.0]])
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        norms = (torch.linalg.vector_norm(x, order, 1).sum() for order in (1, 1.5, 2, 3))
+        similar = F.normalize(x[1:], dim=1).sum() + F.cosine_similarity(x[1:], x[1:].flip(0), dim=1).sum()
+        extreme = torch.fmax(x, x.clamp(max=0)) + torch.fmin(x, x.clamp(min=0))
+        root = torch.linalg.vector_norm(x[1:], 0.5, 1).sum()
+        return sum(norms) + root + similar + torch.dist(x, x) + torch.sinc(x).sum() + extreme.sum()
+
+    leaf = x.clone().requires_grad_()
+    loss(leaf).backward()
+    torch.testing.assert_close(_gradients(loss, [x], ready=to_torch)[0], leaf.grad, rtol=1e-5, atol=1e-5)
