@@ -33,6 +33,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from autocast.dynamo.attention import with_attention
 from autocast.dynamo.converters import BACKWARD
 from autocast.dynamo.graphs import Graph, Inputs, real, value_of
+from autocast.dynamo.layouts import keep_layouts
 from autocast.dynamo.sharing import Sharing
 from autocast.dynamo.statistics import without_running_ones, without_statistics
 from autocast.dynamo.traceable import write_data
@@ -305,6 +306,7 @@ def _prepared(body: fx.GraphModule) -> fx.GraphModule:
     for target in (aten.view.default, aten._unsafe_view.default):
         for node in graph.find_nodes(op="call_function", target=target):
             node.target = aten.reshape.default
+    keep_layouts(graph)
     return fx.GraphModule(body, graph)
 
 

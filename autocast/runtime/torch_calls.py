@@ -40,9 +40,9 @@ class Request:
     Attributes
     ----------
     args, kwargs
-        Its arguments: numbers, texts, lists, and dictionaries of one key for all else: {"tensor": 0} and {"pairs": 0}
-        (complex) are tensors by their places among those that are passed, {"number": 0} the one element of such a
-        tensor, {"size": 0} one of the sizes,
+        Its arguments: numbers, texts, lists, and dictionaries of one key for all else: {"tensor": 0}, {"columns": 0}
+        (matrices whose columns lie together in memory) and {"pairs": 0} (complex) are tensors by their places among
+        those that are passed, {"number": 0} the one element of such a tensor, {"size": 0} one of the sizes,
         {"dtype": "float32"}, {"layout": ...}, {"memory_format": ...}, {"device": "cpu"}, {"complex": [0, 1]}.
     tensors
         How many tensors are passed.
@@ -228,12 +228,13 @@ def _as_asked(operator: Any, request: Request, values: Sequence[Any]) -> Iterato
 
 def _sizes(request: Request, values: Sequence[Any]) -> Sequence[int]:
     """The sizes among what is passed."""
-    return values[request.tensors] if request.sizes else ()
+    return [int(size) for size in values[request.tensors]] if request.sizes else ()
 
 
 def _called(operator: Any, request: Request, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
-    args = [_value(argument, tensors, sizes) for argument in request.args]
-    return called(operator, request)(*args, **{k: _value(v, tensors, sizes) for k, v in request.kwargs.items()})
+    args = [value_of(argument, tensors, sizes) for argument in request.args]
+    kwargs = {name: value_of(argument, tensors, sizes) for name, argument in request.kwargs.items()}
+    return called(operator, request)(*args, **kwargs)
 
 
 def called(operator: Any, request: Request) -> Callable[..., Any]:
@@ -245,23 +246,25 @@ def called(operator: Any, request: Request) -> Callable[..., Any]:
     return functools.partial(auto_functionalized_v2, operator)
 
 
-def _value(argument: Any, tensors: Sequence[Any], sizes: Sequence[int]) -> Any:
+def value_of(argument: Any, tensors: Sequence[Any], sizes: Sequence[Any]) -> Any:
     """An argument of the operator, from what stands for it in a request."""
     import torch
 
     if isinstance(argument, list | tuple):
-        return [_value(part, tensors, sizes) for part in argument]
+        return [value_of(part, tensors, sizes) for part in argument]
     if not isinstance(argument, dict):
         return argument
     ((kind, value),) = argument.items()
     if kind == "tensor":
         return tensors[value]
+    if kind == "columns":
+        return tensors[value].mT.contiguous().mT
     if kind == "pairs":
         return torch.view_as_complex(tensors[value])
     if kind == "number":
         return tensors[value].item()
     if kind == "size":
-        return int(sizes[value])
+        return sizes[value]
     if kind == "complex":
         return complex(*value)
     return torch.device(value) if kind == "device" else getattr(torch, value)

@@ -230,6 +230,16 @@ def test_solutions_that_torch_checks_have_gradients() -> None:
     _check(_Of(_solved), torch.randn(3, 6))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch computes what nothing here does")
+def test_matrices_that_lie_column_by_column_have_gradients() -> None:
+    """torch factors a matrix that lies row by row transposed, and its backward graph is for one or the other."""
+    torch.manual_seed(0)
+    module = _Of(lambda layer, x: layer(x) * torch.slogdet(layer.weight)[1] * torch.det(layer.weight.mT))
+    module.layer.weight = nn.Parameter(torch.randn(6, 6).t())
+    assert not module.layer.weight.is_contiguous()
+    _check(module, torch.randn(3, 6))
+
+
 def _weighed(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """Of one class alone, whose weight, which is drawn, cancels."""
     return F.nll_loss(layer(x).log_softmax(-1), torch.full((3,), 2), weight=torch.rand(6))

@@ -62,6 +62,8 @@ _CONVOLUTIONS: dict[tuple[int, bool], tuple[Callable[..., relax.Expr], str, str]
 
 
 def _convolution(importer: Importer, node: fx.Node) -> relax.Expr:
+    if isinstance(node.args[8], fx.Node):
+        raise ImportModelError("a convolution whose number of groups is a size that varies")
     x, weight, bias = (importer.arg(node, i, "") for i in range(3))
     result = importer.emit(convolution(x, weight, *node.args[3:9]))
     if bias is None:

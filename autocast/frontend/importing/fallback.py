@@ -27,6 +27,10 @@ from autocast.frontend.nodes import is_random, operator_of
 from autocast.ir import is_tensor
 from autocast.runtime.torch_calls import FOUND, PREFIX, Request
 
+#: What returns the factors of its matrices transposed where these lie row by row. The backward graph, which solves by
+#: these factors, was made for matrices that lie as they did in torch; here all lie row by row.
+BY_LAYOUT = (torch.ops.aten._linalg_det.default, torch.ops.aten._linalg_slogdet.default)
+
 
 def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Expr | None]:
     """The call of a node's operator by torch; for one with several results, a list of them.
@@ -52,7 +56,7 @@ def call_torch(importer: Importer, node: fx.Node) -> relax.Expr | list[relax.Exp
         else _type(importer, part)
         for part in results
     ]
-    arguments = _Arguments(importer)
+    arguments = _Arguments(importer, operator in BY_LAYOUT)
     writes = operator is not node.target
     args = [] if writes else [arguments.encoded(value) for value in node.args]
     kwargs = {name: arguments.encoded(value) for name, value in node.kwargs.items()}
@@ -99,8 +103,8 @@ def _is_found(importer: Importer, value: Any) -> bool:
 class _Arguments:
     """The arguments of an operator as a request says them, and what is passed beside it."""
 
-    def __init__(self, importer: Importer) -> None:
-        self.importer = importer
+    def __init__(self, importer: Importer, by_layout: bool) -> None:
+        self.importer, self.by_layout = importer, by_layout
         self.tensors: list[relax.Expr] = []
         self.sizes: list[tvm.ir.Expr] = []
 
@@ -124,7 +128,8 @@ class _Arguments:
     def _computed(self, node: fx.Node) -> Any:
         meta, value = node.meta.get("val"), self.importer.env[node]
         if isinstance(meta, torch.Tensor):
-            return {"pairs" if meta.is_complex() else "tensor": self._place(value)}
+            kind = "columns" if self.by_layout and not meta.is_contiguous() else "tensor"
+            return {"pairs" if meta.is_complex() else kind: self._place(value)}
         if isinstance(value, relax.Expr) and is_tensor(value):
             return {"number": self._place(value)}
         if isinstance(value, Sequence):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +12,7 @@ from tvm import relax
 from autocast.ir import is_op
 from autocast.ir.foreign import packed_function
 from autocast.runtime.found_sizes import CHECK, RELATIONS
-from autocast.runtime.torch_calls import BACKWARD, PREFIX, Request, adjoints_of, called, operator_of
+from autocast.runtime.torch_calls import BACKWARD, PREFIX, Request, adjoints_of, called, operator_of, value_of
 from autocast.torch_target.asked import Asked, Row, Value
 
 
@@ -61,8 +60,8 @@ def _answer(name: str, text: str, *values: Value) -> Value:
         tensors, adjoints = values[: request.tensors], values[request.tensors + request.sizes :]
         found = torch.ops.autocast.gradient.default(name, text, list(tensors), list(sizes), list(adjoints))
         return found[0] if len(request.wanted) == 1 else tuple(found[i] for i in range(len(request.wanted)))
-    args = [_argument(value, values, sizes) for value in request.args]
-    kwargs = {key: _argument(value, values, sizes) for key, value in request.kwargs.items()}
+    args = [value_of(value, values, sizes) for value in request.args]
+    kwargs = {key: value_of(value, values, sizes) for key, value in request.kwargs.items()}
     result = called(_operator(name), request)(*args, **kwargs)
     if request.writes:  # None comes first where the operator returns nothing
         result = result[-1] if len(request.outputs) == 1 else result[-len(request.outputs) :]
@@ -94,24 +93,6 @@ def _(
 
 def _pairs(value: Value) -> Value:
     return torch.view_as_real(value.resolve_conj())
-
-
-def _argument(argument: Any, tensors: Sequence[Value], sizes: Any) -> Value:
-    """What stands for an argument in a request."""
-    if isinstance(argument, list | tuple):
-        return [_argument(part, tensors, sizes) for part in argument]
-    if not isinstance(argument, dict):
-        return argument
-    ((kind, value),) = argument.items()
-    if kind in ("tensor", "pairs"):
-        return torch.view_as_complex(tensors[value]) if kind == "pairs" else tensors[value]
-    if kind == "number":
-        return tensors[value].item()
-    if kind == "size":
-        return sizes[value]
-    if kind == "complex":
-        return complex(*value)
-    return torch.device(value) if kind == "device" else getattr(torch, value)
 
 
 ROWS: dict[str, Row] = {"call_dps_packed": _call, "call_pure_packed": _found}

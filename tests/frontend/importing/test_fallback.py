@@ -76,6 +76,16 @@ def test_sizes_of_the_inputs_reach_torch() -> None:
     assert_close((model(other),), (function(other),))
 
 
+def test_the_warning_says_that_groups_of_a_convolution_vary() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.conv1d(x[None], x[:, None, :2], groups=x.shape[0])
+
+    with pytest.warns(FallbackWarning, match="whose number of groups is a size that varies"):
+        model = from_torch(Calls(function), (X,), dynamic={"rows": (0, 0)})
+    other = torch.randn(7, 4)
+    assert_close((model(other),), (function(other),))
+
+
 def test_the_warning_names_the_operator_its_count_and_its_place() -> None:
     module = nn.Sequential(nn.Identity(), Calls(lambda x: torch.special.airy_ai(x) + torch.special.airy_ai(x + 1)))
     with pytest.warns(FallbackWarning, match=r"aten\.special_airy_ai\.default: 2 calls in 1 \(Calls\) x2"):
