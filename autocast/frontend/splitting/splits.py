@@ -98,6 +98,16 @@ def _select_scatter(x: Tensor, source: Tensor, axis: int, index: Any) -> Tensor:
     return torch.where(chosen, source.unsqueeze(axis), x)
 
 
+def _binary_cross_entropy(x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1) -> Tensor:
+    """With logarithms of -100 at least, which have no gradient at 0: torch's table has 0 / 0 there. A sigmoid that came
+    to 0 or 1 has none either."""
+    likely = torch.where(x == 0, -100.0, torch.where(x == 0, 1.0, x).log().clamp(min=-100.0))
+    unlikely = torch.where(x == 1, -100.0, torch.where(x == 1, 0.0, -x).log1p().clamp(min=-100.0))
+    loss = (target - 1) * unlikely - target * likely
+    loss = loss if weight is None else loss * weight
+    return loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+
+
 def _sinc(x: Tensor) -> Tensor:
     """sin(pi x) / (pi x), 1 at 0 with a gradient of 0: torch's table divides by 0 there."""
     angle = math.pi * torch.where(x == 0, 1.0, x)
@@ -109,6 +119,7 @@ SPLITS: dict[OpOverload, Callable[..., Any]] = {
     aten._cdist_backward.default: _cdist_backward,
     aten._pdist_backward.default: _pdist_backward,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
     aten.replication_pad1d_backward.default: _replication_pad_backward,
     aten.replication_pad2d_backward.default: _replication_pad_backward,

@@ -143,3 +143,18 @@ def test_norms_of_zeros_have_no_gradient_and_the_first_of_two_equal_numbers_has_
     leaf = x.clone().requires_grad_()
     loss(leaf).backward()
     torch.testing.assert_close(_gradients(loss, [x], ready=to_torch)[0], leaf.grad, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_sigmoid_that_came_to_0_or_1_has_a_cross_entropy_and_no_gradient(reduction: str) -> None:
+    x, target = torch.tensor([-200.0, -200.0, 0.5, 90.0, 90.0, -3.0]), torch.tensor([0.0, 1.0, 0.3, 0.0, 1.0, 1.0])
+
+    def loss(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.binary_cross_entropy(x.sigmoid(), target, target + 1, reduction=reduction).sum()
+
+    leaf = x.clone().requires_grad_()
+    expected = loss(leaf, target)
+    expected.backward()
+    model = from_torch(Calls(loss), (x, target))
+    torch.testing.assert_close(model(x, target), expected.detach())
+    torch.testing.assert_close(_gradients(loss, [x, target], ready=to_torch)[0], leaf.grad)
