@@ -56,7 +56,7 @@ def _linspace(start: Any, end: Any, steps: Any, **options: Any) -> torch.Tensor:
         return torch.linspace(start, end, steps, **options)
     dtype = options.get("dtype") or torch.get_default_dtype()
     places = torch.arange(steps, device=options.get("device"), dtype=torch.float64)
-    last = places[-1:]
+    last = torch.full((), steps - 1, device=options.get("device"), dtype=torch.float64)
     step = (end - start) / last
     numbers = torch.where(places < steps // 2, start + step * places, end - step * (last - places))
     return torch.where(places == 0, start, numbers).to(dtype)

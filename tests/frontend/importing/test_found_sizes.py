@@ -84,6 +84,7 @@ COUNTED: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "a range": lambda x, n: torch.arange(_counted(n)),
     "ranges alone": lambda x, n: (torch.arange(n.item()), torch.arange(0, n.item() + 1, 2, dtype=torch.float32)),
     "a size and a factor": lambda x, n: (x * n.item(), torch.ones(_counted(n))),
+    "equal steps": lambda x, n: (torch.linspace(-1, 2, n.item()), torch.logspace(0, 1, _counted(n)) * x[:1, :1]),
     "parts": _parted,
     "two sizes": lambda x, n: torch.ones(_counted(n), _counted(n + 1, ROWS + 1)) * x[0, 0],
 }
