@@ -245,11 +245,19 @@ def _tensordot(a: torch.Tensor, b: torch.Tensor, dims: Any = 2, out: torch.Tenso
     return torch.einsum(a, left, b, right, kept)
 
 
+def _fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
+    if wrap or input.dim() != 2 or not _varies(input.shape):
+        return input.fill_diagonal_(fill_value, wrap)
+    rows, columns = (torch.arange(size, device=input.device) for size in input.shape)
+    return input.masked_fill_(rows[:, None] == columns, fill_value)
+
+
 #: Functions, as a module calls them, and what is called instead.
 VARYING: Mapping[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.max_pool1d, F.max_pool1d), _max_pool1d),
     **dict.fromkeys((torch.tensor_split, torch.Tensor.tensor_split), _tensor_split),
     **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), _take_along_dim),
+    torch.Tensor.fill_diagonal_: _fill_diagonal_,
     torch.cdist: _cdist,
     torch.chain_matmul: _multi_dot,
     torch.fft.fftfreq: partial(_frequencies, torch.fft.fftfreq),

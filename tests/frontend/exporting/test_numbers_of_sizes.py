@@ -84,6 +84,7 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "tensor_split": lambda x: torch.cat(x.tensor_split(3, 1)[::-1], 1),
     "chunk": lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
     "unfold": lambda x: F.pad(x, (1, 1)).unfold(1, 3, 1),
+    "fill_diagonal_": lambda x: (x[:, :, None] * x[:, None])[0].fill_diagonal_(-1.0) + (x * 2).fill_diagonal_(7)[:1],
     "diagonal": lambda x: (x[:, :, None] * x[:, None]).diagonal(1, 1, 2),
     "tril by a size": lambda x: torch.tril(torch.ones(_length(x), _length(x)), _length(x) // 2) * x[:, None],
     "triu by a size": lambda x: torch.triu(x, 1 - _length(x) // 2),
