@@ -104,15 +104,15 @@ _TABLE: dict[OpOverload, Callable[..., Any]] = {
     if operator not in _SPLIT_WRONGLY and (not function.__module__.startswith("torch._refs") or operator in _REFERENCES)
 } | SPLITS
 
-#: What to try where torch cannot split a program.
-_BY_VALUES = (
-    "A size or an index may depend on the values of a tensor: keep such numbers tensors, or pass them as plain Python "
-    "numbers."
-)
-_IN_A_PART = (
-    "A function that torch.cond, a loop or flex_attention calls may make a tensor by torch.tensor(...): make it by "
-    "torch.zeros or torch.full, or before."
-)
+#: What to try where torch cannot split a program, by words of what it says.
+_REMEDIES = {
+    ("FunctionalTensor", "_tensor_constant"): "A function that torch.cond, a loop or flex_attention calls may make a "
+    "tensor by torch.tensor(...): make it by torch.zeros or torch.full, or before.",
+    ("num_mutated_inp",): "An input's axes may be changed in place (transpose_, t_, squeeze_, unsqueeze_): call what "
+    "returns another tensor.",
+    ("",): "A size or an index may depend on the values of a tensor: keep such numbers tensors, or pass them as plain "
+    "Python numbers.",
+}
 
 #: An operator, and what it is given, in words.
 Call: TypeAlias = tuple[OpOverload, str]
@@ -257,7 +257,7 @@ def _run(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) 
                 return result
         except Exception as error:
             cause = str(error).strip().partition("\n")[0]
-            remedy = _IN_A_PART if "FunctionalTensor" in cause or "_tensor_constant" in cause else _BY_VALUES
+            remedy = next(remedy for words, remedy in _REMEDIES.items() if any(word in cause for word in words))
             raise ImportModelError(
                 f"from_torch: torch cannot split the model into its core operators: {cause}. {remedy}"
             ) from error
