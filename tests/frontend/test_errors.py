@@ -41,8 +41,13 @@ def _inside(part: nn.Module) -> nn.Module:
             (2, 3),
             r"writing into a tensor whose elements share memory.*: 1 call in 1 \(Calls\); write into a clone of it",
         ),
+        (
+            Calls(lambda x: x.clone().unfold(1, 2, 2)[:, 0].mul_(2)),
+            (2, 3),
+            r"writing into windows of unfold that leave .* out: 1 call in 1 \(Calls\); write into slices",
+        ),
     ],
-    ids=["dropout", "set_", "resize_as_", "expand"],
+    ids=["dropout", "set_", "resize_as_", "expand", "unfold"],
 )
 def test_what_an_import_would_lose_is_an_error(module: nn.Module, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ImportModelError, match=message):

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import (
     ConstantArgument,
@@ -120,19 +121,35 @@ _UNFAITHFUL: tuple[tuple[str, Callable[[fx.Node], bool], str, str], ...] = (
 )
 
 
+def _written(node: fx.Node) -> list[fx.Node]:
+    """The tensors that an operator writes into."""
+    schema = node.target._schema.arguments
+    names = [argument.name for argument in schema if argument.alias_info is not None and argument.alias_info.is_write]
+    return [one for one in (_argument(node, name) for name in names) if isinstance(one, fx.Node)]
+
+
 def _writes_over_itself(node: fx.Node) -> bool:
     """Whether an operator writes into a tensor whose elements share memory, as those of `expand` do: what torch makes
     of such a write when it takes it out of a program computes something else."""
-    schema = node.target._schema.arguments
-    names = [argument.name for argument in schema if argument.alias_info is not None and argument.alias_info.is_write]
-    written = (_argument(node, name) for name in names)
-    values = (one.meta.get("val") for one in written if isinstance(one, fx.Node))
+    values = (one.meta.get("val") for one in _written(node))
     return any(
         step == 0 and size != 1
         for value in values
         if isinstance(value, torch.Tensor) and value.layout == torch.strided
         for size, step in zip(value.shape, value.stride(), strict=True)
     )
+
+
+def _writes_into_windows(node: fx.Node) -> bool:
+    """Whether an operator writes into windows of `unfold` that leave elements out: torch makes zeros of these."""
+    for view in _written(node):
+        while isinstance(view.target, OpOverload) and any(one.alias_info for one in view.target._schema.returns):
+            if view.target is torch.ops.aten.unfold.default:
+                whole, axis, size, step = view.args
+                if size != step or whole.meta["val"].shape[axis] % step:
+                    return True
+            view = view.args[0]
+    return False
 
 
 #: Why an operator is not imported that nobody has written a converter for.
@@ -147,6 +164,9 @@ def check_faithful(program: ExportedProgram) -> None:
         if _writes_over_itself(node):
             what = "writing into a tensor whose elements share memory, as those of expand do"
             found.setdefault((what, "write into a clone of it"), []).append(call_place(node))
+        if _writes_into_windows(node):
+            what = "writing into windows of unfold that leave elements of the tensor out"
+            found.setdefault((what, "write into slices of the tensor"), []).append(call_place(node))
         rule = rules.get(str(node.target).rpartition(".")[0])
         if rule is not None and rule[0](node):
             found.setdefault(rule[1:], []).append(call_place(node))
