@@ -42,6 +42,7 @@ _MATCHED: dict[str, tuple[tuple[int, int, int, int], ...]] = {
     "MatMul": ((0, -1, 1, -2), (1, -2, 0, -1)),
     "RNN": _RECURRENT,
     "RoiAlign": ((2, 0, 1, 0), (1, 0, 2, 0)),
+    "TensorScatter": ((0, 0, 2, 0), (1, 0, 0, 0), (2, 0, 0, 0)),
 }
 
 

@@ -237,7 +237,8 @@ _VARYING = """
     einsum_batch_diagonal einsum_batch_matmul einsum_transpose hardmax_axis_1 lppool_2d_same_upper
     lstm_with_initial_bias maxpool_2d_same_upper mod_mixed_sign_int8 pow_types_float32_int64 reflect_pad
     resize_downsample_scales_cubic_A_n0p5_exclude_outside resize_downsample_sizes_nearest rotary_embedding
-    scatternd_add sce_mean slice_neg_steps split_variable_parts_2d_opset18 split_zero_size_splits_opset18 wrap_pad
+    scatternd_add sce_mean slice_neg_steps split_variable_parts_2d_opset18 split_zero_size_splits_opset18
+    tensorscatter_circular wrap_pad
 """
 
 
