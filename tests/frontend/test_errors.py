@@ -46,12 +46,25 @@ def _inside(part: nn.Module) -> nn.Module:
             (2, 3),
             r"writing into windows of unfold that leave .* out: 1 call in 1 \(Calls\); write into slices",
         ),
+        (
+            Calls(lambda x: x.clone().unfold(1, 2, 2).unbind(0)[1].mul_(2)),
+            (2, 3),
+            r"writing into windows of unfold that leave .* out: 1 call in 1 \(Calls\); write into slices",
+        ),
     ],
-    ids=["dropout", "set_", "resize_as_", "expand", "unfold"],
+    ids=["dropout", "set_", "resize_as_", "expand", "unfold", "unbind of unfold"],
 )
 def test_what_an_import_would_lose_is_an_error(module: nn.Module, shape: tuple[int, ...], message: str) -> None:
     with pytest.raises(ImportModelError, match=message):
         from_torch(_inside(module.train()), (torch.randn(shape),))
+
+
+def test_windows_that_may_leave_elements_out_are_not_written_into() -> None:
+    module = Calls(lambda x: x.clone().unfold(0, 2, 2)[:, 0].mul_(2))
+    with pytest.raises(ImportModelError, match="writing into windows of unfold"):
+        from_torch(module, (torch.ones(8, 3),), dynamic={"n": (0, 0)})
+    x = torch.randn(8, 3)  # which they cover
+    assert_close(runner(from_torch(module, (x,)))(x), (module(x),))
 
 
 def test_dropout_in_training_mode_that_drops_nothing_is_imported() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -143,13 +144,21 @@ def _writes_over_itself(node: fx.Node) -> bool:
 def _writes_into_windows(node: fx.Node) -> bool:
     """Whether an operator writes into windows of `unfold` that leave elements out: torch makes zeros of these."""
     for view in _written(node):
-        while isinstance(view.target, OpOverload) and any(one.alias_info for one in view.target._schema.returns):
+        while _is_view(view):
             if view.target is torch.ops.aten.unfold.default:
                 whole, axis, size, step = view.args
-                if size != step or whole.meta["val"].shape[axis] % step:
+                length = whole.meta["val"].shape[axis]
+                if not all(isinstance(one, int) for one in (length, size, step)) or size != step or length % step:
                     return True
             view = view.args[0]
     return False
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether a result has the memory of the first argument, or is one of several that have."""
+    if isinstance(node.target, OpOverload):
+        return any(one.alias_info for one in node.target._schema.returns)
+    return node.target is operator.getitem
 
 
 #: Why an operator is not imported that nobody has written a converter for.

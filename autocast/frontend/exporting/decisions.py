@@ -30,9 +30,9 @@ from autocast.frontend.exporting.conditions import Condition, combinations, is_o
 from autocast.frontend.exporting.tracing import as_it_was
 from autocast.frontend.exporting.value_checks import valid_answer
 
-#: Frames that are no code of a module: of torch, and what dataclasses and sympy write. What was typed at a prompt is in
-#: no file either (`<stdin>`, `<ipython-input-3>`), and is the module's own.
-_WRITTEN = ("<eval_with_key>", "<frozen ", "<string>", "<lambdifygenerated")
+#: Frames that are no code of a module: of torch, and what others generate (dataclasses, sympy, beartype, attrs). What
+#: was typed at a prompt is in no file either (`<stdin>`, `<ipython-input-3>`), and is the module's own.
+_WRITTEN = ("<eval_with_key>", "<frozen ", "<string>", "<lambdifygenerated", "<@beartype", "<attrs generated")
 INSIDE = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), *_WRITTEN)
 
 #: With so many combinations of sizes for which a decision falls otherwise the module is called.

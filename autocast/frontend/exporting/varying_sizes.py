@@ -246,6 +246,7 @@ def _tensordot(a: torch.Tensor, b: torch.Tensor, dims: Any = 2, out: torch.Tenso
 
 
 def _fill_diagonal_(input: torch.Tensor, fill_value: Any, wrap: bool = False) -> torch.Tensor:
+    """By a mask of the diagonal."""
     if wrap or input.dim() != 2 or not _varies(input.shape):
         return input.fill_diagonal_(fill_value, wrap)
     rows, columns = (torch.arange(size, device=input.device) for size in input.shape)

@@ -46,7 +46,7 @@ def branches(importer: Importer, node: onnx.NodeProto) -> None:
         sequence(importer.bb, partial(results_of, importer, graph))
         for graph in (graphs["then_branch"], graphs["else_branch"])
     )
-    types = [[_described(field) for field in one.body.ty.fields] for one in (then, other)]
+    types = [[_shown(field) for field in one.body.ty.fields] for one in (then, other)]
     results = fields_of(importer.bb, relax.If(condition, then, other))
     if any(lacks_dtype(one.ty) or one.ty.ndim < 0 for one in results):
         raise UnsupportedError(
@@ -143,10 +143,10 @@ def described(type: tvm.ir.Type) -> str:
     """A type whose sizes are known, as an error writes it."""
     if shape_of(relax.Var("x", type)) is None:
         raise UnsupportedError(f"a branch or a step returns {type}, whose sizes depend on values; expected fixed ones")
-    return _described(type)
+    return _shown(type)
 
 
-def _described(type: relax.TensorType) -> str:
+def _shown(type: relax.TensorType) -> str:
     var = relax.Var("x", type)
     sizes = shape_of(var)
     return f"{dtype_of(var)}[{', '.join(['?'] * type.ndim if sizes is None else map(str, sizes))}]"

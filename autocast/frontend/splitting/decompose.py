@@ -104,7 +104,7 @@ _TABLE: dict[OpOverload, Callable[..., Any]] = {
     if operator not in _SPLIT_WRONGLY and (not function.__module__.startswith("torch._refs") or operator in _REFERENCES)
 } | SPLITS
 
-#: What to try where torch cannot split a program, by words of what it says.
+#: What to try where torch cannot split a program, by words of what it says; the last fits all.
 _REMEDIES = {
     ("FunctionalTensor", "_tensor_constant"): "A function that torch.cond, a loop or flex_attention calls may make a "
     "tensor by torch.tensor(...): make it by torch.zeros or torch.full, or before.",

@@ -31,10 +31,8 @@ def test_torch_writes_no_functions_for_operators_that_its_dispatcher_splits(monk
         "_override_composite_implicit_decomp",
         lambda table: written.append(len(table)) or override(table),
     )
-    net, x = (
-        torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU6(), torch.nn.Flatten()).eval(),
-        (torch.ones(1, 3, 5, 5),),
-    )
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU6(), torch.nn.Flatten()).eval()
+    x = (torch.ones(1, 3, 5, 5),)
     ours = from_torch(net, x)
     few, before = max(written), exported_program._collect_all_valid_cia_ops
     assert before is decompose._composites
