@@ -338,6 +338,7 @@ MOVEMENT: dict[str, Converter] = {
     "unbind.int": _unbind,
     "unsqueeze.default": _unsqueeze,
     "view.default": _reshape,
+    "_unsafe_view.default": _reshape,
     "view_copy.default": _reshape,
     "view_as_complex.default": _same_value,
     "view_as_real.default": _same_value,

@@ -20,6 +20,7 @@ from autocast.errors import ImportModelError
 from autocast.frontend.exporting.conditions import is_other
 from autocast.frontend.exporting.decisions import noted_decisions
 from autocast.frontend.nodes import has_complex, is_random
+from autocast.frontend.splitting import single_calls
 from autocast.frontend.splitting.complex_calls import COMPLEX
 from autocast.frontend.splitting.flex_attention import written_flex_attention
 from autocast.frontend.splitting.reserved import rename, written_names
@@ -186,28 +187,35 @@ def split(program: ExportedProgram, calls: Iterable[fx.Node], tried: set[Call]) 
     known = [
         node for node in calls if node.target in (COMPLEX if has_complex(node) else _TABLE) and not is_random(node)
     ]
-    wanted = {(node.target, _signature(node.args, node.kwargs)) for node in known} - tried
+    wanted = set(map(_call, known)) - tried
     if not wanted:
         return None
     tried |= wanted
     splitters = {operator: _splitter(operator, wanted) for operator, _ in wanted}
     try:
-        return _undecided(program, splitters)
+        return _undecided(program, splitters, wanted)
     except ImportModelError:  # a table of torch's may write in place, or decide: such operators stay whole
         result = None
         for operator, splitter in splitters.items():
             with contextlib.suppress(ImportModelError):
-                result = _undecided(result or program, {operator: splitter})
+                result = _undecided(result or program, {operator: splitter}, wanted)
         return result
 
 
-def _undecided(program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]]) -> ExportedProgram:
+@_asked_once()
+def _undecided(
+    program: ExportedProgram, table: dict[OpOverload, Callable[..., Any]], wanted: set[Call]
+) -> ExportedProgram:
     """As `_run`, where tables do not decide by sizes that vary: what they make is for those of the example."""
+    calls = [node for node in program.graph.nodes if node.target in table and _call(node) in wanted]
     with noted_decisions() as decisions:
-        result = _run(program, table)
+        splits = single_calls.traced(calls, table)
+        result = program if splits is not None else _run(program, table)
     for condition, held, place, _ in decisions:
         if is_other(condition, held, program):
             raise ImportModelError(f"from_torch: torch splits an operator by a condition on sizes ({place})")
+    if splits is not None:
+        single_calls.replace(program, splits)
     return result
 
 
@@ -226,6 +234,10 @@ def _splitter(operator: OpOverload, wanted: set[Call]) -> Callable[..., Any]:
         return known(*args, **kwargs) if known and (operator, _signature(args, kwargs)) in wanted else NotImplemented
 
     return splitter
+
+
+def _call(node: fx.Node) -> Call:
+    return node.target, _signature(node.args, node.kwargs)
 
 
 def _signature(args: Any, kwargs: Any) -> str:

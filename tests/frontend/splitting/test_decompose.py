@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 from torch._export import utils
-from torch.export import exported_program
+from torch.export import ExportedProgram, exported_program
 from tvm_ffi import structural_equal
 
 from autocast.frontend import from_torch
-from autocast.frontend.splitting import decompose
+from autocast.frontend.splitting import decompose, single_calls
 
 
 def test_torch_asks_its_dispatcher_once_for_each_run_and_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +21,7 @@ def test_torch_asks_its_dispatcher_once_for_each_run_and_as_before_afterwards(mo
     assert before is not None and utils._materialize_cpp_cia_ops is before
     monkeypatch.setattr(utils, "_materialize_cpp_cia_ops", before)  # restored, whatever is left there
     monkeypatch.setattr(decompose, "_ask", lambda: asked.append(before()))
-    from_torch(torch.nn.Linear(4, 2).eval(), (torch.zeros(1, 4),))
+    from_torch(nn.Linear(4, 2).eval(), (torch.zeros(1, 4),))
     assert len(asked) == 2, "when the table is made, and when it is used"
     assert utils._materialize_cpp_cia_ops is decompose._ask
 
@@ -31,7 +35,7 @@ def test_torch_writes_no_functions_for_operators_that_its_dispatcher_splits(monk
         "_override_composite_implicit_decomp",
         lambda table: written.append(len(table)) or override(table),
     )
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU6(), torch.nn.Flatten()).eval()
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU6(), nn.Flatten()).eval()
     x = (torch.ones(1, 3, 5, 5),)
     ours = from_torch(net, x)
     few, before = max(written), exported_program._collect_all_valid_cia_ops
@@ -39,4 +43,27 @@ def test_torch_writes_no_functions_for_operators_that_its_dispatcher_splits(monk
     monkeypatch.setattr(decompose, "_composites", None)
     by_torch = from_torch(net, x)
     assert few < 100 < max(written)
+    assert structural_equal(ours.mod, by_torch.mod)
+
+
+class _Sampled(nn.Module):
+    """What a call is split into reads what another was split into, twice; a result of several is a result."""
+
+    def forward(self, images: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = F.grid_sample(F.grid_sample(images, places, align_corners=True), places, align_corners=True)
+        return y, F.grid_sample(y, places, align_corners=True), *torch.frexp(y), torch.special.entr(y.abs())
+
+
+@pytest.mark.parametrize("dynamic", [None, {"batch": [("images", 0), ("places", 0)], "height": ("images", 2)}])
+def test_calls_are_split_by_themselves_as_in_the_whole_program(monkeypatch: pytest.MonkeyPatch, dynamic: Any) -> None:
+    """torch would trace all of the others again, for each operator that is found to need it."""
+    traced, run = [], ExportedProgram.run_decompositions
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", lambda *args: traced.append(args) or run(*args))
+    inputs = torch.randn(2, 3, 5, 4), torch.rand(2, 5, 4, 2) * 2 - 1
+    ours = from_torch(_Sampled(), inputs, dynamic=dynamic)
+    assert len(traced) == 1
+    torch.testing.assert_close(ours(*inputs), _Sampled()(*inputs), rtol=1e-4, atol=1e-5)
+    monkeypatch.setattr(single_calls, "_sorted_out", None)
+    by_torch = from_torch(_Sampled(), inputs, dynamic=dynamic)
+    assert len(traced) > 2
     assert structural_equal(ours.mod, by_torch.mod)
