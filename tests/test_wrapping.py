@@ -130,6 +130,8 @@ def test_a_size_that_differs_is_dynamic_from_then_on() -> None:
         wrapped(torch.randn(3, 16))
     x = torch.randn(7, 16)
     torch.testing.assert_close(wrapped(x), module(x), **_LOW)
+    module[0].weight.mul_(2)  # an epoch later, say
+    torch.testing.assert_close(wrapped(x), module(x), **_LOW)
 
 
 def test_what_was_exported_is_compared_with_the_module_and_not_with_its_programs(
@@ -256,6 +258,21 @@ def test_a_module_that_draws_numbers_draws_others_in_each_call() -> None:
 def test_inputs_that_are_no_values_are_an_error() -> None:
     with pytest.raises(InputError, match="an input is a object, expected tensors"):
         autocast.wrap(_network())(object())
+
+
+@dataclasses.dataclass
+class _Batch:
+    x: torch.Tensor
+    scale: float = 2.0
+
+
+def test_an_instance_of_a_dataclass_is_taken() -> None:
+    class Scaled(nn.Module):
+        def forward(self, batch: _Batch) -> torch.Tensor:
+            return batch.x * batch.scale
+
+    x = torch.randn(3)
+    assert torch.equal(autocast.wrap(Scaled())(_Batch(x)), 2 * x)
 
 
 def test_a_wrapped_module_is_not_wrapped_again() -> None:
