@@ -260,21 +260,6 @@ def test_inputs_that_are_no_values_are_an_error() -> None:
         autocast.wrap(_network())(object())
 
 
-@dataclasses.dataclass
-class _Batch:
-    x: torch.Tensor
-    scale: float = 2.0
-
-
-def test_an_instance_of_a_dataclass_is_taken() -> None:
-    class Scaled(nn.Module):
-        def forward(self, batch: _Batch) -> torch.Tensor:
-            return batch.x * batch.scale
-
-    x = torch.randn(3)
-    assert torch.equal(autocast.wrap(Scaled())(_Batch(x)), 2 * x)
-
-
 def test_a_wrapped_module_is_not_wrapped_again() -> None:
     with pytest.raises(InputError, match="wrapped already"):
         autocast.wrap(autocast.wrap(_network()))

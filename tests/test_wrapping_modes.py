@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -190,3 +193,32 @@ def test_modes_count_where_calls_change_attributes() -> None:
         assert not torch.equal(wrapped(x, counts), wrapped(x, counts))
     module.drop.eval()
     torch.testing.assert_close(wrapped(x, False), x + 1)
+
+
+@pytest.mark.parametrize("draw", [lambda: random.randint(1, 9999), lambda: np.random.rand()])
+def test_numbers_that_python_draws_are_others_in_each_call(draw: Callable[[], float]) -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * draw()
+
+    called, x = [], torch.randn(3)
+    for module in (autocast.wrap(Noisy(), policy="mp0"), Noisy()):
+        random.seed(0)
+        np.random.seed(0)
+        called.append([module(x) for _ in range(3)])
+    torch.testing.assert_close(*called)
+
+
+@dataclasses.dataclass
+class _Batch:
+    x: torch.Tensor
+    scale: float = 2.0
+
+
+def test_an_instance_of_a_dataclass_is_taken() -> None:
+    class Scaled(nn.Module):
+        def forward(self, batch: _Batch) -> torch.Tensor:
+            return batch.x * batch.scale
+
+    x = torch.randn(3)
+    assert torch.equal(autocast.wrap(Scaled())(_Batch(x)), 2 * x)
