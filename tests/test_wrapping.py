@@ -130,6 +130,8 @@ def test_a_size_that_differs_is_dynamic_from_then_on() -> None:
         wrapped(torch.randn(3, 16))
     x = torch.randn(7, 16)
     torch.testing.assert_close(wrapped(x), module(x), **_LOW)
+    module[0].weight.mul_(2)  # an epoch later, say
+    torch.testing.assert_close(wrapped(x), module(x), **_LOW)
 
 
 def test_what_was_exported_is_compared_with_the_module_and_not_with_its_programs(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+import random
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import autocast
 from autocast.wrapping import programs
@@ -28,6 +33,23 @@ def test_what_torch_casts_in_its_own_autocast_is_cast_there_alone() -> None:
     assert wrapped(x).dtype is torch.float32
     with torch.autocast("cpu", torch.bfloat16):
         assert wrapped(x).dtype is torch.bfloat16
+
+
+def test_several_modules_are_called_at_a_time() -> None:
+    modules, x = [nn.Linear(16, 8) for _ in range(3)], torch.randn(4, 16)
+    wrapped = autocast.wrap(modules[0], policy="mp0")
+    weights, _ = torch.func.stack_module_state(modules)
+    got = torch.vmap(lambda weights: torch.func.functional_call(wrapped, weights, x))(weights)
+    torch.testing.assert_close(got, torch.stack([module(x) for module in modules]))
+
+
+@pytest.mark.parametrize("trace", [torch.jit.trace, lambda module, x: make_fx(module)(x)])
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_trace_is_of_the_modules_operators(trace: Callable[..., Any]) -> None:
+    module, x = nn.Sequential(nn.Linear(16, 8), nn.Tanh()), torch.randn(4, 16)
+    wrapped = autocast.wrap(module, policy="mp0")
+    wrapped(x)
+    torch.testing.assert_close(trace(wrapped, x)(2 * x), module(2 * x))
 
 
 def test_layers_that_are_lazy_are_made_by_the_first_call() -> None:
@@ -171,3 +193,32 @@ def test_modes_count_where_calls_change_attributes() -> None:
         assert not torch.equal(wrapped(x, counts), wrapped(x, counts))
     module.drop.eval()
     torch.testing.assert_close(wrapped(x, False), x + 1)
+
+
+@pytest.mark.parametrize("draw", [lambda: random.randint(1, 9999), lambda: np.random.rand()])
+def test_numbers_that_python_draws_are_others_in_each_call(draw: Callable[[], float]) -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * draw()
+
+    called, x = [], torch.randn(3)
+    for module in (autocast.wrap(Noisy(), policy="mp0"), Noisy()):
+        random.seed(0)
+        np.random.seed(0)
+        called.append([module(x) for _ in range(3)])
+    torch.testing.assert_close(*called)
+
+
+@dataclasses.dataclass
+class _Batch:
+    x: torch.Tensor
+    scale: float = 2.0
+
+
+def test_an_instance_of_a_dataclass_is_taken() -> None:
+    class Scaled(nn.Module):
+        def forward(self, batch: _Batch) -> torch.Tensor:
+            return batch.x * batch.scale
+
+    x = torch.randn(3)
+    assert torch.equal(autocast.wrap(Scaled())(_Batch(x)), 2 * x)

@@ -53,12 +53,17 @@ def backend(
     ImportModelError
         The graph holds operators that cannot be imported: all are listed.
     UnsupportedError
-        A `mode` was asked for; the graph returns what is neither a tensor nor known.
+        A `mode` was asked for; an input is a nested tensor; the graph returns what is neither a tensor nor known.
     """
     if mode is not None:
         raise UnsupportedError(
             f"torch.compile: backend='autocast' was given mode={mode!r}, which is one of Inductor's; expected none. "
             "Pass options={...} of amp.autocast, such as {'policy': 'mp1'}"
+        )
+    if any(isinstance(x, torch.Tensor) and x.is_nested for x in example_inputs):
+        raise UnsupportedError(
+            "torch.compile: backend='autocast' was given a nested tensor, whose rows have sizes of their own; expected "
+            "tensors of one size. Pad it, torch.nested.to_padded_tensor(x, 0.0), and mask what is padding"
         )
     options = options or {}
     trains = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs)

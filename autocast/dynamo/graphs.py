@@ -19,6 +19,7 @@ from autocast.dynamo.traceable import make_traceable
 from autocast.errors import ImportModelError, UnsupportedError
 from autocast.frontend import from_torch
 from autocast.frontend.exporting.conditions import ASSUMED, Condition, guarded
+from autocast.frontend.watching import is_watched_when_compiled
 from autocast.frontend.writes import Samples
 from autocast.kernels import detect_target
 from autocast.model.value import Model
@@ -113,7 +114,7 @@ class _Code:
         return Executable(replace(self.variant, params=params))
 
 
-class _Ready:
+class Ready:
     """An executable, and the weights that it was made with."""
 
     def __init__(self, weights: Mapping[str, torch.Tensor], make: Callable[[Mapping[str, torch.Tensor]], Executable]):
@@ -190,7 +191,7 @@ class Graph:
         self.floats = [i for i in self.tensors if _is_float(placeholders[i], values[i])]
         self.wrapped = frozenset(self.floats)
         self._codes: dict[tuple[Any, ...], _Code] = {}
-        self._ready: dict[tuple[Any, ...], _Ready] = {}
+        self._ready: dict[tuple[Any, ...], Ready] = {}
 
     def _outputs(self, placeholders: Sequence[fx.Node]) -> tuple[list[int], dict[int, int], dict[int, Any]]:
         """The positions of the results that are computed tensors; of those that are inputs, and which; the others:
@@ -242,12 +243,12 @@ class Graph:
         return [*tensors, *(torch.empty(inputs[i], 0) for i in self.carried)]
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        if not self.results:  # torch does what else there is to do: it may write into inputs, or seed a generator
-            return tuple(self.body(*inputs))
+        if not self.results or is_watched_when_compiled():  # it may write into inputs all the same, or seed a generator
+            return self.by_torch(inputs)
         try:
             computed = self.computed(inputs)
         except SharedInputsError:  # nor has torch asked whether one that is written into is a part of another
-            return tuple(self.body(*inputs))
+            return self.by_torch(inputs)
         if not self.passed and not self.others and not self.sharing:
             return computed
         results = dict(zip(self.results, computed, strict=True))
@@ -257,6 +258,10 @@ class Graph:
         results |= {i: self.sharing.view(i, inputs[owner], number) for i, owner in self.sharing.owners.items()}
         results |= {i: number(other) for i, other in self.others.items()}
         return tuple(results[i] for i in range(len(results)))
+
+    def by_torch(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """What torch's own operators return and do."""
+        return tuple(self.body(*inputs))
 
     def computed(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The results that are computed, in the order of `results`."""
@@ -283,13 +288,13 @@ class Graph:
             known[symbol] = inputs[place] if axis is None else inputs[place].shape[axis]
         return int(expression.subs(known))
 
-    def ready(self, inputs: Sequence[Any]) -> _Ready:
+    def ready(self, inputs: Sequence[Any]) -> Ready:
         """What runs these inputs: with their numbers, and their weights as they are now."""
         key = (self.key_of(inputs), *(id(inputs[i]) for i in self.weights))
         ready = self._ready.get(key)
         if ready is None or not ready.is_current():
             weights = {_name(i): inputs[i] for i in self.weights}
-            ready = _Ready(weights, self.code(inputs).ready)
+            ready = Ready(weights, self.code(inputs).ready)
             self._ready.pop(key, None)
             self._ready[key] = ready
             if len(self._ready) > _KEPT:

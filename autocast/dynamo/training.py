@@ -32,13 +32,13 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from autocast.dynamo.attention import with_attention
 from autocast.dynamo.converters import BACKWARD
-from autocast.dynamo.graphs import Graph, Inputs, real, value_of
+from autocast.dynamo.graphs import Graph, Inputs, Ready, real, value_of
 from autocast.dynamo.layouts import keep_layouts
 from autocast.dynamo.sharing import Sharing
 from autocast.dynamo.statistics import without_running_ones, without_statistics
 from autocast.dynamo.traceable import write_data
 from autocast.errors import UnsupportedError
-from autocast.frontend.importing.randomness import random_state
+from autocast.frontend.importing.randomness import RANDOM_STATE, random_state
 from autocast.frontend.splitting.splits import split_rightly
 from autocast.frontend.translate import translate
 from autocast.model.value import Model
@@ -47,9 +47,6 @@ from autocast.policy import as_policy
 from autocast.torch_target.asked import torch_dtype
 
 aten = torch.ops.aten
-
-#: Graphs draw random numbers of their own.
-_seeds = itertools.count()
 
 
 def training_backend(
@@ -176,7 +173,6 @@ class _Traced(Graph):
     ) -> None:
         self.low = low or {}
         self.examples = examples
-        self.seed = (torch.initial_seed() + next(_seeds)) % 2**32
         super().__init__(_prepared(body), options, examples)
         returned = body.graph.output_node().args[0]
         shown = [position for position in self.results if results is None or position < results]
@@ -203,6 +199,10 @@ class _Traced(Graph):
         """A result in the precision in which it is kept."""
         return result.to(self.low[position]) if position in self.low else result
 
+    def by_torch(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """As torch's operators compute it, kept as our kernels keep it."""
+        return tuple(self.kept(position, result) for position, result in enumerate(super().by_torch(inputs)))
+
     def is_weight(self, value: torch.Tensor) -> bool:
         """Whether it seldom changes: weights do in each step."""
         return False
@@ -216,7 +216,7 @@ class _Traced(Graph):
                 axes.setdefault(order[position], {})[axis] = Dim.AUTO
             axes |= {len(self.tensors) + i: {0: Dim.AUTO} for i in range(len(self.carried))}
         given: Any = tuple(self.tensors_of(inputs)), {}, axes
-        return translate(Inputs(self, inputs), given, random_state(self.seed), "torch", BACKWARD)
+        return translate(Inputs(self, inputs), given, random_state(0), "torch", BACKWARD)
 
     def is_carried(self, value: Any) -> bool:
         """Whether a number that is the size of no tensor may differ from call to call: one that varies."""
@@ -235,6 +235,15 @@ class _Traced(Graph):
             if whole and not expression.is_symbol and known.keys() >= set(map(str, expression.free_symbols)):
                 values = {symbol: known[str(symbol)] for symbol in expression.free_symbols}
                 torch._check(known[name] == sympy_interp(PythonReferenceAnalysis, values, expression))
+
+    def ready(self, inputs: Sequence[Any]) -> Ready:
+        """What runs these inputs. torch's generator seeds what it draws: `torch.utils.checkpoint` sets that back, and
+        has the same drawn again."""
+        ready = super().ready(inputs)
+        if RANDOM_STATE in ready.executable.state:
+            seed = torch.randint(-(2**31), 2**31, (2,), dtype=torch.int32, device="cpu")
+            ready.executable.load_state({RANDOM_STATE: seed})
+        return ready
 
     def computed(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The results that are computed, with the strides that torch traced with."""
@@ -274,10 +283,14 @@ class _Backward(_Traced):
         pairs = zip(inputs, map(value_of, self.body.graph.find_nodes(op="placeholder")), strict=True)
         return [x.to(traced.dtype) if isinstance(x, torch.Tensor) else x for x, traced in pairs]
 
+    def by_torch(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """As torch's operators compute it, of inputs as torch traced them."""
+        return super().by_torch(self.wide(inputs))
+
     def computed(self, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
         """The results that are computed; by torch's operators, where several gradients are wanted at a time."""
         if any(torch._C._functorch.is_legacy_batchedtensor(x) for x in inputs if isinstance(x, torch.Tensor)):
-            results = self.body(*self.wide(inputs))
+            results = self.by_torch(inputs)
             return tuple(results[position] for position in self.results)
         return super().computed(inputs)
 

@@ -13,7 +13,9 @@ import tvm
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, InputSpec
 
+from autocast.frontend.writes import Writes
 from autocast.ir import ALIGNMENT
+from autocast.runtime.tensors import copy_into
 
 #: Kinds of outputs that replace what the module keeps. torch 2.9 does not have all of them.
 WRITTEN = ("BUFFER_MUTATION", "PARAMETER_MUTATION")
@@ -115,13 +117,29 @@ def share(value: torch.Tensor) -> tvm.runtime.Tensor:
 
     Complex numbers are pairs of real ones.
     """
+    value = _plain(value).cpu().contiguous()
+    return tvm.runtime.from_dlpack(value if value.data_ptr() % ALIGNMENT == 0 else value.clone())
+
+
+def writes_to(tensors: Mapping[str, torch.Tensor], params: Mapping[str, tvm.runtime.Tensor]) -> Writes:
+    """What counts the writes to the tensors that have these names in a model, and repeats them where it has copies."""
+    known = {name: value.detach() for name, value in tensors.items() if name in params}
+    pairs = [(value, params[name]) for name, value in known.items()]
+    copies = [(value, copy) for value, copy in pairs if copy.data_ptr() != _plain(value).data_ptr()]
+
+    def repeat() -> None:
+        for value, copy in copies:
+            copy_into(copy, share(value))
+
+    return Writes(known.values(), repeat if copies else None)
+
+
+def _plain(value: torch.Tensor) -> torch.Tensor:
+    """A tensor that TVM has as well: its numbers are real, and all there."""
     value = value.detach()
     if value.is_complex():
         value = torch.view_as_real(value.resolve_conj())
-    if value.layout is not torch.strided:
-        value = value.to_dense()
-    value = value.cpu().contiguous()
-    return tvm.runtime.from_dlpack(value if value.data_ptr() % ALIGNMENT == 0 else value.clone())
+    return value if value.layout is torch.strided else value.to_dense()
 
 
 def _identity(tensor: torch.Tensor) -> _Identity:

@@ -118,16 +118,17 @@ def from_relax(
         tensors[keys.get(var.name, var.name)] = value
     mod = mod.clone()
     mod["main"] = main.with_attr("num_input", num_input)
-    return Model(mod, tensors, writes=_writes([value for value in values.values() if hasattr(value, "detach")]))
+    of_torch = {keys.get(name, name): value for name, value in values.items() if hasattr(value, "detach")}
+    return Model(mod, tensors, writes=_writes(of_torch, tensors))
 
 
-def _writes(tensors: Sequence[Any]) -> Callable[[], int] | None:
+def _writes(of_torch: Mapping[str, Any], params: Mapping[str, tvm.runtime.Tensor]) -> Callable[[], int] | None:
     """What counts the writes to tensors of torch, where there are any."""
-    if not tensors:
+    if not of_torch:
         return None
-    from autocast.frontend.writes import Writes  # needs torch, which is there if its tensors are
+    from autocast.frontend.parameters import writes_to  # needs torch, which is there if its tensors are
 
-    return Writes(tensors)
+    return writes_to(of_torch, params)
 
 
 def _first_order(mod: tvm.IRModule) -> tvm.IRModule:

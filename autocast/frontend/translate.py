@@ -22,10 +22,9 @@ from autocast.frontend.importing.control_flow import CONTROL_FLOW
 from autocast.frontend.importing.fallback import call_torch
 from autocast.frontend.importing.program import ProgramImporter
 from autocast.frontend.importing.randomness import RANDOM_STATE
-from autocast.frontend.parameters import other_names, parameters, state_of
+from autocast.frontend.parameters import other_names, parameters, state_of, writes_to
 from autocast.frontend.simplifying.normalize import normalize
 from autocast.frontend.splitting.decompose import Call, split
-from autocast.frontend.writes import Writes
 from autocast.messages import warn
 from autocast.model.value import CONTROL_FLOW as FLOW
 from autocast.model.value import OTHER_NAMES, Model
@@ -89,7 +88,7 @@ def translate(
         kept,
         output_names=exported.output_names,
         frozen=frozenset(kept.keys() - trained),
-        writes=Writes(value for name, value in state_of(module).items() if name in kept),
+        writes=writes_to(state_of(module), kept),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,14 +19,24 @@ class Writes:
     torch counts its own, and optimizers' fused steps by the help of this module. Writes through `tensor.data`, or
     through an array over its memory, are seen where they change a sample of the numbers. A tensor that is given other
     memory (`tensor.data = ...`) has no part in the model from then on.
+
+    Parameters
+    ----------
+    tensors
+        Those that are looked at.
+    repeat : callable, optional
+        Has copies be what the tensors are: a call does so where these were written.
     """
 
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+    def __init__(self, tensors: Iterable[torch.Tensor], repeat: Callable[[], None] | None = None) -> None:
         #: Of the same memory, with the same count.
         self._tensors = [tensor.detach() for tensor in tensors]
         self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
         self._uncounted = 0
         self._sample()
+        self._repeat: Callable[[], None] | None = None
+        self._repeated = self()
+        self._repeat = repeat
 
     def _sample(self) -> None:
         self._addresses = [tensor.data_ptr() for tensor in self._tensors]
@@ -39,7 +49,11 @@ class Writes:
             self._sample()
         elif (seen := self._samples()) != self._seen:
             self._uncounted, self._seen = self._uncounted + 1, seen
-        return self._uncounted + sum(tensor._version for tensor in self._counted)
+        count = self._uncounted + sum(tensor._version for tensor in self._counted)
+        if self._repeat and count != self._repeated:
+            self._repeat()
+            self._repeated = count
+        return count
 
 
 class Samples:

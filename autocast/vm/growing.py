@@ -27,10 +27,15 @@ class GrowingExecutable:
         With `reimport`.
     make : callable
         Makes the executable of a model.
+
+    Attributes
+    ----------
+    model : Model
+        What calls run now, to be compiled again.
     """
 
     def __init__(self, model: Model, make: Callable[[Model], Executable]) -> None:
-        self._model, self._make = model, make
+        self.model, self._make = model, make
         self._executable = make(model)
         self._refused: dict[tuple[tuple[str, int], ...], str] = {}
         self._turn = RLock()
@@ -72,10 +77,11 @@ class GrowingExecutable:
             return self._executable
 
     def _grow(self, axes: dict[tuple[str, int], str], inputs: Sequence[Any]) -> None:
-        reimport = self._model.reimport
+        reimport = self.model.reimport
         assert reimport is not None
         try:
-            executable = self._make(reimport([value.shape for value in inputs]))
+            model = reimport([value.shape for value in inputs])
+            executable = self._make(model)
         except ImportModelError as error:
             self._refused[tuple(axes)] = str(error)
             return
@@ -86,7 +92,7 @@ class GrowingExecutable:
         )
         if self._executable.state:
             executable.adopt(self._executable.state)
-        self._executable = executable
+        self._executable, self.model = executable, model.replace(reimport=reimport)
 
     def wait(self, timeout: float | None = None) -> Executable:
         """The executable that calls run now, when nothing of it is still to be compiled."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import random
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import partial
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -20,6 +22,7 @@ from autocast import amp
 from autocast.errors import FallbackWarning, ImportModelError, InputError
 from autocast.frontend import from_torch
 from autocast.frontend.exporting.turns import owner
+from autocast.frontend.watching import is_watched
 from autocast.messages import warn
 from autocast.model.value import Model
 from autocast.runtime.tensors import from_tensor
@@ -59,6 +62,11 @@ class _Program:
     executable: Callable[..., Any]
     writes: tuple[int, bytes]
     results: Results | None
+
+    def compile_again(self, writes: tuple[int, bytes]) -> None:
+        """With the weights as they are now, for the sizes that calls have had."""
+        self.model = getattr(self.executable, "model", self.model)
+        self.executable, self.writes = compile(self.model), writes
 
     def computed(self, tensors: list[torch.Tensor]) -> Any:
         """What the executable returns, as torch tensors: it knows from its inputs what to return, if it has any."""
@@ -113,7 +121,7 @@ class Programs:
             self._returned = Returned(module, args, kwargs, outputs)
             self._assigns = not _are_same(before, _attributes(module))
             return outputs
-        if importer == here:  # which compares the module with what was exported of it
+        if importer == here or is_watched():  # an import compares the module with what was exported of it
             return forward(*args, **kwargs)
         with self._turn:
             if self._hooks is None or not self._hooks.are_here():
@@ -124,6 +132,8 @@ class Programs:
         if self._state is None and any(map(is_lazy, (*module.parameters(), *module.buffers()))):
             return forward(*args, **kwargs)  # which says how large these are
         kind, tensors = _sorted(args, kwargs)
+        if kind is None:
+            return self._traced(module, forward)(module, *args, **kwargs)
         modes = torch.get_default_dtype(), torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
         with self._turn:
             number = self._state.number() if self._state else None
@@ -144,7 +154,7 @@ class Programs:
                 self._programs[key] = program
             program = self._programs[key]
             if program is not None and program.writes != (writes := self._state.weights.writes()):
-                program.executable, program.writes = compile(program.model), writes
+                program.compile_again(writes)
         if program is None:
             results = self._traced(module, forward)(module, *args, **kwargs)
             with self._turn:
@@ -189,11 +199,14 @@ class Programs:
         options = {name: v for name, v in kwargs.items() if name not in known and isinstance(v, _CONSTANTS)}
         bare.__dict__[OPTIONS] = options
         others = {name: value for name, value in kwargs.items() if name not in options}
+        drawn = random.getstate(), np.random.get_state()
         try:
             model = from_torch(bare, args, example_kwargs=others, dynamic=self.dynamic)
         except ImportModelError:
             if not isinstance(self.dynamic, str | None):
                 raise
+            return None
+        if _set_back(drawn):  # torch's compiler draws again in each call
             return None
         if model.reimport is not None:
             model = model.replace(reimport=partial(self._imported_again, model.reimport))
@@ -228,6 +241,17 @@ def _without_hooks(module: nn.Module) -> nn.Module:
     for name in ("_forward_hooks", "_forward_pre_hooks"):
         bare.__dict__[name] = OrderedDict()
     return bare
+
+
+def _set_back(drawn: tuple[Any, Any]) -> bool:
+    """Whether Python's or NumPy's generator is no more in the state that it was in, to which it goes back."""
+    before, (kind, *numbers) = drawn
+    _, *now = np.random.get_state()
+    changed = random.getstate() != before or not all(map(np.array_equal, now, numbers))
+    if changed:
+        random.setstate(before)
+        np.random.set_state((kind, *numbers))
+    return changed
 
 
 #: Attributes in which torch keeps the parameters of a recurrent layer once more: its calls bring them up to date.
@@ -269,7 +293,10 @@ def _of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sorted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
-    """Which inputs there are and of what kind, and the tensors among them in the order in which a model takes them."""
+    """Which inputs there are and of what kind, and the tensors among them in the order in which a model takes them.
+
+    The kind is None where torch's compiler alone takes one: an instance of a dataclass.
+    """
     values: Any = (*args, *kwargs.values())
     nesting: Any = (len(args), *kwargs)
     if not all(isinstance(value, (torch.Tensor, *_CONSTANTS)) for value in values):
@@ -279,6 +306,8 @@ def _sorted(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[to
         if isinstance(value, torch.Tensor):
             tensors.append(value)
             kinds.append((value.dtype, value.ndim))
+        elif is_dataclass(value):
+            return None, []
         else:
             _check_constant(value)
             kinds.append((type(value), value))
@@ -294,6 +323,6 @@ def _without_numbers(key: tuple[Any, ...]) -> tuple[Any, ...]:
 def _check_constant(value: Any) -> None:
     if not isinstance(value, _CONSTANTS):
         raise InputError(
-            f"wrap: an input is a {type(value).__name__}, expected tensors, numbers, texts, None, and tuples, lists "
-            "and dictionaries of them. Keys and values of text generation are kept by autocast.generation"
+            f"wrap: an input is a {type(value).__name__}, expected tensors, numbers, texts, None, and tuples, lists, "
+            "dictionaries and dataclasses of them. Keys and values of text generation are kept by autocast.generation"
         )

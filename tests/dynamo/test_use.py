@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -81,14 +83,50 @@ def test_sizes_that_turn_out_fixed_are() -> None:
             torch.testing.assert_close(compiled(x), module(x))
 
 
-def test_what_dropout_drew_in_a_checkpointed_part_is_not_drawn_again() -> None:
+@pytest.mark.parametrize("within", [True, False])
+def test_what_dropout_drew_in_a_checkpointed_part_is_drawn_alike(within: bool) -> None:
     def function(x: torch.Tensor) -> Any:
-        return checkpoint(lambda x: F.dropout(x.sin(), 0.5), x, use_reentrant=False)
+        return F.dropout(x.sin(), 0.5)
 
+    def checkpointed(x: torch.Tensor) -> Any:
+        return checkpoint(function if within else compiled, x, use_reentrant=False)
+
+    compiled = _compiled(checkpointed if within else function)
     x = torch.randn(256, requires_grad=True)
-    y = _compiled(function)(x)
+    y = (compiled if within else checkpointed)(x)
     (gradient,) = torch.autograd.grad(y.sum(), x)
     torch.testing.assert_close(gradient, (y != 0) * 2 * x.detach().cos())
+
+
+def test_torchs_seed_is_that_of_what_is_drawn() -> None:
+    compiled, x = _compiled(lambda x: F.dropout(x, 0.5)), torch.ones(256)
+    torch.manual_seed(1)
+    first, second = compiled(x), compiled(x)
+    torch.manual_seed(1)
+    assert torch.equal(compiled(x), first)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own way to such derivatives
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_derivatives_are_taken_forwards(is_wrapped: bool) -> None:
+    module = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
+    called = autocast.wrap(module, policy="mp0") if is_wrapped else _compiled(module)
+    x, direction = torch.randn(3, 6), torch.randn(3, 6)
+    with torch.no_grad(), forward_ad.dual_level():
+        _, tangent = forward_ad.unpack_dual(called(forward_ad.make_dual(x, direction)))
+    expected = (1 - module(x).square()) * (direction @ module[0].weight.T)
+    torch.testing.assert_close(tangent, expected)
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_tensors_without_values_are_computed_by_torch(is_wrapped: bool) -> None:
+    module = nn.Linear(6, 4)
+    called = autocast.wrap(module, policy="mp0") if is_wrapped else _compiled(module)
+    with torch.no_grad():
+        called(torch.randn(3, 6))
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            assert isinstance(called(mode.from_tensor(torch.randn(3, 6))), FakeTensor)
 
 
 def test_a_mode_is_an_error_that_says_what_to_pass() -> None:

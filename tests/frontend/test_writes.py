@@ -16,9 +16,12 @@ from autocast.training import MSE, SGD, Trainer
 
 
 def _network() -> tuple[nn.Module, torch.Tensor]:
-    """Weights that kernels read packed, and biases, a table and factors that they read as they are."""
+    """Weights that kernels read packed, and biases, a table and factors that they read as they are; of a weight that
+    lies column by column, and of a bias that begins anywhere, a model has copies."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Embedding(50, 32), nn.Linear(32, 48), nn.LayerNorm(48), nn.Linear(48, 8)).eval()
+    module[1].weight = nn.Parameter(module[1].weight.detach().t().contiguous().t())
+    module[3].bias = nn.Parameter(torch.randn(9)[1:])
     return module, torch.randint(0, 50, (4, 7))
 
 
@@ -110,7 +113,7 @@ def test_writes_that_nobody_sees_change_nothing_by_half() -> None:
     module, x = _network()
     model = autocast.from_torch(module, (x,))
     before = model(x)
-    module[1].weight.data[0, 0] += 1
+    module[3].weight.data[0, 0] += 1
     torch.testing.assert_close(model(x), before, rtol=0, atol=0)
     torch.testing.assert_close(model.replace()(x), module(x))
 

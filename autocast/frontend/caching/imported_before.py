@@ -13,8 +13,7 @@ from autocast.container import Container, Format
 from autocast.errors import CacheWarning
 from autocast.frontend.caching.fingerprint import Incomparable, fingerprint
 from autocast.frontend.importing.randomness import RANDOM_STATE
-from autocast.frontend.parameters import share, state_of
-from autocast.frontend.writes import Writes
+from autocast.frontend.parameters import share, state_of, writes_to
 from autocast.messages import warn
 from autocast.model.saving import module_entries, module_in
 from autocast.model.value import Model
@@ -65,5 +64,5 @@ def _model_of(container: Container, module: torch.nn.Module, start: tvm.runtime.
         params,
         output_names=tuple(facts["output_names"]),
         frozen=frozenset(params.keys() - trained),
-        writes=Writes(state[name] for name in params if name != RANDOM_STATE),
+        writes=writes_to(state, params),
     )
