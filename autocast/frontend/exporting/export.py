@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from autocast.frontend.exporting.exported import Exported
 from autocast.frontend.exporting.number_buffers import flags, known_numbers, number_buffers
 from autocast.frontend.exporting.numbers_of_sizes import (
     Conversion,
+    files_of,
     noted_conversions,
     symbolic_conversions,
     symbolic_functions,
@@ -75,34 +76,50 @@ def export(
     leaves = input_leaves(module, args, kwargs)
     _check_inputs(module, args, kwargs, leaves)
     axes = parse(dynamic, leaves)
+    refusals: list[ImportModelError] = []
+    fixed: Exported | None = None
     with noted_conversions() as conversions:
-        try:
-            return _export(module, args, kwargs, leaves, axes, conversions)
-        except ImportModelError as error:
-            refused = error
-    for way in _otherwise(module, conversions, refused):
-        with contextlib.suppress(ImportModelError), contextlib.ExitStack() as known:
-            for context in way:
-                known.enter_context(context())
-            return _export(module, args, kwargs, leaves, axes, conversions)
-    raise refused from refused.__cause__
+        for way in _ways(module, conversions, refusals):
+            try:
+                with contextlib.ExitStack() as known:
+                    for context in way:
+                        known.enter_context(context())
+                    exported = _export(module, args, kwargs, leaves, axes, conversions)
+            except ImportModelError as error:
+                refusals.append(error)
+            else:
+                if not (conversions and exported.is_fixed):
+                    return exported
+                fixed = fixed or exported
+    if fixed is not None:
+        return fixed
+    raise refusals[0] from refusals[0].__cause__
 
 
 #: What a module is traced with: something is known there that torch would not know.
 _Known = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-def _otherwise(
-    module: torch.nn.Module, conversions: Sequence[Conversion], refused: ImportModelError
-) -> list[list[_Known]]:
-    """The ways to export a module that torch refused: what it is to know there."""
+def _ways(
+    module: torch.nn.Module, conversions: Sequence[Conversion], refusals: Sequence[ImportModelError]
+) -> Iterator[Sequence[_Known]]:
+    """The ways to export a module: as it is, then what torch is to know where it stopped, or fixed a size.
+
+    Meanwhile `conversions` grow. A size that became a number is none in the lines that follow, and a module stops at a
+    decision by a value: what comes behind is seen when this is known.
+    """
+    yield []
     buffers: list[list[tuple[torch.nn.Module, str]]] = []
-    if "data-dependent" in str(refused):
+    if any("data-dependent" in str(refusal) for refusal in refusals):
         numbers, of_state = number_buffers(module), flags(module)
         buffers = [numbers] * bool(numbers) + [[*numbers, *of_state]] * bool(of_state)
-    values: list[_Known] = [partial(known_numbers, some) for some in buffers]
-    sizes: list[_Known] = [partial(symbolic_conversions, conversions)] * bool(conversions)
-    return [[part] for part in (*sizes, *values)] + [[size, value] for size in sizes for value in values]
+    for values in ([], *([partial(known_numbers, some)] for some in buffers)):
+        if values:
+            yield values
+        seen: set[Any] = set()
+        while seen != (files := files_of(conversions)):
+            seen = files
+            yield [partial(symbolic_conversions, conversions), *values]
 
 
 def _export(

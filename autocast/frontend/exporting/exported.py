@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -45,12 +46,9 @@ class Exported:
     @property
     def symbols(self) -> dict[str, str]:
         """torch's symbols (`s72`) -> the names that the user gave the dimensions."""
-        specs = [spec for spec in self.program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
-        nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
         names: dict[str, str] = {}
-        for axis in self.axes:
-            size = nodes[specs[axis.leaf].arg.name].meta["val"].shape[axis.axis]
-            if isinstance(size, int) or size.node.expr.is_number:  # which torch may have found later
+        for axis, size in zip(self.axes, self._traced_sizes, strict=True):
+            if _is_one_number(size):
                 if axis.dim is torch.export.Dim.AUTO:
                     continue
                 raise ImportModelError(
@@ -66,6 +64,18 @@ class Exported:
                     f"be two dynamic dimensions; expected one name for both: dynamic={{{other!r}: [...]}}."
                 )
         return names
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether a size that was to vary if it can (`Dim.AUTO`) is the example's alone."""
+        return any(map(_is_one_number, self._traced_sizes))
+
+    @property
+    def _traced_sizes(self) -> list[Any]:
+        """The size along each of the axes, as torch knows it in the end."""
+        specs = [spec for spec in self.program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+        nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
+        return [nodes[specs[axis.leaf].arg.name].meta["val"].shape[axis.axis] for axis in self.axes]
 
     def least_asked(self, name: str) -> int | None:
         """The least size that the user wants along a dimension; None where torch infers it."""
@@ -135,3 +145,7 @@ class Exported:
                 paths = [path for path, _ in pytree.tree_flatten_with_path(tree)[0]]
         names = [".".join(str(getattr(k, "key", getattr(k, "idx", k))) for k in path) for path in paths]
         return tuple(name for name, arg in zip(names, outputs, strict=True) if is_result(arg))
+
+
+def _is_one_number(size: Any) -> bool:
+    return isinstance(size, int) or size.node.expr.is_number  # which torch may have found later

@@ -172,12 +172,21 @@ def _outside(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
+def files_of(conversions: Iterable[Conversion]) -> set[tuple[int, bool]]:
+    """The files in which `symbolic_conversions` has others in place of functions, and whether of `numel`, too."""
+    return {(id(conversion.variables), _counts(conversion)) for conversion in conversions}
+
+
+def _counts(conversion: Conversion) -> bool:
+    return ".numel()" in conversion.place
+
+
 @contextlib.contextmanager
 def symbolic_conversions(conversions: Iterable[Conversion]) -> Iterator[None]:
     """While this is active, `float`, `int`, `len` and what was imported from `math` take sizes that vary, in the files
     of these `conversions`."""
     files = list({id(conversion.variables): conversion.variables for conversion in conversions}.values())
-    counted = [conversion.variables for conversion in conversions if ".numel()" in conversion.place]
+    counted = [conversion.variables for conversion in conversions if _counts(conversion)]
     before = [(variables, {name: variables.get(name, _ABSENT) for name in _instead(variables)}) for variables in files]
     for variables in files:
         variables.update(_instead(variables))

@@ -204,6 +204,16 @@ torch.library.register_fake(
 CALLED = {"autocast.ctc_loss.default": "aten.ctc_loss.Tensor"}
 
 
+def _where(condition: torch.Tensor, *choices: Any, **options: Any) -> Any:
+    """By bytes, too, which torch takes for truth values, and its export does not."""
+    is_mask = condition.dtype == torch.uint8 and (choices or options)
+    return torch.where(condition.bool() if is_mask else condition, *choices, **options)
+
+
+def _where_else(chosen: Any, condition: torch.Tensor, other: Any) -> torch.Tensor:
+    return _where(condition, chosen, other)
+
+
 def _arange(*bounds: Any, **options: Any) -> torch.Tensor:
     """With its numbers, where these are known: torch.export takes what a tensor holds for what it cannot know."""
     result = torch.arange(*bounds, **options)
@@ -246,6 +256,8 @@ _FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     torch.combinations: _combinations,
     torch.einsum: _einsum,
     torch.linalg.lstsq: _lstsq,
+    torch.where: _where,
+    torch.Tensor.where: _where_else,
     **dict.fromkeys((torch.resize_as_, torch.Tensor.resize_as_), _resize_as),
     **dict.fromkeys((torch.cov, torch.Tensor.cov), _cov),
     **dict.fromkeys((torch.corrcoef, torch.Tensor.corrcoef), _corrcoef),

@@ -161,6 +161,30 @@ def test_code_that_was_typed_at_a_prompt_is_a_module_s_own(file: str) -> None:
     assert_close((model(x),), (x / 3,))
 
 
+class Started(torch.nn.Module):
+    """Counts rows in two files, the second one behind a decision by a flag."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("started", torch.tensor(True))
+        files: list[dict[str, Any]] = [{}, {}]
+        for place, file in enumerate(files):
+            exec(compile("def counted(x):\n    return x / len(x)", f"<counted {place}>", "exec"), file)
+        self.first, self.second = (file["counted"] for file in files)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        return self.second(x) if self.started else x
+
+
+@pytest.mark.parametrize("dynamic", [_SIZES, "auto"], ids=str)
+@pytest.mark.filterwarnings("ignore::autocast.errors.ReimportWarning")
+def test_sizes_become_numbers_in_several_files(dynamic: Any) -> None:
+    """A size that one file makes a number of is none in the next, which is found when the first leaves it a size."""
+    model, x = from_torch(Started(), (torch.randn(2, 9),), dynamic=dynamic), torch.randn(3, 9)
+    assert_close((model(x),), (x / 9,))
+
+
 def test_names_that_a_file_has_are_what_they_were() -> None:
     """`float`, `int` and `len` are others while a module is exported that calls them with sizes."""
     before = dict(globals())

@@ -85,6 +85,7 @@ RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cov with weights": lambda x: torch.cov(x, fweights=torch.arange(1, 7), aweights=x[0].abs()),
     "cov of a vector": lambda x: x[0].cov(correction=0),
     "cov without freedom": lambda x: torch.cov(x[:, :2], correction=2),
+    "where bytes are not 0": lambda x: torch.where(mask := (2 * (x > 0)).byte(), x.where(mask, -x).sqrt(), 1.0),
     "resize_as_": lambda x: torch.exp(x).resize_as_(x[:2, :3]),
     "resize_as_ of what is read later": lambda x: (y := x.clone(), y.resize_as_(x[:2]), y.sum(0))[-1],
     "combinations": lambda x: torch.combinations(x[0], 3, with_replacement=True),
@@ -93,7 +94,7 @@ RESULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:cov")
+@pytest.mark.filterwarnings("ignore:cov", "ignore:where received a uint8")
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_are_those_of_torch(name: str) -> None:
     x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
