@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Callable, Iterator
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 import autocast
 from autocast.wrapping import programs
@@ -50,6 +52,21 @@ def test_a_trace_is_of_the_modules_operators(trace: Callable[..., Any]) -> None:
     wrapped = autocast.wrap(module, policy="mp0")
     wrapped(x)
     torch.testing.assert_close(trace(wrapped, x)(2 * x), module(2 * x))
+
+
+def test_a_thread_does_not_ask_what_follows_the_operators_of_another() -> None:
+    module, x = nn.Linear(16, 8), torch.randn(4, 16)
+    wrapped = autocast.wrap(module)
+    expected, got = wrapped(x), []
+    thread = Thread(target=torch.no_grad()(lambda: got.append(wrapped(x))))
+    with FlopCounterMode(display=False) as counted:
+        thread.start()
+        thread.join()
+        assert counted.get_total_flops() == 0
+        torch.testing.assert_close(wrapped(x), module(x), rtol=0, atol=0)
+        assert counted.get_total_flops() > 0
+    torch.testing.assert_close(got[0], expected, rtol=0, atol=0)
+    assert not torch.equal(got[0], module(x)), "in low precision, by our kernels"
 
 
 def test_layers_that_are_lazy_are_made_by_the_first_call() -> None:
