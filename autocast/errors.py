@@ -125,6 +125,10 @@ class OwnBackwardWarning(UserWarning):
     """A model is trained that computes by an `autograd.Function`: by the gradient of its forward, not its backward."""
 
 
+class DrawnNumberWarning(UserWarning):
+    """A module draws numbers by other generators than torch's, as its import traces it: each run has the same ones."""
+
+
 class FallbackWarning(UserWarning):
     """A model calls operators of torch when it runs: in the dtypes of the torch module, and only where torch is."""
 

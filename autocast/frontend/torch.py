@@ -83,6 +83,8 @@ def from_torch(
     -----
     FallbackWarning
         Some operators are left to torch.
+    DrawnNumberWarning
+        The module draws by `random` or `numpy.random`.
     CacheWarning
         `cached` is asked for, and the module has something that cannot be compared with what it was.
     """

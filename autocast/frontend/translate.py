@@ -10,11 +10,12 @@ import torch
 import tvm
 from torch.export import ExportedProgram
 
-from autocast.errors import FallbackWarning, ImportModelError
+from autocast.errors import DrawnNumberWarning, FallbackWarning, ImportModelError
 from autocast.frontend.converters.helpers import Converter
 from autocast.frontend.converters.pairs import PAIRS
 from autocast.frontend.converters.table import CONVERTERS, TRUSTED
 from autocast.frontend.exporting.checks import check_supported, listed
+from autocast.frontend.exporting.drawn_numbers import noted_draws
 from autocast.frontend.exporting.export import export, exported_already
 from autocast.frontend.exporting.exported import Exported
 from autocast.frontend.exporting.turns import turn
@@ -61,7 +62,14 @@ def translate(
     if isinstance(module, ExportedProgram):
         exported, module = exported_already(module, *given)
     else:
-        exported = export(module, *given)
+        with noted_draws() as drew:
+            exported = export(module, *given)
+        if drew:
+            warn(
+                f"from_torch: {type(module).__name__} draws numbers by {' and '.join(drew)} as it is traced: they are "
+                "constants of the model, the same in each run. Draw them by torch (torch.rand), or pass them as inputs",
+                DrawnNumberWarning,
+            )
     importer, mod = _translated(exported, module, {**CONVERTERS, **CONTROL_FLOW, **(converters or {})})
     if fallback == "error":
         check_supported(importer.left)

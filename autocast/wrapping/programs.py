@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import random
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -12,14 +12,13 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from autocast import amp
-from autocast.errors import FallbackWarning, ImportModelError, InputError
+from autocast.errors import DrawnNumberWarning, FallbackWarning, ImportModelError, InputError
 from autocast.frontend import from_torch
 from autocast.frontend.exporting.turns import owner
 from autocast.frontend.watching import is_watched
@@ -199,14 +198,15 @@ class Programs:
         options = {name: v for name, v in kwargs.items() if name not in known and isinstance(v, _CONSTANTS)}
         bare.__dict__[OPTIONS] = options
         others = {name: value for name, value in kwargs.items() if name not in options}
-        drawn = random.getstate(), np.random.get_state()
         try:
-            model = from_torch(bare, args, example_kwargs=others, dynamic=self.dynamic)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", DrawnNumberWarning)  # torch's compiler draws again in each call
+                model = from_torch(bare, args, example_kwargs=others, dynamic=self.dynamic)
+        except DrawnNumberWarning:
+            return None
         except ImportModelError:
             if not isinstance(self.dynamic, str | None):
                 raise
-            return None
-        if _set_back(drawn):  # torch's compiler draws again in each call
             return None
         if model.reimport is not None:
             model = model.replace(reimport=partial(self._imported_again, model.reimport))
@@ -241,17 +241,6 @@ def _without_hooks(module: nn.Module) -> nn.Module:
     for name in ("_forward_hooks", "_forward_pre_hooks"):
         bare.__dict__[name] = OrderedDict()
     return bare
-
-
-def _set_back(drawn: tuple[Any, Any]) -> bool:
-    """Whether Python's or NumPy's generator is no more in the state that it was in, to which it goes back."""
-    before, (kind, *numbers) = drawn
-    _, *now = np.random.get_state()
-    changed = random.getstate() != before or not all(map(np.array_equal, now, numbers))
-    if changed:
-        random.setstate(before)
-        np.random.set_state((kind, *numbers))
-    return changed
 
 
 #: Attributes in which torch keeps the parameters of a recurrent layer once more: its calls bring them up to date.
