@@ -107,6 +107,13 @@ def test_torchs_seed_is_that_of_what_is_drawn() -> None:
     assert not torch.equal(first, second)
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_are_refused_with_what_to_do() -> None:
+    rows = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+    with pytest.raises(Exception, match=r"given a nested tensor.*torch\.nested\.to_padded_tensor"):
+        _compiled(torch.sin)(rows)
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own way to such derivatives
 @pytest.mark.parametrize("is_wrapped", [False, True])
 def test_derivatives_are_taken_forwards(is_wrapped: bool) -> None:
