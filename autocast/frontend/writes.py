@@ -34,9 +34,7 @@ class Writes:
         self._counted = [tensor for tensor in self._tensors if not tensor.is_inference()]
         self._uncounted = 0
         self._sample()
-        self._repeat: Callable[[], None] | None = None
-        self._repeated = self()
-        self._repeat = repeat
+        self._repeat, self._repeated = repeat, self._count()
 
     def _sample(self) -> None:
         self._addresses = [tensor.data_ptr() for tensor in self._tensors]
@@ -49,11 +47,14 @@ class Writes:
             self._sample()
         elif (seen := self._samples()) != self._seen:
             self._uncounted, self._seen = self._uncounted + 1, seen
-        count = self._uncounted + sum(tensor._version for tensor in self._counted)
+        count = self._count()
         if self._repeat and count != self._repeated:
             self._repeat()
             self._repeated = count
         return count
+
+    def _count(self) -> int:
+        return self._uncounted + sum(tensor._version for tensor in self._counted)
 
 
 class Samples:
