@@ -83,7 +83,7 @@ class Clusters:
         while grown:
             grown = False
             for var in self.neighbours(members):
-                if fits(var, members) and self.is_convex(members | {var}):
+                if self.is_convex(members | {var}) and fits(var, members):
                     members.add(var)
                     grown = True
         return members
