@@ -18,7 +18,7 @@ from autocast.errors import GradientError
 from autocast.operators import own
 from autocast.training.differentiate import differentiate
 from tests.kernels.modules import module, random, run
-from tests.training.gradients.checking import arguments, check_gradients
+from tests.training.gradients.checking import Run, arguments, check_gradients, programs_of
 
 LABELS = np.array([2, -100, 0, 5])
 
@@ -142,10 +142,18 @@ IN_FLOAT64 = [name for name in CASES if "norm" not in name]
 LOW = ("relu", "gelu", "gelu_tanh", "silu", "softplus", "attention", "attention_bias of keys")
 
 
+def _data(name: str) -> list[np.ndarray]:
+    return [*arguments(3, *CASES[name].shapes), *CASES[name].labels]
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, Run]:
+    return programs_of({name: (CASES[name].build, _data(name)) for name in IN_FLOAT64})
+
+
 @pytest.mark.parametrize("name", IN_FLOAT64)
-def test_gradients_are_what_central_differences_measure(name):
-    case = CASES[name]
-    check_gradients(case.build, *arguments(3, *case.shapes), *case.labels)
+def test_gradients_are_what_central_differences_measure(programs: dict[str, Run], name: str) -> None:
+    check_gradients(programs[name], *_data(name))
 
 
 def _gradients(case: Case, arrays: list[np.ndarray], weights: np.ndarray) -> list[np.ndarray]:
