@@ -155,7 +155,7 @@ def test_a_step_that_is_interrupted_leaves_no_sums(monkeypatch: pytest.MonkeyPat
 
 def test_a_larger_batch_takes_the_memory_of_a_small_one() -> None:
     torch.manual_seed(0)
-    wide = torch.nn.Sequential(torch.nn.Linear(64, 64), *[torch.nn.GELU(), torch.nn.Linear(64, 64)] * 2)
+    wide = torch.nn.Sequential(torch.nn.Linear(64, 64), *[torch.nn.GELU(), torch.nn.Linear(64, 64)] * 3)
 
     def made(rows: int, accumulate: int) -> Trainer:
         imported: Model = autocast.from_torch(wide, (torch.zeros(rows, 64),))
